@@ -1,0 +1,74 @@
+"""dibs: distributed locking. The blocking face; `dibs.aio` is the same, awaited.
+
+>>> import dibs
+>>> with dibs.connect("memory://") as client, client.lock("invoice:42", timeout=5) as hold:
+...     hold.mode
+'exclusive'
+"""
+
+from dibs.blocking import (
+    Client,
+    Hold,
+    HoldEvent,
+    Lock,
+    Multi,
+    MultiHold,
+    RLock,
+    RWLock,
+    Semaphore,
+    Striped,
+    connect,
+    multi,
+)
+from dibs.errors import (
+    AcquireTimeout,
+    BadName,
+    Busy,
+    Closed,
+    Conflict,
+    Deadlock,
+    DibsError,
+    LockLost,
+    Mismatch,
+    MissingDriver,
+    NotHeld,
+    StaleToken,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
+from dibs.info import LockInfo, Participant
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "BadName",
+    "Busy",
+    "Client",
+    "Closed",
+    "Conflict",
+    "Deadlock",
+    "DibsError",
+    "Hold",
+    "HoldEvent",
+    "Lock",
+    "LockInfo",
+    "LockLost",
+    "Mismatch",
+    "MissingDriver",
+    "Multi",
+    "MultiHold",
+    "NotHeld",
+    "Participant",
+    "RLock",
+    "RWLock",
+    "Semaphore",
+    "StaleToken",
+    "StoreError",
+    "StoreUnavailable",
+    "Striped",
+    "Unsupported",
+    "connect",
+    "multi",
+]

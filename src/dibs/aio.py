@@ -1,0 +1,456 @@
+"""The asyncio face: the same names as `dibs`, awaited; a test holds their signatures equal.
+
+`acquire` is a plain function that returns an awaitable: the task that called it is the one that takes, also where
+`wait_for` runs the awaitable in another task. Renewal does not depend on the loop: the keeper is a thread.
+
+>>> import asyncio, dibs.aio
+>>> async def main():
+...     async with dibs.aio.connect("memory://") as client, client.lock("invoice:42", timeout=5) as hold:
+...         print(hold.mode)
+>>> asyncio.run(main())
+exclusive
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from dibs import faces
+from dibs.core.client import Client as CoreClient
+from dibs.core.holds import Hold as CoreHold
+from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.lock import UNSET, Options
+from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.multi import MultiAttempt
+from dibs.core.kinds.multi import MultiHold as CoreMultiHold
+from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.errors import LockLost
+from dibs.faces import Seconds, Timeout, Unpicklable, instant, make_client
+from dibs.info import LockInfo
+from dibs.runtime.aio import AioRuntime
+
+
+class LockOptions(faces.LockOptions, total=False):
+    """What every lock takes, by keyword."""
+
+    on_lost: Callable[[Hold], object] | None
+    cancel_on_lost: bool
+
+
+def connect(
+    url: str | None = None,
+    *,
+    lease: Seconds = 30.0,
+    owner: str | None = None,
+    info: Mapping[str, Any] | None = None,
+    namespace: str = "dibs",
+    retry: Seconds = 10.0,
+    **store_options: Any,
+) -> Client:
+    """A client for a store; no I/O happens before its first use."""
+    return Client(
+        make_client(
+            AioRuntime(), url,
+            lease=lease, owner=owner, info=info, namespace=namespace, retry=retry, store_options=store_options,
+        )
+    )  # fmt: skip
+
+
+def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
+    """Several locks as one: all or none, in one global order."""
+    return Multi(CoreMulti(_members(locks), timeout))
+
+
+def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
+    found: list[kinds.Lock] = []
+    for lock in locks:
+        if isinstance(lock, Multi):
+            found += lock._core.locks
+        elif isinstance(lock, Lock):
+            found.append(lock._core)
+        else:
+            raise TypeError(f"multi takes locks of this face, not {lock!r}")
+    return found
+
+
+class HoldEvent:
+    """Something that happens to a hold; it looks at the clock itself."""
+
+    __slots__ = ("_is_set", "_wait")
+
+    def __init__(self, is_set: Callable[[], bool], wait: Callable[[float], Any]) -> None:
+        self._is_set = is_set
+        self._wait = wait
+
+    def is_set(self) -> bool:
+        return self._is_set()
+
+    async def wait(self, timeout: Seconds | None = None) -> bool:
+        return bool(await self._wait(instant(timeout)))
+
+
+class Hold(Unpicklable):
+    """One acquire: what you hold until you release it, or lose it."""
+
+    __slots__ = ("_core", "_lock")
+
+    def __init__(self, core: CoreHold, lock: kinds.Lock) -> None:
+        self._core = core
+        self._lock = lock
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def token(self) -> int:
+        return self._core.token
+
+    @property
+    def mode(self) -> str:
+        return self._core.mode
+
+    @property
+    def owner(self) -> str:
+        return self._core.label
+
+    @property
+    def acquired_at(self) -> datetime:
+        return self._lock.client.acquired_at(self._core)
+
+    @property
+    def remaining(self) -> float:
+        return self._core.remaining()
+
+    @property
+    def lost(self) -> HoldEvent:
+        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+
+    @property
+    def revoke_requested(self) -> HoldEvent:
+        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked)
+
+    def check(self) -> None:
+        self._core.check()
+
+    async def release(self) -> None:
+        await self._lock.give_back(self._core)
+
+    async def downgrade(self) -> None:
+        await self._lock.downgrade(self._core)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._lock.end(self._core, raised)
+
+    def __repr__(self) -> str:
+        return f"<dibs.aio.Hold {self._core.describe()}>"
+
+
+class _Canceller:
+    """Cancels the task that entered a block when its hold is lost, and tells that cancellation from others."""
+
+    __slots__ = ("_before", "_fired", "_hold", "_task")
+
+    def __init__(self, hold: CoreHold) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine is running
+        self._hold = hold
+        self._task = task
+        self._before = task.cancelling()
+        self._fired = False
+
+    def __call__(self) -> None:
+        if not self._hold.over and not self._fired:
+            self._fired = True
+            self._task.cancel()
+
+    def was_it(self, raised: BaseException | None) -> bool:
+        """At the end of the block: did our cancellation, and no other, end it?"""
+        return self._fired and self._task.uncancel() <= self._before and isinstance(raised, asyncio.CancelledError)
+
+
+class Lock(Unpicklable):
+    """An exclusive lock, not re-entrant; also one side of a read-write lock, and a stripe."""
+
+    __slots__ = ("__weakref__", "_cancellers", "_core")
+
+    def __init__(self, core: kinds.Lock) -> None:
+        self._core = core
+        self._cancellers: dict[CoreHold, _Canceller] = {}
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
+        return self._take(self._core.attempt(timeout, blocking))
+
+    def release(self) -> Awaitable[None]:
+        return self._core.release()
+
+    async def locked(self) -> bool:
+        return await self._core.locked()
+
+    def owned(self) -> bool:
+        return self._core.owned()
+
+    async def revoke(self) -> None:
+        await self._core.revoke()
+
+    async def __aenter__(self) -> Hold:
+        attempt = self._core.attempt()
+        try:
+            hold = Hold(attempt.hold, self._core)
+            attempt.told(hold)
+            if self._core.options.cancel_on_lost:
+                canceller = self._cancellers[attempt.hold] = _Canceller(attempt.hold)
+                attempt.also_told(canceller)
+            await attempt.enter()
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            self._cancellers.pop(attempt.hold, None)
+            attempt.abandon()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hold = self._core.taken.opened_here()
+        canceller = self._cancellers.pop(hold, None)
+        if canceller is not None and canceller.was_it(raised):
+            try:
+                await self._core.give_back(hold)
+            except LockLost as lost:
+                raise lost from raised
+        await self._core.end(hold, raised)
+
+    def __repr__(self) -> str:
+        return f"<dibs.aio.{type(self).__name__} {self._core.describe()}>"
+
+    async def _take(self, attempt: kinds.Attempt) -> Hold | None:
+        try:
+            hold = Hold(attempt.hold, self._core)
+            attempt.told(hold)
+            if not await attempt.run():
+                return None
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+
+class RLock(Lock):
+    """As `Lock`, and its owner may take it again."""
+
+    __slots__ = ()
+
+
+class Semaphore(Lock):
+    """n permits; several may be taken at once."""
+
+    __slots__ = ()
+
+    def acquire(self, n: int = 1, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
+        return self._take(self._core.attempt(timeout, blocking, n))
+
+
+class RWLock(Unpicklable):
+    """Readers share, a writer excludes; `.read` and `.write` are locks, re-entrant."""
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: kinds.Lock, write: kinds.Lock) -> None:
+        self._read = Lock(read)
+        self._write = Lock(write)
+
+    @property
+    def name(self) -> str:
+        return self._read.name
+
+    @property
+    def read(self) -> Lock:
+        return self._read
+
+    @property
+    def write(self) -> Lock:
+        return self._write
+
+
+class Striped(Unpicklable):
+    """A fixed number of locks for any number of keys."""
+
+    __slots__ = ("_core", "_made")
+
+    def __init__(self, core: CoreStriped) -> None:
+        self._core = core
+        self._made: dict[int, Lock] = {}
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def at(self, key: str | bytes | int) -> Lock:
+        return self._stripe(self._core.index(key))
+
+    def all(self) -> Multi:
+        return multi(*(self._stripe(index) for index in range(self._core.stripes)), timeout=self._core.timeout)
+
+    def _stripe(self, index: int) -> Lock:
+        lock = self._made.get(index)
+        return lock if lock is not None else self._made.setdefault(index, Lock(self._core.stripe(index)))
+
+
+class MultiHold(Unpicklable):
+    """Several holds as one: lost when any is; it has no token."""
+
+    __slots__ = ("_core", "_holds")
+
+    def __init__(self, core: CoreMultiHold) -> None:
+        self._core = core
+        self._holds: tuple[Hold, ...] | None = None
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        if self._holds is None:
+            self._holds = self._core.as_given(Hold)
+        return self._holds
+
+    @property
+    def token(self) -> None:
+        return None
+
+    @property
+    def remaining(self) -> float:
+        return self._core.remaining()
+
+    @property
+    def lost(self) -> HoldEvent:
+        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+
+    def check(self) -> None:
+        self._core.check()
+
+    async def release(self) -> None:
+        await self._core.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._core.end(raised)
+
+
+class Multi(Unpicklable):
+    """Several locks as one; see `multi`."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreMulti) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[MultiHold | None]:
+        return self._take(self._core.attempt(timeout, blocking))
+
+    def release(self) -> Awaitable[None]:
+        return self._core.release()
+
+    async def locked(self) -> bool:
+        return await self._core.locked()
+
+    def owned(self) -> bool:
+        return self._core.owned()
+
+    async def __aenter__(self) -> MultiHold:
+        attempt = self._core.attempt()
+        try:
+            hold = MultiHold(attempt.hold)
+            await attempt.enter()
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._core.exit(raised)
+
+    async def _take(self, attempt: MultiAttempt) -> MultiHold | None:
+        try:
+            hold = MultiHold(attempt.hold)
+            if not await attempt.run():
+                return None
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+
+class Client(Unpicklable):
+    """What `connect` gives: makes locks, and looks at them. One client belongs to one loop at a time."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreClient) -> None:
+        self._core = core
+
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+        return Lock(kinds.mutex(self._core, name, Options.checked(**options), share=False))
+
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
+        return RLock(kinds.mutex(self._core, name, Options.checked(**options), share=True))
+
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
+        return RWLock(*kinds.read_write(self._core, name, Options.checked(**options)))
+
+    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> Semaphore:
+        return Semaphore(kinds.semaphore(self._core, name, permits, Options.checked(**options)))
+
+    def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
+        return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
+
+    async def inspect(self, name: str) -> LockInfo:
+        return await self._core.inspect(name)
+
+    async def locks(self, prefix: str = "") -> AsyncIterator[LockInfo]:
+        page, after = await self._core.page(prefix, "")
+        while after:
+            for info in page:
+                yield info
+            page, after = await self._core.page(prefix, after)
+
+    async def break_(self, name: str, *, token: int) -> None:
+        await self._core.break_(name, token)
+
+    async def close(self) -> None:
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<dibs.aio.Client {self._core.describe()}>"

@@ -1,0 +1,245 @@
+"""The verbs of seam 2 for stores whose lines this process can read and write in one atomic step (memory, sqlite).
+
+A `Table` keeps entries; each verb here is called inside the store's own atomic step, gives its answer and the `Wake`s
+to send once that step is committed. `now` is the store's clock. What expired, and what the store knows to be dead, is
+removed wherever a verb looks, and whoever holds because of it is woken, exactly as by a leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from dibs.core.line import LINE, LOOK, OUTSIDE, YOURS, Place, Signal
+from dibs.core.rule import Claim, Entry, Head, Standing, fits, head
+from dibs.errors import Mismatch
+from dibs.info import LockInfo, Participant, read_about
+
+
+class Wake(NamedTuple):
+    client: bytes
+    id: bytes
+    signal: Signal
+
+
+class Table(Protocol):
+    """Where entries stand; every method runs inside the caller's atomic step."""
+
+    glance: float
+    """How often a waiter must look because something ahead may die without a word."""
+
+    def line(self, name: str) -> Iterable[Entry]:
+        """In ticket order, read no further than it is consumed."""
+
+    def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]: ...
+
+    def add(self, name: str, entry: Entry) -> None: ...
+
+    def write(self, name: str, entries: Sequence[Entry]) -> None: ...
+
+    def remove(self, name: str, entry: Entry) -> None: ...
+
+    def ticket(self) -> int: ...
+
+    def dead(self, client: bytes) -> bool: ...
+
+    def bury(self, id: bytes, until: float, now: float) -> None: ...
+
+    def buried(self, id: bytes) -> bool: ...
+
+    def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
+        """Client and id of those who wait outside."""
+
+    def stay_outside(self, name: str, claim: Claim, until: float) -> None: ...
+
+    def come_in(self, name: str, id: bytes) -> None: ...
+
+
+def expired(entry: Entry, now: float) -> bool:
+    return entry.until <= now
+
+
+def extended(entry: Entry, length: float, now: float) -> float:
+    """Renewing never shortens."""
+    return max(entry.until, now + length)
+
+
+def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing | None, list[Wake]]:
+    if too_late(claim, now) or table.buried(claim.id):
+        return None, []
+    again, claim.asked = claim.asked, True
+    if again and (known := table.find(claim.name, [claim]).get(claim.id)) is not None:
+        return _report(table, claim, known, now)
+    seen, wakes = _settle(table, claim.name, _ended(table, now))
+    _match(claim, seen)
+    holds = seen.blocked is None and fits(seen.used, claim.weight, claim.capacity)
+    upcoming = float("inf") if holds else min(seen.next - now, table.glance)
+    if not holds and place is not LINE:
+        if place is OUTSIDE:
+            table.stay_outside(claim.name, claim, now + claim.waiting)
+        return Standing(0, False, 0.0, upcoming, False), wakes
+    if again and place is OUTSIDE:
+        table.come_in(claim.name, claim.id)
+    left = claim.lease if holds else claim.waiting
+    entry = Entry(
+        table.ticket(), claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
+        now + left, now, now if holds else None, False, claim.about,
+    )  # fmt: skip
+    table.add(claim.name, entry)
+    claim.ticket = entry.ticket
+    return Standing(entry.ticket, holds, left, upcoming, False), wakes
+
+
+def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Standing | None], list[Wake]]:
+    answers: dict[bytes, Standing] = {}
+    wakes: list[Wake] = []
+    lines: dict[str, list[Claim]] = {}
+    for claim in claims:
+        lines.setdefault(claim.name, []).append(claim)
+    for name, mine in lines.items():
+        seen, woken = _settle(table, name, _ended(table, now))
+        wakes += woken
+        entries = table.find(name, mine)
+        holding = {entry.ticket for entry in seen.holding}
+        upcoming = min(seen.next - now, table.glance)
+        kept = []
+        for claim in mine:
+            entry = entries.get(claim.id)
+            if entry is None:
+                continue
+            if expired(entry, now):
+                table.remove(name, entry)
+                continue
+            holds = entry.ticket in holding
+            entry.until = extended(entry, claim.lease if holds else claim.waiting, now)
+            if holds and entry.held is None:
+                entry.held = now
+            kept.append(entry)
+            claim.ticket = entry.ticket
+            answers[claim.id] = Standing(entry.ticket, holds, entry.until - now, upcoming, entry.revoked)
+        table.write(name, kept)
+    return [answers.get(claim.id) for claim in claims], wakes
+
+
+def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
+    entry = table.find(claim.name, [claim]).get(claim.id)
+    if entry is None or entry.weight <= weight:
+        return []
+    entry.was, entry.weight = entry.weight, weight
+    table.write(claim.name, [entry])
+    return _settle(table, claim.name, _ended(table, now), changed=entry)[1]
+
+
+def leave(table: Table, claim: Claim, answered: bool, now: float) -> list[Wake]:
+    ended = _ended(table, now)
+    seen, wakes = _settle(table, claim.name, lambda entry: is_own(entry, claim) or ended(entry))
+    for entry in seen.gone:
+        if is_own(entry, claim):
+            return wakes
+    if claim.asked:
+        behind = table.find(claim.name, [claim]).get(claim.id)
+        if behind is not None:
+            table.remove(claim.name, behind)
+            return wakes
+        table.come_in(claim.name, claim.id)
+    if not answered and not too_late(claim, now):
+        table.bury(claim.id, claim.by, now)
+    return wakes
+
+
+def is_own(entry: Entry, claim: Claim) -> bool:
+    """Only who knows the id may end a claim."""
+    return entry.id == claim.id
+
+
+def evict(table: Table, name: str, token: int, now: float) -> tuple[bool, list[Wake]]:
+    ended = _ended(table, now)
+    seen, wakes = _settle(table, name, lambda entry: entry.ticket == token or ended(entry))
+    return any(entry.ticket == token for entry in seen.gone), wakes
+
+
+def revoke(table: Table, name: str, token: int, now: float) -> bool:
+    seen, _ = _settle(table, name, _ended(table, now))
+    for entry in seen.holding:
+        if entry.ticket == token:
+            entry.revoked = True
+            table.write(name, [entry])
+            return True
+    return False
+
+
+def view(table: Table, name: str, now: float, wall: datetime) -> LockInfo:
+    """For onlookers: nothing is changed, what expired is left out."""
+    alive = [entry for entry in table.line(name) if not (expired(entry, now) or table.dead(entry.client))]
+    if not alive:
+        return LockInfo(name=name)
+    seen = head(alive, lambda _: False)
+    shown = [_participant(entry, now, wall) for entry in alive]
+    count = len(seen.holding)
+    return LockInfo(
+        name=name,
+        kind=alive[0].kind,
+        capacity=alive[0].capacity,
+        holders=tuple(shown[:count]),
+        waiters=tuple(shown[count:]),
+    )
+
+
+def too_late(claim: Claim, now: float) -> bool:
+    return now > claim.by
+
+
+def _ended(table: Table, now: float) -> Callable[[Entry], bool]:
+    return lambda entry: expired(entry, now) or table.dead(entry.client)
+
+
+def _settle(
+    table: Table, name: str, gone: Callable[[Entry], bool], changed: Entry | None = None
+) -> tuple[Head, list[Wake]]:
+    """Walk, remove what is gone, and tell whom that concerns."""
+    line = table.line(name)
+    if changed is not None:
+        line = (changed if entry.ticket == changed.ticket else entry for entry in line)
+    seen = head(line, gone)
+    for entry in seen.gone:
+        table.remove(name, entry)
+    if seen.freed:
+        return seen, [Wake(entry.client, entry.id, YOURS) for entry in seen.freed]
+    if (seen.gone or changed) and seen.blocked is None:
+        return seen, [Wake(client, id, LOOK) for client, id in table.outsiders(name)]
+    return seen, []
+
+
+def _match(claim: Claim, seen: Head) -> None:
+    there = seen.holding[0] if seen.holding else seen.blocked
+    if there is not None and (there.kind, there.capacity) != (claim.kind, claim.capacity):
+        raise Mismatch(
+            f"busy as {there.kind} of {there.capacity}, not as {claim.kind} of {claim.capacity}",
+            step="use one kind and size for one name, or wait until its line is empty",
+        )
+
+
+def _report(table: Table, claim: Claim, entry: Entry, now: float) -> tuple[Standing | None, list[Wake]]:
+    """A repeated join: what stands is reported, nothing is extended."""
+    seen, wakes = _settle(table, claim.name, _ended(table, now))
+    if any(gone.id == claim.id for gone in seen.gone):
+        return None, wakes
+    if expired(entry, now):
+        table.remove(claim.name, entry)
+        return None, wakes
+    claim.ticket = entry.ticket
+    holds = any(held.ticket == entry.ticket for held in seen.holding)
+    upcoming = min(seen.next - now, table.glance)
+    return Standing(entry.ticket, holds, entry.until - now, upcoming, entry.revoked), wakes
+
+
+def _participant(entry: Entry, now: float, wall: datetime) -> Participant:
+    since = wall - timedelta(seconds=now - (entry.asked if entry.held is None else entry.held))
+    return Participant(
+        since=since.astimezone(UTC),
+        remaining=max(entry.until - now, 0.0),
+        token=entry.ticket,
+        weight=entry.weight,
+        **read_about(entry.about),
+    )

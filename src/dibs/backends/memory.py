@@ -1,0 +1,189 @@
+"""The `memory://` store: lines in this process's memory, for tests and for the simulator.
+
+`memory://` is one store per process and `memory://name` another; every client of this process that names it shares
+it, blocking and asyncio alike. A forked child starts with empty lines. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import count
+from typing import ClassVar
+
+from dibs.backends import ledger
+from dibs.backends.ledger import Wake
+from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal
+from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.runtime import Inbox, Runtime
+from dibs.info import LockInfo
+from dibs.runtime.threads import mutex
+from dibs.url import Url
+
+PAGE = 1000
+
+
+class World:
+    """The lines of one memory store, and the table that the ledger's verbs work on."""
+
+    glance = float("inf")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inboxes: dict[bytes, Inbox] = {}
+        self._tickets = count(1)
+        self.reset()
+
+    def reset(self) -> None:
+        self.mutex = mutex()
+        self.lines: dict[str, dict[int, Entry]] = {}
+        self.places: dict[bytes, Entry] = {}
+        self.tombs: dict[bytes, float] = {}
+        self.outside: dict[str, dict[bytes, bytes]] = {}
+
+    def line(self, name: str) -> Iterable[Entry]:
+        there = self.lines.get(name)
+        return there.values() if there else ()
+
+    def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
+        return {claim.id: self.places[claim.id] for claim in claims if claim.id in self.places}
+
+    def add(self, name: str, entry: Entry) -> None:
+        self.lines.setdefault(name, {})[entry.ticket] = entry
+        self.places[entry.id] = entry
+
+    def write(self, name: str, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            entry.was = None
+
+    def remove(self, name: str, entry: Entry) -> None:
+        line = self.lines[name]
+        if line.pop(entry.ticket, None) is not None and not line:
+            del self.lines[name]
+        self.places.pop(entry.id, None)
+
+    def ticket(self) -> int:
+        return next(self._tickets)
+
+    def dead(self, client: bytes) -> bool:
+        return False
+
+    def bury(self, id: bytes, until: float, now: float) -> None:
+        self.tombs = {tomb: end for tomb, end in self.tombs.items() if end > now}
+        self.tombs[id] = until
+
+    def buried(self, id: bytes) -> bool:
+        return id in self.tombs
+
+    def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
+        there = self.outside.get(name)
+        return [(client, id) for id, client in there.items()] if there else []
+
+    def stay_outside(self, name: str, claim: Claim, until: float) -> None:
+        self.outside.setdefault(name, {})[claim.id] = claim.client
+
+    def come_in(self, name: str, id: bytes) -> None:
+        there = self.outside.get(name)
+        if there is not None and there.pop(id, None) is not None and not there:
+            del self.outside[name]
+
+
+_worlds: dict[str, World] = {}
+
+
+class MemoryStore:
+    """One client's view of a memory store."""
+
+    local = True
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY})
+
+    def __init__(self, url: Url) -> None:
+        if url.port is not None or url.username is not None or url.query or url.path not in ("", "/"):
+            raise ValueError("a memory store's URL is memory:// or memory://name")
+        self.shown = f"memory://{url.host}"
+        self._world = _worlds.setdefault(url.host, World(url.host))
+        self._me: bytes | None = None
+
+    def open(self, runtime: Runtime, me: Me) -> Line:
+        self._world.inboxes[me.id] = me.inbox
+        self._me = me.id
+        return MemoryLine(self._world, runtime, me)
+
+    def close(self) -> None:
+        if self._me is not None:
+            self._world.inboxes.pop(self._me, None)
+
+    def before_fork(self) -> None:
+        """Nothing is open that a child could harm."""
+
+    def after_fork(self, child: bool) -> None:
+        if child:
+            self._world.reset()
+
+
+class MemoryLine:
+    """Seam 2 over a world; no verb ever waits."""
+
+    def __init__(self, world: World, runtime: Runtime, me: Me) -> None:
+        self._world = world
+        self._runtime = runtime
+        self._me = me
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        with self._world.mutex:
+            standing, wakes = ledger.join(self._world, claim, place, self._runtime.now())
+        if wakes:
+            self._wake(wakes)
+        return standing
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+        with self._world.mutex:
+            standings, wakes = ledger.renew(self._world, claims, self._runtime.now())
+        self._wake(wakes)
+        return standings
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        with self._world.mutex:
+            wakes = ledger.amend(self._world, claim, weight, self._runtime.now())
+        self._wake(wakes)
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
+        with self._world.mutex:
+            wakes = ledger.leave(self._world, claim, answered, self._runtime.now())
+        if wakes:
+            self._wake(wakes)
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        message = await self._me.inbox.wait(claim.id, until)
+        return None if message is None else Signal(message)
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        with self._world.mutex:
+            return ledger.view(self._world, name, self._runtime.now(), datetime.now(UTC))
+
+    async def names(self, prefix: str, after: str, until: float) -> list[str]:
+        with self._world.mutex:
+            found = sorted(name for name in self._world.lines if name.startswith(prefix) and name > after)
+        return found[:PAGE]
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        with self._world.mutex:
+            return ledger.revoke(self._world, name, token, self._runtime.now())
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        with self._world.mutex:
+            found, wakes = ledger.evict(self._world, name, token, self._runtime.now())
+        self._wake(wakes)
+        return found
+
+    async def identity(self, until: float) -> str:
+        return f"memory:{self._world.name}"
+
+    def close(self) -> None:
+        """Nothing of this machine is held."""
+
+    def _wake(self, wakes: Sequence[Wake]) -> None:
+        for wake in wakes:
+            inbox = self._world.inboxes.get(wake.client)
+            if inbox is not None:
+                inbox.deliver(wake.id, wake.signal.value)

@@ -1,0 +1,463 @@
+"""The blocking face: every method is one line over the core, stepped once (see runtime/threads.py).
+
+`dibs.aio` is the same text, awaited; a test holds their signatures equal. What is more than a line here is about
+interrupts: whatever ends `acquire` early finds an attempt to abandon, and nothing comes between handing a hold over and
+returning it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from dibs import faces
+from dibs.core.client import Client as CoreClient
+from dibs.core.holds import Hold as CoreHold
+from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.lock import UNSET, Options
+from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.multi import MultiHold as CoreMultiHold
+from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.faces import Seconds, Timeout, Unpicklable, instant, make_client
+from dibs.info import LockInfo
+from dibs.runtime.threads import ThreadRuntime, step
+
+
+class LockOptions(faces.LockOptions, total=False):
+    """What every lock takes, by keyword."""
+
+    on_lost: Callable[[Hold], object] | None
+
+
+def connect(
+    url: str | None = None,
+    *,
+    lease: Seconds = 30.0,
+    owner: str | None = None,
+    info: Mapping[str, Any] | None = None,
+    namespace: str = "dibs",
+    retry: Seconds = 10.0,
+    **store_options: Any,
+) -> Client:
+    """A client for a store; no I/O happens before its first use.
+
+    >>> with connect("memory://example") as client, client.lock("invoice:42", timeout=5) as hold:
+    ...     hold.check()
+    """
+    return Client(
+        make_client(
+            ThreadRuntime(), url,
+            lease=lease, owner=owner, info=info, namespace=namespace, retry=retry, store_options=store_options,
+        )
+    )  # fmt: skip
+
+
+def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
+    """Several locks as one: all or none, in one global order.
+
+    >>> with connect("memory://example") as client, multi(client.lock("a"), client.lock("b")) as hold:
+    ...     [part.name for part in hold.holds]
+    ['a', 'b']
+    """
+    return Multi(CoreMulti(_members(locks), timeout))
+
+
+def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
+    found: list[kinds.Lock] = []
+    for lock in locks:
+        if isinstance(lock, Multi):
+            found += lock._core.locks
+        elif isinstance(lock, Lock):
+            found.append(lock._core)
+        else:
+            raise TypeError(f"multi takes locks of this face, not {lock!r}")
+    return found
+
+
+class HoldEvent:
+    """Something that happens to a hold; it looks at the clock itself."""
+
+    __slots__ = ("_is_set", "_wait")
+
+    def __init__(self, is_set: Callable[[], bool], wait: Callable[[float], Any]) -> None:
+        self._is_set = is_set
+        self._wait = wait
+
+    def is_set(self) -> bool:
+        return self._is_set()
+
+    def wait(self, timeout: Seconds | None = None) -> bool:
+        return bool(step(self._wait(instant(timeout))))
+
+
+class Hold(Unpicklable):
+    """One acquire: what you hold until you release it, or lose it.
+
+    >>> client = connect("memory://example")
+    >>> hold = client.lock("invoice:42").acquire()
+    >>> hold.mode, hold.remaining > 20, hold.lost.is_set()
+    ('exclusive', True, False)
+    >>> hold.release()
+    """
+
+    __slots__ = ("_core", "_lock")
+
+    def __init__(self, core: CoreHold, lock: kinds.Lock) -> None:
+        self._core = core
+        self._lock = lock
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def token(self) -> int:
+        return self._core.token
+
+    @property
+    def mode(self) -> str:
+        return self._core.mode
+
+    @property
+    def owner(self) -> str:
+        return self._core.label
+
+    @property
+    def acquired_at(self) -> datetime:
+        return self._lock.client.acquired_at(self._core)
+
+    @property
+    def remaining(self) -> float:
+        return self._core.remaining()
+
+    @property
+    def lost(self) -> HoldEvent:
+        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+
+    @property
+    def revoke_requested(self) -> HoldEvent:
+        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked)
+
+    def check(self) -> None:
+        self._core.check()
+
+    def release(self) -> None:
+        step(self._lock.give_back(self._core))
+
+    def downgrade(self) -> None:
+        step(self._lock.downgrade(self._core))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        step(self._lock.end(self._core, raised))
+
+    def __repr__(self) -> str:
+        return f"<dibs.Hold {self._core.describe()}>"
+
+
+class Lock(Unpicklable):
+    """An exclusive lock, not re-entrant; also one side of a read-write lock, and a stripe.
+
+    >>> lock = connect("memory://example").lock("invoice:42")
+    >>> hold = lock.acquire(timeout=0)
+    >>> lock.locked(), lock.owned()
+    (True, True)
+    >>> lock.release()
+    """
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: kinds.Lock) -> None:
+        if core.options.cancel_on_lost:
+            raise TypeError("cancel_on_lost is for asyncio: use on_lost, or hold.check() in the loop that works")
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Hold | None:
+        return self._take(self._core.attempt(timeout, blocking))
+
+    def release(self) -> None:
+        step(self._core.release())
+
+    def locked(self) -> bool:
+        return step(self._core.locked())
+
+    def owned(self) -> bool:
+        return self._core.owned()
+
+    def revoke(self) -> None:
+        step(self._core.revoke())
+
+    def __enter__(self) -> Hold:
+        attempt = self._core.attempt()
+        try:
+            hold = Hold(attempt.hold, self._core)
+            attempt.told(hold)
+            step(attempt.enter())
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        step(self._core.exit(raised))
+
+    def __repr__(self) -> str:
+        return f"<dibs.{type(self).__name__} {self._core.describe()}>"
+
+    def _take(self, attempt: kinds.Attempt) -> Hold | None:
+        try:
+            hold = Hold(attempt.hold, self._core)
+            attempt.told(hold)
+            if not step(attempt.run()):
+                return None
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+
+class RLock(Lock):
+    """As `Lock`, and its owner may take it again.
+
+    >>> lock = connect("memory://example").rlock("invoice:42")
+    >>> with lock, lock:
+    ...     lock.owned()
+    True
+    """
+
+    __slots__ = ()
+
+
+class Semaphore(Lock):
+    """n permits; several may be taken at once.
+
+    >>> pool = connect("memory://example").semaphore("api", 5)
+    >>> with pool.acquire(2) as hold:
+    ...     hold.mode
+    'shared'
+    """
+
+    __slots__ = ()
+
+    def acquire(self, n: int = 1, *, timeout: Timeout = UNSET, blocking: bool = True) -> Hold | None:
+        return self._take(self._core.attempt(timeout, blocking, n))
+
+
+class RWLock(Unpicklable):
+    """Readers share, a writer excludes; `.read` and `.write` are locks, re-entrant.
+
+    >>> rw = connect("memory://example").rwlock("stock")
+    >>> with rw.write as hold:
+    ...     hold.downgrade()
+    ...     hold.mode
+    'shared'
+    """
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: kinds.Lock, write: kinds.Lock) -> None:
+        self._read = Lock(read)
+        self._write = Lock(write)
+
+    @property
+    def name(self) -> str:
+        return self._read.name
+
+    @property
+    def read(self) -> Lock:
+        return self._read
+
+    @property
+    def write(self) -> Lock:
+        return self._write
+
+
+class Striped(Unpicklable):
+    """A fixed number of locks for any number of keys.
+
+    >>> stock = connect("memory://example").striped("stock", 100)
+    >>> stock.at("user-7") is stock.at("user-7")
+    True
+    """
+
+    __slots__ = ("_core", "_made")
+
+    def __init__(self, core: CoreStriped) -> None:
+        self._core = core
+        self._made: dict[int, Lock] = {}
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def at(self, key: str | bytes | int) -> Lock:
+        return self._stripe(self._core.index(key))
+
+    def all(self) -> Multi:
+        return multi(*(self._stripe(index) for index in range(self._core.stripes)), timeout=self._core.timeout)
+
+    def _stripe(self, index: int) -> Lock:
+        lock = self._made.get(index)
+        return lock if lock is not None else self._made.setdefault(index, Lock(self._core.stripe(index)))
+
+
+class MultiHold(Unpicklable):
+    """Several holds as one: lost when any is; it has no token."""
+
+    __slots__ = ("_core", "_holds")
+
+    def __init__(self, core: CoreMultiHold) -> None:
+        self._core = core
+        self._holds: tuple[Hold, ...] | None = None
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        if self._holds is None:
+            self._holds = self._core.as_given(Hold)
+        return self._holds
+
+    @property
+    def token(self) -> None:
+        return None
+
+    @property
+    def remaining(self) -> float:
+        return self._core.remaining()
+
+    @property
+    def lost(self) -> HoldEvent:
+        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+
+    def check(self) -> None:
+        self._core.check()
+
+    def release(self) -> None:
+        step(self._core.release())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        step(self._core.end(raised))
+
+
+class Multi(Unpicklable):
+    """Several locks as one; see `multi`."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreMulti) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> MultiHold | None:
+        attempt = self._core.attempt(timeout, blocking)
+        try:
+            hold = MultiHold(attempt.hold)
+            if not step(attempt.run()):
+                return None
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+    def release(self) -> None:
+        step(self._core.release())
+
+    def locked(self) -> bool:
+        return step(self._core.locked())
+
+    def owned(self) -> bool:
+        return self._core.owned()
+
+    def __enter__(self) -> MultiHold:
+        attempt = self._core.attempt()
+        try:
+            hold = MultiHold(attempt.hold)
+            step(attempt.enter())
+            attempt.hand_over()
+            return hold
+        except BaseException:
+            attempt.abandon()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        step(self._core.exit(raised))
+
+
+class Client(Unpicklable):
+    """What `connect` gives: makes locks, and looks at them. Safe to share between threads.
+
+    >>> client = connect("memory://example")
+    >>> client.inspect("invoice:42").holders
+    ()
+    >>> client.close()
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreClient) -> None:
+        self._core = core
+
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+        return Lock(kinds.mutex(self._core, name, Options.checked(**options), share=False))
+
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
+        return RLock(kinds.mutex(self._core, name, Options.checked(**options), share=True))
+
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
+        return RWLock(*kinds.read_write(self._core, name, Options.checked(**options)))
+
+    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> Semaphore:
+        return Semaphore(kinds.semaphore(self._core, name, permits, Options.checked(**options)))
+
+    def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
+        return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
+
+    def inspect(self, name: str) -> LockInfo:
+        return step(self._core.inspect(name))
+
+    def locks(self, prefix: str = "") -> Iterator[LockInfo]:
+        page, after = step(self._core.page(prefix, ""))
+        while after:
+            yield from page
+            page, after = step(self._core.page(prefix, after))
+
+    def break_(self, name: str, *, token: int) -> None:
+        step(self._core.break_(name, token))
+
+    def close(self) -> None:
+        step(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<dibs.Client {self._core.describe()}>"

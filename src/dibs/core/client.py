@@ -1,0 +1,228 @@
+"""A client: one store, one keeper, the holds of one process.
+
+Making one does no I/O; the first use opens the store, once, whoever comes at the same time. After a fork the child
+holds nothing, is another client to the store, and opens anew. Closing marks every hold lost, gives it back and wakes
+whoever waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from dibs.core import names
+from dibs.core.deadline import RELEASE_PATIENCE
+from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
+from dibs.core.holds import Book, Hold
+from dibs.core.keeper import Keeper
+from dibs.core.line import LOOK, Me, Replaced, Store
+from dibs.core.runtime import Runtime
+from dibs.core.waiting import LineGrantor
+from dibs.errors import Closed, DibsError, NotHeld
+from dibs.info import LockInfo, write_about
+
+E = TypeVar("E", bound=DibsError)
+_ABOUTS = 1024
+_EXIT_PATIENCE = 1.0
+
+
+class Client:
+    """What locks of one `connect()` share."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        *,
+        lease: float,
+        owner: str | None,
+        info: Mapping[str, Any],
+        namespace: str,
+        retry: float,
+        identity: tuple[str, str, int],
+        note: str,
+    ) -> None:
+        self.store = store
+        self.runtime = runtime
+        self.now = runtime.now
+        self.lease = lease
+        self.owner = owner
+        self.info = info
+        self.prefix = names.prefix_of(namespace)
+        self.retry = retry
+        self.login, self.host, self.pid = identity
+        self.shown = store.shown + note
+        self.closed = False
+        self._abouts: dict[tuple[str, str], str] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox())
+        self.mutex = self.runtime.mutex()
+        """Who shares a grant, and who is its last hold; never held over an await."""
+        self.keeper = Keeper(self.runtime, self.me, self._open_for_keeper, self.mutex)
+        self.book = Book(self)
+        self.opened: Grantor
+        """The way to the store, once it is ready."""
+        self._is_open = False
+        self._identity: str | None = None
+        self._gate = self.runtime.gate()
+
+    def is_ready(self) -> bool:
+        """At every entry: right loop, not closed; False: `open` is to be awaited."""
+        self.runtime.bind()
+        if self.closed:
+            self.check_open()
+        return self._is_open
+
+    async def open(self) -> None:
+        await self._gate.once(lambda: self._is_open or None, self._open)
+
+    async def ready(self) -> None:
+        if not self.is_ready():
+            await self.open()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed("this client was closed", store=self.shown, step="connect again")
+
+    def error(self, kind: type[E], name: str | None, what: str, **more: Any) -> E:
+        return kind(what, name=name, store=self.shown, **more)
+
+    def about(self, label: str, info: Mapping[str, Any] | None) -> str:
+        """What others are shown of a claim made here and now; the usual ones are made once."""
+        name = self.runtime.taker_name()
+        if info:
+            return write_about(label, self.host, self.pid, name, {**self.info, **info})
+        text = self._abouts.get((label, name))
+        if text is None:
+            if len(self._abouts) >= _ABOUTS:
+                self._abouts.clear()
+            text = self._abouts[label, name] = write_about(label, self.host, self.pid, name, self.info)
+        return text
+
+    def is_me(self, host: str, pid: int) -> bool:
+        return (host, pid) == (self.host, self.pid)
+
+    def acquired_at(self, hold: Hold) -> datetime:
+        return datetime.now(UTC) - timedelta(seconds=self.now() - hold.began)
+
+    async def identity(self) -> str:
+        """The id kept in the store, asked once."""
+        await self.ready()
+        if self._identity is None:
+            try:
+                self._identity = await self.opened.identity(self.now() + self.retry)
+            except DibsError as error:
+                raise self.seen(error, None) from None
+        return self._identity
+
+    async def inspect(self, name: str) -> LockInfo:
+        return await self.look(names.check(name), self.prefix + name)
+
+    async def look(self, name: str, encoded: str, patience: float | None = None) -> LockInfo:
+        await self.ready()
+        until = self.now() + (self.retry if patience is None else patience)
+        try:
+            return self._named(await self.opened.line(encoded, until), name)
+        except DibsError as error:
+            raise self.seen(error, name) from None
+
+    async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
+        """A page of busy lines and the name to go on behind; an empty page is the end."""
+        await self.ready()
+        until = self.now() + self.retry
+        try:
+            found = await self.opened.names(self.prefix + prefix, after, until)
+            infos = [await self.opened.line(encoded, until) for encoded in found]
+        except DibsError as error:
+            raise self.seen(error, None) from None
+        own = [self._named(info, info.name[len(self.prefix) :]) for info in infos if info.holders or info.waiters]
+        return own, found[-1] if found else ""
+
+    async def break_(self, name: str, token: int) -> None:
+        """Remove that holder, if it is still the one."""
+        names.check(name)
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise TypeError(f"token must be an int, not {token!r}")
+        await self.ready()
+        try:
+            found = await self.opened.evict(self.prefix + name, token, self.now() + self.retry)
+        except DibsError as error:
+            raise self.seen(error, name) from None
+        if not found:
+            info = await self.inspect(name)
+            raise self.error(
+                NotHeld, name, f"no holder has token {token} any more", info=info, step=f"dibs show {name}"
+            )
+
+    def seen(self, error: DibsError, name: str | None) -> DibsError:
+        """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""
+        if isinstance(error, Replaced):
+            self.keeper.lose_all()
+        return error.about(name, self.shown)
+
+    def describe(self) -> str:
+        state = "closed" if self.closed else f"{len(self.keeper.renewing)} held or asked for"
+        return f"{self.shown}: {state}"
+
+    async def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for grant in list(self.keeper.renewing.values()):
+            if grant.state is HELD:
+                self.keeper.lose(grant)
+            elif grant.claim is not None:
+                self.me.inbox.deliver(grant.claim.id, LOOK.value)
+                self.keeper.abandon(grant)
+        if self._is_open:
+            await self.keeper.when_idle(self.runtime).wait(self.now() + RELEASE_PATIENCE)
+            self._shut()
+
+    async def leave_at_exit(self) -> None:
+        """Give back the holds of threads that cannot use them any more; those of running threads end by lease."""
+        if self.closed or not self._is_open:
+            return
+        for grant in list(self.keeper.renewing.values()):
+            if all(self.runtime.is_through(hold.thread) for hold in grant.holds):
+                self.keeper.lose(grant)
+        await self.keeper.when_idle(self.runtime.blocking()).wait(self.now() + _EXIT_PATIENCE)
+        if not self.keeper.renewing:
+            self._shut()
+
+    def before_fork(self) -> None:
+        self.store.before_fork()
+
+    def after_fork(self, child: bool, pid: int) -> None:
+        self.store.after_fork(child)
+        if child:
+            for grant in list(self.keeper.renewing.values()):
+                grant.state = LOST
+            self.keeper.renewing.clear()
+            self.pid = pid
+            self._abouts.clear()
+            self.runtime.after_fork()
+            self._begin()
+
+    def _shut(self) -> None:
+        self.keeper.stop()
+        self.opened.close()
+        self.me.inbox.unlisten()
+        self.store.close()
+
+    async def _open(self) -> bool:
+        line = self.store.open(self.runtime, self.me)
+        self.opened = LineGrantor(line, self.runtime, self.me, self.keeper, self.retry, self.check_open)
+        self._is_open = True
+        return True
+
+    def _open_for_keeper(self) -> KeeperPort:
+        blocking = self.runtime.blocking()
+        line = self.store.open(blocking, self.me)
+        return LineGrantor(line, blocking, self.me, self.keeper, self.retry, self.check_open)
+
+    @staticmethod
+    def _named(info: LockInfo, name: str) -> LockInfo:
+        return LockInfo(name=name, kind=info.kind, capacity=info.capacity, holders=info.holders, waiters=info.waiters)

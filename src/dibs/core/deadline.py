@@ -1,0 +1,57 @@
+"""Times: what a user may give, and how long an answer of a store is worth.
+
+A time-out becomes a deadline once, at the edge; below that only instants of `Runtime.now()` are passed down, and
+`FOREVER` is the instant that never comes. Every answer about a claim says what is `left` of it in the store; it counts
+from before the request was sent and less a margin, so that the holder's own deadline passes before the store's.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+FOREVER = math.inf
+SHORTEST_LEASE = 0.5
+WAITING_LEASE = 5.0
+"""How long a waiting claim outlives silence, unless its lease is shorter."""
+RELEASE_PATIENCE = 5.0
+LEAVE_PATIENCE = 1.0
+"""How long a caller who gave up waits for its claim to leave before the keeper takes that over."""
+LEAST_PATIENCE = 0.25
+"""What even a try (time-out 0) grants the store to answer."""
+
+
+def seconds(value: object, what: str, *, least: float = 0.0) -> float:
+    """A user's length of time in seconds, or an error that says what is wrong with it.
+
+    >>> seconds(timedelta(minutes=1), "lease")
+    60.0
+    """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{what} must be a number of seconds or a timedelta, not {value!r}")
+    if math.isnan(value) or math.isinf(value):
+        raise ValueError(f"{what} must be a finite number of seconds, not {value!r}")
+    if value < least:
+        raise ValueError(f"{what} must be at least {least:g} s, not {value!r}")
+    return float(value)
+
+
+def patience(timeout: object) -> float | None:
+    """A time-out as given: None waits for ever, 0 tries once."""
+    return None if timeout is None else seconds(timeout, "timeout")
+
+
+def lease_of(value: object) -> float:
+    return seconds(value, "lease", least=SHORTEST_LEASE)
+
+
+def margin(left: float) -> float:
+    """What clocks may disagree by: a tenth, and never less than 50 ms."""
+    return left * 0.1 if left > 0.5 else 0.05
+
+
+def valid_until(sent_at: float, left: float) -> float:
+    """The holder's own deadline for an answer that says `left`, to a request that went out at `sent_at`."""
+    return sent_at + left - margin(left)

@@ -1,0 +1,166 @@
+"""Seam 1: what kinds and holds know of a store, and one claim as this process knows it.
+
+A `Grantor` waits in line (waiting.py), holds by a connection, or asks a quorum; kinds cannot tell. A `Grant` is in one
+state at a time:
+
+    ASKING -> WAITS -> HELD -> OVER (given back) or LOST (no longer certain)
+
+and ASKING or WAITS may end as OVER. Whether a held grant is still valid is never a flag: it is computed from the clock
+at each question. Only the keeper's table decides who ends a grant: whoever takes it out of there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Event
+from dibs.info import LockInfo
+
+if TYPE_CHECKING:
+    from dibs.core.holds import Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is wanted, the same for every attempt at it."""
+
+    name: str
+    kind: str
+    capacity: int
+    lease: float
+    renew: bool
+    fair: bool
+    waiting: float = field(init=False)
+    """What the claim is kept at while it waits, whatever `renew` says."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "waiting", min(WAITING_LEASE, self.lease))
+
+
+class State(Enum):
+    ASKING = auto()
+    WAITS = auto()
+    HELD = auto()
+    LOST = auto()
+    OVER = auto()
+
+
+ASKING, WAITS, HELD, LOST, OVER = State
+"""As module constants: looking a member up on its class costs more than all else that is done with it."""
+
+
+class Grant:
+    """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
+
+    __slots__ = (
+        "answered", "claim", "decided", "ended", "ends_at", "holds", "key", "renew_at", "request", "revoke_seen",
+        "revoked", "state", "until", "watched",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
+        self.request = request
+        self.key = key
+        """Name and owner that may share it; None: nobody else may."""
+        self.claim: Claim | None = None
+        self.state = ASKING
+        self.until = 0.0
+        """The holder's own deadline."""
+        self.renew_at = FOREVER
+        self.answered = False
+        self.holds: list[Hold] = []
+        self.ends_at = FOREVER
+        """When the first of its holds reaches its `max_hold`."""
+        self.watched = False
+        """Somebody wants to be called when it is lost."""
+        self.decided: Event | None = None
+        """Set once asking is over, for others of the same owner."""
+        self.ended: list[Event] = []
+        """Rung when it ends, however it does."""
+        self.revoked: Event | None = None
+        self.revoke_seen = False
+
+    def ask_as(self, claim: Claim) -> None:
+        """A new id asks: what was known of an earlier one counts for nothing."""
+        self.claim, self.answered, self.until, self.renew_at = claim, False, 0.0, FOREVER
+        self.state = ASKING
+
+    def answer(self, standing: Standing, sent_at: float) -> None:
+        """The latest answer's maximum counts, and nothing counts for more."""
+        self.answered = True
+        until = valid_until(sent_at, standing.left)
+        self.until = max(self.until, until)
+        self.renew_at = sent_at + (
+            standing.left / 3 if standing.holds else min(standing.next, self.request.waiting / 3)
+        )
+        if standing.revoked:
+            self.revoke_seen = True
+            if self.revoked is not None:
+                self.revoked.set()
+
+    def granted(self, now: float) -> None:
+        """From now on it is held; what a message granted runs on the waiting lease and is renewed early."""
+        if not self.request.renew:
+            self.renew_at = FOREVER
+        elif self.renew_at > (early := now + (self.until - now) / 2):
+            self.renew_at = early
+        self.state = HELD
+
+    def valid(self, now: float) -> bool:
+        return self.state is HELD and now < self.until
+
+    def wanted(self) -> bool:
+        """False: every hold of it was released, or forgotten by a caller that no longer exists."""
+        for hold in self.holds:  # noqa: SIM110  (a generator costs more than the answer)
+            if hold.wanted():
+                return True
+        return False
+
+    def heaviest(self) -> int:
+        return max((hold.weight for hold in self.holds if not hold.over), default=0)
+
+    def ring_ended(self) -> None:
+        for event in list(self.ended):
+            event.set()
+
+    @property
+    def token(self) -> int:
+        return 0 if self.claim is None or self.claim.ticket is None else self.claim.ticket
+
+
+class Grantor(Protocol):
+    """For callers; each call ends at `until`, at the latest, with StoreUnavailable."""
+
+    async def acquire(self, grant: Grant, weight: int, about: str, deadline: float) -> bool:
+        """Wait until the grant is held. False: busy until the deadline."""
+
+    async def release(self, grant: Grant, until: float) -> None: ...
+
+    async def amend(self, grant: Grant, weight: int, until: float) -> None: ...
+
+    async def line(self, name: str, until: float) -> LockInfo: ...
+
+    async def names(self, prefix: str, after: str, until: float) -> list[str]: ...
+
+    async def revoke(self, name: str, token: int, until: float) -> bool: ...
+
+    async def evict(self, name: str, token: int, until: float) -> bool: ...
+
+    async def identity(self, until: float) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class KeeperPort(Protocol):
+    """For the keeper, on a connection of its own, blocking."""
+
+    async def renew(self, grants: list[Grant], until: float) -> list[Standing | None]: ...
+
+    async def give_back(self, claim: Claim, answered: bool, until: float) -> None: ...
+
+    async def amend(self, grant: Grant, weight: int, until: float) -> None: ...
+
+    def close(self) -> None: ...

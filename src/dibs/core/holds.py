@@ -1,0 +1,314 @@
+"""Who holds what here: one `Hold` per acquire, owners, re-entry.
+
+A hold is made before anything is asked, so that an exception anywhere finds something to give back. Until the face
+has handed it to its user it hangs by a weak reference to the `Attempt` in the caller's frame (`asker`): a frame that
+vanished without cleaning up (an interrupt within an interrupt) leaves a dead reference, and the keeper gives back.
+
+Re-entry is settled here and never joins again: holds of one owner on one name share a grant. A reader that re-entered
+behind a waiting writer would otherwise wait for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dibs.core.deadline import FOREVER, RELEASE_PATIENCE
+from dibs.core.grant import ASKING, HELD, WAITS, Grant, Request
+from dibs.errors import Deadlock, LockLost, Mismatch, Unsupported
+
+if TYPE_CHECKING:
+    from dibs.core.client import Client
+
+_FOLLOWER_NAP = 1.0
+
+
+class Hold:
+    """One acquire as this process knows it."""
+
+    __slots__ = (
+        "also", "asker", "began", "client", "ends_at", "grant", "label", "lost_seen", "name", "notify", "over", "owner",
+        "taker", "thread", "weight",
+    )  # fmt: skip
+
+    def __init__(self, client: Client, name: str, weight: int, taker: object, owner: object, label: str) -> None:
+        self.client = client
+        self.name = name
+        self.weight = weight
+        self.owner = owner
+        self.label = label
+        self.taker = taker
+        self.thread = client.runtime.thread(taker)
+        self.grant: Grant | None = None
+        self.asker: Callable[[], object | None] | None = None
+        self.began = 0.0
+        self.ends_at = FOREVER
+        self.notify: Callable[[], object] | None = None
+        self.also: Hold | None = None
+        """A hold that this one cannot be without: the guard of its stripes."""
+        self.over = False
+        self.lost_seen = False
+
+    def wanted(self) -> bool:
+        return not self.over and (self.asker is None or self.asker() is not None)
+
+    def still(self) -> Hold | None:
+        """Itself while somebody needs it: what a hold that it depends on is asked for by."""
+        return self if self.wanted() and not self.is_lost() else None
+
+    def is_lost(self) -> bool:
+        """By the clock, now. Once seen it stays so: whoever sees it first takes the grant out of renewal."""
+        if self.lost_seen or self.over or self.grant is None:
+            return self.lost_seen
+        grant, now = self.grant, self.client.now()
+        if grant.state is HELD and now >= grant.until:
+            self.client.keeper.lose(grant)
+        gone = grant.state is not HELD or now >= self.ends_at
+        self.lost_seen = gone or (self.also is not None and self.also.is_lost())
+        return self.lost_seen
+
+    def remaining(self) -> float:
+        if self.over or self.grant is None or self.is_lost():
+            return 0.0
+        left = min(self.grant.until, self.ends_at) - self.client.now()
+        return max(left if self.also is None else min(left, self.also.remaining()), 0.0)
+
+    def tell_lost(self) -> None:
+        """Called once, by whoever ended the grant."""
+        if not self.over:
+            self.lost_seen = True
+            if self.notify is not None:
+                self.client.runtime.call_back(self.notify)
+
+    def loss(self) -> LockLost:
+        return self.client.error(
+            LockLost, self.name, f"lost: it is no longer certain that this hold (token {self.token}) is held",
+            step="stop what it protected, and let the resource refuse lower tokens than the highest it saw",
+        )  # fmt: skip
+
+    def check(self) -> None:
+        if self.is_lost():
+            raise self.loss()
+        if self.over:
+            raise self.client.error(LockLost, self.name, "this hold was given back", step="acquire again")
+
+    def describe(self) -> str:
+        state = "lost" if self.is_lost() else "over" if self.over else f"{self.remaining():.1f} s left"
+        return f'"{self.name}" on {self.client.shown}: {self.mode}, token {self.token}, {state}'
+
+    @property
+    def token(self) -> int:
+        return 0 if self.grant is None else self.grant.token
+
+    @property
+    def mode(self) -> str:
+        """Exclusive where nobody else can hold beside it."""
+        exclusive = self.grant is not None and self.weight >= self.grant.request.capacity
+        return "exclusive" if exclusive else "shared"
+
+    async def wait_lost(self, until: float) -> bool:
+        return await wait_any_lost([self], until)
+
+    def revoke_requested(self) -> bool:
+        return self.grant is not None and self.grant.revoke_seen
+
+    async def wait_revoked(self, until: float) -> bool:
+        if self.grant is None:
+            return False
+        with self.client.mutex:
+            if self.grant.revoked is None:
+                self.grant.revoked = self.client.runtime.event()
+        if not self.grant.revoke_seen:
+            await self.grant.revoked.wait(until)
+        return self.grant.revoke_seen
+
+
+async def wait_any_lost(holds: Sequence[Hold], until: float) -> bool:
+    """True as soon as one of them is lost; False when the time is over or one was given back."""
+    client = holds[0].client
+    event = client.runtime.event()
+    grants = [hold.grant for hold in holds if hold.grant is not None]
+    for grant in grants:
+        grant.ended.append(event)
+    try:
+        while not any(hold.is_lost() for hold in holds):
+            end = min([until, *(grant.until for grant in grants), *(hold.ends_at for hold in holds)])
+            if client.now() >= until or any(hold.over for hold in holds):
+                return False
+            await event.wait(end)
+        return True
+    finally:
+        for grant in grants:
+            grant.ended.remove(event)
+
+
+class Book:
+    """The holds of one client, by owner."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._runtime = client.runtime
+        self._now = client.runtime.now
+        self._keeper = client.keeper
+        self._shared: dict[tuple[str, object], Grant] = {}
+
+    def acquire(
+        self, hold: Hold, request: Request, share: bool, about: str, deadline: float
+    ) -> Coroutine[Any, Any, bool]:
+        """`share`: holds of one owner on this name share a grant."""
+        if share:
+            return self._acquire_shared(hold, request, about, deadline)
+        grant = Grant(request)
+        self._add(grant, hold)
+        return self._client.opened.acquire(grant, hold.weight, about, deadline)
+
+    async def _acquire_shared(self, hold: Hold, request: Request, about: str, deadline: float) -> bool:
+        key = (request.name, hold.owner)
+        while True:
+            mine = Grant(request, key)
+            grant = self._shared.setdefault(key, mine)
+            if grant is mine:
+                return await self._ask(grant, hold, about, deadline)
+            if self._enter(grant, hold, request):
+                return True
+            if not await self._answer_of(grant, deadline):
+                return False
+
+    def release(self, hold: Hold) -> Coroutine[Any, Any, None]:
+        """A second time it does nothing; a lost hold says so once."""
+        return self._release(hold) if hold.also is None else self._release_both(hold, hold.also)
+
+    async def _release_both(self, hold: Hold, also: Hold) -> None:
+        try:
+            await self._release(hold)
+        finally:
+            await self._release(also)
+
+    async def downgrade(self, hold: Hold) -> None:
+        hold.check()
+        grant = hold.grant
+        if grant is None or grant.request.kind != "rw":
+            raise self._client.error(
+                Unsupported, hold.name, "only a hold of a read-write lock can be downgraded",
+                step="use client.rwlock(name).write",
+            )  # fmt: skip
+        with self._client.mutex:
+            hold.weight = 1
+        await self._lighten(grant)
+
+    def abandon(self, hold: Hold) -> None:
+        """From an exception: nothing is awaited, the keeper does the rest."""
+        hold.over = True
+        grant = hold.grant
+        if grant is not None:
+            if grant.wanted():
+                self._keeper.settle(grant)
+            else:
+                self._unshare(grant)
+                self._keeper.abandon(grant)
+        if hold.also is not None:
+            self.abandon(hold.also)
+
+    def held_by(self, name: str, owner: object) -> bool:
+        """No I/O: is there a hold of that owner on that name which is certain now?"""
+        return any(
+            not hold.over and not hold.is_lost()
+            for grant in list(self._keeper.renewing.values())
+            if grant.request.name == name and grant.state is HELD
+            for hold in list(grant.holds)
+            if hold.owner == owner
+        )
+
+    async def _ask(self, grant: Grant, hold: Hold, about: str, deadline: float) -> bool:
+        self._add(grant, hold)
+        grant.decided = self._runtime.event()
+        held = False
+        try:
+            held = await self._client.opened.acquire(grant, hold.weight, about, deadline)
+        finally:
+            if not held:
+                self._unshare(grant)
+            grant.decided.set()
+        return held
+
+    def _enter(self, grant: Grant, hold: Hold, request: Request) -> bool:
+        """Share a grant that this owner has. False: it is still being asked for, or over."""
+        there = grant.request
+        if (there.kind, there.capacity) != (request.kind, request.capacity):
+            raise self._client.error(
+                Mismatch, hold.name, f"held here as {there.kind} of {there.capacity}",
+                step="use one kind and size for one name",
+            )  # fmt: skip
+        with self._client.mutex:
+            if grant.valid(self._now()) and grant.wanted():
+                if hold.weight > grant.heaviest():
+                    raise self._client.error(
+                        Deadlock, hold.name, "its own read is held: waiting to write would be waiting for oneself",
+                        step="give the read back first, or take the write from the start",
+                    )  # fmt: skip
+                self._add(grant, hold)
+                return True
+        if not self._undecided(grant):
+            self._unshare(grant)
+        return False
+
+    async def _answer_of(self, grant: Grant, deadline: float) -> bool:
+        """Another thread of this owner is asking: wait for its answer, not behind it in line. False: time is over."""
+        while self._undecided(grant):
+            now = self._now()
+            if now >= deadline:
+                return False
+            if grant.decided is None:
+                await self._runtime.sleep(0)  # the other thread is one line away from making it
+            else:
+                await grant.decided.wait(min(deadline, now + _FOLLOWER_NAP))
+        return True
+
+    @staticmethod
+    def _undecided(grant: Grant) -> bool:
+        return grant.state in (ASKING, WAITS) and grant.wanted()
+
+    async def _release(self, hold: Hold) -> None:
+        lost = hold.is_lost()
+        grant = hold.grant
+        with self._client.mutex:
+            if hold.over or grant is None:
+                return
+            hold.over = True
+            last = grant.key is None or not grant.wanted()
+            if hold in grant.holds:  # it may have been taken out at its max_hold
+                grant.holds.remove(hold)
+        if last:
+            self._unshare(grant)
+        if grant.ended:
+            grant.ring_ended()
+        if lost:
+            if last:
+                self._keeper.abandon(grant)
+            raise hold.loss()
+        if not last:
+            await self._lighten(grant)
+            return
+        try:
+            await self._client.opened.release(grant, min(grant.until, self._now() + RELEASE_PATIENCE))
+        except LockLost:
+            hold.lost_seen = True
+            raise hold.loss() from None
+
+    async def _lighten(self, grant: Grant) -> None:
+        """A grant weighs what its heaviest hold weighs."""
+        weight = grant.heaviest()
+        if grant.claim is not None and weight < grant.claim.weight:
+            await self._client.opened.amend(grant, weight, self._now() + RELEASE_PATIENCE)
+
+    @staticmethod
+    def _add(grant: Grant, hold: Hold) -> None:
+        hold.grant = grant
+        grant.holds.append(hold)
+        if hold.notify is not None:
+            grant.watched = True
+
+    def _unshare(self, grant: Grant) -> None:
+        """A grant that ends is no longer there to share."""
+        if grant.key is not None and self._shared.get(grant.key) is grant:
+            del self._shared[grant.key]

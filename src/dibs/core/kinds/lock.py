@@ -1,0 +1,336 @@
+"""lock, rlock, both sides of rwlock, semaphore and stripe: one class, told apart by data.
+
+| kind       | capacity | weight        | holds of one owner share |
+|------------|----------|---------------|--------------------------|
+| lock       | 1        | 1             | no                       |
+| rlock      | 1        | 1             | yes                      |
+| rw, read   | many     | 1             | yes                      |
+| rw, write  | many     | all of them   | yes                      |
+| semaphore  | permits  | what is asked | no                       |
+| stripes    | stripes  | 0             | yes, the whole client's  |
+
+A `Lock` is a name and options. It remembers which holds were taken through it, only so that `release()` and the end of
+a `with` find the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from dibs.core import names
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, patience, seconds
+from dibs.core.grant import Request
+from dibs.core.holds import Hold
+from dibs.core.kinds.taken import Taken, noting
+from dibs.core.rule import RW_CAPACITY
+from dibs.errors import AcquireTimeout, DibsError, StoreError
+from dibs.info import LockInfo, duration, in_the_way
+
+
+class Unset:
+    """A time-out that was not given: the lock's own counts."""
+
+    def __repr__(self) -> str:
+        return "<the lock's>"
+
+
+UNSET = Unset()
+MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every lock takes, checked."""
+
+    timeout: float | None = None
+    lease: float | None = None
+    renew: bool = True
+    max_hold: float | None = None
+    fair: bool = True
+    owner: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    on_lost: Callable[[Any], object] | None = None
+    cancel_on_lost: bool = False
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        timeout: object = None,
+        lease: object = None,
+        renew: object = True,
+        max_hold: object = None,
+        fair: object = None,
+        owner: object = None,
+        info: object = None,
+        on_lost: object = None,
+        cancel_on_lost: object = False,
+    ) -> Options:
+        for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{what} must be True or False, not {flag!r}")
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost must be a function that takes the hold, not {on_lost!r}")
+        if fair is not None and not isinstance(fair, bool):
+            raise TypeError(f"fair must be True, False or None, not {fair!r}")
+        return cls(
+            patience(timeout),
+            None if lease is None else lease_of(lease),
+            renew is True,
+            None if max_hold is None else seconds(max_hold, "max_hold", least=0.001),
+            fair is not False,
+            checked_owner(owner),
+            checked_info(info),
+            on_lost,
+            cancel_on_lost is True,
+        )
+
+
+def checked_owner(owner: object) -> str | None:
+    if owner is not None and not isinstance(owner, str):
+        raise TypeError(f'owner must be a str, "client" or None, not {owner!r}')
+    if owner is not None and not owner.strip():
+        raise ValueError("owner must not be blank")
+    return owner
+
+
+def checked_info(info: object) -> Mapping[str, Any]:
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping) or not all(isinstance(key, str) for key in info):
+        raise TypeError(f"info must be a small dict with str keys, not {info!r}")
+    return dict(info)
+
+
+class Lock:
+    """See the table above; `dibs.Lock` and its kin are faces of this."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        options: Options,
+        *,
+        kind: str = "mutex",
+        capacity: int = 1,
+        weight: int = 1,
+        share: bool = False,
+        guard: Lock | None = None,
+    ) -> None:
+        self.client = client
+        self.name = name
+        self.options = options
+        self.weight = weight
+        self.share = share
+        self.guard = guard
+        lease = client.lease if options.lease is None else options.lease
+        self.request = Request(client.prefix + name, kind, capacity, lease, options.renew, options.fair)
+        self.own_owner = options.owner if options.owner is not None else client.owner
+        self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
+        self._about: tuple[object, object, str] = (None, None, "")
+        self.taken: Taken[Hold] = Taken(name, client)
+
+    def attempt(self, timeout: object = UNSET, blocking: object = True, n: object = 1) -> Attempt:
+        """Checks the arguments; asks nothing yet. The calling thread or task is the one that takes."""
+        if timeout is UNSET and blocking is True and self.request.kind != "semaphore":
+            return Attempt(self, self.weight, self.options.timeout)
+        if not isinstance(blocking, bool):
+            raise TypeError(f"blocking must be True or False, not {blocking!r}")
+        limit = self.options.timeout if isinstance(timeout, Unset) else patience(timeout)
+        if not blocking:
+            if not isinstance(timeout, Unset) and limit != 0:
+                raise ValueError("blocking=False is timeout=0: give one of them")
+            limit = 0.0
+        weight = self.weight if self.request.kind != "semaphore" else self._permits(n)
+        return Attempt(self, weight, limit)
+
+    def _permits(self, n: object) -> int:
+        if isinstance(n, bool) or not isinstance(n, int):
+            raise TypeError(f"n must be an int, not {n!r}")
+        if not 1 <= n <= self.request.capacity:
+            raise ValueError(
+                f'"{self.name}" on {self.client.shown}: {n} of {self.request.capacity} permits can never be held'
+            )
+        return n
+
+    def owner(self, taker: object) -> object:
+        """Whom a hold of that thread or task belongs to, for re-entry."""
+        if self.own_owner is None:
+            return taker
+        return self.client if self.own_owner == "client" else self.own_owner
+
+    def about(self, taker: object) -> str:
+        """What others are shown; the last one is kept, as mostly one thread or task uses a lock object."""
+        client = self.client
+        if self._about[0] is not taker or self._about[1] is not client.me:
+            self._about = (taker, client.me, client.about(self.label, self.options.info))
+        return self._about[2]
+
+    def release(self) -> Coroutine[Any, Any, None]:
+        return self.give_back(self.taken.latest())
+
+    async def give_back(self, hold: Hold) -> None:
+        if not self.client.is_ready():
+            await self.client.open()
+        try:
+            await self.client.book.release(hold)
+        except DibsError as error:
+            raise self.client.seen(error, self.name) from error.__cause__
+
+    async def downgrade(self, hold: Hold) -> None:
+        await self.client.ready()
+        try:
+            await self.client.book.downgrade(hold)
+        except DibsError as error:
+            raise self.client.seen(error, self.name) from None
+
+    async def end(self, hold: Hold, raised: BaseException | None) -> None:
+        """The end of `with` on a hold itself."""
+        await noting(raised, self.give_back(hold))
+
+    async def exit(self, raised: BaseException | None) -> None:
+        """The end of `with` on the lock."""
+        await self.end(self.taken.opened_here(), raised)
+
+    def owned(self) -> bool:
+        return self.client.book.held_by(self.request.name, self.owner(self.client.runtime.taker()))
+
+    async def look(self, patience: float | None = None) -> LockInfo:
+        return await self.client.look(self.name, self.request.name, patience)
+
+    async def locked(self) -> bool:
+        return bool((await self.look()).holders)
+
+    async def revoke(self) -> None:
+        """Ask every holder seen now, by its token."""
+        for holder in (await self.look()).holders:
+            await self.client.opened.revoke(self.request.name, holder.token, self.client.now() + self.client.retry)
+
+    async def busy(self, attempt: Attempt) -> AcquireTimeout:
+        """The error that says who was in the way."""
+        try:
+            info = await self.look(LEAST_PATIENCE)
+        except StoreError:
+            info = None
+        what = "not free" if not attempt.limit else f"not free after {duration(attempt.limit)}"
+        if info is not None:
+            what += f": {in_the_way(info, attempt.hold.token or None, datetime.now(UTC), self.client.is_me)}"
+        return self.client.error(AcquireTimeout, self.name, what, info=info, step=f"dibs show {self.name}")
+
+    def describe(self) -> str:
+        return f'"{self.name}" on {self.client.shown}'
+
+
+class Attempt:
+    """One acquire under way. It lives in the caller's frame and nowhere else: see core/holds.py."""
+
+    __slots__ = ("__weakref__", "deadline", "hold", "limit", "lock")
+
+    def __init__(self, lock: Lock, weight: int, limit: float | None) -> None:
+        self.lock = lock
+        self.limit = limit
+        self.deadline = FOREVER if limit is None else lock.client.now() + limit
+        taker = lock.client.runtime.taker()
+        owner = taker if lock.own_owner is None else lock.owner(taker)
+        self.hold = Hold(lock.client, lock.name, weight, taker, owner, lock.label)
+        self.hold.asker = ref(self)
+
+    async def run(self, *, entered: bool = False) -> bool:
+        """True: held, and remembered by the lock. False: busy until the deadline."""
+        lock, client, hold = self.lock, self.lock.client, self.hold
+        about = lock.about(hold.taker)
+        if not client.is_ready():
+            await client.open()
+        try:
+            if lock.guard is None:
+                held = await client.book.acquire(hold, lock.request, lock.share, about, self.deadline)
+            else:
+                held = await self._guarded(lock.guard, about)
+        except DibsError as error:
+            raise client.seen(error, lock.name) from error.__cause__
+        if held:
+            self._begin()
+            lock.taken.remember(hold, entered=entered)
+        return held
+
+    async def enter(self) -> None:
+        """As `run`, for a `with`: busy is an error."""
+        if not await self.run(entered=True):
+            raise await self.lock.busy(self)
+
+    def told(self, hold: object) -> None:
+        """Whom `on_lost` is called with: the hold as its face shows it."""
+        on_lost = self.lock.options.on_lost
+        if on_lost is not None:
+            self.hold.notify = partial(on_lost, hold)
+
+    def also_told(self, callback: Callable[[], object]) -> None:
+        """Call this, too, when the hold is lost."""
+        first = self.hold.notify
+        self.hold.notify = callback if first is None else partial(_both, callback, first)
+
+    def hand_over(self) -> None:
+        """From here on the user has it; nothing can interrupt between this and the caller's return."""
+        self.hold.asker = None
+
+    def abandon(self) -> None:
+        self.lock.client.book.abandon(self.hold)
+
+    async def _guarded(self, guard_lock: Lock, about: str) -> bool:
+        """A stripe: first the claim on the name itself, which this hold then cannot be without."""
+        lock, book = self.lock, self.lock.client.book
+        guard = Attempt(guard_lock, guard_lock.weight, self.limit)
+        self.hold.also = guard.hold
+        if not await book.acquire(guard.hold, guard_lock.request, True, about, self.deadline):
+            return False
+        guard.hold.asker = self.hold.still
+        if await book.acquire(self.hold, lock.request, lock.share, about, self.deadline):
+            return True
+        await book.release(guard.hold)
+        return False
+
+    def _begin(self) -> None:
+        hold, grant = self.hold, self.hold.grant
+        assert grant is not None
+        hold.began = hold.client.now()
+        if self.lock.options.max_hold is not None:
+            hold.ends_at = hold.began + self.lock.options.max_hold
+            grant.ends_at = min(grant.ends_at, hold.ends_at)
+            hold.client.keeper.schedule(grant)
+
+
+def _both(one: Callable[[], object], other: Callable[[], object]) -> None:
+    one()
+    other()
+
+
+def mutex(client: Client, name: str, options: Options, *, share: bool) -> Lock:
+    return Lock(client, names.check(name), options, share=share)
+
+
+def read_write(client: Client, name: str, options: Options) -> tuple[Lock, Lock]:
+    """The two sides of a read-write lock."""
+    names.check(name)
+
+    def side(weight: int) -> Lock:
+        return Lock(client, name, options, kind="rw", capacity=RW_CAPACITY, weight=weight, share=True)
+
+    return side(1), side(RW_CAPACITY)
+
+
+def semaphore(client: Client, name: str, permits: object, options: Options) -> Lock:
+    return Lock(client, names.check(name), options, kind="semaphore", capacity=count_of(permits, "permits"))
+
+
+def count_of(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {value!r}")
+    if not 1 <= value <= MOST:
+        raise ValueError(f"{what} must be from 1 to {MOST}, not {value}")
+    return value

@@ -1,0 +1,120 @@
+"""Seam 2: what a store writes.
+
+A `Store` is made by `connect()` and does no I/O until `open`. Each of its `Line`s is one way to talk to it: one for
+the face and one, blocking, for the keeper. Verbs are one round trip each; every verb evicts what expired where it
+looks and signals whoever now holds. `until` is the instant after which the caller no longer waits for the answer: the
+verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, each a test in tests/contract:
+
+1. Ticket order is visibility order: no ticket becomes visible after a later one has been granted.
+2. Expiry is a write; renewing succeeds only while unexpired, by the store's clock, and never shortens. Only the first
+   join and renew extend; a repeated join and a message do not.
+3. Tickets rise strictly per name for the life of the store.
+4. A late join makes no ghost: after `claim.by` it does nothing, and a leave that follows an unanswered join and finds
+   nothing leaves a tombstone until then.
+5. Kind and capacity belong to the name while its line is not empty; anything else gets Mismatch and changes nothing.
+6. A leave with another id changes nothing; after everybody left, nothing stays but the ticket counter.
+7. An expired holder frees its successor without anyone's help: a waiter's renewal is its look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import ClassVar, Protocol
+
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Inbox, Runtime
+from dibs.errors import StoreUnavailable
+from dibs.info import LockInfo
+
+
+class Place(Enum):
+    """Where a claim that cannot hold at once is to stand."""
+
+    LINE = auto()
+    OUTSIDE = auto()
+    NOWHERE = auto()
+
+
+LINE, OUTSIDE, NOWHERE = Place
+
+
+class Signal(Enum):
+    """What a waiter is told: that it holds (only ever by its full id), or that it should look."""
+
+    YOURS = b"y"
+    LOOK = b"l"
+
+
+YOURS, LOOK = Signal
+
+
+class Replaced(StoreUnavailable):
+    """The store is no longer the one that our claims stand in: every one of them is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """A client as its store knows it: whom to wake, and how to hand over what concerns this process."""
+
+    id: bytes
+    inbox: Inbox
+
+
+class Line(Protocol):
+    """One way to talk to a store."""
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        """Idempotent by `claim.id`: a repetition reports, and never moves or extends. None: void, too late."""
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+        """Extend each to at least its lease (its waiting lease while it waits); never revives. None: gone."""
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        """Lower one's own weight; idempotent."""
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
+        """Idempotent; wakes exactly those it frees, or, if nobody in line is freed, the outsiders of the name."""
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        """Wait for a signal. Spurious is fine, missing costs time; the inbox expects the claim before its join."""
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        """The line as it stands."""
+
+    async def names(self, prefix: str, after: str, until: float) -> list[str]:
+        """A page of the busy names that start with `prefix` and sort behind `after`; an empty one is the end."""
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        """Ask the claim with that ticket to let go. False: it is not there."""
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        """Remove the claim with that ticket. False: it is not there."""
+
+    async def identity(self, until: float) -> str:
+        """An id kept in the store itself, equal for all who talk to it."""
+
+    def close(self) -> None:
+        """Let go of what this line holds on the machine; claims are not its business."""
+
+
+class Store(Protocol):
+    """A connected backend, one per client."""
+
+    shown: str
+    """How the store is called in texts: no secret."""
+    local: bool
+    """It reaches the processes of this machine only."""
+    capabilities: ClassVar[frozenset[str]]
+
+    def open(self, runtime: Runtime, me: Me) -> Line: ...
+
+    def close(self) -> None: ...
+
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, child: bool) -> None: ...
+
+
+FAIR, RW, PERMITS, ATOMIC_TRY = "fair", "rw", "permits", "atomic-try"

@@ -1,0 +1,50 @@
+"""Names: which are allowed, and how a namespace and a name become one name in the store.
+
+Encoding is injective: a colon in the namespace is escaped, so the first colon always ends the namespace. The empty
+namespace leaves the name as written, for sharing lines with other programs. A stripe's line bears a name of the
+same name space: stripe 17 of "stock" is the line "stock#17".
+"""
+
+from __future__ import annotations
+
+import re
+
+from dibs.errors import BadName
+
+LONGEST = 512
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_STEP = "give a name of 1-512 bytes of UTF-8, not blank, without control characters"
+
+
+def check(name: object) -> str:
+    """The name itself, or BadName before anything is asked of a store.
+
+    >>> check("invoice:42")
+    'invoice:42'
+    """
+    if not isinstance(name, str):
+        raise BadName(f"a name must be a str, not {type(name).__name__}", step=_STEP)
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise BadName(f"the name {name[:80]!a} holds a lone surrogate", step=_STEP) from None
+    if size > LONGEST:
+        raise BadName(f"the name {name[:40]!a}... is {size} bytes long", step=_STEP)
+    if _CONTROL.search(name):
+        raise BadName(f"the name {name!a} holds a control character", step=_STEP)
+    if not name.strip():
+        raise BadName("the name is blank" if name else "the name is empty", step=_STEP)
+    return name
+
+
+def prefix_of(namespace: str) -> str:
+    """What stands before every name of a namespace.
+
+    >>> prefix_of("dibs"), prefix_of("a:b"), prefix_of("")
+    ('dibs:', 'a%3Ab:', '')
+    """
+    return namespace.replace("%", "%25").replace(":", "%3A") + ":" if namespace else ""
+
+
+def stripe(name: str, index: int) -> str:
+    return f"{name}#{index}"

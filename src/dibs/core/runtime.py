@@ -1,0 +1,117 @@
+"""What the core needs of the world it runs in; `dibs.runtime` has one for threads and one for asyncio.
+
+A blocking runtime's coroutines never suspend. What an interrupted thread may touch is made in C in both: an interrupt
+between two lines must not leave anything locked for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Event(Protocol):
+    """Set once; waits look at the clock of the runtime."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None:
+        """From any thread, and from within an interrupt."""
+
+    async def wait(self, until: float) -> bool: ...
+
+
+class Source(Protocol):
+    """Where messages from other processes arrive."""
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> list[tuple[bytes, bytes]]:
+        """What has arrived, as key and message; never blocks."""
+
+    def poke(self) -> None:
+        """Make it readable, from any thread."""
+
+
+class Inbox(Protocol):
+    """One wake-up source, many waiters. A message that comes between `expect` and `wait` is kept."""
+
+    def expect(self, key: bytes) -> None: ...
+
+    def forget(self, key: bytes) -> None: ...
+
+    def deliver(self, key: bytes, message: bytes) -> None:
+        """From any thread; for a key that nobody expects it does nothing."""
+
+    async def wait(self, key: bytes, until: float) -> bytes | None: ...
+
+    def listen(self, source: Source) -> None:
+        """Take messages from there too."""
+
+    def unlisten(self) -> None: ...
+
+
+class Gate(Protocol):
+    """First use goes through one: what `make` does happens once, whoever comes at the same time."""
+
+    async def once(self, known: Callable[[], T | None], make: Callable[[], Awaitable[T]]) -> T: ...
+
+
+class Worker(Protocol):
+    """A thread of its own that takes a turn whenever it is rung, and when the last turn asked to be called again."""
+
+    def ring(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Runtime(Protocol):
+    def now(self) -> float:
+        """Seconds of the clock that also counts suspended time."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def event(self) -> Event: ...
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        """Never held over an await."""
+
+    def gate(self) -> Gate: ...
+
+    def inbox(self) -> Inbox: ...
+
+    def taker(self) -> object:
+        """The thread or task that runs now, as an object; numbers are re-used."""
+
+    def thread(self, taker: object) -> object:
+        """The thread that a taker, seen just now, runs in."""
+
+    def taker_name(self) -> str: ...
+
+    def fresh_id(self) -> bytes: ...
+
+    def jitter(self, most: float) -> float: ...
+
+    def bind(self) -> None:
+        """Called at every entry: an asyncio runtime belongs to the first loop that uses it."""
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run what may block where it disturbs nobody."""
+
+    def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
+        """`turn` gives the seconds until the next one, at most; None: no more until rung."""
+
+    def call_back(self, callback: Callable[[], object]) -> None:
+        """Run a user's function where a slow one disturbs nobody; its exceptions are logged."""
+
+    def is_through(self, thread: object) -> bool:
+        """At interpreter exit: that thread runs no user's code any more."""
+
+    def after_fork(self) -> None:
+        """In the child: the parent's threads are not here."""
+
+    def blocking(self) -> Runtime:
+        """The runtime that workers' turns are stepped in."""

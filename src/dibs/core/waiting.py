@@ -1,0 +1,227 @@
+"""The one waiting loop, over seam 2.
+
+Every request ends done, not done or unknown. An unknown join is asked again with the same id until `by`; after that
+the old id is given back and a new one asks, at the end of the line. A waiter does not look by itself: the keeper
+renews all claims of the client in one batch, which is their look, and hands over what it learns; a signal from the
+store comes sooner. A signal extends nothing: the hold is returned at once if at least half a waiting lease is left,
+else after a renewal that confirms it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dibs.core.deadline import LEAST_PATIENCE, LEAVE_PATIENCE
+from dibs.core.grant import WAITS, Grant
+from dibs.core.keeper import Keeper
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import LockLost, StoreUnavailable
+from dibs.info import LockInfo
+
+_BARGE_PAUSE = 0.005
+"""Woken outsiders spread out over this long before they try."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_GLANCE = 5.0
+"""How often a waiter that heard nothing makes sure that the keeper lives."""
+
+
+class LineGrantor:
+    """Seam 1 over seam 2; see core/grant.py."""
+
+    def __init__(
+        self, line: Line, runtime: Runtime, me: Me, keeper: Keeper, retry: float, check_open: Callable[[], None]
+    ) -> None:
+        self._line = line
+        self._runtime = runtime
+        self._now = runtime.now
+        self._me = me
+        self._keeper = keeper
+        self._retry = retry
+        self._check_open = check_open
+
+    async def acquire(  # noqa: C901  (the one waiting loop, in one piece)
+        self, grant: Grant, weight: int, about: str, deadline: float
+    ) -> bool:
+        sent_at = self._now()
+        place = NOWHERE if deadline <= sent_at else LINE if grant.request.fair else OUTSIDE
+        give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
+        try:
+            while True:
+                claim = grant.claim
+                if claim is None or sent_at > claim.by:
+                    claim = self._fresh_claim(grant, weight, about, sent_at)
+                try:
+                    standing = await self._line.join(claim, place, give_up)
+                except StoreUnavailable as error:
+                    if isinstance(error, Replaced):
+                        self._keeper.lose_all()
+                    if place is NOWHERE or self._now() + pause >= give_up:
+                        raise
+                    await self._runtime.sleep(pause + self._runtime.jitter(pause))
+                    sent_at, pause = self._now(), min(pause * 2, _LONGEST_PAUSE)
+                    self._check_open()
+                    continue
+                self._check_open()
+                if standing is not None and standing.holds:
+                    grant.answer(standing, sent_at)
+                    grant.granted(self._now())
+                    self._keeper.schedule(grant)
+                    return True
+                if await self._after_no(grant, place, standing, sent_at, deadline):
+                    return True
+                if place is NOWHERE and standing is not None:
+                    self._keeper.take(grant)
+                    return False
+                if (sent_at := self._now()) >= deadline:
+                    await self._withdraw(grant)
+                    if standing is None:
+                        raise StoreUnavailable("the store answered too late to count")
+                    return False
+                give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
+        except BaseException:
+            self._keeper.abandon(grant)
+            raise
+
+    def _patience(self, deadline: float, now: float) -> float:
+        """Until when a silent store is asked again: even a try grants it a moment to answer."""
+        longest = now + self._retry
+        least = now + LEAST_PATIENCE
+        give_up = min(longest, deadline)
+        return max(least, give_up)
+
+    async def _after_no(
+        self, grant: Grant, place: Place, standing: Standing | None, sent_at: float, deadline: float
+    ) -> bool:
+        """Not at once. True: held after all; False: not in time, or another id must ask."""
+        if standing is None:
+            self._retire(grant)
+            return False
+        grant.answered = True
+        if place is OUTSIDE:
+            await self._wait_outside(grant, deadline)
+        elif place is LINE:
+            grant.answer(standing, sent_at)
+            if await self._wait_in_line(grant, deadline):
+                return True
+            if self._now() < deadline:
+                self._retire(grant)
+        return False
+
+    async def release(self, grant: Grant, until: float) -> None:
+        """The hold is invalid and no longer renewed first; only then does the claim leave."""
+        if not self._keeper.take(grant):
+            raise LockLost("it was lost before it was released")
+        claim = self._claim(grant)
+        try:
+            await self._line.leave(claim, True, until)
+        except BaseException as error:
+            self._keeper.give_back(claim, True)
+            if isinstance(error, Replaced):
+                self._keeper.lose_all()
+            raise
+
+    async def amend(self, grant: Grant, weight: int, until: float) -> None:
+        claim = self._claim(grant)
+        try:
+            await self._line.amend(claim, weight, until)
+        except BaseException:
+            self._keeper.settle(grant)
+            raise
+        claim.weight = min(claim.weight, weight)
+
+    async def renew(self, grants: list[Grant], until: float) -> list[Standing | None]:
+        return await self._line.renew([self._claim(grant) for grant in grants], until)
+
+    async def give_back(self, claim: Claim, answered: bool, until: float) -> None:
+        await self._line.leave(claim, answered, until)
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        return await self._line.line(name, until)
+
+    async def names(self, prefix: str, after: str, until: float) -> list[str]:
+        return await self._line.names(prefix, after, until)
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        return await self._line.revoke(name, token, until)
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        return await self._line.evict(name, token, until)
+
+    async def identity(self, until: float) -> str:
+        return await self._line.identity(until)
+
+    def close(self) -> None:
+        self._line.close()
+
+    async def _wait_in_line(self, grant: Grant, deadline: float) -> bool:
+        """True: held. False: the time is over, or the claim was evicted and a new one must ask."""
+        claim = self._claim(grant)
+        grant.state = WAITS
+        self._keeper.schedule(grant)
+        while (now := self._now()) < deadline:
+            signal = await self._line.watch(claim, min(deadline, now + _GLANCE))
+            self._check_open()
+            if signal is None:
+                self._keeper.schedule(grant)
+                continue
+            if not (signal is YOURS and self._may_count_on(grant)):
+                sent_at = self._now()
+                (standing,) = await self._line.renew([claim], max(sent_at + LEAST_PATIENCE, grant.until))
+                if standing is None:
+                    return False
+                grant.answer(standing, sent_at)
+                if not standing.holds:
+                    continue
+            grant.granted(self._now())
+            self._keeper.schedule(grant)
+            return True
+        return False
+
+    def _may_count_on(self, grant: Grant) -> bool:
+        """A message grants only while our own claim surely stands; `renew=False` counts its lease from a renewal."""
+        return grant.request.renew and grant.until - self._now() >= grant.request.waiting / 2
+
+    async def _wait_outside(self, grant: Grant, deadline: float) -> None:
+        look_at = self._now() + grant.request.waiting / 3
+        if await self._line.watch(self._claim(grant), min(deadline, look_at)) is not None:
+            await self._runtime.sleep(min(self._runtime.jitter(_BARGE_PAUSE), max(deadline - self._now(), 0.0)))
+
+    async def _withdraw(self, grant: Grant) -> None:
+        """The time is over: leave now, so that nobody waits behind a claim that nobody wants."""
+        claim = grant.claim
+        if self._keeper.take(grant) and claim is not None:
+            try:
+                await self._line.leave(claim, grant.answered, self._now() + LEAVE_PATIENCE)
+            except StoreUnavailable:
+                self._keeper.give_back(claim, grant.answered)
+            except BaseException:
+                self._keeper.give_back(claim, grant.answered)
+                raise
+
+    def _fresh_claim(self, grant: Grant, weight: int, about: str, now: float) -> Claim:
+        """From before its join is sent the claim is the keeper's business."""
+        if grant.claim is not None:
+            self._retire(grant)
+        request = grant.request
+        claim = Claim(
+            self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
+            request.lease, request.waiting, now + request.waiting, self._me.id, about,
+        )  # fmt: skip
+        grant.ask_as(claim)
+        self._me.inbox.expect(claim.id)
+        self._keeper.adopt(grant)
+        return claim
+
+    def _retire(self, grant: Grant) -> None:
+        """An id that may still stand, or come to stand, somewhere is given back; another one will ask."""
+        if self._keeper.take(grant):
+            claim, grant.claim = self._claim(grant), None
+            if claim.asked:
+                self._keeper.give_back(claim, grant.answered)
+
+    @staticmethod
+    def _claim(grant: Grant) -> Claim:
+        assert grant.claim is not None  # every path here comes after _fresh_claim
+        return grant.claim

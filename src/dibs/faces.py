@@ -1,0 +1,120 @@
+"""What both faces share: their types, and the way from what is given to `connect()` to a core client, without I/O."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn, TypedDict
+from urllib.parse import quote
+
+from dibs.backends import make_store
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER, lease_of, seconds
+from dibs.core.kinds.lock import Unset, checked_info, checked_owner
+from dibs.core.names import check
+from dibs.core.runtime import Runtime
+from dibs.errors import Unsupported
+from dibs.info import write_about
+from dibs.runtime import process
+from dibs.runtime.threads import boottime
+from dibs.url import parse
+
+LONGEST_NAMESPACE = 128
+Seconds = float | timedelta
+Timeout = float | timedelta | None | Unset
+
+
+class LockOptions(TypedDict, total=False):
+    """What every lock takes, by keyword; `on_lost` comes with each face's own `Hold`."""
+
+    timeout: Seconds | None
+    lease: Seconds | None
+    renew: bool
+    max_hold: Seconds | None
+    fair: bool | None
+    owner: str | None
+    info: Mapping[str, Any] | None
+
+
+class Unpicklable:
+    """Locks, holds and clients belong to the process that made them."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} belongs to its process and does not pickle: pass the name instead")
+
+
+def instant(timeout: Seconds | None) -> float:
+    return FOREVER if timeout is None else boottime() + seconds(timeout, "timeout")
+
+
+def make_client(
+    runtime: Runtime,
+    url: object,
+    *,
+    lease: object,
+    owner: object,
+    info: object,
+    namespace: object,
+    retry: object,
+    store_options: Mapping[str, Any],
+) -> Client:
+    """Everything is checked here; the first use connects."""
+    if isinstance(url, list | tuple):
+        raise Unsupported("a quorum of stores is not in this version of dibs yet", step="connect to one store")
+    given = url if url is not None else os.environ.get("DIBS_URL") or None
+    if given is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        raise Unsupported(
+            "without a URL a lock reaches this machine only, and pods of a cluster are many machines",
+            step="set DIBS_URL to a store that all of them reach",
+        )
+    store = make_store(parse(given if given is not None else default_url()), dict(store_options))
+    described = checked_info(info)
+    identity = (_login(), os.uname().nodename if hasattr(os, "uname") else "?", os.getpid())
+    write_about(*identity, "", described)
+    client = Client(
+        store,
+        runtime,
+        lease=lease_of(lease),
+        owner=checked_owner(owner),
+        info=described,
+        namespace=_checked_namespace(namespace),
+        retry=seconds(retry, "retry"),
+        identity=identity,
+        note=" (this machine only)" if given is None else "",
+    )
+    process.track(client)
+    return client
+
+
+def default_url() -> str:
+    """One file for this user on this machine, in the XDG state directory."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if state.startswith("/") else Path("~").expanduser() / ".local" / "state"
+    if not home.is_absolute():
+        raise Unsupported("there is no home directory for the embedded store", step="set DIBS_URL or XDG_STATE_HOME")
+    return f"sqlite:///{quote(str(home / 'dibs' / 'locks.db'))}?default=1"
+
+
+def _checked_namespace(namespace: object) -> str:
+    if namespace == "":
+        return ""
+    if len(check(namespace).encode()) > LONGEST_NAMESPACE:
+        raise ValueError(f"a namespace is at most {LONGEST_NAMESPACE} bytes long")
+    return str(namespace)
+
+
+def _login() -> str:
+    """A label for others to read, never a credential."""
+    if sys.platform != "win32":
+        import pwd  # noqa: PLC0415  (not on Windows)
+
+        try:
+            return pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            return f"uid {os.getuid()}"
+    return os.environ.get("USERNAME", "?")

@@ -1,0 +1,1 @@
+"""The worlds that the core runs in: threads and asyncio."""

@@ -1,0 +1,264 @@
+"""The asyncio world. One loop at a time: a client belongs to the first loop that uses it, and re-binds once that loop
+is closed. The keeper's thread reaches the loop by `call_soon_threadsafe` only. What may block (a statement that finds
+the file busy) goes to one thread of the client's own, so the loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from dibs.core.runtime import Event, Gate, Inbox, Runtime, Source, Worker
+from dibs.runtime.threads import ThreadRuntime, boottime, run_logged
+
+T = TypeVar("T")
+
+
+_NAP = 5.0
+"""The loop's own timers stand still while the machine is suspended: no longer without a look at the clock."""
+
+
+async def _nap(future: asyncio.Future[T | None], left: float) -> T | None:
+    """What the future brings, or None after a while."""
+    timer = future.get_loop().call_later(min(left, _NAP), _give_up, future)
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+def _give_up(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class AioEvent:
+    __slots__ = ("_runtime", "_set", "_waiters")
+
+    def __init__(self, runtime: AioRuntime) -> None:
+        self._runtime = runtime
+        self._set = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        self._runtime.in_loop(self._wake)
+
+    async def wait(self, until: float) -> bool:
+        while not self._set and (left := until - boottime()) > 0:
+            future = asyncio.get_running_loop().create_future()
+            self._waiters.append(future)
+            try:
+                await _nap(future, left)
+            finally:
+                self._waiters.remove(future)
+        return self._set
+
+    def _wake(self) -> None:
+        for future in self._waiters:
+            _give_up(future)
+
+
+class AioGate:
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def once(self, known: Callable[[], T | None], make: Callable[[], Awaitable[T]]) -> T:
+        async with self._lock:
+            there = known()
+            return there if there is not None else await make()
+
+
+class AioInbox:
+    """The loop reads for all who wait."""
+
+    def __init__(self, runtime: AioRuntime) -> None:
+        self._runtime = runtime
+        self._expected: dict[bytes, asyncio.Future[bytes | None] | bytes | None] = {}
+        self._source: Source | None = None
+        self._reader: tuple[asyncio.AbstractEventLoop, int] | None = None
+
+    def expect(self, key: bytes) -> None:
+        self._expected[key] = None
+
+    def forget(self, key: bytes) -> None:
+        self._expected.pop(key, None)
+
+    def deliver(self, key: bytes, message: bytes) -> None:
+        if key in self._expected:
+            self._runtime.in_loop(lambda: self._hand_over(key, message))
+
+    async def wait(self, key: bytes, until: float) -> bytes | None:
+        there = self._expected.get(key)
+        if isinstance(there, bytes):
+            self._expected[key] = None
+            return there
+        self._attach()
+        while (left := until - boottime()) > 0:
+            future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+            self._expected[key] = future
+            try:
+                message = await _nap(future, left)
+            finally:
+                if self._expected.get(key) is future:
+                    self._expected[key] = None
+            if message is not None:
+                return message
+        return None
+
+    def listen(self, source: Source) -> None:
+        self._source = source
+
+    def unlisten(self) -> None:
+        self._source = None
+        if self._reader is not None:
+            loop, fileno = self._reader
+            self._reader = None
+            if not loop.is_closed():
+                self._runtime.in_loop(lambda: loop.remove_reader(fileno))
+
+    def _attach(self) -> None:
+        """The reader goes with its loop; the first wait in another loop makes a new one."""
+        loop = asyncio.get_running_loop()
+        if self._source is not None and (self._reader is None or self._reader[0] is not loop):
+            fileno = self._source.fileno()
+            loop.add_reader(fileno, self._read)
+            self._reader = (loop, fileno)
+
+    def _read(self) -> None:
+        if self._source is not None:
+            for key, message in self._source.read():
+                self._hand_over(key, message)
+
+    def _hand_over(self, key: bytes, message: bytes) -> None:
+        there = self._expected.get(key, b"")
+        if isinstance(there, asyncio.Future):
+            if not there.done():
+                there.set_result(message)
+        elif key in self._expected:
+            self._expected[key] = message
+
+
+class AioRuntime:
+    """See core/runtime.py."""
+
+    now = staticmethod(boottime)
+
+    def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._threads = ThreadRuntime()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._offloader = self._threads.worker(self._do_work)
+
+    def is_through(self, thread: object) -> bool:
+        return self._threads.is_through(thread)
+
+    def bind(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("this client belongs to another event loop that is still open: make one client per loop")
+        self._loop = loop
+
+    def in_loop(self, call: Callable[[], object]) -> None:
+        """Run `call` in the client's loop: at once when that is where we are, else as soon as it gets to it."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        if _running_loop() is loop:
+            call()
+        else:
+            with suppress(RuntimeError):  # closed in between: nobody waits there any more
+                loop.call_soon_threadsafe(call)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def event(self) -> Event:
+        return AioEvent(self)
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return self._threads.mutex()
+
+    def gate(self) -> Gate:
+        return AioGate()
+
+    def inbox(self) -> Inbox:
+        return AioInbox(self)
+
+    def taker(self) -> object:
+        task = asyncio.current_task()
+        return threading.current_thread() if task is None else task
+
+    def thread(self, taker: object) -> object:
+        return threading.current_thread()
+
+    def taker_name(self) -> str:
+        task = asyncio.current_task()
+        return self._threads.taker_name() if task is None else task.get_name()
+
+    def fresh_id(self) -> bytes:
+        return self._threads.fresh_id()
+
+    def jitter(self, most: float) -> float:
+        return self._threads.jitter(most)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001  (it is raised where the work was asked for)
+                self._answer(loop, future, future.set_exception, error)
+            else:
+                self._answer(loop, future, future.set_result, result)
+
+        self._work.put(run)
+        self._offloader.ring()
+        return await future
+
+    def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
+        return self._threads.worker(turn)
+
+    def call_back(self, callback: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(run_logged, callback)
+
+    def blocking(self) -> Runtime:
+        return self._threads
+
+    async def _do_work(self) -> float | None:
+        while not self._work.empty():
+            self._work.get_nowait()()
+        return None
+
+    @staticmethod
+    def _answer(
+        loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], answer: Callable[[Any], None], value: object
+    ) -> None:
+        with suppress(RuntimeError):  # the loop was closed: nobody waits for the answer
+            loop.call_soon_threadsafe(lambda: None if future.done() else answer(value))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

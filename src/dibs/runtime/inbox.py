@@ -1,0 +1,120 @@
+"""One wake-up source, many waiting threads.
+
+Each waiter has a bell of its own. Where messages also come from a descriptor, one waiter leads: it reads for all and
+rings whom a message concerns, so that a lone waiter is woken by the kernel itself and not by another thread. Whoever
+stops waiting and leaves nobody leading rings a successor. A leader that vanished without doing so (an interrupt within
+an interrupt) is replaced by the next waiter that comes; until then the keeper's looks serve everybody.
+"""
+
+from __future__ import annotations
+
+import _thread
+import select
+from collections.abc import Callable
+from contextlib import suppress
+
+from dibs.core.runtime import Source
+
+_LONGEST_NAP = 1.0
+
+
+class _Waiter:
+    __slots__ = ("bell", "key", "message")
+
+    def __init__(self, key: bytes, message: bytes | None) -> None:
+        self.key = key
+        self.message = message
+        self.bell = _thread.allocate_lock()
+        self.bell.acquire()
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):
+            self.bell.release()
+
+
+class ThreadInbox:
+    """See core/runtime.py."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._mutex = _thread.allocate_lock()
+        self._expected: dict[bytes, _Waiter | bytes | None] = {}
+        self._leader: _Waiter | None = None
+        self._source: Source | None = None
+
+    def expect(self, key: bytes) -> None:
+        self._expected[key] = None
+
+    def forget(self, key: bytes) -> None:
+        self._expected.pop(key, None)
+
+    def deliver(self, key: bytes, message: bytes) -> None:
+        if self._hand_over(key, message) and self._source is not None:
+            self._source.poke()
+
+    async def wait(self, key: bytes, until: float) -> bytes | None:
+        with self._mutex:
+            there = self._expected.get(key)
+            waiter = there if isinstance(there, _Waiter) else _Waiter(key, there)
+            self._expected[key] = waiter
+        try:
+            while waiter.message is None and (left := until - self._now()) > 0:
+                if self._leads(waiter):
+                    if waiter.message is None:  # it may have come while somebody else led
+                        self._read(min(left, _LONGEST_NAP))
+                else:
+                    waiter.bell.acquire(timeout=min(left, 2**20))
+        finally:
+            self._pass_on(waiter)
+        message, waiter.message = waiter.message, None
+        return message
+
+    def listen(self, source: Source) -> None:
+        self._source = source
+
+    def unlisten(self) -> None:
+        self._source = None
+
+    def _leads(self, waiter: _Waiter) -> bool:
+        if self._source is None:
+            return False
+        with self._mutex:
+            leader = self._leader
+            if leader is None or self._expected.get(leader.key) is not leader:
+                self._leader = waiter
+            return self._leader is waiter
+
+    def _read(self, patience: float) -> None:
+        source = self._source
+        if source is None:
+            return
+        poll = select.poll()
+        poll.register(source.fileno(), select.POLLIN)
+        if poll.poll(patience * 1000):
+            for key, message in source.read():
+                self._hand_over(key, message)
+
+    def _hand_over(self, key: bytes, message: bytes) -> bool:
+        """True: it is for the leader, who sits in `poll` and not at its bell."""
+        with self._mutex:
+            if key not in self._expected:
+                return False
+            there = self._expected[key]
+            if not isinstance(there, _Waiter):
+                self._expected[key] = message
+                return False
+            there.message = message
+            there.ring()
+            return there is self._leader
+
+    def _pass_on(self, waiter: _Waiter) -> None:
+        if self._source is None:
+            return
+        with self._mutex:
+            if self._leader is not None and self._leader is not waiter:
+                return
+            self._leader = None
+            for other in list(self._expected.values()):
+                if isinstance(other, _Waiter) and other is not waiter and other.message is None:
+                    other.ring()
+                    return

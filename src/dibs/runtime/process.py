@@ -1,0 +1,48 @@
+"""Fork and exit: what happens to every client of this process, registered once.
+
+Before a fork stores put away what a child must not inherit open (SQLite connections); after it the child's clients
+begin anew. At interpreter exit holds that nobody can use any more are given back, for a second at most.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from contextlib import suppress
+from weakref import WeakSet
+
+from dibs.core.client import Client
+from dibs.runtime.threads import step
+
+_clients: WeakSet[Client] = WeakSet()
+_registered: list[bool] = []
+
+
+def track(client: Client) -> None:
+    _clients.add(client)
+    if not _registered:
+        _registered.append(True)
+        atexit.register(_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def _before() -> None:
+    for client in list(_clients):
+        client.before_fork()
+
+
+def _in_parent() -> None:
+    for client in list(_clients):
+        client.after_fork(child=False, pid=os.getpid())
+
+
+def _in_child() -> None:
+    for client in list(_clients):
+        client.after_fork(child=True, pid=os.getpid())
+
+
+def _exit() -> None:
+    for client in list(_clients):
+        with suppress(Exception):  # the process ends: leases end what could not be given back
+            step(client.leave_at_exit())

@@ -1,0 +1,229 @@
+"""The blocking world: coroutines that never suspend, stepped once.
+
+Everything that a thread may be interrupted in (KeyboardInterrupt, a Celery time limit) is made of `_thread.lock`,
+`SimpleQueue` and `deque`, whose operations are single steps in C: an interrupt finds them done or not done. A
+`threading.Event` is not like that; a signal inside `Event.set()` can leave its lock held for ever.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from dibs.core.runtime import Event, Gate, Inbox, Runtime, Worker
+from dibs.runtime.inbox import ThreadInbox
+
+T = TypeVar("T")
+log = logging.getLogger("dibs")
+
+LINGER = 60.0
+"""How long a worker without work keeps its thread."""
+LONGEST_NAP = 1.0
+"""Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_ID_SIZE, _ID_POOL = 16, 128
+_random = random.SystemRandom()
+
+boottime = partial(time.clock_gettime, _CLOCK)
+mutex: Callable[[], AbstractContextManager[Any]] = _thread.allocate_lock
+
+
+def step(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends.
+
+    >>> async def double(n: int) -> int:
+    ...     return 2 * n
+    >>> step(double(21))
+    42
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # StopIteration is not generic
+    coroutine.close()
+    raise RuntimeError("a blocking port suspended: this is a bug in dibs")
+
+
+class ThreadEvent:
+    """Set once, from anywhere."""
+
+    __slots__ = ("_bells", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._bells: deque[_thread.LockType] = deque()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        while self._bells:
+            with suppress(IndexError, RuntimeError):
+                self._bells.popleft().release()
+
+    async def wait(self, until: float) -> bool:
+        bell = _thread.allocate_lock()
+        bell.acquire()
+        self._bells.append(bell)
+        try:
+            while not self._set and (left := until - boottime()) > 0:
+                bell.acquire(timeout=min(left, LONGEST_NAP))
+            return self._set
+        finally:
+            with suppress(ValueError):
+                self._bells.remove(bell)
+
+
+class ThreadGate:
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = mutex()
+
+    async def once(self, known: Callable[[], T | None], make: Callable[[], Awaitable[T]]) -> T:
+        with self._lock:
+            there = known()
+            return there if there is not None else await make()
+
+
+class ThreadWorker:
+    """A daemon thread that exists while there is something to do, and a minute longer."""
+
+    def __init__(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> None:
+        self._turn = turn
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._starting = mutex()
+        self._running = False
+        self._stopped = False
+
+    def ring(self) -> None:
+        self._bell.put(None)
+        self._ensure_thread()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._bell.put(None)
+
+    def _ensure_thread(self) -> None:
+        # The thread marks itself as running: an interrupt just after its start would otherwise leave a mark that
+        # nobody can trust. Two threads may be started by a race; the second one sees the mark and goes.
+        if not self._running and not self._stopped:
+            _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        with self._starting:
+            if self._running:
+                return
+            self._running = True
+        try:
+            while not self._stopped:
+                pause = self._take_turn()
+                try:
+                    self._bell.get(timeout=LINGER if pause is None else min(pause, LONGEST_NAP))
+                    while not self._bell.empty():
+                        self._bell.get_nowait()
+                except Empty:
+                    if pause is None:
+                        return
+        finally:
+            self._running = False
+            if not self._bell.empty():
+                self._ensure_thread()
+
+    def _take_turn(self) -> float | None:
+        try:
+            return step(self._turn())
+        except BaseException:  # whatever it was, the next turn comes: locks depend on this thread
+            log.exception("a turn failed; the next one comes in %s s", LONGEST_NAP)
+            return LONGEST_NAP
+
+
+class ThreadRuntime:
+    """See core/runtime.py."""
+
+    now = staticmethod(boottime)
+
+    def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._caller = ThreadWorker(self._call)
+        self._ids: deque[bytes] = deque()
+
+    def is_through(self, thread: object) -> bool:
+        return thread is threading.main_thread() or (isinstance(thread, threading.Thread) and not thread.is_alive())
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def event(self) -> Event:
+        return ThreadEvent()
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        return mutex()
+
+    def gate(self) -> Gate:
+        return ThreadGate()
+
+    def inbox(self) -> Inbox:
+        return ThreadInbox(boottime)
+
+    taker = staticmethod(threading.current_thread)
+
+    def thread(self, taker: object) -> object:
+        return taker
+
+    def taker_name(self) -> str:
+        return threading.current_thread().name
+
+    def fresh_id(self) -> bytes:
+        try:
+            return self._ids.pop()
+        except IndexError:
+            pool = os.urandom(_ID_SIZE * _ID_POOL)
+            self._ids.extend(pool[n : n + _ID_SIZE] for n in range(_ID_SIZE, len(pool), _ID_SIZE))
+            return pool[:_ID_SIZE]
+
+    def jitter(self, most: float) -> float:
+        return _random.uniform(0.0, most)
+
+    def bind(self) -> None:
+        """Threads are at home everywhere."""
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
+        return ThreadWorker(turn)
+
+    def call_back(self, callback: Callable[[], object]) -> None:
+        self._calls.put(callback)
+        self._caller.ring()
+
+    def blocking(self) -> Runtime:
+        return self
+
+    async def _call(self) -> float | None:
+        while not self._calls.empty():
+            run_logged(self._calls.get_nowait())
+        return None
+
+
+def run_logged(callback: Callable[[], object]) -> None:
+    """A user's function must not take the thread that runs it down."""
+    try:
+        callback()
+    except Exception:
+        log.exception("on_lost failed")

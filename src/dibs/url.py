@@ -1,0 +1,65 @@
+"""A store's address: parsed once, and shown without its secrets.
+
+`Url.shown` is the only form that may appear in a repr, a log, an error or a title: no user, no password, no query.
+What cannot be parsed is never echoed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Url:
+    """
+    >>> parse("redis://:secret@cache:6379/0").shown
+    'redis://cache:6379/0'
+    """
+
+    scheme: str
+    username: str | None
+    password: str | None
+    host: str
+    port: int | None
+    path: str
+    query: tuple[tuple[str, str], ...]
+
+    @property
+    def shown(self) -> str:
+        port = f":{self.port}" if self.port is not None else ""
+        return f"{self.scheme}://{self.host}{port}{self.path}"
+
+    def __repr__(self) -> str:
+        return f"<Url {self.shown}>"
+
+
+def parse(text: object) -> Url:
+    """The parts of a URL, or a ValueError that does not repeat what was given."""
+    if not isinstance(text, str):
+        raise TypeError(f"a store's URL must be a str, not {type(text).__name__}")
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        raise ValueError("a store's URL must not hold control characters")
+    scheme, sign, _ = text.partition("://")
+    if not sign or not scheme:
+        raise ValueError("a store's URL looks like scheme://..., such as sqlite:///locks.db")
+    try:
+        parts = urlsplit(text, allow_fragments=False)
+        port = parts.port
+        query = tuple(parse_qsl(parts.query, keep_blank_values=True))
+    except ValueError:
+        raise ValueError(f"the {scheme[:20]}:// URL is broken: check its host, brackets and port (1-65535)") from None
+    if port == 0:
+        raise ValueError(f"the {scheme[:20]}:// URL has port 0")
+    host = parts.netloc.rpartition("@")[2]
+    if port is not None:
+        host = host.rpartition(":")[0]
+    return Url(
+        scheme=parts.scheme,
+        username=unquote(parts.username) if parts.username is not None else None,
+        password=unquote(parts.password) if parts.password is not None else None,
+        host=host,
+        port=port,
+        path=unquote(parts.path),
+        query=query,
+    )
