@@ -1,0 +1,284 @@
+"""One connection to the file, and the atomic step: everything a verb does happens in one `BEGIN IMMEDIATE`.
+
+An attempt never waits. The mutex, the turn and SQLite's own lock are each taken at once or not at all, so an attempt
+may run in an event loop; `persist` repeats it, with short naps, until the caller's patience is over. The turn is an OS
+lock that writers take first, as politeness only: SQLite's busy handler sleeps for milliseconds where the others need
+fifty microseconds. After 50 ms, or when a stopped process keeps the turn, a verb goes on without it.
+
+Mutex and transaction are context managers made in C: no interrupt can leave either of them open. Every step compares
+the open file with its path; removed or replaced means that every claim in it is void.
+"""
+
+from __future__ import annotations
+
+import _thread
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote
+
+from dibs.backends.sqlite.table import APPLICATION, VERSION, BlockUsedUp, SqliteTable
+from dibs.core.line import Replaced
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.runtime.threads import boottime
+
+if TYPE_CHECKING:
+    from dibs.backends.sqlite.store import SqliteStore
+
+T = TypeVar("T")
+
+POLITE_FOR = 0.05
+_SPINS = 40
+_NAP, _LONGEST_NAP = 0.00005, 0.001
+_BUSY = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
+_OLDEST_SQLITE = (3, 37, 0)
+
+
+class Busy:
+    """An attempt found somebody else at work."""
+
+
+BUSY: Final = Busy()
+
+
+class Database:
+    """One connection, opened at first use and again after the file was replaced or a fork."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._path = store.path
+        self.mutex = _thread.allocate_lock()
+        self._connection: sqlite3.Connection | None = None
+        self._table: SqliteTable
+        self._turn = -1
+        self._generation = -1
+
+    def attempt(self, work: Callable[[SqliteTable, float], T], *, polite: bool = True) -> T | Busy:
+        """One try at an atomic step; what ends it early leaves nothing of it behind."""
+        try:
+            with self.mutex:
+                connection = self._ready()
+                if connection is None or (polite and not self._take_turn()):
+                    return BUSY
+                try:
+                    with connection:
+                        connection.execute("BEGIN IMMEDIATE")
+                        return work(self._table, self._store.now())
+                finally:
+                    fcntl.flock(self._turn, fcntl.LOCK_UN)
+        except sqlite3.Error as error:
+            if _code(error) in _BUSY:
+                return BUSY
+            raise self._failed(error) from None
+
+    def persist(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
+        """The step, however long it takes to get through, or StoreUnavailable when patience is over."""
+        begun, spins, nap = self._store.now(), 0, _NAP
+        while True:
+            if self._connection is None or self._generation != self._store.generation:
+                self._open(until)
+            try:
+                done = self.attempt(work, polite=self._store.now() - begun < POLITE_FOR)
+            except BlockUsedUp:
+                self._reserve(until)
+                continue
+            if not isinstance(done, Busy):
+                return done
+            if self._store.now() >= until:
+                raise StoreUnavailable(
+                    "the database was busy all the time", step="look for a process that is stopped in a transaction"
+                )
+            spins += 1
+            if spins < _SPINS:
+                os.sched_yield()
+            else:
+                time.sleep(nap)
+                nap = min(nap * 2, _LONGEST_NAP)
+
+    def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
+        """For onlookers: readers wait for nobody in WAL mode."""
+        if self._connection is None or self._generation != self._store.generation:
+            self._open(until)
+        try:
+            with self.mutex:
+                connection = self._ready()
+                if connection is None:
+                    raise StoreUnavailable("the database was closed just now", step="ask again")
+                with connection:
+                    connection.execute("BEGIN")
+                    return work(self._table, self._store.now())
+        except sqlite3.Error as error:
+            raise self._failed(error) from None
+
+    def close(self) -> None:
+        with self.mutex:
+            self._close()
+
+    def before_fork(self) -> None:
+        """SQLite's own notes about locks must not reach a child: no connection is open while the process forks."""
+        self.mutex.acquire(timeout=5)
+        self._close()
+
+    def after_fork(self) -> None:
+        with suppress(RuntimeError):
+            self.mutex.release()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        turn, self._turn = self._turn, -1
+        if turn >= 0:
+            os.close(turn)
+
+    def _ready(self) -> sqlite3.Connection | None:
+        """The connection, if it is open to the file that stands at the path now."""
+        if self._connection is None or self._generation != self._store.generation:
+            return None
+        self._store.compare()
+        return self._connection
+
+    def _take_turn(self) -> bool:
+        try:
+            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _open(self, until: float) -> None:
+        self._store.settle_in(until)
+        with self.mutex:
+            self._close()
+            self._generation = self._store.generation
+            try:
+                self._turn = os.open(self._store.directory / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                connection = connect(self._path)
+            except OSError as error:
+                raise StoreError(f"the turn file cannot be opened: {error.strerror}") from None
+            except sqlite3.Error as error:
+                raise self._failed(error) from None
+            self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
+            self._connection = connection
+
+    def _reserve(self, until: float) -> None:
+        """Reserve tickets by a write that survives a power cut: only that one waits for the disk."""
+        try:
+            self._synchronous("FULL")
+            self.persist(lambda table, _: table.reserve(), until)
+        finally:
+            self._synchronous("NORMAL")
+
+    def _synchronous(self, mode: str) -> None:
+        with self.mutex:
+            if self._connection is not None:
+                self._connection.execute(f"PRAGMA synchronous = {mode}")
+
+    def _failed(self, error: sqlite3.Error) -> StoreError:
+        """What SQLite said, as an error of ours; the connection is not trusted any more."""
+        with self.mutex:
+            self._close()
+        return translated(error)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64)
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T:
+    """The first transaction on a file, alone with it: refuse what is not ours, prepare what is new."""
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step="use a Python with SQLite 3.37 or later")
+    is_new = not path.stat().st_size
+    if not is_new:
+        _recognise(path)
+    connection = sqlite3.connect(path, timeout=5, isolation_level=None)
+    try:
+        if is_new:
+            # The mark goes into the file before it becomes a WAL database: so it can be read without opening one.
+            connection.execute("PRAGMA page_size = 1024")
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+            raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step="upgrade dibs")
+            return move_in(connection, version)
+    except sqlite3.Error as error:
+        raise translated(error) from None
+    finally:
+        connection.close()
+
+
+@contextmanager
+def turn(directory: Path, until: float) -> Iterator[None]:
+    """The turn, waited for: only for the first transaction on a file."""
+    file = os.open(directory / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if boottime() >= until:
+                    raise StoreUnavailable(
+                        "the turn was taken all the time", step="look for a stopped process"
+                    ) from None
+                time.sleep(_LONGEST_NAP)
+        yield
+    finally:
+        os.close(file)
+
+
+def _recognise(path: Path) -> None:
+    """Look at what is there without touching it: no lock, no journal, no write."""
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
+        try:
+            found = connection.execute("PRAGMA application_id").fetchone()[0]
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise translated(error) from None
+    if found != APPLICATION:
+        raise StoreError("the file is a database of something else", step="give dibs a file of its own")
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def translated(error: sqlite3.Error) -> StoreError:
+    code = _code(error)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreError(f"the database is damaged, or none: {error}", step="move it away; nothing was changed in it")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreError("the disk of the database is full", step="make room")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return StoreError("the database can only be read", step="make the file and its directory writable")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, *_BUSY):
+        return StoreUnavailable(f"the database does not answer: {error}", step="check the disk and its directory")
+    return StoreError(f"the database refused: {error}", step="report this, please")
+
+
+def removed() -> Replaced:
+    return Replaced(
+        "the database was removed or replaced: every lock in it is lost", step="find out who does that, and stop it"
+    )

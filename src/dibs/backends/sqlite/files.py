@@ -1,0 +1,120 @@
+"""Which files the embedded store agrees to live in.
+
+The file is ours alone (0600, our own user, one name, no symbolic link), its directory cannot be meddled with by others,
+and it lies on a file system of this machine: SQLite's locks prove nothing across a network. Nothing is opened here
+except to create a file that did not exist: closing a descriptor of a database drops every POSIX lock that this process
+has on it, also those of SQLite.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from dibs.errors import StoreError, StoreUnavailable
+
+_NETWORK = frozenset(
+    (
+        "nfs", "nfs4", "cifs", "smb3", "smbfs", "smb2", "ncpfs", "afs", "coda", "ceph", "lustre", "gpfs", "9p", "gfs2",
+        "ocfs2", "beegfs", "glusterfs", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs",
+        "fuse.rclone", "fuse.davfs2", "fuse.gcsfuse", "fuse.blobfuse", "fuse.juicefs", "fuse.mfs",
+    )
+)  # fmt: skip
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def prepare(path: Path, *, make_directory: bool) -> None:
+    """Check the place, and make the file (and, for the default path, its directory) if it is not there."""
+    if make_directory:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        directory = path.parent.stat()
+    except OSError as error:
+        raise StoreError(
+            f"the directory of the database cannot be used: {error.strerror}", step=f"create {path.parent}"
+        ) from None
+    if not stat.S_ISDIR(directory.st_mode):
+        raise StoreError("the place of the database is not a directory", step="give another path")
+    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+        raise StoreError(
+            "everybody may write to the directory of the database", step=f"chmod 700 {path.parent}, or another place"
+        )
+    kind = file_system(directory.st_dev, os.path.realpath(path.parent), _mounts())
+    if kind in _NETWORK:
+        raise StoreError(
+            f"the database would lie on a network file system ({kind}), where its locks prove nothing",
+            step="put it on a local disk, or use a network store",
+        )
+    _make(path)
+    check(path)
+
+
+def check(path: Path) -> os.stat_result:
+    """The file itself: regular, ours, with one name, closed to others."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        raise StoreUnavailable("the database was removed", step="it is made anew at the next use") from None
+    except OSError as error:
+        raise StoreError(f"the database cannot be looked at: {error.strerror}", step="check its directory") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreError("the database is a symbolic link", step="give the path of the file itself")
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError("the database is not a regular file", step="give another path")
+    for side in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            part = path.with_name(path.name + side).lstat()
+            if part.st_uid != os.geteuid() or not stat.S_ISREG(part.st_mode):
+                raise StoreError(f"the database{side} belongs to somebody else", step="give a path of your own")
+    if found.st_nlink != 1:
+        raise StoreError("the database has several names (hard links)", step="give a path of its own")
+    if found.st_mode & _OTHERS:
+        raise StoreError("others may open the database", step=f"chmod 600 {path}")
+    return found
+
+
+def private_directory(path: Path) -> None:
+    """A directory of ours beside the database, for liveness and wake-ups."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise StoreError(f"{path} is not a private directory of this user", step="remove it, or give another path")
+
+
+def file_system(device: int, path: str, mounts: str) -> str:
+    """The type of the file system a path lies on, from the text of /proc/self/mountinfo; empty if it is not told."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    by_device, by_path, longest = "", "", -1
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()[:1]
+        if len(fields) < 5 or not kind:
+            continue
+        if fields[2] == wanted:
+            by_device = kind[0]
+        point = fields[4].encode().decode("unicode_escape")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:
+            by_path, longest = kind[0], len(point)
+    return by_device or by_path
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _make(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"the database cannot be made: {error.strerror}", step=f"make {path.parent} writable, or give another path"
+        ) from None

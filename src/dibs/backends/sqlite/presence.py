@@ -1,0 +1,119 @@
+"""A client's presence on the machine: a file that is locked while its process lives, and a socket to wake it by.
+
+Liveness: an exclusive flock on a file of this client's own, recorded in the database as (dev, ino). Only a successful
+lock test on that very inode says dead; a missing or other file says nothing, and then the lease decides. A forked
+child closes the descriptor and never unlocks, so a process killed while a forked child that did not go through Python
+lives on counts as alive until its leases end.
+
+Wake-ups are datagrams of a claim's id and a signal, sent without waiting; a lost one costs a second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from dibs.backends.sqlite import files
+
+_LONGEST_ADDRESS = 100
+_ALIVE_FOR = 0.25
+"""How long a verdict "alive" is believed."""
+_ID = 16
+
+
+class Presence:
+    """This client's own file and socket; also the `Source` of its inbox."""
+
+    def __init__(self, directory: Path, id: bytes) -> None:
+        files.private_directory(directory)
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        name = id.hex()
+        self.live = f"{name}.live"
+        self.address = f"{name}.sock"
+        self._path = directory
+        self._file = os.open(directory / self.live, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.fstat(self._file)
+        self.dev, self.ino = found.st_dev, found.st_ino
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)
+        self._socket.bind(self._reach(self.address))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def read(self) -> list[tuple[bytes, bytes]]:
+        try:
+            message = self._socket.recv(_ID + 1)
+        except OSError:
+            return []
+        return [(message[:_ID], message[_ID:])] if len(message) > _ID else []
+
+    def poke(self) -> None:
+        self.send(self.address, b"")
+
+    def send(self, address: str, message: bytes) -> None:
+        """After commit, never waiting: whoever does not hear it looks within a second."""
+        with suppress(OSError):
+            self._socket.sendto(message, socket.MSG_DONTWAIT, self._reach(address))
+
+    def close(self) -> None:
+        """The end of this client: nothing of it stays."""
+        for name in (self.live, self.address):
+            with suppress(OSError):
+                (self._path / name).unlink()
+        self.drop()
+
+    def drop(self) -> None:
+        """Close without a word: in a forked child, where everything still belongs to the parent."""
+        self._socket.close()
+        os.close(self._file)
+        os.close(self._directory)
+
+    def _reach(self, address: str) -> str:
+        """A socket's path is short or goes through our descriptor of its directory."""
+        path = str(self._path / address)
+        return path if len(os.fsencode(path)) <= _LONGEST_ADDRESS else f"/proc/self/fd/{self._directory}/{address}"
+
+
+class Others:
+    """Which other clients are known to be dead; verdicts are kept for a moment."""
+
+    def __init__(self, directory: Path, now: Callable[[], float]) -> None:
+        self._directory = directory
+        self._now = now
+        self._alive_until: dict[bytes, float] = {}
+
+    def dead(self, client: bytes, live: str, dev: int, ino: int) -> bool:
+        now = self._now()
+        if now < self._alive_until.get(client, 0.0):
+            return False
+        dead = is_dead(self._directory / live, dev, ino)
+        if not dead:
+            if len(self._alive_until) > 10_000:
+                self._alive_until.clear()
+            self._alive_until[client] = now + _ALIVE_FOR
+        return dead
+
+
+def is_dead(path: Path, dev: int, ino: int) -> bool:
+    """Only a successful lock test on the recorded inode says so."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) != (dev, ino):
+            return False
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(file)

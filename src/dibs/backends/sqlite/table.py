@@ -1,0 +1,211 @@
+"""The tables, and every SQL statement of the embedded store. The verbs themselves are in backends/ledger.py.
+
+Entries are clustered by (name, ticket): a line is one walk, a verb touches one page of it. Tickets come from one
+counter for the whole store, handed out of a block that was reserved by a write which survives a power cut; another boot
+of the machine goes on behind the block. Times are seconds of the clock that counts since boot.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dibs.core.rule import Claim, Entry
+
+APPLICATION = 0x64696273
+VERSION = 1
+BLOCK = 1000
+PAGE = 1000
+
+SCHEMA = """
+CREATE TABLE store (
+    one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, boot TEXT NOT NULL,
+    next INTEGER NOT NULL, reserved INTEGER NOT NULL
+) STRICT;
+CREATE TABLE claims (
+    name TEXT NOT NULL, ticket INTEGER NOT NULL, id BLOB NOT NULL, client BLOB NOT NULL, kind TEXT NOT NULL,
+    capacity INTEGER NOT NULL, weight INTEGER NOT NULL, until REAL NOT NULL, asked REAL NOT NULL, held REAL,
+    revoked INTEGER NOT NULL, about TEXT NOT NULL, PRIMARY KEY (name, ticket)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE clients (
+    id BLOB PRIMARY KEY, live TEXT NOT NULL, dev INTEGER NOT NULL, ino INTEGER NOT NULL, address TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE outsiders (
+    name TEXT NOT NULL, id BLOB NOT NULL, client BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (name, id)
+) STRICT, WITHOUT ROWID;
+"""
+
+_WALK = "ticket, id, client, kind, capacity, weight, until, asked, held, revoked"
+_LINE = f"SELECT {_WALK}, '' FROM claims WHERE name = ? ORDER BY ticket"
+_LINE_WITH_ABOUT = f"SELECT {_WALK}, about FROM claims WHERE name = ? ORDER BY ticket"
+_BY_TICKET = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND ticket = ?"
+_BY_ID = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND id = ?"
+_BY_CLIENT = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND client = ?"
+_ADD = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_WRITE = "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?"
+_REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
+_TICKET = "UPDATE store SET next = next + 1 WHERE one = 1 RETURNING next - 1, reserved"
+_RESERVE = f"UPDATE store SET reserved = max(reserved, next) + {BLOCK} WHERE one = 1"
+_CLIENT = "SELECT live, dev, ino, address FROM clients WHERE id = ?"
+_OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
+_STAY_OUTSIDE = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
+_COME_IN = "DELETE FROM outsiders WHERE name = ? AND id = ?"
+_NAMES = (
+    "SELECT DISTINCT name FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
+)
+
+
+class BlockUsedUp(Exception):
+    """The next ticket is not reserved yet: reserve, then do the verb again."""
+
+
+class Client(NamedTuple):
+    """A client as the database knows it."""
+
+    live: str
+    dev: int
+    ino: int
+    address: str
+
+
+class SqliteTable:
+    """What ledger.Table asks for, over one connection."""
+
+    glance = 1.0
+
+    def __init__(
+        self, connection: sqlite3.Connection, me: bytes, tombs: dict[bytes, float], is_dead: Callable[..., bool]
+    ) -> None:
+        self._db = connection
+        self._execute = connection.execute
+        self._me = me
+        self._tombs = tombs
+        self._is_dead = is_dead
+        self._clients: dict[bytes, Client] = {}
+        self.with_about = False
+
+    def line(self, name: str) -> Iterator[Entry]:
+        for row in self._execute(_LINE_WITH_ABOUT if self.with_about else _LINE, (name,)):
+            yield Entry(*row)
+
+    def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
+        if len(claims) > 2:
+            rows = self._execute(_BY_CLIENT, (name, self._me)).fetchall()
+        else:
+            rows = []
+            for claim in claims:
+                by_ticket = claim.ticket is not None
+                rows += self._execute(
+                    _BY_TICKET if by_ticket else _BY_ID, (name, claim.ticket if by_ticket else claim.id)
+                ).fetchall()
+        wanted = {claim.id for claim in claims}
+        return {row[1]: Entry(*row) for row in rows if row[1] in wanted}
+
+    def add(self, name: str, entry: Entry) -> None:
+        self._execute(
+            _ADD,
+            (name, entry.ticket, entry.id, entry.client, entry.kind, entry.capacity, entry.weight, entry.until,
+             entry.asked, entry.held, entry.revoked, entry.about),
+        )  # fmt: skip
+
+    def write(self, name: str, entries: Sequence[Entry]) -> None:
+        self._db.executemany(
+            _WRITE, [(one.weight, one.until, one.held, one.revoked, name, one.ticket) for one in entries]
+        )
+
+    def remove(self, name: str, entry: Entry) -> None:
+        self._execute(_REMOVE, (name, entry.ticket))
+
+    def ticket(self) -> int:
+        ((ticket, reserved),) = self._execute(_TICKET).fetchall()
+        if ticket >= reserved:
+            raise BlockUsedUp
+        return int(ticket)
+
+    def reserve(self) -> None:
+        self._execute(_RESERVE)
+
+    def dead(self, client: bytes) -> bool:
+        if client == self._me:
+            return False
+        known = self.client(client)
+        return known is not None and self._is_dead(client, known.live, known.dev, known.ino)
+
+    def client(self, id: bytes) -> Client | None:
+        """What a client recorded of itself never changes."""
+        known = self._clients.get(id)
+        if known is None:
+            row = self._execute(_CLIENT, (id,)).fetchone()
+            if row is None:
+                return None
+            if len(self._clients) > 10_000:
+                self._clients.clear()
+            known = self._clients[id] = Client(*row)
+        return known
+
+    # Tombs are kept in memory: the join and the leave of one claim always come from one process.
+
+    def bury(self, id: bytes, until: float, now: float) -> None:
+        for tomb, end in list(self._tombs.items()):
+            if end <= now:
+                self._tombs.pop(tomb, None)
+        self._tombs[id] = until
+
+    def buried(self, id: bytes) -> bool:
+        return id in self._tombs
+
+    def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
+        return self._execute(_OUTSIDERS, (name,)).fetchall()
+
+    def stay_outside(self, name: str, claim: Claim, until: float) -> None:
+        self._execute(_STAY_OUTSIDE, (name, claim.id, claim.client, until))
+
+    def come_in(self, name: str, id: bytes) -> None:
+        self._execute(_COME_IN, (name, id))
+
+    def names(self, prefix: str, after: str) -> list[str]:
+        rows = self._execute(_NAMES, (after, prefix, len(prefix), prefix, PAGE)).fetchall()
+        return [name for (name,) in rows]
+
+    # The store's own life.
+
+    def create(self, store_id: str, boot: str, first: int) -> None:
+        """Tickets begin at the microseconds of the wall clock: a file that was removed and made anew goes on rising."""
+        for statement in SCHEMA.split(";"):
+            self._execute(statement)
+        self._execute("INSERT INTO store VALUES (1, ?, ?, ?, ?)", (store_id, boot, first, first))
+        self._execute(f"PRAGMA user_version = {VERSION}")
+
+    def identity(self) -> str:
+        return str(self._execute("SELECT id FROM store").fetchone()[0])
+
+    def note_boot(self, boot: str) -> None:
+        """Another boot of the machine: all clients are gone, and what was reserved may have been used."""
+        if self._execute("SELECT boot FROM store").fetchone()[0] != boot:
+            for table in ("claims", "clients", "outsiders"):
+                self._execute(f"DELETE FROM {table}")
+            self._execute("UPDATE store SET boot = ?, next = reserved", (boot,))
+
+    def register(self, client: Client) -> None:
+        self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, *client))
+
+    def unregister(self) -> None:
+        self._execute("DELETE FROM clients WHERE id = ?", (self._me,))
+
+    def sweep(self, now: float, exists: Callable[[str], bool]) -> list[Client]:
+        """Remove what dead clients left; gives those whose files may go too. Waiters find out at their next look."""
+        gone = []
+        for id, *rest in self._execute("SELECT id, live, dev, ino, address FROM clients").fetchall():
+            client = Client(*rest)
+            if id == self._me:
+                continue
+            busy = self._execute("SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1", (id, now)).fetchone()
+            if self._is_dead(id, client.live, client.dev, client.ino):
+                self._execute("DELETE FROM claims WHERE client = ?", (id,))
+                gone.append(client)
+            elif busy is not None or exists(client.live):
+                continue
+            self._execute("DELETE FROM clients WHERE id = ?", (id,))
+        self._execute("DELETE FROM outsiders WHERE until <= ?", (now,))
+        return gone
