@@ -40,7 +40,7 @@ class Table(Protocol):
 
     def remove(self, name: str, entry: Entry) -> None: ...
 
-    def ticket(self) -> int: ...
+    def ticket(self, now: float) -> int: ...
 
     def dead(self, client: bytes) -> bool: ...
 
@@ -83,7 +83,7 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
         table.come_in(claim.name, claim.id)
     left = claim.lease if holds else claim.waiting
     entry = Entry(
-        table.ticket(), claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
+        table.ticket(now), claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
         now + left, now, now if holds else None, False, claim.about,
     )  # fmt: skip
     table.add(claim.name, entry)

@@ -62,7 +62,7 @@ class World:
             del self.lines[name]
         self.places.pop(entry.id, None)
 
-    def ticket(self) -> int:
+    def ticket(self, now: float) -> int:
         return next(self._tickets)
 
     def dead(self, client: bytes) -> bool:

@@ -68,7 +68,9 @@ class Database:
                 try:
                     with connection:
                         connection.execute("BEGIN IMMEDIATE")
-                        return work(self._table, self._store.now())
+                        done = work(self._table, self._store.now())
+                        connection.execute("COMMIT")
+                        return done
                 finally:
                     fcntl.flock(self._turn, fcntl.LOCK_UN)
         except sqlite3.Error as error:
@@ -172,7 +174,7 @@ class Database:
         """Reserve tickets by a write that survives a power cut: only that one waits for the disk."""
         try:
             self._synchronous("FULL")
-            self.persist(lambda table, _: table.reserve(), until)
+            self.persist(lambda table, now: table.reserve(now), until)
         finally:
             self._synchronous("NORMAL")
 

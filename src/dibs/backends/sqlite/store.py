@@ -132,8 +132,8 @@ class SqliteStore:
         assert presence is not None
         table = SqliteTable(connection, self.me, self.tombs, self.others.dead)
         if version == 0:
-            table.create(os.urandom(8).hex(), _boot(), time.time_ns() // 1000)
-        table.note_boot(_boot())
+            table.create(os.urandom(8).hex(), time.time_ns() // 1000)
+        table.note_boot(_boot(), self.now())
         table.register(Client(presence.live, presence.dev, presence.ino, presence.address))
         return table.sweep(self.now(), lambda live: (self.directory / live).exists())
 

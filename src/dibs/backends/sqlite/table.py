@@ -1,8 +1,13 @@
 """The tables, and every SQL statement of the embedded store. The verbs themselves are in backends/ledger.py.
 
-Entries are clustered by (name, ticket): a line is one walk, a verb touches one page of it. Tickets come from one
-counter for the whole store, handed out of a block that was reserved by a write which survives a power cut; another boot
-of the machine goes on behind the block. Times are seconds of the clock that counts since boot.
+Entries are clustered by (name, ticket): a line is one walk, and a verb changes one page. Times are seconds of the
+clock that counts since boot, which is one clock for all processes of the machine and never goes back.
+
+A ticket is that clock in microseconds plus the store's `base`, read while the write lock is held: lock, commit and the
+next lock take longer than a microsecond, so tickets rise strictly, for all names, and nobody need write a counter.
+Tickets below `reserved` may be given; it lies up to an hour ahead and is raised by a write that survives a power cut.
+Another boot of the machine, whose clock starts again, begins behind it. The first base makes tickets begin at the
+microseconds of the wall clock: a file that was removed and made anew goes on rising.
 """
 
 from __future__ import annotations
@@ -15,13 +20,14 @@ from dibs.core.rule import Claim, Entry
 
 APPLICATION = 0x64696273
 VERSION = 1
-BLOCK = 1000
+BLOCK = 3600 * 1_000_000
+"""How far ahead tickets are reserved: an hour's worth."""
 PAGE = 1000
 
 SCHEMA = """
 CREATE TABLE store (
     one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, boot TEXT NOT NULL,
-    next INTEGER NOT NULL, reserved INTEGER NOT NULL
+    base INTEGER NOT NULL, reserved INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE claims (
     name TEXT NOT NULL, ticket INTEGER NOT NULL, id BLOB NOT NULL, client BLOB NOT NULL, kind TEXT NOT NULL,
@@ -45,8 +51,8 @@ _BY_CLIENT = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND client = ?"
 _ADD = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _WRITE = "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?"
 _REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
-_TICKET = "UPDATE store SET next = next + 1 WHERE one = 1 RETURNING next - 1, reserved"
-_RESERVE = f"UPDATE store SET reserved = max(reserved, next) + {BLOCK} WHERE one = 1"
+_TICKETS = "SELECT base, reserved FROM store"
+_RESERVE = f"UPDATE store SET reserved = max(reserved, base + ? + {BLOCK})"
 _CLIENT = "SELECT live, dev, ino, address FROM clients WHERE id = ?"
 _OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
 _STAY_OUTSIDE = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
@@ -57,7 +63,7 @@ _NAMES = (
 
 
 class BlockUsedUp(Exception):
-    """The next ticket is not reserved yet: reserve, then do the verb again."""
+    """The ticket is not reserved yet: reserve, then do the verb again."""
 
 
 class Client(NamedTuple):
@@ -83,6 +89,7 @@ class SqliteTable:
         self._tombs = tombs
         self._is_dead = is_dead
         self._clients: dict[bytes, Client] = {}
+        self._base = self._reserved = self._last = 0
         self.with_about = False
 
     def line(self, name: str) -> Iterator[Entry]:
@@ -117,14 +124,18 @@ class SqliteTable:
     def remove(self, name: str, entry: Entry) -> None:
         self._execute(_REMOVE, (name, entry.ticket))
 
-    def ticket(self) -> int:
-        ((ticket, reserved),) = self._execute(_TICKET).fetchall()
-        if ticket >= reserved:
-            raise BlockUsedUp
-        return int(ticket)
+    def ticket(self, now: float) -> int:
+        ticket = self._base + int(now * 1e6)
+        if ticket >= self._reserved:
+            self._base, self._reserved = self._execute(_TICKETS).fetchone()
+            ticket = self._base + int(now * 1e6)
+            if ticket >= self._reserved:
+                raise BlockUsedUp
+        self._last = max(ticket, self._last + 1)
+        return self._last
 
-    def reserve(self) -> None:
-        self._execute(_RESERVE)
+    def reserve(self, now: float) -> None:
+        self._execute(_RESERVE, (int(now * 1e6),))
 
     def dead(self, client: bytes) -> bool:
         if client == self._me:
@@ -170,22 +181,21 @@ class SqliteTable:
 
     # The store's own life.
 
-    def create(self, store_id: str, boot: str, first: int) -> None:
-        """Tickets begin at the microseconds of the wall clock: a file that was removed and made anew goes on rising."""
+    def create(self, store_id: str, first: int) -> None:
         for statement in SCHEMA.split(";"):
             self._execute(statement)
-        self._execute("INSERT INTO store VALUES (1, ?, ?, ?, ?)", (store_id, boot, first, first))
+        self._execute("INSERT INTO store VALUES (1, ?, '', ?, ?)", (store_id, first, first))
         self._execute(f"PRAGMA user_version = {VERSION}")
 
     def identity(self) -> str:
         return str(self._execute("SELECT id FROM store").fetchone()[0])
 
-    def note_boot(self, boot: str) -> None:
-        """Another boot of the machine: all clients are gone, and what was reserved may have been used."""
+    def note_boot(self, boot: str, now: float) -> None:
+        """Another boot of the machine: all clients are gone, and whatever was reserved may have been used."""
         if self._execute("SELECT boot FROM store").fetchone()[0] != boot:
             for table in ("claims", "clients", "outsiders"):
                 self._execute(f"DELETE FROM {table}")
-            self._execute("UPDATE store SET boot = ?, next = reserved", (boot,))
+            self._execute("UPDATE store SET boot = ?, base = reserved - ?", (boot, int(now * 1e6)))
 
     def register(self, client: Client) -> None:
         self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, *client))
