@@ -210,7 +210,8 @@ class Lock(Unpicklable):
         attempt = self._core.attempt()
         try:
             hold = Hold(attempt.hold, self._core)
-            attempt.told(hold)
+            if self._core.options.on_lost is not None:
+                attempt.told(hold)
             if self._core.options.cancel_on_lost:
                 canceller = self._cancellers[attempt.hold] = _Canceller(attempt.hold)
                 attempt.also_told(canceller)
@@ -240,7 +241,8 @@ class Lock(Unpicklable):
     async def _take(self, attempt: kinds.Attempt) -> Hold | None:
         try:
             hold = Hold(attempt.hold, self._core)
-            attempt.told(hold)
+            if self._core.options.on_lost is not None:
+                attempt.told(hold)
             if not await attempt.run():
                 return None
             attempt.hand_over()

@@ -201,7 +201,8 @@ class Lock(Unpicklable):
         attempt = self._core.attempt()
         try:
             hold = Hold(attempt.hold, self._core)
-            attempt.told(hold)
+            if self._core.options.on_lost is not None:
+                attempt.told(hold)
             step(attempt.enter())
             attempt.hand_over()
             return hold
@@ -220,7 +221,8 @@ class Lock(Unpicklable):
     def _take(self, attempt: kinds.Attempt) -> Hold | None:
         try:
             hold = Hold(attempt.hold, self._core)
-            attempt.told(hold)
+            if self._core.options.on_lost is not None:
+                attempt.told(hold)
             if not step(attempt.run()):
                 return None
             attempt.hand_over()

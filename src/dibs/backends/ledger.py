@@ -56,6 +56,11 @@ class Table(Protocol):
     def come_in(self, name: str, id: bytes) -> None: ...
 
 
+NOBODY: tuple[Entry, ...] = ()
+"""What a table may give for a line that it knows to be empty."""
+EMPTY = Head([], [], [], None, 0, float("inf"))
+
+
 def expired(entry: Entry, now: float) -> bool:
     return entry.until <= now
 
@@ -72,7 +77,8 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
     if again and (known := table.find(claim.name, [claim]).get(claim.id)) is not None:
         return _report(table, claim, known, now)
     seen, wakes = _settle(table, claim.name, _ended(table, now))
-    _match(claim, seen)
+    if seen is not EMPTY:
+        _match(claim, seen)
     holds = seen.blocked is None and fits(seen.used, claim.weight, claim.capacity)
     upcoming = float("inf") if holds else min(seen.next - now, table.glance)
     if not holds and place is not LINE:
@@ -199,6 +205,8 @@ def _settle(
 ) -> tuple[Head, list[Wake]]:
     """Walk, remove what is gone, and tell whom that concerns."""
     line = table.line(name)
+    if line is NOBODY:
+        return EMPTY, []
     if changed is not None:
         line = (changed if entry.ticket == changed.ticket else entry for entry in line)
     seen = head(line, gone)

@@ -43,7 +43,7 @@ class World:
 
     def line(self, name: str) -> Iterable[Entry]:
         there = self.lines.get(name)
-        return there.values() if there else ()
+        return there.values() if there else ledger.NOBODY
 
     def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
         return {claim.id: self.places[claim.id] for claim in claims if claim.id in self.places}

@@ -46,6 +46,7 @@ class Client:
         self.store = store
         self.runtime = runtime
         self.now = runtime.now
+        self._bind = runtime.bind
         self.lease = lease
         self.owner = owner
         self.info = info
@@ -71,7 +72,8 @@ class Client:
 
     def is_ready(self) -> bool:
         """At every entry: right loop, not closed; False: `open` is to be awaited."""
-        self.runtime.bind()
+        if self._bind is not None:
+            self._bind()
         if self.closed:
             self.check_open()
         return self._is_open
@@ -186,7 +188,7 @@ class Client:
         if self.closed or not self._is_open:
             return
         for grant in list(self.keeper.renewing.values()):
-            if all(self.runtime.is_through(hold.thread) for hold in grant.holds):
+            if all(self.runtime.is_through(hold.taker) for hold in grant.holds):
                 self.keeper.lose(grant)
         await self.keeper.when_idle(self.runtime.blocking()).wait(self.now() + _EXIT_PATIENCE)
         if not self.keeper.renewing:

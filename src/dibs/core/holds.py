@@ -28,7 +28,7 @@ class Hold:
 
     __slots__ = (
         "also", "asker", "began", "client", "ends_at", "grant", "label", "lost_seen", "name", "notify", "over", "owner",
-        "taker", "thread", "weight",
+        "taker", "weight",
     )  # fmt: skip
 
     def __init__(self, client: Client, name: str, weight: int, taker: object, owner: object, label: str) -> None:
@@ -38,7 +38,6 @@ class Hold:
         self.owner = owner
         self.label = label
         self.taker = taker
-        self.thread = client.runtime.thread(taker)
         self.grant: Grant | None = None
         self.asker: Callable[[], object | None] | None = None
         self.began = 0.0
@@ -289,8 +288,9 @@ class Book:
         if not last:
             await self._lighten(grant)
             return
+        until = self._now() + RELEASE_PATIENCE
         try:
-            await self._client.opened.release(grant, min(grant.until, self._now() + RELEASE_PATIENCE))
+            await self._client.opened.release(grant, min(grant.until, until))
         except LockLost:
             hold.lost_seen = True
             raise hold.loss() from None

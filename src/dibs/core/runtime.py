@@ -86,17 +86,15 @@ class Runtime(Protocol):
     def taker(self) -> object:
         """The thread or task that runs now, as an object; numbers are re-used."""
 
-    def thread(self, taker: object) -> object:
-        """The thread that a taker, seen just now, runs in."""
-
     def taker_name(self) -> str: ...
 
     def fresh_id(self) -> bytes: ...
 
     def jitter(self, most: float) -> float: ...
 
-    def bind(self) -> None:
-        """Called at every entry: an asyncio runtime belongs to the first loop that uses it."""
+    @property
+    def bind(self) -> Callable[[], None] | None:
+        """Called at every entry, where there is one: an asyncio runtime belongs to the first loop that uses it."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Run what may block where it disturbs nobody."""
@@ -107,8 +105,8 @@ class Runtime(Protocol):
     def call_back(self, callback: Callable[[], object]) -> None:
         """Run a user's function where a slow one disturbs nobody; its exceptions are logged."""
 
-    def is_through(self, thread: object) -> bool:
-        """At interpreter exit: that thread runs no user's code any more."""
+    def is_through(self, taker: object) -> bool:
+        """At interpreter exit: that thread or task runs no more."""
 
     def after_fork(self) -> None:
         """In the child: the parent's threads are not here."""

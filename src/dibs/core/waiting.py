@@ -46,7 +46,10 @@ class LineGrantor:
     ) -> bool:
         sent_at = self._now()
         place = NOWHERE if deadline <= sent_at else LINE if grant.request.fair else OUTSIDE
-        give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
+        give_up = sent_at + self._retry
+        if deadline < give_up:
+            give_up = self._patience(deadline, sent_at)
+        pause = _FIRST_PAUSE
         try:
             while True:
                 claim = grant.claim

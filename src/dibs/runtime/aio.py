@@ -162,8 +162,10 @@ class AioRuntime:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._offloader = self._threads.worker(self._do_work)
 
-    def is_through(self, thread: object) -> bool:
-        return self._threads.is_through(thread)
+    def is_through(self, taker: object) -> bool:
+        if isinstance(taker, asyncio.Task):
+            return taker.done() or not taker.get_loop().is_running()
+        return self._threads.is_through(taker)
 
     def bind(self) -> None:
         loop = asyncio.get_running_loop()
@@ -202,9 +204,6 @@ class AioRuntime:
     def taker(self) -> object:
         task = asyncio.current_task()
         return threading.current_thread() if task is None else task
-
-    def thread(self, taker: object) -> object:
-        return threading.current_thread()
 
     def taker_name(self) -> str:
         task = asyncio.current_task()

@@ -153,6 +153,8 @@ class ThreadRuntime:
     """See core/runtime.py."""
 
     now = staticmethod(boottime)
+    bind = None
+    """Threads are at home everywhere."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -162,8 +164,8 @@ class ThreadRuntime:
         self._caller = ThreadWorker(self._call)
         self._ids: deque[bytes] = deque()
 
-    def is_through(self, thread: object) -> bool:
-        return thread is threading.main_thread() or (isinstance(thread, threading.Thread) and not thread.is_alive())
+    def is_through(self, taker: object) -> bool:
+        return taker is threading.main_thread() or (isinstance(taker, threading.Thread) and not taker.is_alive())
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -182,9 +184,6 @@ class ThreadRuntime:
 
     taker = staticmethod(threading.current_thread)
 
-    def thread(self, taker: object) -> object:
-        return taker
-
     def taker_name(self) -> str:
         return threading.current_thread().name
 
@@ -198,9 +197,6 @@ class ThreadRuntime:
 
     def jitter(self, most: float) -> float:
         return _random.uniform(0.0, most)
-
-    def bind(self) -> None:
-        """Threads are at home everywhere."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()

@@ -255,7 +255,9 @@ class Attempt:
         except DibsError as error:
             raise client.seen(error, lock.name) from error.__cause__
         if held:
-            self._begin()
+            hold.began = client.now()
+            if lock.options.max_hold is not None:
+                self._limit(lock.options.max_hold)
             lock.taken.remember(hold, entered=entered)
         return held
 
@@ -266,9 +268,8 @@ class Attempt:
 
     def told(self, hold: object) -> None:
         """Whom `on_lost` is called with: the hold as its face shows it."""
-        on_lost = self.lock.options.on_lost
-        if on_lost is not None:
-            self.hold.notify = partial(on_lost, hold)
+        assert self.lock.options.on_lost is not None
+        self.hold.notify = partial(self.lock.options.on_lost, hold)
 
     def also_told(self, callback: Callable[[], object]) -> None:
         """Call this, too, when the hold is lost."""
@@ -295,14 +296,12 @@ class Attempt:
         await book.release(guard.hold)
         return False
 
-    def _begin(self) -> None:
+    def _limit(self, max_hold: float) -> None:
         hold, grant = self.hold, self.hold.grant
         assert grant is not None
-        hold.began = hold.client.now()
-        if self.lock.options.max_hold is not None:
-            hold.ends_at = hold.began + self.lock.options.max_hold
-            grant.ends_at = min(grant.ends_at, hold.ends_at)
-            hold.client.keeper.schedule(grant)
+        hold.ends_at = hold.began + max_hold
+        grant.ends_at = min(grant.ends_at, hold.ends_at)
+        hold.client.keeper.schedule(grant)
 
 
 def _both(one: Callable[[], object], other: Callable[[], object]) -> None:
