@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from dibs import faces
 from dibs.core.client import Client as CoreClient
@@ -25,13 +24,17 @@ from dibs.core.holds import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.lock import UNSET, Options
 from dibs.core.kinds.multi import Multi as CoreMulti
-from dibs.core.kinds.multi import MultiAttempt
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import LockLost
-from dibs.faces import Seconds, Timeout, Unpicklable, instant, make_client
-from dibs.info import LockInfo
+from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant, make_client
+from dibs.info import LockInfo, Participant
 from dibs.runtime.aio import AioRuntime
+
+__all__ = [
+    "Client", "Hold", "HoldEvent", "Lock", "LockInfo", "LockOptions", "Multi", "MultiHold", "Participant", "RLock",
+    "RWLock", "Semaphore", "Striped", "connect", "multi",
+]  # fmt: skip
 
 
 class LockOptions(faces.LockOptions, total=False):
@@ -75,6 +78,23 @@ def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
         else:
             raise TypeError(f"multi takes locks of this face, not {lock!r}")
     return found
+
+
+@overload
+async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[bool]]) -> H | None: ...
+@overload
+async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[None]]) -> H: ...
+async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[bool | None]]) -> H | None:
+    """What `ask` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
+    try:
+        attempt.told(hold)
+        if await ask() is False:
+            return None
+        attempt.hand_over()
+        return hold
+    except BaseException:
+        attempt.abandon()
+        raise
 
 
 class HoldEvent:
@@ -146,9 +166,7 @@ class Hold(Unpicklable):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self._lock.end(self._core, raised)
 
     def __repr__(self) -> str:
@@ -192,7 +210,8 @@ class Lock(Unpicklable):
         return self._core.name
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
-        return self._take(self._core.attempt(timeout, blocking))
+        attempt = self._core.attempt(timeout, blocking)
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     def release(self) -> Awaitable[None]:
         return self._core.release()
@@ -208,24 +227,15 @@ class Lock(Unpicklable):
 
     async def __aenter__(self) -> Hold:
         attempt = self._core.attempt()
+        if self._core.options.cancel_on_lost:
+            self._cancellers[attempt.hold] = attempt.cancels = _Canceller(attempt.hold)
         try:
-            hold = Hold(attempt.hold, self._core)
-            if self._core.options.on_lost is not None:
-                attempt.told(hold)
-            if self._core.options.cancel_on_lost:
-                canceller = self._cancellers[attempt.hold] = _Canceller(attempt.hold)
-                attempt.also_told(canceller)
-            await attempt.enter()
-            attempt.hand_over()
-            return hold
+            return await _take(attempt, Hold(attempt.hold, self._core), attempt.enter)
         except BaseException:
             self._cancellers.pop(attempt.hold, None)
-            attempt.abandon()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         hold = self._core.taken.opened_here()
         canceller = self._cancellers.pop(hold, None)
         if canceller is not None and canceller.was_it(raised):
@@ -237,19 +247,6 @@ class Lock(Unpicklable):
 
     def __repr__(self) -> str:
         return f"<dibs.aio.{type(self).__name__} {self._core.describe()}>"
-
-    async def _take(self, attempt: kinds.Attempt) -> Hold | None:
-        try:
-            hold = Hold(attempt.hold, self._core)
-            if self._core.options.on_lost is not None:
-                attempt.told(hold)
-            if not await attempt.run():
-                return None
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
 
 
 class RLock(Lock):
@@ -264,7 +261,8 @@ class Semaphore(Lock):
     __slots__ = ()
 
     def acquire(self, n: int = 1, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
-        return self._take(self._core.attempt(timeout, blocking, n))
+        attempt = self._core.attempt(timeout, blocking, n)
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
 
 class RWLock(Unpicklable):
@@ -349,9 +347,7 @@ class MultiHold(Unpicklable):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self._core.end(raised)
 
 
@@ -368,7 +364,8 @@ class Multi(Unpicklable):
         return self._core.name
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[MultiHold | None]:
-        return self._take(self._core.attempt(timeout, blocking))
+        attempt = self._core.attempt(timeout, blocking)
+        return _take(attempt, MultiHold(attempt.hold), attempt.run)
 
     def release(self) -> Awaitable[None]:
         return self._core.release()
@@ -381,30 +378,10 @@ class Multi(Unpicklable):
 
     async def __aenter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        try:
-            hold = MultiHold(attempt.hold)
-            await attempt.enter()
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
+        return await _take(attempt, MultiHold(attempt.hold), attempt.enter)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self._core.exit(raised)
-
-    async def _take(self, attempt: MultiAttempt) -> MultiHold | None:
-        try:
-            hold = MultiHold(attempt.hold)
-            if not await attempt.run():
-                return None
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
 
 
 class Client(Unpicklable):
@@ -449,9 +426,7 @@ class Client(Unpicklable):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self.close()
 
     def __repr__(self) -> str:

@@ -1,16 +1,13 @@
 """The blocking face: every method is one line over the core, stepped once (see runtime/threads.py).
 
-`dibs.aio` is the same text, awaited; a test holds their signatures equal. What is more than a line here is about
-interrupts: whatever ends `acquire` early finds an attempt to abandon, and nothing comes between handing a hold over and
-returning it.
+`dibs.aio` is the same text, awaited; a test holds their signatures equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from dibs import faces
 from dibs.core.client import Client as CoreClient
@@ -20,7 +17,7 @@ from dibs.core.kinds.lock import UNSET, Options
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.faces import Seconds, Timeout, Unpicklable, instant, make_client
+from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant, make_client
 from dibs.info import LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -76,8 +73,30 @@ def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
     return found
 
 
+@overload
+def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, bool]]) -> H | None: ...
+@overload
+def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, None]]) -> H: ...
+def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> H | None:
+    """What `ask` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
+    try:
+        attempt.told(hold)
+        if step(ask()) is False:
+            return None
+        attempt.hand_over()
+        return hold
+    except BaseException:
+        attempt.abandon()
+        raise
+
+
 class HoldEvent:
-    """Something that happens to a hold; it looks at the clock itself."""
+    """Something that happens to a hold; it looks at the clock itself.
+
+    >>> with connect("memory://example") as client, client.lock("invoice:42") as hold:
+    ...     hold.lost.is_set(), hold.lost.wait(0.01)
+    (False, False)
+    """
 
     __slots__ = ("_is_set", "_wait")
 
@@ -152,9 +171,7 @@ class Hold(Unpicklable):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._lock.end(self._core, raised))
 
     def __repr__(self) -> str:
@@ -183,7 +200,8 @@ class Lock(Unpicklable):
         return self._core.name
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Hold | None:
-        return self._take(self._core.attempt(timeout, blocking))
+        attempt = self._core.attempt(timeout, blocking)
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     def release(self) -> None:
         step(self._core.release())
@@ -199,37 +217,13 @@ class Lock(Unpicklable):
 
     def __enter__(self) -> Hold:
         attempt = self._core.attempt()
-        try:
-            hold = Hold(attempt.hold, self._core)
-            if self._core.options.on_lost is not None:
-                attempt.told(hold)
-            step(attempt.enter())
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.enter)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
 
     def __repr__(self) -> str:
         return f"<dibs.{type(self).__name__} {self._core.describe()}>"
-
-    def _take(self, attempt: kinds.Attempt) -> Hold | None:
-        try:
-            hold = Hold(attempt.hold, self._core)
-            if self._core.options.on_lost is not None:
-                attempt.told(hold)
-            if not step(attempt.run()):
-                return None
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
 
 
 class RLock(Lock):
@@ -256,7 +250,8 @@ class Semaphore(Lock):
     __slots__ = ()
 
     def acquire(self, n: int = 1, *, timeout: Timeout = UNSET, blocking: bool = True) -> Hold | None:
-        return self._take(self._core.attempt(timeout, blocking, n))
+        attempt = self._core.attempt(timeout, blocking, n)
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
 
 class RWLock(Unpicklable):
@@ -318,7 +313,12 @@ class Striped(Unpicklable):
 
 
 class MultiHold(Unpicklable):
-    """Several holds as one: lost when any is; it has no token."""
+    """Several holds as one: lost when any is; it has no token.
+
+    >>> client = connect("memory://example")
+    >>> with multi(client.lock("a"), client.lock("b")).acquire() as hold:
+    ...     hold.check()
+    """
 
     __slots__ = ("_core", "_holds")
 
@@ -353,14 +353,17 @@ class MultiHold(Unpicklable):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.end(raised))
 
 
 class Multi(Unpicklable):
-    """Several locks as one; see `multi`."""
+    """Several locks as one; see `multi`.
+
+    >>> client = connect("memory://example")
+    >>> multi(client.lock("a"), client.lock("b")).name
+    'a, b'
+    """
 
     __slots__ = ("_core",)
 
@@ -373,15 +376,7 @@ class Multi(Unpicklable):
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> MultiHold | None:
         attempt = self._core.attempt(timeout, blocking)
-        try:
-            hold = MultiHold(attempt.hold)
-            if not step(attempt.run()):
-                return None
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
+        return _take(attempt, MultiHold(attempt.hold), attempt.run)
 
     def release(self) -> None:
         step(self._core.release())
@@ -394,18 +389,9 @@ class Multi(Unpicklable):
 
     def __enter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        try:
-            hold = MultiHold(attempt.hold)
-            step(attempt.enter())
-            attempt.hand_over()
-            return hold
-        except BaseException:
-            attempt.abandon()
-            raise
+        return _take(attempt, MultiHold(attempt.hold), attempt.enter)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
 
 
@@ -456,9 +442,7 @@ class Client(Unpicklable):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict
+from types import TracebackType
+from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
 from dibs.backends import make_store
@@ -25,6 +26,24 @@ from dibs.url import parse
 LONGEST_NAMESPACE = 128
 Seconds = float | timedelta
 Timeout = float | timedelta | None | Unset
+
+
+Kind = type[BaseException] | None
+Raised = BaseException | None
+Trace = TracebackType | None
+
+
+H = TypeVar("H")
+
+
+class Taking(Protocol):
+    """An attempt at one lock or at several."""
+
+    def told(self, hold: object) -> None: ...
+
+    def hand_over(self) -> None: ...
+
+    def abandon(self) -> None: ...
 
 
 class LockOptions(TypedDict, total=False):

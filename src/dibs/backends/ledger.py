@@ -160,9 +160,13 @@ def is_own(entry: Entry, claim: Claim) -> bool:
 
 
 def evict(table: Table, name: str, token: int, now: float) -> tuple[bool, list[Wake]]:
+    """A holder, never a waiter."""
     ended = _ended(table, now)
-    seen, wakes = _settle(table, name, lambda entry: entry.ticket == token or ended(entry))
-    return any(entry.ticket == token for entry in seen.gone), wakes
+    seen, wakes = _settle(table, name, ended)
+    if all(entry.ticket != token for entry in seen.holding):
+        return False, wakes
+    _, more = _settle(table, name, lambda entry: entry.ticket == token or ended(entry))
+    return True, wakes + more
 
 
 def revoke(table: Table, name: str, token: int, now: float) -> bool:

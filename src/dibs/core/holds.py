@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dibs.core.deadline import FOREVER, RELEASE_PATIENCE
-from dibs.core.grant import ASKING, HELD, WAITS, Grant, Request
+from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, Request
 from dibs.errors import Deadlock, LockLost, Mismatch, Unsupported
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Hold:
         self.asker: Callable[[], object | None] | None = None
         self.began = 0.0
         self.ends_at = FOREVER
-        self.notify: Callable[[], object] | None = None
+        self.notify: Sequence[Callable[[], object]] = ()
         self.also: Hold | None = None
         """A hold that this one cannot be without: the guard of its stripes."""
         self.over = False
@@ -62,7 +62,7 @@ class Hold:
         grant, now = self.grant, self.client.now()
         if grant.state is HELD and now >= grant.until:
             self.client.keeper.lose(grant)
-        gone = grant.state is not HELD or now >= self.ends_at
+        gone = grant.state is LOST or grant.state is OVER or now >= self.ends_at
         self.lost_seen = gone or (self.also is not None and self.also.is_lost())
         return self.lost_seen
 
@@ -76,8 +76,8 @@ class Hold:
         """Called once, by whoever ended the grant."""
         if not self.over:
             self.lost_seen = True
-            if self.notify is not None:
-                self.client.runtime.call_back(self.notify)
+            for callback in self.notify:
+                self.client.runtime.call_back(callback)
 
     def loss(self) -> LockLost:
         return self.client.error(
@@ -254,6 +254,7 @@ class Book:
     async def _answer_of(self, grant: Grant, deadline: float) -> bool:
         """Another thread of this owner is asking: wait for its answer, not behind it in line. False: time is over."""
         while self._undecided(grant):
+            self._client.check_open()
             now = self._now()
             if now >= deadline:
                 return False
@@ -305,7 +306,7 @@ class Book:
     def _add(grant: Grant, hold: Hold) -> None:
         hold.grant = grant
         grant.holds.append(hold)
-        if hold.notify is not None:
+        if hold.notify:
             grant.watched = True
 
     def _unshare(self, grant: Grant) -> None:

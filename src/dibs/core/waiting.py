@@ -215,6 +215,7 @@ class LineGrantor:
         grant.ask_as(claim)
         self._me.inbox.expect(claim.id)
         self._keeper.adopt(grant)
+        self._check_open()  # after adopting: close() either sees the claim there, or is seen here
         return claim
 
     def _retire(self, grant: Grant) -> None:

@@ -19,16 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
+from dibs.backends.sqlite.presence import Others
 from dibs.backends.sqlite.table import APPLICATION, VERSION, BlockUsedUp, SqliteTable
 from dibs.core.line import Replaced
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import boottime
-
-if TYPE_CHECKING:
-    from dibs.backends.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
@@ -46,10 +44,27 @@ class Busy:
 BUSY: Final = Busy()
 
 
+class Home(Protocol):
+    """What the connections of one client have in common: see store.py."""
+
+    path: Path
+    directory: Path
+    generation: int
+    me: bytes
+    tombs: dict[bytes, float]
+    others: Others
+
+    def now(self) -> float: ...
+
+    def compare(self) -> None: ...
+
+    def settle_in(self, until: float) -> None: ...
+
+
 class Database:
     """One connection, opened at first use and again after the file was replaced or a fork."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Home) -> None:
         self._store = store
         self._path = store.path
         self.mutex = _thread.allocate_lock()

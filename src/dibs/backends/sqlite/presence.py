@@ -28,6 +28,8 @@ _ID = 16
 class Presence:
     """This client's own file and socket; also the `Source` of its inbox."""
 
+    _dropped = True
+
     def __init__(self, directory: Path, id: bytes) -> None:
         files.private_directory(directory)
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -42,6 +44,7 @@ class Presence:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
         self._socket.bind(self._reach(self.address))
+        self._dropped = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -70,9 +73,15 @@ class Presence:
 
     def drop(self) -> None:
         """Close without a word: in a forked child, where everything still belongs to the parent."""
-        self._socket.close()
-        os.close(self._file)
-        os.close(self._directory)
+        if not self._dropped:
+            self._dropped = True
+            self._socket.close()
+            os.close(self._file)
+            os.close(self._directory)
+
+    def __del__(self) -> None:
+        if not self._dropped:
+            self.close()
 
     def _reach(self, address: str) -> str:
         """A socket's path is short or goes through our descriptor of its directory."""

@@ -39,6 +39,7 @@ class SqliteStore:
     """One client's share in a file: its presence, and what its connections have in common."""
 
     local = True
+    now = staticmethod(boottime)
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY})
 
     def __init__(self, url: Url) -> None:
@@ -51,7 +52,6 @@ class SqliteStore:
         self._path = str(self.path)
         self.directory = self.path.with_name(self.path.name + ".d")
         self.shown = f"sqlite:///{url.path[1:]}"
-        self.now = boottime
         self.generation = 0
         """Raised whenever the file is found removed or replaced: connections of an older one are not used."""
         self._fresh()

@@ -92,6 +92,18 @@ class Options:
         )
 
 
+def limit_of(own: float | None, timeout: object, blocking: object) -> float | None:
+    """How long an acquire may take: what was given to it, else what was given to the lock."""
+    if not isinstance(blocking, bool):
+        raise TypeError(f"blocking must be True or False, not {blocking!r}")
+    limit = own if isinstance(timeout, Unset) else patience(timeout)
+    if blocking:
+        return limit
+    if not isinstance(timeout, Unset) and limit != 0:
+        raise ValueError("blocking=False is timeout=0: give one of them")
+    return 0.0
+
+
 def checked_owner(owner: object) -> str | None:
     if owner is not None and not isinstance(owner, str):
         raise TypeError(f'owner must be a str, "client" or None, not {owner!r}')
@@ -140,13 +152,7 @@ class Lock:
         """Checks the arguments; asks nothing yet. The calling thread or task is the one that takes."""
         if timeout is UNSET and blocking is True and self.request.kind != "semaphore":
             return Attempt(self, self.weight, self.options.timeout)
-        if not isinstance(blocking, bool):
-            raise TypeError(f"blocking must be True or False, not {blocking!r}")
-        limit = self.options.timeout if isinstance(timeout, Unset) else patience(timeout)
-        if not blocking:
-            if not isinstance(timeout, Unset) and limit != 0:
-                raise ValueError("blocking=False is timeout=0: give one of them")
-            limit = 0.0
+        limit = limit_of(self.options.timeout, timeout, blocking)
         weight = self.weight if self.request.kind != "semaphore" else self._permits(n)
         return Attempt(self, weight, limit)
 
@@ -176,7 +182,8 @@ class Lock:
         return self.give_back(self.taken.latest())
 
     async def give_back(self, hold: Hold) -> None:
-        if not self.client.is_ready():
+        # After close() every hold is lost already: that is what its release says, not that the client is closed.
+        if not self.client.closed and not self.client.is_ready():
             await self.client.open()
         try:
             await self.client.book.release(hold)
@@ -230,11 +237,12 @@ class Lock:
 class Attempt:
     """One acquire under way. It lives in the caller's frame and nowhere else: see core/holds.py."""
 
-    __slots__ = ("__weakref__", "deadline", "hold", "limit", "lock")
+    __slots__ = ("__weakref__", "cancels", "deadline", "hold", "limit", "lock")
 
     def __init__(self, lock: Lock, weight: int, limit: float | None) -> None:
         self.lock = lock
         self.limit = limit
+        self.cancels: Callable[[], object] | None = None
         self.deadline = FOREVER if limit is None else lock.client.now() + limit
         taker = lock.client.runtime.taker()
         owner = taker if lock.own_owner is None else lock.owner(taker)
@@ -267,14 +275,12 @@ class Attempt:
             raise await self.lock.busy(self)
 
     def told(self, hold: object) -> None:
-        """Whom `on_lost` is called with: the hold as its face shows it."""
-        assert self.lock.options.on_lost is not None
-        self.hold.notify = partial(self.lock.options.on_lost, hold)
-
-    def also_told(self, callback: Callable[[], object]) -> None:
-        """Call this, too, when the hold is lost."""
-        first = self.hold.notify
-        self.hold.notify = callback if first is None else partial(_both, callback, first)
+        """Who is called when the hold is lost, and with the hold as its face shows it."""
+        on_lost, cancels = self.lock.options.on_lost, self.cancels
+        if on_lost is not None or cancels is not None:
+            callbacks = [] if cancels is None else [cancels]
+            callbacks += [] if on_lost is None else [partial(on_lost, hold)]
+            self.hold.notify = callbacks
 
     def hand_over(self) -> None:
         """From here on the user has it; nothing can interrupt between this and the caller's return."""
@@ -302,11 +308,6 @@ class Attempt:
         hold.ends_at = hold.began + max_hold
         grant.ends_at = min(grant.ends_at, hold.ends_at)
         hold.client.keeper.schedule(grant)
-
-
-def _both(one: Callable[[], object], other: Callable[[], object]) -> None:
-    one()
-    other()
 
 
 def mutex(client: Client, name: str, options: Options, *, share: bool) -> Lock:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dibs.core.deadline import FOREVER, patience
 from dibs.core.holds import Hold, wait_any_lost
-from dibs.core.kinds.lock import UNSET, Attempt, Lock, Unset
+from dibs.core.kinds.lock import UNSET, Attempt, Lock, limit_of
 from dibs.core.kinds.taken import Taken, noting
 from dibs.errors import AcquireTimeout, DibsError, LockLost, Mismatch
 
@@ -97,8 +97,7 @@ class Multi:
         self.taken: Taken[MultiHold] = Taken(self.name, locks[0].client)
 
     def attempt(self, timeout: object = UNSET, blocking: object = True) -> MultiAttempt:
-        first = self.locks[0].attempt(self.timeout if isinstance(timeout, Unset) else timeout, blocking)
-        return MultiAttempt(self, first.limit)
+        return MultiAttempt(self, limit_of(self.timeout, timeout, blocking))
 
     def release(self) -> Coroutine[Any, Any, None]:
         return self.taken.latest().release()
@@ -144,6 +143,9 @@ class MultiAttempt:
     async def enter(self) -> None:
         if not await self.run(entered=True):
             raise await self._busy()
+
+    def told(self, hold: object) -> None:
+        """Nobody is called for several locks at once: `lost` is there to look at."""
 
     def hand_over(self) -> None:
         for attempt in self.hold.attempts.values():

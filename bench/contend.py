@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Contention: four processes want one lock.
+
+  bench/contend.py [--only contend_nohold | --only contend_hold5ms]
+
+contend_nohold   Take, give back, at once again: acquisitions/s, and how evenly they fall (Jain's index: 1 = all alike).
+                 Each holder compares its token with its predecessor's, kept in shared memory: one that is not higher is
+                 a fall, and means that the order was not kept. Bars: 0.6 x filelock's rate, no fall.
+contend_hold5ms  The holder sleeps 5 ms. Hand-off: from just before `release` is called until the next process has the
+                 lock, on the one monotonic clock of the machine. Beside it stands a bare wake: a process that sleeps in
+                 `recv` on a Unix datagram socket, from just before `sendto` until `recv` has returned.
+                 Bars: p50 at most 7 bare wakes, p99 at most a tenth of filelock's. Who polls hands over rarely, as
+                 the last holder mostly comes back first; the wait, from asking to having, shows what that means.
+
+An overlap, two holders at once, is counted everywhere and would be a defect.
+"""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import struct
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crew import Failed, together
+from measure import Report, Settings, main, p50, percentile
+
+PROCESSES = 4
+FAIR, UNFAIR, FILELOCK, WAKE = "dibs fair", "dibs unfair", "filelock.FileLock", "bare Unix-socket wake"
+_ENOUGH = 10
+_WORD = struct.Struct("dqq")
+"""Shared by all holders of a run: when the last one called release, which process it was, its token."""
+_INSIDE = _WORD.size
+"""Where the byte stands that is 1 while somebody holds."""
+
+
+@dataclass
+class Outcome:
+    """What one contender did, over all rounds."""
+
+    seconds: float = 0.0
+    rounds: list[list[int]] = field(default_factory=list)
+    gaps: array[float] = field(default_factory=lambda: array("d"))
+    waits: array[float] = field(default_factory=lambda: array("d"))
+    falls: int = 0
+    overlaps: int = 0
+
+    def rate(self) -> float:
+        return sum(map(sum, self.rounds)) / self.seconds
+
+    def jain(self) -> float:
+        return sum(jain(counts) for counts in self.rounds) / len(self.rounds)
+
+
+def contend_nohold(report: Report, settings: Settings) -> None:
+    outcomes = compare(report, settings, (FAIR, UNFAIR, FILELOCK), seconds=settings.choose(4.0, 0.7), hold=0.0)
+    for kind, outcome in outcomes.items():
+        report.line(kind, {"rate_per-s": outcome.rate(), "jain_": outcome.jain(), **_disorder(kind, outcome)})
+    if FAIR in outcomes:
+        fair = outcomes[FAIR]
+        if FILELOCK in outcomes:
+            peer = (FILELOCK, outcomes[FILELOCK].rate())
+            report.against("acquisitions/s at least 0.6 x filelock's", fair.rate(), peer, "per-s", least=0.6)
+        report.limit("no token falls behind its predecessor's", fair.falls, "n", most=0)
+
+
+def contend_hold5ms(report: Report, settings: Settings) -> None:
+    wakes: list[float] = []
+    outcomes = compare(
+        report, settings, (FAIR, UNFAIR, FILELOCK), seconds=settings.choose(4.0, 0.7), hold=0.005,
+        before=lambda: wakes.extend(bare_wakes(settings.directory, settings.choose(100, 50))),
+    )  # fmt: skip
+    report.line(WAKE, _handoff(wakes))
+    for kind, outcome in outcomes.items():
+        more = {"hand-offs_n": len(outcome.gaps), "wait p99_ms": percentile(outcome.waits, 0.99) * 1e3}
+        more |= {"jain_": outcome.jain()}
+        report.line(kind, {**_handoff(outcome.gaps), **more, **_disorder(kind, outcome)})
+    if FAIR in outcomes:
+        gaps = outcomes[FAIR].gaps
+        wake = (WAKE, p50(wakes) * 1e6)
+        report.against("p50 of a hand-off at most 7 bare wakes", p50(gaps) * 1e6, wake, "us", most=7.0)
+        with report.or_left_out("the bar on p99"):
+            theirs = outcomes[FILELOCK].gaps
+            if len(theirs) < _ENOUGH:
+                raise Failed(f"filelock handed over {len(theirs)} times only: its p99 says nothing")
+            peer = (f"{FILELOCK}, of {len(theirs)} hand-offs", percentile(theirs, 0.99) * 1e6)
+            ours = percentile(gaps, 0.99) * 1e6
+            report.against("p99 of a hand-off at most a tenth of filelock's", ours, peer, "us", most=0.1)
+
+
+def compare(
+    report: Report, settings: Settings, kinds: tuple[str, ...], *, seconds: float, hold: float,
+    before: Callable[[], None] = lambda: None,
+) -> dict[str, Outcome]:  # fmt: skip
+    """All contenders in turn, round after round."""
+    outcomes: dict[str, Outcome] = {}
+    failed: set[str] = set()
+    for _ in range(settings.rounds):
+        before()
+        for kind in kinds:
+            if kind not in failed:
+                failed.add(kind)
+                with report.or_left_out(kind):
+                    contend(outcomes.setdefault(kind, Outcome()), kind, settings, seconds, hold)
+                    failed.remove(kind)
+    return {kind: outcome for kind, outcome in outcomes.items() if kind not in failed}
+
+
+def contend(outcome: Outcome, kind: str, settings: Settings, seconds: float, hold: float) -> None:
+    with mmap.mmap(-1, mmap.PAGESIZE) as shared:
+        where = str(settings.directory / "contend.lock") if kind == FILELOCK else settings.sqlite("contend")
+        calls = [(kind, where, number + 1, shared, seconds, hold) for number in range(PROCESSES)]
+        answers = together(compete, calls, patience=seconds + 20.0)
+    outcome.seconds += seconds
+    outcome.rounds.append([count for count, *_ in answers])
+    for _, waits, gaps, falls, overlaps in answers:
+        outcome.waits += waits
+        outcome.gaps += gaps
+        outcome.falls += falls
+        outcome.overlaps += overlaps
+
+
+def compete(
+    start: Callable[[], None], kind: str, where: str, me: int, shared: mmap.mmap, seconds: float, hold: float
+) -> tuple[int, array[float], array[float], int, int]:
+    """One process: its acquisitions in time, how long each took, the gaps it saw, falls, overlaps."""
+    clock, waits, gaps = time.perf_counter, array("d"), array("d")
+    count = falls = overlaps = token = 0
+    with ExitStack() as stack:
+        lock = make_lock(kind, where, stack)
+        has_token = kind != FILELOCK
+        lock.acquire()
+        lock.release()
+        start()
+        asked = clock()
+        end = asked + seconds
+        while asked < end:
+            held = lock.acquire()
+            now = clock()
+            waits.append(now - asked)
+            overlaps += shared[_INSIDE]
+            shared[_INSIDE] = 1
+            released, who, before = _WORD.unpack_from(shared)
+            if has_token:
+                token = held.token
+                falls += token <= before
+            if now < end:
+                count += 1
+                if who and who != me:
+                    gaps.append(now - released)
+            if hold:
+                time.sleep(hold)
+            shared[_INSIDE] = 0
+            _WORD.pack_into(shared, 0, clock(), me, token)
+            lock.release()
+            asked = clock()
+    return count, waits, gaps, falls, overlaps
+
+
+def make_lock(kind: str, where: str, stack: ExitStack) -> Any:
+    if kind == FILELOCK:
+        import filelock
+
+        return filelock.FileLock(where)
+    import dibs
+
+    client = stack.enter_context(dibs.connect(where))
+    return client.lock("unfair", fair=False) if kind == UNFAIR else client.lock("fair")
+
+
+def bare_wakes(directory: Path, turns: int) -> list[float]:
+    """One-way times of a datagram that two processes throw to and fro, with a pause that lets the other fall asleep."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as shared, ExitStack() as stack:
+        ends = []
+        for number in range(2):
+            end = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            path = directory / f"wake-{number}"
+            stack.callback(path.unlink)
+            end.bind(str(path))
+            end.settimeout(30.0)
+            ends.append((end, str(path)))
+        (one, at_one), (other, at_other) = ends
+        calls = [(one, at_other, True, shared, turns), (other, at_one, False, shared, turns)]
+        return [gap for gaps in together(play, calls) for gap in gaps]
+
+
+def play(
+    start: Callable[[], None], mine: socket.socket, other: str, serves: bool, shared: mmap.mmap, turns: int
+) -> list[float]:
+    clock, gaps = time.perf_counter, []
+    mine.settimeout(None)  # a time-out would put a poll before each recv
+    start()
+    for turn in range(turns * 2):
+        if (turn % 2 == 0) == serves:
+            time.sleep(0.005)
+            _WORD.pack_into(shared, 0, clock(), 0, 0)
+            mine.sendto(b"x", other)
+        else:
+            mine.recv(16)
+            now = clock()
+            gaps.append(now - _WORD.unpack_from(shared)[0])
+    return gaps
+
+
+def jain(counts: list[int]) -> float:
+    squares = len(counts) * sum(count * count for count in counts)
+    return sum(counts) ** 2 / squares if squares else 0.0
+
+
+def _handoff(gaps: Any) -> dict[str, float]:
+    return {"p50_us": p50(gaps) * 1e6, "p99_us": percentile(gaps, 0.99) * 1e6}
+
+
+def _disorder(kind: str, outcome: Outcome) -> dict[str, float]:
+    falls = {} if kind == FILELOCK else {"falls_n": outcome.falls}
+    return {**falls, "overlaps_n": outcome.overlaps}
+
+
+ROWS = {"contend_nohold": contend_nohold, "contend_hold5ms": contend_hold5ms}
+
+if __name__ == "__main__":
+    main(__doc__, ROWS)

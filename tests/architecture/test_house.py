@@ -1,0 +1,110 @@
+"""House rules that a tool can see."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+from architecture.sources import SRC, modules, tree
+
+import dibs
+import dibs.blocking
+
+LONGEST_FILE = 450
+LONGEST_DOCSTRING = 20
+NOT_AT_START = ("asyncio", "sqlite3", "hashlib", "ssl", "http")
+"""What `import dibs` must not cost."""
+WHO_IMPORTS = """
+import builtins, sys, traceback
+unwanted, plain, seen = set({unwanted!r}), builtins.__import__, {{}}
+def spy(name, globals=None, locals=None, fromlist=(), level=0):
+    found = plain(name, globals, locals, fromlist, level)
+    for top in unwanted & sys.modules.keys() - seen.keys():
+        stack = [f"{{f.filename}}:{{f.lineno}} {{f.line}}" for f in traceback.extract_stack()[:-1]]
+        seen[top] = [line for line in stack if "importlib._bootstrap" not in line]
+    return found
+builtins.__import__ = spy
+{code}
+for top, stack in sorted(seen.items()):
+    print(top, "because of", " > ".join(stack[1:]))
+"""
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_file_reads_in_one_sitting(module: str) -> None:
+    lines = len(modules()[module].read_text().splitlines())
+    assert lines <= LONGEST_FILE, f"{modules()[module].relative_to(SRC)} has {lines} lines, at most {LONGEST_FILE}"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_says_in_a_few_lines_what_it_is(module: str) -> None:
+    text = ast.get_docstring(tree(module))
+    assert text, f"{module} has no docstring"
+    assert len(text.splitlines()) <= LONGEST_DOCSTRING
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_nothing_is_left_for_later(module: str) -> None:
+    found = re.findall(r"^.*\b(?:TODO|FIXME|XXX)\b.*$", modules()[module].read_text(), re.MULTILINE)
+    assert not found
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_nothing_that_runs_foreign_text(module: str) -> None:
+    """Words in prose are fine: this looks at names, as imported and as called."""
+    wrong = []
+    for node in ast.walk(tree(module)):
+        named: list[str] = []
+        if isinstance(node, ast.Import):
+            named = [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            named = [(node.module or "").partition(".")[0]]
+        elif isinstance(node, ast.Name):
+            named = [node.id]
+        wrong += [f"{module}:{node.lineno} {name}" for name in named if name in FOREIGN]
+    assert not wrong
+
+
+FOREIGN = {"pickle", "_pickle", "marshal", "shelve", "dill", "yaml", "eval", "exec"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in dibs.__all__ if getattr(dibs, name).__module__ == dibs.blocking.__name__]
+)
+def test_a_public_name_shows_how_it_is_used(name: str) -> None:
+    value = getattr(dibs, name)
+    text = inspect.getdoc(value) if "__doc__" in vars(value) or inspect.isfunction(value) else None
+    assert text, f"dibs.{name} has no docstring"
+    assert doctest.DocTestParser().get_examples(text), f"dibs.{name} has no example in its docstring"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_examples_are_true(module: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(module))
+    assert failed == 0
+
+
+def test_there_are_examples_to_run() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [case for module in modules() for case in finder.find(importlib.import_module(module)) if case.examples]
+    assert len(found) >= 15
+
+
+def _unwanted(code: str) -> str:
+    script = WHO_IMPORTS.format(unwanted=NOT_AT_START, code=code)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout
+
+
+def test_importing_dibs_is_cheap() -> None:
+    assert _unwanted("import dibs") == ""
+
+
+def test_the_spy_on_imports_sees() -> None:
+    assert "dibs/aio.py" in _unwanted("import dibs.aio")

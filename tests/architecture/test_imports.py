@@ -1,0 +1,124 @@
+"""Who may import whom: the table of DESIGN.md, "The picture"."""
+
+from __future__ import annotations
+
+import sys
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from architecture.sources import Import, imports, modules, ours
+
+FACES = frozenset({"dibs", "dibs.blocking", "dibs.aio", "dibs.faces"})
+OPEN_CORE = frozenset(
+    f"dibs.core.{name}" for name in ("rule", "line", "cells", "grant", "deadline", "names", "runtime")
+)
+"""What of the core a store may know."""
+SHARED_BY_BACKENDS = frozenset({"dibs.backends.ledger", "dibs.backends.sql"})
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "core": frozenset({"core", "errors", "info"}),
+    "runtime": frozenset({"runtime", "core"}),
+    "backends": frozenset({"core", "errors", "info", "url", "runtime"}),
+    "faces": frozenset({"faces", "core", "runtime", "url", "errors", "info", "backends"}),
+    "cli": frozenset({"cli", "faces", "info", "errors"}),
+    "testing": frozenset({"testing", "faces", "core", "backends"}),
+    "errors": frozenset({"info"}),
+    "info": frozenset(),
+    "url": frozenset(),
+}
+NOT_IN_CORE = frozenset(
+    {"asyncio", "threading", "_thread", "time", "random", "socket", "select", "selectors", "signal", "sqlite3", "os"}
+)
+
+
+def room(module: str) -> str:
+    """The row of the table that a module belongs to."""
+    if module in FACES:
+        return "faces"
+    name = module.split(".")[1]
+    return name if name in MAY_IMPORT else f"{module} belongs to no row of the table"
+
+
+def part_of_backends(module: str) -> str:
+    """The store that a module of `dibs.backends` belongs to; the package itself belongs to none."""
+    return ".".join(module.split(".")[:3])
+
+
+def allowed(found: Import) -> bool:
+    here, there = room(found.importer), room(found.target)
+    if here == there == "backends":
+        own = part_of_backends(found.importer) == part_of_backends(found.target)
+        return own or part_of_backends(found.target) in SHARED_BY_BACKENDS
+    if there not in MAY_IMPORT[here]:
+        return False
+    if here == "backends" and there == "core":
+        return found.target in OPEN_CORE
+    if here == "testing" and there == "backends":
+        return found.target == "dibs.backends.memory"
+    return True
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_module_imports_only_what_the_table_allows(module: str) -> None:
+    assert room(module) in MAY_IMPORT
+    wrong = [str(found) for found in ours(module) if not allowed(found)]
+    assert not wrong, "not in DESIGN.md's table: " + "; ".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("dibs.core.rule", "dibs.url"),
+        ("dibs.core.rule", "dibs.runtime.threads"),
+        ("dibs.runtime.threads", "dibs.errors"),
+        ("dibs.backends.sqlite.store", "dibs.core.keeper"),
+        ("dibs.backends.sqlite.store", "dibs.backends.memory"),
+        ("dibs.backends.memory", "dibs.blocking"),
+        ("dibs.cli.run", "dibs.core.client"),
+        ("dibs.testing.suite", "dibs.backends.sqlite.store"),
+        ("dibs.errors", "dibs.url"),
+        ("dibs.info", "dibs.errors"),
+    ],
+)
+def test_the_table_refuses(wrong: tuple[str, str]) -> None:
+    assert not allowed(Import(*wrong, line=1, for_types=False))
+
+
+def test_no_circle() -> None:
+    """Imports inside functions count; imports for types only do not, see below."""
+    graph = {
+        module: {found.target for found in ours(module) if not found.for_types and found.target != module}
+        for module in modules()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("a circle: " + " <- ".join(error.args[1]))
+
+
+def test_only_the_core_may_close_a_circle_and_only_for_types() -> None:
+    """A grant knows its holds and a hold its client: inside core, under `if TYPE_CHECKING`, and nowhere else."""
+    wrong = [
+        str(found)
+        for module in modules()
+        for found in ours(module)
+        if found.for_types and not (room(module) == room(found.target) == "core")
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", [name for name in sorted(modules()) if room(name) == "core"])
+def test_the_core_knows_neither_threads_nor_clocks_nor_files(module: str) -> None:
+    wrong = [str(found) for found in imports(module) if found.target.partition(".")[0] in NOT_IN_CORE]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_no_dependency_beyond_the_standard_library(module: str) -> None:
+    """Drivers belong to the network stores, which name them here once they are in."""
+    foreign = [
+        str(found)
+        for found in imports(module)
+        if found.target.partition(".")[0] not in {*sys.stdlib_module_names, "dibs"}
+    ]
+    assert not foreign

@@ -1,0 +1,101 @@
+"""What users may type is written down in public_names.txt: a change of it is seen in review.
+
+To accept a change:  .venv/bin/python tests/architecture/test_public_names.py
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+
+LIST = Path(__file__).with_name("public_names.txt")
+HOW = "run: .venv/bin/python tests/architecture/test_public_names.py"
+WITH = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+
+
+def listing() -> str:
+    """Every public name, one a line, with its signature."""
+    lines = [*_module(dibs, dibs.__all__), *_module(dibs.aio, _own(dibs.aio))]
+    return "\n".join(lines) + "\n"
+
+
+def _own(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
+
+
+def _module(module: ModuleType, names: list[str]) -> Iterator[str]:
+    for name in sorted(names):
+        value = getattr(module, name)
+        yield from _class(f"{module.__name__}.{name}", value) if inspect.isclass(value) else [
+            f"{module.__name__}.{name}{_signature(value)}"
+        ]
+
+
+def _class(path: str, cls: type) -> Iterator[str]:
+    yield f"{path}({', '.join(base.__name__ for base in cls.__bases__ if base is not object)})"
+    if issubclass(cls, dict):  # a TypedDict: its keys are its contract
+        for key, kind in sorted(cls.__annotations__.items()):
+            yield f"{path}[{key!r}]: {getattr(kind, '__forward_arg__', kind)}"
+        return
+    names = {name for base in cls.__mro__ if base.__module__.startswith("dibs") for name in vars(base)}
+    for name in sorted(names):
+        value = inspect.getattr_static(cls, name)
+        if name not in WITH and name.startswith("_"):
+            continue
+        if isinstance(value, property):
+            assert value.fget is not None
+            yield f"{path}.{name}: {inspect.signature(value.fget).return_annotation}"
+        elif inspect.isfunction(value):
+            yield f"{path}.{name}{_signature(value)}"
+        else:
+            yield f"{path}.{name}"
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    """As in the source; `inspect` writes types given as text in quotes, and not in the same way in every version."""
+    signature = inspect.signature(function)
+    parts, starred = [], False
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not starred:
+            parts.append("*")
+            starred = True
+        starred = starred or one.kind is one.VAR_POSITIONAL
+        sign = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        kind = "" if one.annotation is one.empty else f": {one.annotation}"
+        default = "" if one.default is one.empty else f" = {one.default!r}"
+        parts.append(f"{sign}{one.name}{kind}{default}")
+    result = "" if signature.return_annotation is signature.empty else f" -> {signature.return_annotation}"
+    return f"({', '.join(parts)}){result}"
+
+
+def test_the_public_names_are_those_that_are_written_down() -> None:
+    change = list(difflib.unified_diff(LIST.read_text().splitlines(), listing().splitlines(), "written", "found", n=0))
+    if change:
+        pytest.fail("\n".join(["the public names have changed; if that is meant,", HOW, *change]))
+
+
+def test_the_list_shows_what_matters() -> None:
+    """The generator itself: a method, its options, its result."""
+    lines = listing().splitlines()
+    assert "dibs.Lock.acquire(self, *, timeout: Timeout = <the lock's>, blocking: bool = True) -> Hold | None" in lines
+    assert "dibs.AcquireTimeout(Busy, TimeoutError)" in lines
+    assert "dibs.Hold.token: int" in lines
+    assert len(lines) == len(set(lines)) > 150
+
+
+if __name__ == "__main__":
+    LIST.write_text(listing())
+    print(f"wrote {LIST}: {len(listing().splitlines())} names")

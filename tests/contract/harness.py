@@ -1,0 +1,238 @@
+"""One text for both faces: a `World` of clients and actors, so that a behaviour is written once, as async.
+
+An *actor* is one of the user's threads (blocking face) or tasks (asyncio face). `await ana(lambda: lock.acquire())`
+runs the lambda there, and in asyncio awaits there what it returns; `ana.start(...)` begins it without waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from types import ModuleType, TracebackType
+from typing import Any
+
+import dibs
+import dibs.aio
+
+Action = Callable[[], Any]
+FACES: dict[str, ModuleType] = {"blocking": dibs, "aio": dibs.aio}
+PATIENCE = 15.0
+"""How long a condition may take to come true; nothing here is a measurement."""
+
+
+async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
+    """What `condition` gives (or, if that is awaitable, brings) once it is true; polled, with an end."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within
+    while True:
+        seen = condition()
+        if inspect.isawaitable(seen):
+            seen = await seen
+        if seen:
+            return seen
+        if loop.time() > end:
+            raise AssertionError(f"not within {within:g} s: {inspect.getsource(condition).strip()}")
+        await asyncio.sleep(0.005)
+
+
+class Pending:
+    """Something that an actor does meanwhile."""
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wait_for(asyncio.shield(self._future), PATIENCE).__await__()
+
+    def done(self) -> bool:
+        return self._future.done()
+
+
+class Actor:
+    """A thread or task of the user's, which does one thing after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def start(self, action: Action) -> Pending:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def __call__(self, action: Action) -> Any:
+        return await self.start(action)
+
+    async def enter(self, manager: Any) -> Any:
+        """Begin a `with` on this actor."""
+        return await self(getattr(manager, "__aenter__", None) or manager.__enter__)
+
+    async def leave(self, manager: Any, raised: BaseException | None = None) -> None:
+        """End it here, also one that another actor began."""
+        end = getattr(manager, "__aexit__", None) or manager.__exit__
+        await self(lambda: end(type(raised) if raised else None, raised, raised.__traceback__ if raised else None))
+
+    def entering(self, manager: Any) -> Entering:
+        return Entering(self, manager)
+
+
+class Entering:
+    """`async with ana.entering(lock) as hold`: both ends of the `with` happen on that actor."""
+
+    def __init__(self, actor: Actor, manager: Any) -> None:
+        self._actor, self._manager = actor, manager
+
+    async def __aenter__(self) -> Any:
+        return await self._actor.enter(self._manager)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._actor.leave(self._manager, raised)
+
+
+class ThreadActor(Actor):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._jobs: SimpleQueue[tuple[Action, Future[Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, action: Action) -> Pending:
+        future: Future[Any] = Future()
+        self._jobs.put((action, future))
+        return Pending(asyncio.wrap_future(future))
+
+    async def stop(self) -> None:
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join, PATIENCE)
+        assert not self._thread.is_alive(), f"the thread {self.name} hangs"
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            action, future = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(action())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+class TaskActor(Actor):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._jobs: asyncio.Queue[tuple[Action, asyncio.Future[Any]] | None] = asyncio.Queue()
+        self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
+
+    def start(self, action: Action) -> Pending:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((action, future))
+        return Pending(future)
+
+    async def stop(self) -> None:
+        self._jobs.put_nowait(None)
+        _, hanging = await asyncio.wait([self._task], timeout=PATIENCE)
+        assert not hanging, f"the task {self.name} hangs"
+
+    async def _work(self) -> None:
+        while (job := await self._jobs.get()) is not None:
+            action, future = job
+            try:
+                result = action()
+                if inspect.isawaitable(result):
+                    result = await result
+            except BaseException as error:
+                if not future.done():
+                    future.set_exception(error)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+
+class World:
+    """One store, seen through one face."""
+
+    def __init__(self, face: str, fresh_url: Callable[[Path], str], tmp_path: Path) -> None:
+        self.face = face
+        self.module = FACES[face]
+        self._fresh_url = fresh_url
+        self._path = tmp_path
+        self._stores = 0
+        self._clients: list[Any] = []
+        self._actors: dict[str, Actor] = {}
+        self.url = self.another_url()
+
+    def another_url(self) -> str:
+        """Of a second store of the same kind."""
+        self._stores += 1
+        path = self._path / str(self._stores)
+        path.mkdir()
+        return self._fresh_url(path)
+
+    def connect(self, url: str | None = None, **options: Any) -> Any:
+        """A client that the test closes itself."""
+        return self.module.connect(url or self.url, **options)
+
+    def client(self, url: str | None = None, **options: Any) -> Any:
+        """A client that is closed at the end of the test."""
+        client = self.connect(url, **options)
+        self._clients.append(client)
+        return client
+
+    def actor(self, name: str) -> Actor:
+        if name not in self._actors:
+            self._actors[name] = ThreadActor(name) if self.face == "blocking" else TaskActor(name)
+        return self._actors[name]
+
+    def actors(self, *names: str) -> tuple[Actor, ...]:
+        return tuple(self.actor(name) for name in names)
+
+    def multi(self, *locks: Any, **options: Any) -> Any:
+        return self.module.multi(*locks, **options)
+
+    async def __call__(self, action: Action) -> Any:
+        """By an actor who only looks on."""
+        return await self.actor("onlooker")(action)
+
+    async def inspect(self, client: Any, name: str) -> dibs.LockInfo:
+        info: dibs.LockInfo = await self(lambda: client.inspect(name))
+        return info
+
+    async def locks(self, client: Any, prefix: str = "") -> list[dibs.LockInfo]:
+        if self.face == "blocking":
+            return list(await self(lambda: list(client.locks(prefix))))
+        return [info async for info in client.locks(prefix)]
+
+    async def in_line(self, client: Any, name: str, count: int) -> None:
+        """Until so many wait in line."""
+
+        async def waiting() -> bool:
+            return len((await self.inspect(client, name)).waiters) == count
+
+        await eventually(waiting)
+
+    async def free(self, client: Any, name: str) -> None:
+        """Until nobody holds and nobody waits."""
+
+        async def empty() -> bool:
+            info = await self.inspect(client, name)
+            return not info.holders and not info.waiters
+
+        await eventually(empty)
+
+    async def end(self) -> None:
+        """Clients first: that wakes whoever still waits, so that the actors can stop."""
+        for client in self._clients:
+            closing: Awaitable[None] = client.close() if self.face == "aio" else asyncio.to_thread(client.close)
+            await closing
+        for actor in self._actors.values():
+            await actor.stop()

@@ -1,0 +1,135 @@
+"""Seam 2 by hand: a `Seat` is one client's line, stepped verb by verb, with nothing of the waiting loop around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.stores import STORES
+
+import dibs
+from dibs.core.line import LINE, Me, Place, Signal
+from dibs.core.rule import Claim, Standing
+from dibs.runtime.threads import ThreadRuntime, step
+
+_SILENCE = 0.05
+"""How long one listens before one says that nothing was said; what was said lies in the inbox already."""
+
+
+def until(condition: Callable[[], Any], within: float = 15.0) -> Any:
+    """What `condition` gives once it is true."""
+    end = time.monotonic() + within
+    while not (seen := condition()):
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
+    return seen
+
+
+class Seat:
+    """One client of a store."""
+
+    def __init__(self, url: str) -> None:
+        self.runtime = ThreadRuntime()
+        self.now = self.runtime.now
+        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox())
+        self._client = dibs.connect(url)
+        self.store = self._client._core.store
+        self.line = self.store.open(self.runtime, self.me)
+        self.other_line = self.store.open(self.runtime, self.me)
+
+    def claim(
+        self,
+        name: str = "a",
+        *,
+        weight: int = 1,
+        capacity: int = 1,
+        kind: str = "mutex",
+        lease: float = 10.0,
+        waiting: float | None = None,
+        by: float = 5.0,
+    ) -> Claim:
+        waiting = min(5.0, lease) if waiting is None else waiting
+        claim = Claim(
+            self.runtime.fresh_id(), name, kind, capacity, weight, lease, waiting, self.now() + by, self.me.id, "{}"
+        )
+        self.me.inbox.expect(claim.id)
+        return claim
+
+    @property
+    def soon(self) -> float:
+        return self.now() + 10.0
+
+    def join(self, claim: Claim, place: Place = LINE) -> Standing | None:
+        return step(self.line.join(claim, place, self.soon))
+
+    def joined(self, place: Place = LINE, **options: Any) -> tuple[Claim, Standing]:
+        claim = self.claim(**options)
+        standing = self.join(claim, place)
+        assert standing is not None
+        return claim, standing
+
+    def renew(self, *claims: Claim) -> list[Standing | None]:
+        return step(self.line.renew(claims, self.soon))
+
+    def look(self, claim: Claim) -> Standing | None:
+        return self.renew(claim)[0]
+
+    def leave(self, claim: Claim, *, answered: bool = True) -> None:
+        step(self.line.leave(claim, answered, self.soon))
+
+    def amend(self, claim: Claim, weight: int) -> None:
+        step(self.line.amend(claim, weight, self.soon))
+
+    def told(self, claim: Claim) -> Signal | None:
+        """What this claim was told since the last time."""
+        return step(self.line.watch(claim, self.now() + _SILENCE))
+
+    def holders(self, name: str = "a") -> list[int]:
+        return [holder.token for holder in step(self.line.line(name, self.soon)).holders]
+
+    def waiters(self, name: str = "a") -> list[int]:
+        return [waiter.token for waiter in step(self.line.line(name, self.soon)).waiters]
+
+    def names(self) -> list[str]:
+        return list(step(self.line.names("", "", self.soon)))
+
+    def evict(self, token: int, name: str = "a") -> bool:
+        return step(self.line.evict(name, token, self.soon))
+
+    def revoke(self, token: int, name: str = "a") -> bool:
+        return step(self.line.revoke(name, token, self.soon))
+
+    def close(self) -> None:
+        self.line.close()
+        self.other_line.close()
+        self.me.inbox.unlisten()
+        self.store.close()
+        self._client.close()
+
+
+@pytest.fixture(params=STORES)
+def seats(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Seat]]:
+    """Makes seats at one fresh store."""
+    url = STORES[request.param](tmp_path)
+    made: list[Seat] = []
+
+    def seat() -> Seat:
+        made.append(Seat(url))
+        return made[-1]
+
+    yield seat
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def ana(seats: Callable[[], Seat]) -> Seat:
+    return seats()
+
+
+@pytest.fixture
+def bob(seats: Callable[[], Seat]) -> Seat:
+    return seats()

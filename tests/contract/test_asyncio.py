@@ -1,0 +1,337 @@
+"""What only asyncio has: cancellation at every await, task groups, time-outs, loops that come and go, cancel_on_lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from contract.harness import World, eventually
+from contract.plugin import on
+
+import dibs
+
+pytestmark = on("aio")
+
+
+async def turns(count: int) -> None:
+    """Let the loop go round so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def cancelled(awaitable: asyncio.Task[Any]) -> Any:
+    """Cancel a task; gives what it came to if it was done before."""
+    awaitable.cancel()
+    try:
+        return await awaitable
+    except asyncio.CancelledError:
+        return None
+
+
+@pytest.mark.parametrize("fair", [True, False])
+async def test_a_cancelled_wait_leaves_nothing(world: World, fair: bool) -> None:
+    client, other = world.client(), world.client()
+    hold = await other.lock("a").acquire()
+    task = asyncio.ensure_future(client.lock("a", fair=fair).acquire())
+    await eventually(lambda: "1 held or asked for" in repr(client))
+    await turns(3)
+    assert await cancelled(task) is None
+    assert task.cancelled()
+    await eventually(lambda: "0 held or asked for" in repr(client))
+    await world.in_line(other, "a", 0)
+    await hold.release()
+    assert await other.lock("a").acquire(timeout=0)
+
+
+async def test_cancellation_anywhere_in_acquire_leaves_no_claim(world: World) -> None:
+    other = world.client()
+    for busy in (False, True):
+        for count in range(25):
+            name = f"{busy}-{count}"
+            held = await other.lock(name).acquire() if busy else None
+            client = world.connect()
+            task = asyncio.ensure_future(client.lock(name).acquire())
+            await turns(count)
+            hold = await cancelled(task)
+            if hold is not None:
+                await hold.release()
+            if held is not None:
+                await held.release()
+            await world.free(other, name)
+            await client.close()
+
+
+async def test_cancellation_anywhere_in_release_gives_back(world: World) -> None:
+    client, other = world.client(), world.client()
+    for count in range(15):
+        hold = await client.lock("a").acquire()
+        task = asyncio.ensure_future(hold.release())
+        await turns(count)
+        await cancelled(task)
+        if task.cancelled() and count == 0:  # it was never begun
+            await hold.release()
+        await world.free(other, "a")
+
+
+async def test_cancellation_anywhere_in_a_multi_gives_back_all(world: World) -> None:
+    client, other = world.client(), world.client()
+    held = await other.lock("b").acquire()
+    for count in range(25):
+        task = asyncio.ensure_future(world.multi(client.lock("a"), client.lock("b"), client.lock("c")).acquire())
+        await turns(count)
+        assert await cancelled(task) is None
+        await world.free(other, "a")
+        await world.in_line(other, "b", 0)
+    await held.release()
+
+
+async def test_a_cancelled_asker_does_not_take_its_owners_others_with_it(world: World) -> None:
+    client, other = world.client(owner="client"), world.client()
+    held = await other.rlock("a").acquire()
+    first = asyncio.ensure_future(client.rlock("a").acquire())
+    await world.in_line(other, "a", 1)
+    second = asyncio.ensure_future(client.rlock("a").acquire(timeout=10))
+    await turns(3)
+    await cancelled(first)
+    await held.release()
+    assert await second
+
+
+async def test_cancelling_the_body_gives_back(world: World) -> None:
+    client = world.client()
+    entered = asyncio.Event()
+
+    async def body() -> None:
+        async with client.lock("a"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    await cancelled(task)
+    assert task.cancelled()
+    await world.free(client, "a")
+
+
+async def test_wait_for_ends_a_wait(world: World) -> None:
+    client, other = world.client(), world.client()
+    await other.lock("a").acquire()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.lock("a").acquire(), 0.1)
+    await world.in_line(other, "a", 0)
+
+
+async def test_wait_for_does_not_change_the_owner(world: World) -> None:
+    lock = world.client().rlock("a")
+    hold = await asyncio.wait_for(lock.acquire(), 10)
+    assert lock.owned()
+    again = await asyncio.wait_for(lock.acquire(), 10)
+    assert again.token == hold.token
+    await lock.release()
+    await lock.release()
+
+
+async def test_another_task_is_another_owner(world: World) -> None:
+    lock = world.client().rlock("a")
+    await lock.acquire()
+
+    async def ask() -> Any:
+        return await lock.acquire(timeout=0)
+
+    assert await asyncio.create_task(ask()) is None
+
+
+async def test_asyncio_timeout_ends_a_wait(world: World) -> None:
+    client, other = world.client(), world.client()
+    await other.lock("a").acquire()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), client.lock("a"):
+            pytest.fail("the lock is busy")
+    await world.in_line(other, "a", 0)
+
+
+async def test_a_task_group_may_share_a_lock_object(world: World) -> None:
+    lock = world.client().lock("a", timeout=20)
+    inside = 0
+    rounds = 0
+
+    async def work() -> None:
+        nonlocal inside, rounds
+        async with lock:
+            inside += 1
+            assert inside == 1
+            await asyncio.sleep(0)
+            inside -= 1
+            rounds += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(work())
+    assert rounds == 20
+
+
+async def test_a_failing_task_group_gives_back_everything(world: World) -> None:
+    client = world.client()
+
+    async def hold_on(name: str) -> None:
+        async with client.lock(name):
+            await asyncio.Event().wait()
+
+    async def fail() -> None:
+        await eventually(lambda: "2 held" in repr(client))
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hold_on("a"))
+            group.create_task(hold_on("b"))
+            group.create_task(fail())
+    for name in ("a", "b"):
+        await world.free(client, name)
+
+
+async def test_cancel_on_lost_raises_the_loss_from_the_block(world: World) -> None:
+    client = world.client(lease=0.5)
+    with pytest.raises(dibs.LockLost) as caught:
+        async with client.lock("a", cancel_on_lost=True) as hold:
+            await client.break_("a", token=hold.token)
+            await asyncio.wait_for(asyncio.Event().wait(), 20)
+    assert caught.value.name == "a"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # nothing is left of the cancellation
+
+
+async def test_cancel_on_lost_also_calls_on_lost(world: World) -> None:
+    client = world.client(lease=0.5)
+    called: list[Any] = []
+    with pytest.raises(dibs.LockLost):
+        async with client.lock("a", cancel_on_lost=True, on_lost=called.append) as hold:
+            await client.break_("a", token=hold.token)
+            await asyncio.wait_for(asyncio.Event().wait(), 20)
+    await eventually(lambda: called)
+
+
+async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) -> None:
+    client = world.client(lease=0.5)
+
+    async def body() -> None:
+        async with client.lock("a", cancel_on_lost=True) as hold:
+            await client.break_("a", token=hold.token)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                task.cancel()  # somebody else wants it to end, too
+                raise
+
+    task = asyncio.create_task(body())
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert task.cancelled()
+    assert any("lost" in note for note in getattr(caught.value, "__notes__", []))
+
+
+async def test_a_foreign_cancellation_stays_one(world: World) -> None:
+    client = world.client()
+    entered = asyncio.Event()
+
+    async def body() -> None:
+        async with client.lock("a", cancel_on_lost=True):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    await entered.wait()
+    await cancelled(task)
+    assert task.cancelled()
+    await world.free(client, "a")
+
+
+async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(world: World) -> None:
+    client = world.client(lease=0.5)
+    with pytest.raises(dibs.LockLost):
+        async with client.lock("a", cancel_on_lost=True) as hold:
+            await client.break_("a", token=hold.token)
+            try:
+                await asyncio.wait_for(asyncio.Event().wait(), 20)
+            except asyncio.CancelledError:
+                pass
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_without_cancel_on_lost_nothing_is_cancelled(world: World) -> None:
+    client = world.client(lease=0.5)
+    with pytest.raises(dibs.LockLost):
+        async with client.lock("a") as hold:
+            await client.break_("a", token=hold.token)
+            assert await hold.lost.wait(10)
+            await turns(5)
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        return await work()
+
+    return asyncio.run(main())
+
+
+def test_a_second_loop_after_the_first_was_closed_works(world: World) -> None:
+    client = world.connect()
+    hold = run(lambda: client.lock("a").acquire())
+
+    async def second() -> None:
+        assert await client.lock("a").acquire(timeout=0) is None
+        waiting = asyncio.ensure_future(client.lock("a").acquire(timeout=10))
+        await world_in_line(client)
+        await hold.release()
+        await (await waiting).release()
+
+    async def world_in_line(client: Any) -> None:
+        async def waits() -> bool:
+            return bool((await client.inspect("a")).waiters)
+
+        await eventually(waits)
+
+    asyncio.run(second())
+    run(client.close)
+
+
+def test_a_hold_outlives_its_loop(world: World) -> None:
+    client = world.connect(lease=0.5)
+    hold = run(lambda: client.lock("a").acquire())
+
+    async def second() -> None:
+        end = asyncio.get_running_loop().time() + 1.0
+        await eventually(lambda: asyncio.get_running_loop().time() > end)
+        hold.check()
+        await hold.release()
+        await client.close()
+
+    asyncio.run(second())
+
+
+async def test_a_second_loop_while_the_first_is_open_is_refused(world: World) -> None:
+    client = world.client()
+    await client.lock("a").acquire()
+
+    def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="event loop"):
+            run(lambda: client.inspect("a"))
+
+    await asyncio.to_thread(elsewhere)
+
+
+async def test_a_client_may_be_made_outside_a_loop(world: World) -> None:
+    client = await asyncio.to_thread(world.client)
+    assert await client.lock("a").acquire()
+
+
+@pytest.mark.parametrize("option", [{"cancel_on_lost": True}])
+async def test_cancel_on_lost_is_for_asyncio_only(world: World, option: dict[str, Any]) -> None:
+    with dibs.connect(world.url) as client, pytest.raises(TypeError, match="asyncio"):
+        client.lock("a", **option)

@@ -1,0 +1,192 @@
+"""A client's life: no I/O before its first use, what `close` does, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from contract.harness import Actor, World, eventually
+
+import dibs
+
+
+async def close(world: World, client: Any) -> None:
+    await world(lambda: client.close())
+
+
+async def test_close_gives_back(world: World) -> None:
+    client, other, ana = world.client(), world.client(), world.actor("ana")
+    await ana(lambda: client.lock("a").acquire())
+    await ana(lambda: client.rwlock("b").read.acquire())
+    await close(world, client)
+    for name in ("a", "b"):
+        info = await world.inspect(other, name)
+        assert not info.holders
+
+
+async def test_close_wakes_others_who_wait(world: World) -> None:
+    client, other = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: other.lock("a").acquire())
+    await world.in_line(other, "a", 1)
+    await close(world, client)
+    assert await pending
+
+
+async def test_close_marks_every_hold_lost(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    called: list[Any] = []
+    hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
+    pending = ana.start(lambda: hold.lost.wait())
+    await close(world, client)
+    assert await pending
+    assert hold.lost.is_set()
+    assert hold.remaining == 0
+    with pytest.raises(dibs.LockLost):
+        hold.check()
+    await eventually(lambda: called)
+
+
+async def test_releasing_what_close_took_says_that_it_is_lost(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    await close(world, client)
+    with pytest.raises(dibs.LockLost):
+        await ana(hold.release)
+
+
+async def test_a_with_around_close_says_that_it_is_lost(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    with pytest.raises(dibs.LockLost):
+        async with ana.entering(client.lock("a")):
+            await close(world, client)
+
+
+async def test_releasing_twice_does_nothing_also_after_close(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    await ana(hold.release)
+    await close(world, client)
+    await ana(hold.release)
+
+
+@pytest.mark.parametrize("fair", [True, False])
+async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
+    client, other = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    held = await ana(lambda: other.lock("a").acquire())
+    pending = bob.start(lambda: client.lock("a", fair=fair).acquire())
+    await eventually(lambda: "0 held or asked for" not in repr(client))
+    if fair:
+        await world.in_line(other, "a", 1)
+    await close(world, client)
+    with pytest.raises(dibs.Closed) as caught:
+        await pending
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.store in repr(client)
+    assert not (await world.inspect(other, "a")).waiters
+    held.check()
+
+
+async def test_close_wakes_those_who_wait_for_another_of_their_owner(world: World) -> None:
+    client, other = world.client(owner="client"), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    held = await ana(lambda: other.rlock("a").acquire())
+    first = bob.start(lambda: client.rlock("a").acquire())
+    await world.in_line(other, "a", 1)
+    second = cy.start(lambda: client.rlock("a").acquire())
+    await close(world, client)
+    for pending in (first, second):
+        with pytest.raises(dibs.Closed):
+            await pending
+    await ana(held.release)
+    assert not (await world.inspect(other, "a")).holders
+    assert not (await world.inspect(other, "a")).waiters
+
+
+async def test_closing_twice_is_fine(world: World) -> None:
+    client, unused = world.client(), world.client()
+    await world.actor("ana")(lambda: client.lock("a").acquire())
+    for _ in range(2):
+        await close(world, client)
+        await close(world, unused)
+
+
+async def test_a_closed_client_refuses(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    lock = client.lock("a")
+    await ana(lambda: lock.acquire())
+    await close(world, client)
+    for action in (
+        lambda: lock.acquire(),
+        lambda: lock.acquire(timeout=0),
+        lambda: client.lock("b").acquire(),
+        lambda: lock.locked(),
+        lambda: lock.revoke(),
+        lambda: client.inspect("a"),
+        lambda: client.break_("a", token=1),
+        lambda: world.multi(lock, client.lock("b")).acquire(),
+    ):
+        with pytest.raises(dibs.Closed):
+            await ana(action)
+    with pytest.raises(dibs.Closed):
+        await ana.enter(lock)
+    with pytest.raises(dibs.Closed):
+        await world.locks(client)
+    assert not await ana(lock.owned)
+    assert "closed" in repr(client)
+
+
+async def test_a_client_is_a_context_manager(world: World) -> None:
+    client, other, ana = world.connect(), world.client(), world.actor("ana")
+    async with ana.entering(client) as entered:
+        assert entered is client
+        hold = await ana(lambda: client.lock("a").acquire())
+    assert hold.lost.is_set()
+    await world.free(other, "a")
+
+
+async def test_closing_one_client_spares_the_others(world: World) -> None:
+    client, other = world.client(lease=0.5), world.client(lease=0.5)
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a").acquire())
+    hold = await bob(lambda: other.lock("b").acquire())
+    await close(world, client)
+    hold.check()
+    assert len((await world.inspect(other, "b")).holders) == 1
+
+
+async def test_making_locks_asks_nothing(world: World) -> None:
+    client = world.client()
+    for make in (client.lock, client.rlock, client.rwlock):
+        assert make("a").name == "a"
+    assert client.semaphore("a", 3).name == client.striped("a", 3).name == "a"
+    assert not await world.locks(client)
+
+
+async def test_fifty_on_one_lock_each_once(world: World) -> None:
+    lock = world.client().lock("a", timeout=30)
+    inside: list[Actor] = []
+    tokens: list[int] = []
+
+    async def work(actor: Actor) -> None:
+        async with actor.entering(lock) as hold:
+            inside.append(actor)
+            assert inside == [actor]
+            tokens.append(hold.token)
+            await asyncio.sleep(0)
+            inside.remove(actor)
+
+    await asyncio.gather(*(work(world.actor(f"worker {n}")) for n in range(50)))
+    assert len(tokens) == 50
+    assert tokens == sorted(set(tokens))
+
+
+async def test_first_use_by_many_at_once(world: World) -> None:
+    client = world.client()
+    actors = [world.actor(f"worker {n}") for n in range(10)]
+    holds = await asyncio.gather(*(actor(lambda a=actor: client.lock(a.name).acquire()) for actor in actors))
+    assert len({hold.token for hold in holds}) == 10
+    assert len(await world.locks(client)) == 10

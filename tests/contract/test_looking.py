@@ -1,0 +1,166 @@
+"""Looking: what `inspect` and `locks` show, and that namespaces do not see each other."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from contract.harness import World, eventually
+
+import dibs
+
+
+async def test_a_free_name_has_no_holders(world: World) -> None:
+    info = await world.inspect(world.client(), "a")
+    assert isinstance(info, dibs.LockInfo)
+    assert (info.name, info.holders, info.waiters) == ("a", (), ())
+
+
+async def test_a_holder_is_shown(world: World) -> None:
+    client, ana = world.client(lease=10), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    info = await world.inspect(client, "a")
+    assert (info.name, info.kind, info.capacity, info.waiters) == ("a", "mutex", 1, ())
+    (holder,) = info.holders
+    assert isinstance(holder, dibs.Participant)
+    assert holder.owner == hold.owner
+    assert (holder.host, holder.pid, holder.thread) == (platform.node(), os.getpid(), "ana")
+    assert (holder.token, holder.weight, dict(holder.info)) == (hold.token, 1, {})
+    assert 0 < holder.remaining <= 10
+    assert holder.since.utcoffset() == timedelta(0)
+    assert abs(holder.since - datetime.now(UTC)) < timedelta(seconds=10)
+
+
+async def test_waiters_are_shown_in_order(world: World) -> None:
+    client, other = world.client(owner="here"), world.client(owner="there")
+    hold = await world.actor("ana")(lambda: client.lock("a").acquire())
+    for n, (name, who) in enumerate([("bob", other), ("cy", client), ("dan", other)]):
+        world.actor(name).start(lambda who=who: who.lock("a").acquire())
+        await world.in_line(client, "a", n + 1)
+    info = await world.inspect(client, "a")
+    assert [(w.thread, w.owner) for w in info.waiters] == [("bob", "there"), ("cy", "here"), ("dan", "there")]
+    tokens = [hold.token, *(waiter.token for waiter in info.waiters)]
+    assert tokens == sorted(set(tokens))
+
+
+async def test_since_is_when_it_came_to_hold(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: client.lock("a").acquire())
+    await world.in_line(client, "a", 1)
+    asked = (await world.inspect(client, "a")).waiters[0].since
+    await eventually(lambda: datetime.now(UTC) - asked > timedelta(seconds=0.3))
+    await ana(hold.release)
+    theirs = await pending
+    await eventually(lambda: theirs.remaining > 20)  # since its confirming renewal the store knows that it holds
+    assert (await world.inspect(client, "a")).holders[0].since > asked + timedelta(seconds=0.2)
+
+
+async def test_info_of_client_and_lock_are_merged(world: World) -> None:
+    client, ana = world.client(info={"app": "shop", "job": 1}), world.actor("ana")
+    await ana(lambda: client.lock("a", info={"job": 2, "note": "é\u202e"}).acquire())
+    await ana(lambda: client.lock("b").acquire())
+    assert dict((await world.inspect(client, "a")).holders[0].info) == {"app": "shop", "job": 2, "note": "é\u202e"}
+    assert dict((await world.inspect(client, "b")).holders[0].info) == {"app": "shop", "job": 1}
+
+
+async def test_what_expired_is_not_shown(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    await ana(lambda: client.lock("a", lease=0.5, renew=False).acquire())
+    await world.free(client, "a")
+
+
+async def test_looking_changes_nothing(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    first = await world.inspect(client, "a")
+    second = await world.inspect(client, "a")
+    assert [holder.token for holder in first.holders] == [holder.token for holder in second.holders]
+    assert second.holders[0].remaining <= first.holders[0].remaining
+    hold.check()
+
+
+async def test_locks_lists_what_is_busy(world: World) -> None:
+    client, other = world.client(), world.client()
+    ana = world.actor("ana")
+    assert await world.locks(client) == []
+    hold = await ana(lambda: client.lock("a").acquire())
+    await ana(lambda: other.semaphore("b", 3).acquire())
+    listed = await world.locks(client)
+    assert sorted((info.name, info.kind, len(info.holders)) for info in listed) == [
+        ("a", "mutex", 1),
+        ("b", "semaphore", 1),
+    ]
+    await ana(hold.release)
+    assert [info.name for info in await world.locks(client)] == ["b"]
+
+
+async def test_locks_with_a_prefix(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    for name in ("invoice:1", "invoice:2", "order:1", "x-invoice:1"):
+        await ana(lambda name=name: client.lock(name).acquire())
+    assert sorted(info.name for info in await world.locks(client, "invoice:")) == ["invoice:1", "invoice:2"]
+    assert [info.name for info in await world.locks(client, "order:1")] == ["order:1"]
+    assert await world.locks(client, "INVOICE") == []
+    assert await world.locks(client, "nothing") == []
+
+
+@pytest.mark.parametrize("sign", ["*", "?", "%", "_", "[a]", "\\", "'", '"', "é", "^", ".*", "{a}", "\\%", "#", ":"])
+async def test_a_prefix_means_itself(world: World, sign: str) -> None:
+    client, ana = world.client(), world.actor("ana")
+    for name in ("a", "ab", "b"):
+        await ana(lambda name=name: client.lock(name).acquire())
+    assert await world.locks(client, sign) == []
+    await ana(lambda: client.lock(f"{sign}-1").acquire())
+    assert [info.name for info in await world.locks(client, sign)] == [f"{sign}-1"]
+
+
+async def test_many_locks_are_all_listed(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    names = [f"n{number:04}" for number in range(150)]
+    for name in names:
+        await ana(lambda name=name: client.lock(name).acquire())
+    assert sorted(info.name for info in await world.locks(client)) == names
+
+
+async def test_namespaces_do_not_see_each_other(world: World) -> None:
+    one, other, default = world.client(namespace="one"), world.client(namespace="other"), world.client()
+    ana = world.actor("ana")
+    assert await ana(lambda: one.lock("a").acquire(timeout=0))
+    assert await ana(lambda: other.lock("a").acquire(timeout=0))
+    assert await ana(lambda: default.lock("a").acquire(timeout=0))
+    for client in (one, other, default):
+        assert [(info.name, len(info.holders)) for info in await world.locks(client)] == [("a", 1)]
+
+
+async def test_equal_namespaces_are_one(world: World) -> None:
+    one, other = world.client(namespace="one"), world.client(namespace="one")
+    ana = world.actor("ana")
+    await ana(lambda: one.lock("a").acquire())
+    assert await ana(lambda: other.lock("a").acquire(timeout=0)) is None
+
+
+async def test_a_namespace_and_a_name_never_run_into_each_other(world: World) -> None:
+    ana = world.actor("ana")
+    pairs = [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a%", "3Ab:c"), ("a:", "b:c"), ("", "x:y")]
+    for namespace, name in pairs:
+        client = world.client(namespace=namespace)
+        assert await ana(lambda client=client, name=name: client.lock(name).acquire(timeout=0)), (namespace, name)
+
+
+async def test_the_empty_namespace_leaves_the_name_as_written(world: World) -> None:
+    bare, ana = world.client(namespace=""), world.actor("ana")
+    await ana(lambda: bare.lock("a").acquire())
+    assert [info.name for info in await world.locks(bare)] == ["a"]
+    assert (await world.inspect(bare, "a")).holders
+    assert not (await world.inspect(world.client(), "a")).holders
+
+
+async def test_the_clients_repr_says_where_and_how_much(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    assert "0 held" in repr(client)
+    await ana(lambda: client.lock("a").acquire())
+    assert "1 held" in repr(client)

@@ -1,0 +1,249 @@
+"""Giving back: which hold `release` and the end of a `with` mean, from where, and what a lost one says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from contract.harness import World, eventually
+
+import dibs
+
+Mutex = Callable[..., Any]
+
+
+async def lose(world: World, client: Any, hold: Any) -> None:
+    """Take the claim away, and wait until its holder knows."""
+    await world(lambda: client.break_(hold.name, token=hold.token))
+    await eventually(hold.lost.is_set)
+
+
+async def test_release_frees(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await ana(hold.release)
+    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+
+
+async def test_releasing_a_hold_twice_does_nothing(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await ana(hold.release)
+    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+    await ana(hold.release)
+    assert await cy(lambda: mutex(client, "a").acquire(timeout=0)) is None
+
+
+async def test_another_actor_may_release_a_hold(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await bob(hold.release)
+    assert not await ana(mutex(client, "a").owned)
+    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+
+
+async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World, mutex: Mutex) -> None:
+    ana, client = world.actor("ana"), world.client()
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await ana(hold.release)
+    assert not hold.lost.is_set()
+    assert hold.remaining == 0
+    with pytest.raises(dibs.LockLost):
+        hold.check()
+
+
+async def test_releasing_a_lost_hold_says_so(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(lease=0.6), world.actor("ana")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await lose(world, client, hold)
+    with pytest.raises(dibs.LockLost) as caught:
+        await ana(hold.release)
+    assert caught.value.name == "a"
+    assert caught.value.store in repr(client)
+
+
+async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, mutex: Mutex) -> None:
+    client, other = world.client(lease=0.6), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await lose(world, other, hold)
+    assert await bob(lambda: mutex(other, "a").acquire(timeout=0))
+    with pytest.raises(dibs.LockLost):
+        await ana(hold.release)
+    assert await cy(lambda: mutex(other, "a").acquire(timeout=0)) is None
+
+
+async def test_lock_release_gives_back_what_this_actor_took(world: World, mutex: Mutex) -> None:
+    lock = mutex(world.client(), "a")
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: lock.acquire())
+    await ana(lambda: lock.release())
+    assert await bob(lambda: lock.acquire(timeout=0))
+
+
+async def test_lock_release_without_a_hold_is_an_error(world: World, mutex: Mutex) -> None:
+    lock, ana = mutex(world.client(), "a"), world.actor("ana")
+    with pytest.raises(dibs.NotHeld) as caught:
+        await ana(lambda: lock.release())
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.name == "a"
+
+
+async def test_lock_release_twice_is_an_error(world: World, mutex: Mutex) -> None:
+    lock, ana = mutex(world.client(), "a"), world.actor("ana")
+    await ana(lambda: lock.acquire())
+    await ana(lambda: lock.release())
+    with pytest.raises(dibs.NotHeld):
+        await ana(lambda: lock.release())
+
+
+async def test_lock_release_of_another_actor_is_an_error_and_frees_nothing(world: World, mutex: Mutex) -> None:
+    lock = mutex(world.client(), "a")
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: lock.acquire())
+    with pytest.raises(dibs.NotHeld):
+        await bob(lambda: lock.release())
+    hold.check()
+    assert await bob(lambda: lock.acquire(timeout=0)) is None
+
+
+async def test_lock_release_knows_only_what_was_taken_through_it(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    with pytest.raises(dibs.NotHeld):
+        await ana(lambda: mutex(client, "a").release())
+    hold.check()
+
+
+async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(world: World, mutex: Mutex) -> None:
+    # The trap: one lock object, ana's hold is lost, bob takes through the same object, ana's `finally` releases.
+    lock, other = mutex(world.client(lease=0.6), "a"), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hold = await ana(lambda: lock.acquire())
+    await lose(world, other, hold)
+    theirs = await bob(lambda: lock.acquire(timeout=5))
+    with pytest.raises(dibs.LockLost):
+        await ana(lambda: lock.release())
+    theirs.check()
+    assert await cy(lambda: mutex(other, "a").acquire(timeout=0)) is None
+
+
+async def test_lock_release_means_the_latest(world: World) -> None:
+    semaphore, ana = world.client().semaphore("a", 3), world.actor("ana")
+    first = await ana(lambda: semaphore.acquire())
+    second = await ana(lambda: semaphore.acquire())
+    await ana(lambda: semaphore.release())
+    first.check()
+    assert second.remaining == 0
+
+
+async def test_with_takes_and_gives_back(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    async with ana.entering(mutex(client, "a")) as hold:
+        hold.check()
+        assert await bob(lambda: mutex(client, "a").acquire(timeout=0)) is None
+    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+
+
+async def test_with_on_a_hold_gives_it_back(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    async with ana.entering(hold) as entered:
+        assert entered is hold
+    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+
+
+async def test_a_hold_released_inside_its_with_is_fine(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(), world.actor("ana")
+    async with ana.entering(mutex(client, "a")) as hold:
+        await ana(hold.release)
+    await world.free(client, "a")
+
+
+async def test_a_with_may_end_on_another_actor(world: World, mutex: Mutex) -> None:
+    lock = mutex(world.client(), "a")
+    ana, bob = world.actors("ana", "bob")
+    await ana.enter(lock)
+    await bob.leave(lock)
+    assert await bob(lambda: lock.acquire(timeout=0))
+
+
+async def test_withs_on_one_object_pair_by_actor(world: World) -> None:
+    semaphore = world.client().semaphore("a", 2)
+    ana, bob = world.actors("ana", "bob")
+    hers = await ana.enter(semaphore)
+    his = await bob.enter(semaphore)
+    await ana.leave(semaphore)
+    assert hers.remaining == 0
+    his.check()
+    await bob.leave(semaphore)
+    assert his.remaining == 0
+
+
+async def test_a_with_that_ends_elsewhere_with_several_open_is_an_error(world: World) -> None:
+    semaphore = world.client().semaphore("a", 2)
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hers, his = await ana.enter(semaphore), await bob.enter(semaphore)
+    with pytest.raises(RuntimeError, match="object of its own"):
+        await cy.leave(semaphore)
+    hers.check()
+    his.check()
+    await ana.leave(semaphore)
+    await bob.leave(semaphore)
+
+
+async def test_leaving_a_with_that_nobody_entered_is_an_error(world: World, mutex: Mutex) -> None:
+    with pytest.raises(dibs.NotHeld):
+        await world.actor("ana").leave(mutex(world.client(), "a"))
+
+
+async def test_nested_withs_end_inside_out(world: World) -> None:
+    semaphore, ana = world.client().semaphore("a", 2), world.actor("ana")
+    async with ana.entering(semaphore) as outer:
+        async with ana.entering(semaphore) as inner:
+            outer.check()
+        assert inner.remaining == 0
+        outer.check()
+
+
+async def test_the_bodys_exception_stays(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(), world.actor("ana")
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with ana.entering(mutex(client, "a")):
+            _ = 1 // 0
+    assert not getattr(caught.value, "__notes__", [])
+    await world.free(client, "a")
+
+
+async def test_a_failing_release_is_a_note_on_the_bodys_exception(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(lease=0.6), world.actor("ana")
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with ana.entering(mutex(client, "a")) as hold:
+            await lose(world, client, hold)
+            _ = 1 // 0
+    assert any("lost" in note and '"a" on ' in note for note in caught.value.__notes__)
+
+
+async def test_with_on_a_busy_lock_does_not_run_its_body(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    ran = False
+    async with ana.entering(mutex(client, "a")):
+        with pytest.raises(dibs.AcquireTimeout):
+            async with bob.entering(mutex(client, "a", timeout=0)):
+                ran = True
+    assert not ran
+
+
+async def test_a_hold_outlives_its_variable(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    assert await ana(lambda: mutex(client, "a").acquire()) is not None
+    assert await bob(lambda: mutex(client, "a").acquire(timeout=0)) is None
+    assert len((await world.inspect(client, "a")).holders) == 1

@@ -1,0 +1,179 @@
+"""The re-entrant lock: who is the owner, what re-enters, and that a count of unreleased holds decides the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from contract.harness import World
+
+import dibs
+
+
+async def test_the_owner_re_enters(world: World) -> None:
+    lock, ana = world.client().rlock("a"), world.actor("ana")
+    async with ana.entering(lock) as outer, ana.entering(lock) as inner:
+        assert inner is not outer
+        assert inner.token == outer.token
+
+
+async def test_re_entry_does_not_join_again(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    for _ in range(3):
+        assert await ana(lambda: client.rlock("a").acquire(timeout=0))
+    info = await world.inspect(client, "a")
+    assert len(info.holders) == 1
+
+
+async def test_re_entry_passes_those_who_wait(world: World) -> None:
+    client, other = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.rlock("a").acquire())
+    bob.start(lambda: other.rlock("a").acquire())
+    await world.in_line(client, "a", 1)
+    assert await ana(lambda: client.rlock("a").acquire(timeout=0))
+
+
+async def test_a_plain_lock_does_not_re_enter(world: World) -> None:
+    lock, ana = world.client().lock("a"), world.actor("ana")
+    await ana(lambda: lock.acquire())
+    assert await ana(lambda: lock.acquire(timeout=0)) is None
+
+
+async def test_a_plain_lock_does_not_enter_a_re_entrant_hold(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    await ana(lambda: client.rlock("a").acquire())
+    assert await ana(lambda: client.lock("a").acquire(timeout=0)) is None
+
+
+async def test_two_objects_of_a_client_re_enter(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    first = await ana(lambda: client.rlock("a").acquire())
+    second = await ana(lambda: client.rlock("a").acquire(timeout=0))
+    assert second.token == first.token
+
+
+async def test_the_lock_is_free_when_every_hold_is_released(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    holds = [await ana(lambda: client.rlock("a").acquire()) for _ in range(3)]
+    for hold in (holds[1], holds[0]):
+        await ana(hold.release)
+        assert await bob(lambda: client.rlock("a").acquire(timeout=0)) is None
+    holds[2].check()
+    await ana(holds[2].release)
+    assert await bob(lambda: client.rlock("a").acquire(timeout=0))
+
+
+async def test_releasing_one_hold_twice_counts_once(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    first = await ana(lambda: client.rlock("a").acquire())
+    second = await ana(lambda: client.rlock("a").acquire())
+    await ana(first.release)
+    await ana(first.release)
+    second.check()
+    assert await bob(lambda: client.rlock("a").acquire(timeout=0)) is None
+
+
+async def test_another_client_does_not_re_enter(world: World) -> None:
+    ana = world.actor("ana")
+    one, other = world.client().rlock("a"), world.client().rlock("a")
+    await ana(lambda: one.acquire())
+    assert await ana(lambda: other.acquire(timeout=0)) is None
+
+
+@pytest.mark.parametrize("where", ["lock", "client"])
+@pytest.mark.parametrize("owner", ["client", "job 7"])
+async def test_an_owner_by_name_is_all_actors_of_a_client(world: World, owner: str, where: str) -> None:
+    client = world.client(owner=owner) if where == "client" else world.client()
+    options = {} if where == "client" else {"owner": owner}
+    ana, bob = world.actors("ana", "bob")
+    first = await ana(lambda: client.rlock("a", **options).acquire())
+    second = await bob(lambda: client.rlock("a", **options).acquire(timeout=0))
+    assert second.token == first.token
+    assert await bob(client.rlock("a", **options).owned)
+
+
+async def test_two_owners_by_name_exclude_each_other(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    await ana(lambda: client.rlock("a", owner="job 7").acquire())
+    assert await ana(lambda: client.rlock("a", owner="job 8").acquire(timeout=0)) is None
+    assert await ana(lambda: client.rlock("a").acquire(timeout=0)) is None
+
+
+@pytest.mark.parametrize("owner", ["client", "job 7"])
+async def test_equal_owners_of_two_clients_exclude_each_other(world: World, owner: str) -> None:
+    ana = world.actor("ana")
+    one, other = world.client().rlock("a", owner=owner), world.client().rlock("a", owner=owner)
+    await ana(lambda: one.acquire())
+    assert await ana(lambda: other.acquire(timeout=0)) is None
+
+
+async def test_the_owner_is_shown_as_a_label(world: World) -> None:
+    client, ana = world.client(owner="team x"), world.actor("ana")
+    hold = await ana(lambda: client.rlock("a").acquire())
+    assert hold.owner == "team x"
+    assert (await world.inspect(client, "a")).holders[0].owner == "team x"
+    named = await ana(lambda: client.rlock("b", owner="job 7").acquire())
+    assert named.owner == "job 7"
+
+
+async def test_a_second_asker_of_one_owner_waits_for_the_firsts_answer(world: World) -> None:
+    client, other = world.client(owner="job 7"), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    held = await cy(lambda: other.rlock("a").acquire())
+    first = ana.start(lambda: client.rlock("a").acquire())
+    await world.in_line(client, "a", 1)
+    second = bob.start(lambda: client.rlock("a").acquire())
+    assert await cy(lambda: client.rlock("a").acquire(timeout=0.1)) is None  # a third of that owner gives up alone
+    assert len((await world.inspect(client, "a")).waiters) == 1
+    assert not second.done()
+    await cy(held.release)
+    assert (await first).token == (await second).token
+
+
+async def test_a_second_asker_asks_itself_when_the_first_gives_up(world: World) -> None:
+    client, other = world.client(owner="job 7"), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    held = await cy(lambda: other.rlock("a").acquire())
+    first = ana.start(lambda: client.rlock("a").acquire(timeout=0.3))
+    await world.in_line(client, "a", 1)
+    second = bob.start(lambda: client.rlock("a").acquire(timeout=10))
+    assert await first is None
+    await world.in_line(client, "a", 1)
+    await cy(held.release)
+    assert await second
+
+
+async def test_a_lost_grant_is_lost_for_every_hold_of_it(world: World) -> None:
+    client, ana = world.client(lease=0.5), world.actor("ana")
+    holds = [await ana(lambda: client.rlock("a").acquire()) for _ in range(2)]
+    await world(lambda: client.break_("a", token=holds[0].token))
+    assert await ana(lambda: holds[1].lost.wait(10))
+    for hold in holds:
+        with pytest.raises(dibs.LockLost):
+            await ana(hold.release)
+
+
+async def test_after_a_loss_the_owner_asks_anew(world: World) -> None:
+    client, ana = world.client(lease=0.5), world.actor("ana")
+    hold = await ana(lambda: client.rlock("a").acquire())
+    await world(lambda: client.break_("a", token=hold.token))
+    assert await ana(lambda: hold.lost.wait(10))
+    again = await ana(lambda: client.rlock("a").acquire(timeout=0))
+    assert again.token > hold.token
+    with pytest.raises(dibs.LockLost):
+        await ana(hold.release)
+    again.check()
+
+
+async def test_lock_release_on_a_shared_object_means_ones_own(world: World) -> None:
+    lock = world.client().rlock("a", owner="client")
+    ana, bob = world.actors("ana", "bob")
+    hers: Any = await ana(lambda: lock.acquire())
+    await bob(lambda: lock.acquire())
+    await bob(lambda: lock.release())
+    hers.check()
+    with pytest.raises(dibs.NotHeld):
+        await bob(lambda: lock.release())

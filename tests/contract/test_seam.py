@@ -1,0 +1,279 @@
+"""The invariants of seam 2 (core/line.py), verb by verb: joining, renewing, expiring, being too late."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import pytest
+from contract.seats import Seat, until
+
+import dibs
+from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS
+
+
+def test_the_first_holds_and_the_second_waits(ana: Seat, bob: Seat) -> None:
+    _, first = ana.joined()
+    _, second = bob.joined()
+    assert (first.holds, second.holds) == (True, False)
+    assert second.ticket > first.ticket
+    assert ana.holders() == [first.ticket]
+    assert ana.waiters() == [second.ticket]
+
+
+def test_a_holder_gets_its_lease_and_a_waiter_its_waiting_lease(ana: Seat, bob: Seat) -> None:
+    _, first = ana.joined(lease=20)
+    _, second = bob.joined(lease=20, waiting=3)
+    assert 15 < first.left <= 20
+    assert 0 < second.left <= 3
+
+
+def test_a_waiter_learns_when_to_look(ana: Seat, bob: Seat) -> None:
+    ana.joined(lease=2)
+    _, second = bob.joined()
+    assert second.next <= 2
+
+
+def test_join_is_idempotent(ana: Seat, bob: Seat) -> None:
+    claim, first = ana.joined()
+    other, waits = bob.joined()
+    for seat, mine, standing in ((ana, claim, first), (bob, other, waits)):
+        again = seat.join(mine)
+        assert again is not None
+        assert (again.ticket, again.holds) == (standing.ticket, standing.holds)
+    assert (ana.holders(), ana.waiters()) == ([first.ticket], [waits.ticket])
+
+
+def test_a_repeated_join_extends_nothing(ana: Seat) -> None:
+    claim, first = ana.joined(lease=10)
+    said = first.left
+    for _ in range(3):
+        again = ana.join(claim)
+        assert again is not None
+        assert again.left <= said
+        said = again.left
+    assert said < first.left
+
+
+def test_a_repeated_join_reports_a_grant(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    claim, _ = bob.joined(lease=10, waiting=3)
+    ana.leave(mine)
+    again = bob.join(claim)
+    assert again is not None
+    assert again.holds
+    assert again.left <= 3  # that it holds now does not make its waiting lease longer
+
+
+def test_tickets_rise_along_the_line_and_after_it_was_empty(ana: Seat, bob: Seat) -> None:
+    tickets = []
+    for _ in range(3):
+        mine, first = ana.joined()
+        theirs, second = bob.joined()
+        tickets += [first.ticket, second.ticket]
+        ana.leave(mine)
+        bob.leave(theirs)
+        assert ana.names() == []
+    assert tickets == sorted(set(tickets))
+
+
+def test_tickets_rise_after_an_eviction(ana: Seat) -> None:
+    _, first = ana.joined()
+    assert ana.evict(first.ticket)
+    _, second = ana.joined()
+    assert second.ticket > first.ticket
+
+
+def test_renew_extends(ana: Seat) -> None:
+    claim, first = ana.joined(lease=5)
+    until(lambda: (ana.join(claim) or first).left < 4.9)
+    again = ana.look(claim)
+    assert again is not None
+    assert 4.9 < again.left <= 5
+
+
+def test_renew_never_shortens(ana: Seat) -> None:
+    claim, _ = ana.joined(lease=20)
+    late = copy(claim)
+    late.lease = late.waiting = 1.0
+    standing = ana.look(late)
+    assert standing is not None
+    assert standing.left > 15
+
+
+def test_renew_is_a_batch_over_names_in_the_order_asked(ana: Seat, bob: Seat) -> None:
+    held, _ = ana.joined(name="a")
+    bob.joined(name="b")
+    waits, _ = ana.joined(name="b")
+    unknown = ana.claim(name="c")
+    other, _ = ana.joined(name="d")
+    first, second, third, fourth = ana.renew(held, waits, unknown, other)
+    assert first is not None
+    assert second is not None
+    assert fourth is not None
+    assert third is None
+    assert (first.holds, second.holds, fourth.holds) == (True, False, True)
+
+
+def test_renew_never_revives(ana: Seat) -> None:
+    claim, _ = ana.joined(lease=0.2)
+    until(lambda: not ana.holders())
+    assert ana.look(claim) is None
+    assert ana.look(claim) is None
+    assert ana.names() == []
+
+
+def test_renew_of_an_expired_holder_leaves_its_successor_alone(ana: Seat, bob: Seat) -> None:
+    claim, _ = ana.joined(lease=0.2)
+    until(lambda: not ana.holders())
+    _, second = bob.joined()
+    assert second.holds
+    assert ana.look(claim) is None
+    assert ana.holders() == [second.ticket]
+
+
+def test_renew_of_an_expired_waiter_is_refused_also_behind_others(ana: Seat, bob: Seat) -> None:
+    ana.joined()
+    bob.joined()
+    third, _ = ana.joined(waiting=0.2)
+    until(lambda: len(ana.waiters()) == 1)
+    assert ana.look(third) is None
+
+
+def test_an_expired_holder_frees_its_successor_by_the_successors_renewal(ana: Seat, bob: Seat) -> None:
+    ana.joined(lease=0.3)
+    claim, second = bob.joined(lease=10)
+    standing = until(lambda: (seen := bob.look(claim)) is not None and seen.holds and seen)
+    assert standing.ticket == second.ticket
+    assert standing.left > 5
+
+
+def test_expiry_is_a_write_that_signals(ana: Seat, bob: Seat) -> None:
+    _, first = ana.joined(lease=0.3)
+    waits, _ = bob.joined(lease=10)
+    until(lambda: ana.holders() != [first.ticket])
+    far, _ = ana.joined()  # any verb evicts where it looks, and tells whom that concerns
+    assert bob.told(waits) is YOURS
+    assert ana.told(far) is None
+
+
+def test_looking_on_removes_nothing_that_lives(ana: Seat, bob: Seat) -> None:
+    claim, first = ana.joined()
+    for _ in range(3):
+        assert bob.holders() == [first.ticket]
+    assert ana.look(claim) is not None
+
+
+def test_a_join_after_its_time_is_void(ana: Seat) -> None:
+    late = ana.claim(by=-0.01)
+    assert ana.join(late) is None
+    assert ana.names() == []
+
+
+def test_a_repeated_join_after_its_time_is_void_and_makes_no_ghost(ana: Seat) -> None:
+    claim, _ = ana.joined(by=0.1, lease=10)
+    ana.leave(claim)
+    until(lambda: ana.now() > claim.by)
+    assert ana.join(claim) is None
+    assert ana.names() == []
+
+
+def test_a_join_that_comes_after_its_leave_is_void(ana: Seat) -> None:
+    claim = ana.claim()
+    ana.leave(claim, answered=False)
+    assert ana.join(claim) is None
+    assert ana.names() == []
+
+
+def test_a_join_that_comes_after_its_leave_on_another_connection_is_void(ana: Seat) -> None:
+    claim = ana.claim()
+    ana.line, ana.other_line = ana.other_line, ana.line
+    ana.leave(claim, answered=False)
+    ana.line, ana.other_line = ana.other_line, ana.line
+    assert ana.join(claim, NOWHERE) is None
+    assert ana.names() == []
+
+
+def test_a_tombstone_is_for_one_id_only(ana: Seat) -> None:
+    ana.leave(ana.claim(), answered=False)
+    _, standing = ana.joined()
+    assert standing.holds
+
+
+def test_leave_is_idempotent(ana: Seat, bob: Seat) -> None:
+    claim, _ = ana.joined()
+    ana.leave(claim)
+    _, second = bob.joined()
+    ana.leave(claim)
+    assert bob.holders() == [second.ticket]
+
+
+def test_a_leave_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:
+    claim, first = ana.joined()
+    forged = copy(claim)
+    forged.id = bytes(byte ^ 1 for byte in claim.id)
+    bob.leave(forged)
+    forged.id = claim.id[:-1]
+    bob.leave(forged)
+    assert bob.holders() == [first.ticket]
+
+
+def test_a_renewal_with_another_id_is_refused(ana: Seat, bob: Seat) -> None:
+    claim, _ = ana.joined()
+    forged = copy(claim)
+    forged.id = bytes(16)
+    assert bob.look(forged) is None
+
+
+def test_an_amendment_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:
+    claim, _ = ana.joined(capacity=3, weight=3, kind="semaphore")
+    forged = copy(claim)
+    forged.id = bytes(16)
+    bob.amend(forged, 1)
+    _, second = bob.joined(capacity=3, kind="semaphore")
+    assert not second.holds
+
+
+@pytest.mark.parametrize(("kind", "capacity"), [("semaphore", 1), ("mutex", 2), ("rw", 1)])
+def test_another_kind_or_size_is_a_mismatch_and_changes_nothing(ana: Seat, bob: Seat, kind: str, capacity: int) -> None:
+    mine, first = ana.joined()
+    for place in (LINE, OUTSIDE, NOWHERE):
+        with pytest.raises(dibs.Mismatch):
+            bob.join(bob.claim(kind=kind, capacity=capacity), place)
+    assert (ana.holders(), ana.waiters()) == ([first.ticket], [])
+    ana.leave(mine)
+    assert bob.join(bob.claim(kind=kind, capacity=capacity)) is not None
+
+
+def test_nothing_stays_behind(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    waits, _ = bob.joined()
+    third, _ = bob.joined()
+    bob.join(bob.claim(), NOWHERE)
+    outside = bob.claim()
+    bob.join(outside, OUTSIDE)
+    assert ana.names() == ["a"]
+    for seat, claim in ((bob, outside), (bob, waits), (bob, third), (ana, mine)):
+        seat.leave(claim)
+    assert ana.names() == []
+    assert ana.holders() == ana.waiters() == []
+
+
+def test_a_message_is_not_for_a_waiter_whose_claim_expired(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    dead, _ = bob.joined(waiting=0.2)
+    alive, standing = bob.joined(lease=10)
+    until(lambda: bob.waiters() == [standing.ticket])
+    ana.leave(mine)
+    assert bob.told(alive) is YOURS
+    assert bob.told(dead) is None
+    assert bob.look(dead) is None
+    assert bob.holders() == [standing.ticket]
+
+
+def test_a_message_that_nobody_expects_is_dropped(ana: Seat) -> None:
+    claim, _ = ana.joined()
+    ana.me.inbox.deliver(bytes(16), YOURS.value)
+    ana.me.inbox.deliver(claim.id[:8], YOURS.value)
+    assert ana.told(claim) is None
+    ana.me.inbox.deliver(claim.id, LOOK.value)
+    assert ana.told(claim) is LOOK

@@ -1,0 +1,231 @@
+"""The invariants of seam 2, continued: who is woken, lighter claims, outsiders, and what onlookers may do by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from contract.seats import Seat, until
+
+from dibs.core.line import LOOK, NOWHERE, OUTSIDE, YOURS
+from dibs.runtime.threads import step
+
+
+def test_leave_wakes_exactly_the_next(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    waiting = [seat.joined()[0] for seat in (bob, ana, bob)]
+    ana.leave(mine)
+    assert [bob.told(waiting[0]), ana.told(waiting[1]), bob.told(waiting[2])] == [YOURS, None, None]
+
+
+def test_leave_wakes_all_whom_it_frees(ana: Seat, bob: Seat) -> None:
+    options: dict[str, Any] = {"kind": "semaphore", "capacity": 4}
+    mine, _ = ana.joined(weight=3, **options)
+    keeps, _ = ana.joined(weight=1, **options)
+    waiting = [bob.joined(weight=weight, **options)[0] for weight in (2, 1, 2)]
+    ana.leave(mine)
+    assert [bob.told(claim) for claim in waiting] == [YOURS, YOURS, None]
+    assert ana.told(keeps) is None
+
+
+def test_who_holds_already_is_not_told_again(ana: Seat, bob: Seat) -> None:
+    options: dict[str, Any] = {"kind": "semaphore", "capacity": 2}
+    mine, _ = ana.joined(**options)
+    theirs, _ = bob.joined(**options)
+    ana.leave(mine)
+    assert bob.told(theirs) is None
+
+
+def test_a_waiter_that_leaves_frees_those_behind_it(ana: Seat, bob: Seat) -> None:
+    options: dict[str, Any] = {"kind": "semaphore", "capacity": 3}
+    ana.joined(weight=2, **options)
+    big, _ = bob.joined(weight=3, **options)
+    small, _ = bob.joined(weight=1, **options)
+    bob.leave(big)
+    assert bob.told(small) is YOURS
+    standing = bob.look(small)
+    assert standing is not None
+    assert standing.holds
+
+
+def test_a_waiter_that_leaves_from_the_middle_wakes_nobody(ana: Seat, bob: Seat) -> None:
+    ana.joined()
+    first, _ = bob.joined()
+    second, _ = ana.joined()
+    third, standing = bob.joined()
+    ana.leave(second)
+    assert bob.told(first) is None
+    assert bob.told(third) is None
+    assert standing.ticket in bob.waiters()
+
+
+def test_a_try_that_fails_leaves_nothing_and_is_told_nothing(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    claim = bob.claim()
+    standing = bob.join(claim, NOWHERE)
+    assert standing is not None
+    assert not standing.holds
+    assert ana.waiters() == []
+    ana.leave(mine)
+    assert bob.told(claim) is None
+
+
+@pytest.mark.parametrize("place", [NOWHERE, OUTSIDE])
+def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat, place: Any) -> None:
+    options: dict[str, Any] = {"kind": "semaphore", "capacity": 2}
+    ana.joined(weight=1, **options)
+    bob.joined(weight=2, **options)
+    standing = ana.join(ana.claim(weight=1, **options), place)
+    assert standing is not None
+    assert not standing.holds
+
+
+def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    outside = [seat.claim() for seat in (ana, bob)]
+    for seat, claim in zip((ana, bob), outside, strict=True):
+        standing = seat.join(claim, OUTSIDE)
+        assert standing is not None
+        assert not standing.holds
+    assert ana.waiters() == []
+    ana.leave(mine)
+    assert [ana.told(outside[0]), bob.told(outside[1])] == [LOOK, LOOK]
+    standing = bob.join(outside[1], OUTSIDE)
+    assert standing is not None
+    assert standing.holds
+
+
+def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    outside = bob.claim()
+    bob.join(outside, OUTSIDE)
+    waits, _ = bob.joined()
+    ana.leave(mine)
+    assert bob.told(waits) is YOURS
+    assert bob.told(outside) is None
+
+
+def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    outside = bob.claim()
+    bob.join(outside, OUTSIDE)
+    bob.leave(outside)
+    ana.leave(mine)
+    assert bob.told(outside) is None
+
+
+def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined()
+    outside = bob.claim()
+    bob.join(outside, OUTSIDE)
+    ana.leave(mine)
+    assert bob.told(outside) is LOOK
+    standing = bob.join(outside, OUTSIDE)
+    assert standing is not None
+    assert standing.holds
+    assert bob.told(outside) is None
+    bob.leave(outside)
+    assert bob.told(outside) is None
+
+
+def test_an_expired_holder_wakes_outsiders_when_somebody_looks(ana: Seat, bob: Seat) -> None:
+    ana.joined(lease=0.2)
+    outside = bob.claim()
+    bob.join(outside, OUTSIDE)
+    until(lambda: not ana.holders())
+    standing = bob.join(outside, OUTSIDE)
+    assert standing is not None
+    assert standing.holds
+
+
+def test_amend_lowers_and_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
+    options: dict[str, Any] = {"kind": "rw", "capacity": 1_000_000}
+    writer, first = ana.joined(weight=1_000_000, **options)
+    readers = [bob.joined(weight=1, **options)[0] for _ in range(2)]
+    ana.amend(writer, 1)
+    assert [bob.told(claim) for claim in readers] == [YOURS, YOURS]
+    assert ana.holders()[0] == first.ticket
+    assert len(ana.holders()) == 3
+
+
+def test_amend_only_lowers(ana: Seat, bob: Seat) -> None:
+    options: dict[str, Any] = {"kind": "semaphore", "capacity": 3}
+    claim, _ = ana.joined(weight=1, **options)
+    ana.amend(claim, 3)
+    _, standing = bob.joined(weight=2, **options)
+    assert standing.holds
+
+
+def test_amend_is_idempotent_and_keeps_the_lease(ana: Seat) -> None:
+    claim, first = ana.joined(weight=3, kind="semaphore", capacity=3, lease=10)
+    for _ in range(2):
+        ana.amend(claim, 1)
+    again = ana.join(claim)
+    assert again is not None
+    assert (again.ticket, again.holds) == (first.ticket, True)
+    assert again.left <= first.left
+
+
+def test_amend_of_what_is_gone_changes_nothing(ana: Seat, bob: Seat) -> None:
+    claim, _ = ana.joined(weight=3, kind="semaphore", capacity=3)
+    ana.leave(claim)
+    _, standing = bob.joined(weight=3, kind="semaphore", capacity=3)
+    ana.amend(claim, 1)
+    assert bob.holders() == [standing.ticket]
+
+
+def test_weight_nothing_always_fits_at_the_head(ana: Seat, bob: Seat) -> None:
+    options: dict[str, Any] = {"kind": "striped", "capacity": 4, "weight": 0}
+    standings = [seat.joined(**options)[1] for seat in (ana, bob, ana)]
+    assert all(standing.holds for standing in standings)
+
+
+def test_evict_by_token_only(ana: Seat, bob: Seat) -> None:
+    claim, first = ana.joined()
+    for wrong in (first.ticket + 1, first.ticket - 1, 0, -1):
+        assert not bob.evict(wrong)
+    assert bob.holders() == [first.ticket]
+    assert not bob.evict(first.ticket, "b")
+    assert bob.evict(first.ticket)
+    assert not bob.evict(first.ticket)
+    assert ana.look(claim) is None
+
+
+def test_evict_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
+    _, first = ana.joined()
+    waits, _ = bob.joined()
+    assert ana.evict(first.ticket)
+    assert bob.told(waits) is YOURS
+
+
+def test_revoke_by_token_only(ana: Seat, bob: Seat) -> None:
+    claim, first = ana.joined()
+    for wrong in (first.ticket + 1, first.ticket - 1, 0):
+        assert not bob.revoke(wrong)
+    standing = ana.look(claim)
+    assert standing is not None
+    assert not standing.revoked
+    assert bob.revoke(first.ticket)
+    standing = ana.look(claim)
+    assert standing is not None
+    assert standing.revoked
+    assert standing.holds
+
+
+def test_names_are_pages_in_order(ana: Seat) -> None:
+    for name in ("b", "a", "c", "ab"):
+        ana.joined(name=name)
+    assert ana.names() == ["a", "ab", "b", "c"]
+
+
+def test_names_by_prefix_and_behind_a_name(ana: Seat) -> None:
+    for name in ("a1", "a2", "a%", "b1"):
+        ana.joined(name=name)
+    assert step(ana.line.names("a", "", ana.soon)) == ["a%", "a1", "a2"]
+    assert step(ana.line.names("a", "a1", ana.soon)) == ["a2"]
+    assert step(ana.line.names("a%", "", ana.soon)) == ["a%"]
+    assert step(ana.line.names("zz", "", ana.soon)) == []
+
+
+def test_identity_is_the_stores_own(ana: Seat, bob: Seat) -> None:
+    assert step(ana.line.identity(ana.soon)) == step(bob.line.identity(bob.soon)) != ""

@@ -1,0 +1,142 @@
+"""The semaphore: permits, several at once, first come first served also where a later one would fit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from contract.harness import Actor, World, eventually
+
+import dibs
+
+
+async def test_as_many_as_there_are_permits(world: World) -> None:
+    one, other = world.client().semaphore("a", 3), world.client().semaphore("a", 3)
+    ana, bob = world.actors("ana", "bob")
+    holds = [await ana(lambda: one.acquire(timeout=0)) for _ in range(2)]
+    assert await bob(lambda: other.acquire(timeout=0))
+    assert await bob(lambda: other.acquire(timeout=0)) is None
+    assert all(hold.mode == "shared" for hold in holds)
+    await ana(holds[0].release)
+    assert await bob(lambda: other.acquire(timeout=0))
+
+
+async def test_several_permits_at_once(world: World) -> None:
+    semaphore = world.client().semaphore("a", 5)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: semaphore.acquire(3))
+    assert await bob(lambda: semaphore.acquire(3, timeout=0)) is None
+    assert await bob(lambda: semaphore.acquire(n=2, timeout=0))
+    await ana(hold.release)
+    assert await ana(lambda: semaphore.acquire(3, timeout=0))
+
+
+async def test_all_permits_are_exclusive(world: World) -> None:
+    semaphore, ana = world.client().semaphore("a", 2), world.actor("ana")
+    hold = await ana(lambda: semaphore.acquire(2))
+    assert hold.mode == "exclusive"
+
+
+async def test_the_head_of_the_line_is_not_passed(world: World) -> None:
+    client = world.client()
+    semaphore = client.semaphore("a", 3)
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hold = await ana(lambda: semaphore.acquire(2))
+    big = bob.start(lambda: semaphore.acquire(3))
+    await world.in_line(client, "a", 1)
+    assert await cy(lambda: semaphore.acquire(1, timeout=0)) is None
+    small = cy.start(lambda: semaphore.acquire(1))
+    await world.in_line(client, "a", 2)
+    await ana(hold.release)
+    taken = await big
+    assert not small.done()
+    await bob(taken.release)
+    assert await small
+
+
+async def test_one_release_frees_all_who_fit(world: World) -> None:
+    client = world.client()
+    semaphore = client.semaphore("a", 3)
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hold = await ana(lambda: semaphore.acquire(3))
+    pending = [actor.start(lambda: semaphore.acquire()) for actor in (bob, cy)]
+    await world.in_line(client, "a", 2)
+    await ana(hold.release)
+    for waiter in pending:
+        (await waiter).check()
+
+
+async def test_never_more_inside_than_permits(world: World) -> None:
+    clients = [world.client(), world.client()]
+    inside, most = 0, 0
+
+    async def work(actor: Actor, semaphore: Any) -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            async with actor.entering(semaphore):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0.001)
+                inside -= 1
+
+    await asyncio.gather(
+        *(work(world.actor(f"worker {n}"), clients[n % 2].semaphore("a", 3, timeout=20)) for n in range(8))
+    )
+    assert most <= 3
+
+
+async def test_grants_that_are_not_renewed_end_by_themselves(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    semaphore = client.semaphore("a", 2, lease=0.5, renew=False)
+    assert await ana(lambda: semaphore.acquire())
+    assert await ana(lambda: semaphore.acquire())
+    assert await ana(lambda: semaphore.acquire(timeout=0)) is None
+    assert await ana(lambda: semaphore.acquire(timeout=10))
+
+
+@pytest.mark.parametrize("n", [4, 1000, 0, -1])
+async def test_permits_that_can_never_be_held_are_refused_at_once(world: World, n: int) -> None:
+    client, ana = world.client(), world.actor("ana")
+    with pytest.raises(ValueError, match="permits can never be held"):
+        await ana(lambda: client.semaphore("a", 3).acquire(n))
+    await world.free(client, "a")
+
+
+@pytest.mark.parametrize("n", [True, "1", 1.0, None])
+async def test_permits_are_ints(world: World, n: object) -> None:
+    client, ana = world.client(), world.actor("ana")
+    with pytest.raises(TypeError):
+        await ana(lambda: client.semaphore("a", 3).acquire(n))
+
+
+async def test_another_size_while_busy_is_a_mismatch(world: World) -> None:
+    client, other = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.semaphore("a", 3).acquire())
+    for timeout in (0, 5):
+        with pytest.raises(dibs.Mismatch) as caught:
+            await bob(lambda timeout=timeout: other.semaphore("a", 4).acquire(timeout=timeout))
+        assert caught.value.name == "a"
+        assert caught.value.store in repr(other)
+    hold.check()
+    assert len((await world.inspect(client, "a")).holders) == 1
+    await ana(hold.release)
+    assert await bob(lambda: other.semaphore("a", 4).acquire(timeout=0))
+
+
+async def test_onlookers_see_weights_and_capacity(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    await ana(lambda: client.semaphore("a", 5).acquire(2))
+    info = await world.inspect(client, "a")
+    assert (info.kind, info.capacity, info.holders[0].weight) == ("semaphore", 5, 2)
+
+
+async def test_a_lost_permit_is_one_of_many(world: World) -> None:
+    client, ana = world.client(lease=0.5), world.actor("ana")
+    semaphore = client.semaphore("a", 2)
+    first, second = await ana(lambda: semaphore.acquire()), await ana(lambda: semaphore.acquire())
+    await world(lambda: client.break_("a", token=second.token))
+    await eventually(second.lost.is_set)
+    first.check()
+    assert await ana(lambda: semaphore.acquire(timeout=0))

@@ -1,0 +1,280 @@
+"""Leases: renewal, loss, being taken away, being asked to let go. Leases are short; nothing here measures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from contract.harness import World, eventually
+
+import dibs
+
+Mutex = Callable[..., Any]
+SHORT = 0.5
+
+
+async def passed(seconds: float) -> None:
+    """A length of time is itself the condition: what is tested is that nothing ends during it."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    await eventually(lambda: loop.time() >= end)
+
+
+async def test_renewal_keeps_a_hold_beyond_its_lease(world: World, mutex: Mutex) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await passed(2 * SHORT)
+    hold.check()
+    assert 0 < hold.remaining <= SHORT * 0.9
+    assert await bob(lambda: mutex(other, "a").acquire(timeout=0)) is None
+    await ana(hold.release)
+
+
+async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    threading.Event().wait(2 * SHORT)  # in asyncio this blocks the very loop that the client belongs to
+    hold.check()
+
+
+async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
+    client = world.client(lease=SHORT)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: client.lock("a").acquire())
+    await world.in_line(client, "a", 1)
+    before = (await world.inspect(client, "a")).waiters[0].token
+    await passed(2 * SHORT)
+    assert (await world.inspect(client, "a")).waiters[0].token == before
+    await ana(hold.release)
+    assert (await pending).token == before
+
+
+@pytest.mark.parametrize(("lease", "waiting"), [(30, 5), (2, 2)])
+async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World, lease: float, waiting: float) -> None:
+    client = world.client(lease=lease)
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a").acquire())
+    bob.start(lambda: client.lock("a").acquire())
+    await world.in_line(client, "a", 1)
+    assert 0 < (await world.inspect(client, "a")).waiters[0].remaining <= waiting
+
+
+async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> None:
+    client = world.client(lease=30)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: client.lock("a").acquire())
+    await world.in_line(client, "a", 1)
+    await ana(hold.release)
+    theirs = await pending
+    theirs.check()
+    await eventually(lambda: theirs.remaining > 20)  # the keeper renews it before half of the waiting lease is gone
+
+
+async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a", lease=SHORT, renew=False).acquire())
+    assert 0 < hold.remaining <= SHORT * 0.9
+    pending = bob.start(lambda: client.lock("a").acquire())
+    assert await ana(lambda: hold.lost.wait(10))
+    assert hold.remaining == 0
+    with pytest.raises(dibs.LockLost):
+        hold.check()
+    assert not await ana(client.lock("a").owned)
+    assert await pending
+
+
+async def test_a_hold_that_is_not_renewed_counts_its_lease_from_the_grant(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: client.lock("a", lease=20, renew=False).acquire())
+    await world.in_line(client, "a", 1)
+    await ana(hold.release)
+    assert (await pending).remaining > 10  # not the 5 s that it was kept at while it waited
+
+
+async def test_max_hold_ends_as_lost(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a", max_hold=0.3).acquire())
+    assert hold.remaining <= 0.3
+    pending = bob.start(lambda: client.lock("a").acquire())
+    assert await ana(lambda: hold.lost.wait(10))
+    with pytest.raises(dibs.LockLost):
+        await ana(hold.release)
+    assert await pending
+
+
+async def test_max_hold_of_one_hold_spares_the_others_of_its_owner(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    lasting = await ana(lambda: client.rlock("a").acquire())
+    short = await ana(lambda: client.rlock("a", max_hold=0.2).acquire())
+    assert await ana(lambda: short.lost.wait(10))
+    lasting.check()
+    assert await ana(client.rlock("a").owned)
+
+
+async def test_what_is_taken_away_is_lost(world: World, mutex: Mutex) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    await bob(lambda: other.break_("a", token=hold.token))
+    assert await bob(lambda: mutex(other, "a").acquire(timeout=0))
+    await eventually(hold.lost.is_set)
+    assert hold.remaining == 0
+    assert "lost" in repr(hold)
+    assert not await ana(mutex(client, "a").owned)
+    with pytest.raises(dibs.LockLost) as caught:
+        hold.check()
+    assert caught.value.name == "a"
+    assert str(hold.token) in str(caught.value)
+
+
+async def test_leaving_a_with_whose_hold_is_lost_raises(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    with pytest.raises(dibs.LockLost):
+        async with ana.entering(mutex(client, "a")) as hold:
+            await world(lambda: client.break_("a", token=hold.token))
+            await eventually(hold.lost.is_set)
+
+
+async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    assert not await ana(lambda: hold.lost.wait(0.01))
+    pending = ana.start(lambda: hold.lost.wait())
+    await world(lambda: client.break_("a", token=hold.token))
+    assert await pending
+
+
+async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: hold.lost.wait())
+    await ana(hold.release)
+    assert not await pending
+
+
+async def test_on_lost_is_called_once_with_the_hold(world: World) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    called: list[Any] = []
+    hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
+    await world(lambda: client.break_("a", token=hold.token))
+    await eventually(lambda: called)
+    with pytest.raises(dibs.LockLost):
+        await ana(hold.release)
+    await passed(SHORT)
+    assert [(lost.name, lost.token) for lost in called] == [("a", hold.token)]
+    assert called[0].lost.is_set()
+
+
+async def test_on_lost_is_not_called_for_what_was_released(world: World) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    called: list[Any] = []
+    hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
+    await ana(hold.release)
+    await passed(SHORT)
+    assert not called
+
+
+async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    where: list[threading.Thread] = []
+    hold = await ana(lambda: client.lock("a", on_lost=lambda _: where.append(threading.current_thread())).acquire())
+    await world(lambda: client.break_("a", token=hold.token))
+    await eventually(lambda: where)
+    assert (where[0] is threading.current_thread()) == (world.face == "aio")  # there it is the client's loop
+
+
+async def test_what_on_lost_raises_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+
+    def fail(hold: Any) -> None:
+        raise ZeroDivisionError("in on_lost")
+
+    one = await ana(lambda: client.lock("a", on_lost=fail).acquire())
+    other = await ana(lambda: client.lock("b").acquire())
+    with caplog.at_level(logging.ERROR, "dibs"):
+        await world(lambda: client.break_("a", token=one.token))
+        await eventually(lambda: [record for record in caplog.records if record.exc_info])
+    await passed(SHORT)
+    other.check()
+
+
+async def test_break_with_another_token_changes_nothing(world: World) -> None:
+    client, ana = world.client(lease=SHORT), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    for token in (hold.token + 1, hold.token - 1, 0, -1, 2**62):
+        with pytest.raises(dibs.NotHeld) as caught:
+            await world(lambda token=token: client.break_("a", token=token))
+        assert caught.value.name == "a"
+        assert caught.value.info is not None
+        assert [holder.token for holder in caught.value.info.holders] == [hold.token]
+    await passed(SHORT)
+    hold.check()
+
+
+async def test_break_of_a_free_name_says_so(world: World) -> None:
+    client = world.client()
+    with pytest.raises(dibs.NotHeld):
+        await world(lambda: client.break_("a", token=1))
+
+
+async def test_break_removes_holders_only(world: World) -> None:
+    client = world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    await ana(lambda: client.lock("a").acquire())
+    for n, actor in enumerate((bob, cy)):
+        actor.start(lambda: client.lock("a").acquire())
+        await world.in_line(client, "a", n + 1)
+    waiters = (await world.inspect(client, "a")).waiters
+    for waiter in waiters:
+        with pytest.raises(dibs.NotHeld):
+            await world(lambda waiter=waiter: client.break_("a", token=waiter.token))
+    assert [seen.token for seen in (await world.inspect(client, "a")).waiters] == [seen.token for seen in waiters]
+
+
+@pytest.mark.parametrize("token", ["1", 1.0, None, True])
+async def test_break_wants_a_token(world: World, token: object) -> None:
+    client = world.client()
+    with pytest.raises(TypeError):
+        await world(lambda: client.break_("a", token=token))
+
+
+async def test_revoke_is_a_request(world: World, mutex: Mutex) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    pending = ana.start(lambda: hold.revoke_requested.wait())
+    await bob(lambda: mutex(other, "a").revoke())
+    assert await pending
+    assert hold.revoke_requested.is_set()
+    hold.check()
+    assert await bob(lambda: mutex(other, "a").acquire(timeout=0)) is None
+    await ana(hold.release)
+
+
+async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:
+    client = world.client(lease=SHORT)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    await bob(lambda: client.lock("a").revoke())
+    await ana(hold.release)
+    theirs = await bob(lambda: client.lock("a").acquire())
+    await passed(SHORT)
+    assert not theirs.revoke_requested.is_set()
+
+
+async def test_revoke_of_a_free_name_does_nothing(world: World) -> None:
+    client = world.client()
+    await world(lambda: client.lock("a").revoke())
+    await world.free(client, "a")

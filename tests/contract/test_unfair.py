@@ -1,0 +1,140 @@
+"""`fair=False`: outside the line, so it may barge, but only when nobody in line waits; and kinds that meet on a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from contract.harness import Actor, World, eventually
+
+import dibs
+
+Mutex = Callable[..., Any]
+
+
+async def asks(client: Any) -> None:
+    """Until the client has asked: those outside the line are seen by nobody else."""
+    await eventually(lambda: "0 held or asked for" not in repr(client))
+
+
+async def test_it_excludes(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: mutex(client, "a", fair=False).acquire())
+    assert await bob(lambda: mutex(client, "a", fair=False).acquire(timeout=0)) is None
+    assert await bob(lambda: mutex(client, "a", fair=False).acquire(timeout=0.1)) is None
+
+
+async def test_it_stands_in_no_line(world: World) -> None:
+    client, outside = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a").acquire())
+    bob.start(lambda: outside.lock("a", fair=False).acquire())
+    await asks(outside)
+    assert not (await world.inspect(client, "a")).waiters
+
+
+async def test_a_release_wakes_it(world: World) -> None:
+    client, outside = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: outside.lock("a", fair=False).acquire(timeout=10))
+    await asks(outside)
+    await ana(hold.release)
+    assert await pending
+
+
+async def test_an_expired_holder_frees_it(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a", lease=0.5, renew=False).acquire())
+    assert await bob(lambda: client.lock("a", fair=False).acquire(timeout=10))
+
+
+async def test_it_does_not_pass_the_line(world: World) -> None:
+    client, outside = world.client(), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    hold = await ana(lambda: client.lock("a").acquire())
+    barger = cy.start(lambda: outside.lock("a", fair=False).acquire(timeout=10))
+    await asks(outside)
+    pending = bob.start(lambda: client.lock("a").acquire())
+    await world.in_line(client, "a", 1)
+    await ana(hold.release)
+    theirs = await pending
+    assert not barger.done()
+    await bob(theirs.release)
+    assert await barger
+
+
+async def test_never_two_inside_fair_or_not(world: World) -> None:
+    clients = [world.client(), world.client()]
+    inside: list[Actor] = []
+
+    async def work(actor: Actor, lock: Any) -> None:
+        for _ in range(5):
+            async with actor.entering(lock):
+                inside.append(actor)
+                await asyncio.sleep(0)
+                assert inside == [actor]
+                inside.remove(actor)
+
+    await asyncio.gather(
+        *(work(world.actor(f"worker {n}"), clients[n % 2].lock("a", timeout=20, fair=(n % 3 == 0))) for n in range(6))
+    )
+    await world.free(clients[0], "a")
+
+
+async def test_who_gives_up_outside_leaves_nothing(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    assert await bob(lambda: client.lock("a", fair=False).acquire(timeout=0.1)) is None
+    await ana(hold.release)
+    assert not await world.locks(client)
+
+
+KINDS: dict[str, Mutex] = {
+    "lock": lambda client: client.lock("a"),
+    "read": lambda client: client.rwlock("a").read,
+    "write": lambda client: client.rwlock("a").write,
+    "semaphore of 1": lambda client: client.semaphore("a", 1),
+    "semaphore of 2": lambda client: client.semaphore("a", 2),
+}
+SAME = [{"read", "write"}]
+
+
+@pytest.mark.parametrize("there", KINDS)
+@pytest.mark.parametrize("wanted", KINDS)
+async def test_another_kind_or_size_on_a_busy_name_is_a_mismatch(world: World, there: str, wanted: str) -> None:
+    if there == wanted or {there, wanted} in SAME:
+        return
+    client, other = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: KINDS[there](client).acquire())
+    with pytest.raises(dibs.Mismatch) as caught:
+        await bob(lambda: KINDS[wanted](other).acquire(timeout=0))
+    assert caught.value.name == "a"
+    hold.check()
+    info = await world.inspect(client, "a")
+    assert (len(info.holders), len(info.waiters)) == (1, 0)
+    await ana(hold.release)
+    assert await bob(lambda: KINDS[wanted](other).acquire(timeout=0))
+
+
+async def test_lock_and_rlock_are_one_kind(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a").acquire())
+    assert await bob(lambda: client.rlock("a").acquire(timeout=0)) is None
+
+
+async def test_a_mismatch_is_said_to_who_would_wait_too(world: World) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.lock("a").acquire())
+    with pytest.raises(dibs.Mismatch):
+        await bob.enter(client.semaphore("a", 2))
+    with pytest.raises(dibs.Mismatch):
+        await bob(lambda: client.semaphore("a", 2, fair=False).acquire(timeout=5))

@@ -1,0 +1,99 @@
+"""The waiting loop over a real store, with a keeper that stands still: what a message is worth when a claim expired."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from contract.seats import Seat, until
+
+from dibs.core.deadline import FOREVER
+from dibs.core.grant import Grant, Request
+from dibs.core.keeper import Keeper
+from dibs.core.line import YOURS, Me
+from dibs.core.runtime import Runtime
+from dibs.core.waiting import LineGrantor
+from dibs.runtime.threads import ThreadRuntime, step
+
+
+class Standstill:
+    """A keeper's thread that never gets its turn, as under a C call that keeps the GIL."""
+
+    def ring(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class StandstillRuntime(ThreadRuntime):
+    def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Standstill:
+        return Standstill()
+
+
+class Waiter:
+    """One acquire in a thread, over a seat's line, that nobody renews."""
+
+    def __init__(self, seat: Seat, lease: float) -> None:
+        runtime: Runtime = StandstillRuntime()
+        me = Me(seat.me.id, seat.me.inbox)
+        self.keeper = Keeper(runtime, me, lambda: self.grantor, runtime.mutex())
+        self.grantor = LineGrantor(seat.line, runtime, me, self.keeper, 10.0, lambda: None)
+        self.grant = Grant(Request("a", "mutex", 1, lease, True, True))
+        self.held: bool | None = None
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        self.held = step(self.grantor.acquire(self.grant, 1, "{}", FOREVER))
+
+    def join(self) -> None:
+        self._thread.join(15)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def cy(seats: Callable[[], Seat]) -> Seat:
+    return seats()
+
+
+def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat, cy: Seat) -> None:
+    mine, first = ana.joined(lease=30)
+    waiter = Waiter(bob, lease=0.5)
+    old = until(lambda: ana.waiters() and waiter.grant.claim)
+    until(lambda: not ana.waiters())  # nobody renewed it: the store has forgotten it
+    theirs, second = cy.joined(lease=30)
+    bob.me.inbox.deliver(old.id, YOURS.value)  # a message that lay in a buffer since before it expired
+    until(lambda: len(ana.waiters()) == 2 and waiter.grant.claim is not old)  # it asks anew, at the end
+    assert waiter.held is None
+    assert ana.holders() == [first.ticket]
+    assert ana.waiters()[0] == second.ticket
+    ana.leave(mine)
+    cy.leave(theirs)
+    waiter.join()
+    assert waiter.held
+    assert waiter.grant.token > second.ticket
+    step(waiter.grantor.release(waiter.grant, bob.soon))
+
+
+def test_a_message_that_comes_late_is_confirmed_before_it_counts(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined(lease=30)
+    waiter = Waiter(bob, lease=2.0)
+    until(ana.waiters)
+    until(lambda: waiter.grant.until - bob.now() < 1.0)  # less than half of the waiting lease is left
+    ana.leave(mine)
+    waiter.join()
+    assert waiter.held
+    assert waiter.grant.until - bob.now() > 1.0  # a renewal of its own came between the message and the hold
+    step(waiter.grantor.release(waiter.grant, bob.soon))
+
+
+def test_a_message_in_time_counts_for_no_more_than_what_is_left(ana: Seat, bob: Seat) -> None:
+    mine, _ = ana.joined(lease=30)
+    waiter = Waiter(bob, lease=30)
+    until(ana.waiters)
+    ana.leave(mine)
+    waiter.join()
+    assert waiter.held
+    assert waiter.grant.until - bob.now() <= 4.5  # the waiting lease less the margin, not the lease
+    step(waiter.grantor.release(waiter.grant, bob.soon))

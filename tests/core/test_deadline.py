@@ -1,0 +1,70 @@
+"""Times as a user gives them, and what an answer of a store is worth."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.core.deadline import lease_of, margin, patience, seconds, valid_until
+
+
+@given(st.floats(0.5, 1e6), st.floats(0, 1e9))
+def test_the_own_deadline_passes_before_the_stores(left: float, sent_at: float) -> None:
+    assert valid_until(sent_at, left) <= sent_at + left - 0.05 + 1e-6
+    assert valid_until(sent_at, left) <= sent_at + left * 0.9 + 1e-6
+
+
+@given(st.floats(0, 0.5))
+def test_what_is_nearly_over_counts_for_less_than_nothing(left: float) -> None:
+    assert valid_until(0.0, left) == pytest.approx(left - 0.05)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_more_left_is_never_worth_less(one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    assert valid_until(0.0, less) <= valid_until(0.0, more) + 1e-9
+
+
+def test_the_margin_is_a_tenth_and_at_least_50_ms() -> None:
+    assert margin(30.0) == pytest.approx(3.0)
+    assert margin(0.5) == margin(0.1) == 0.05
+
+
+@pytest.mark.parametrize(("given_", "meant"), [(5, 5.0), (0.5, 0.5), (timedelta(minutes=2), 120.0), (0, 0.0)])
+def test_times(given_: object, meant: float) -> None:
+    assert seconds(given_, "timeout") == meant
+    assert isinstance(seconds(given_, "timeout"), float)
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf, -1, -0.001, timedelta(seconds=-1)])
+def test_times_that_are_none(bad: object) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        seconds(bad, "timeout")
+
+
+@pytest.mark.parametrize("bad", ["5", True, False, None, 5j, [], object()])
+def test_what_is_not_a_time(bad: object) -> None:
+    with pytest.raises(TypeError, match="timeout"):
+        seconds(bad, "timeout")
+
+
+def test_a_huge_number_of_seconds_is_a_clear_error_or_a_time() -> None:
+    try:
+        assert seconds(10**400, "timeout") > 0
+    except ValueError as error:
+        assert "timeout" in str(error)
+
+
+def test_leases_are_at_least_half_a_second() -> None:
+    assert lease_of(0.5) == 0.5
+    with pytest.raises(ValueError, match=r"lease must be at least 0\.5 s"):
+        lease_of(0.49)
+
+
+def test_none_waits_for_ever() -> None:
+    assert patience(None) is None
+    assert patience(0) == 0.0

@@ -1,0 +1,178 @@
+"""Names, errors, what others are shown: the words that dibs speaks and reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dibs
+from dibs import errors
+from dibs.core import names
+from dibs.core.kinds.lock import Options
+from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_about, write_about
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, dibs.DibsError)]
+
+
+@given(st.text(min_size=1, max_size=600))
+def test_a_name_is_itself_or_refused(name: str) -> None:
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        encoded = b""
+    try:
+        assert names.check(name) == name
+    except dibs.BadName as error:
+        assert isinstance(error, ValueError)
+        assert str(error).isprintable()
+    else:
+        assert 1 <= len(encoded) <= 512
+        assert name.strip()
+
+
+@given(st.text(max_size=20), st.text(min_size=1, max_size=20), st.text(max_size=20), st.text(min_size=1, max_size=20))
+def test_namespace_and_name_are_encoded_injectively(space: str, name: str, other: str, named: str) -> None:
+    if (space, name) != (other, named) and space and other:
+        assert names.prefix_of(space) + name != names.prefix_of(other) + named
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_errors_pickle(kind: type[dibs.DibsError]) -> None:
+    info = LockInfo(name="a", holders=(Participant(owner="ana", token=7),))
+    error = kind("not free", name="a", store="memory://", info=info, step="dibs show a")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind
+        assert (again.name, again.store, again.info, str(again)) == ("a", "memory://", info, str(error))
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_errors_say_where_what_and_what_next(kind: type[dibs.DibsError]) -> None:
+    assert str(kind("busy", name="a", store="memory://", step="wait")) == '"a" on memory://: busy. Next: wait'
+    assert str(kind("busy", store="memory://")) == "memory://: busy"
+    assert str(kind("busy")) == "busy"
+
+
+@pytest.mark.parametrize(
+    ("kind", "parents"),
+    [
+        (dibs.AcquireTimeout, (dibs.Busy, TimeoutError)),
+        (dibs.NotHeld, (RuntimeError,)),
+        (dibs.Deadlock, (RuntimeError,)),
+        (dibs.Closed, (RuntimeError,)),
+        (dibs.StoreUnavailable, (dibs.StoreError, ConnectionError)),
+        (dibs.MissingDriver, (ImportError,)),
+        (dibs.BadName, (ValueError,)),
+    ],
+)
+def test_errors_are_what_a_user_expects(kind: type, parents: tuple[type, ...]) -> None:
+    for parent in (*parents, dibs.DibsError):
+        assert issubclass(kind, parent)
+
+
+def at(seconds: float, **more: object) -> Participant:
+    return Participant(owner="ana", host="web-3", pid=4121, since=NOW - timedelta(seconds=seconds), **more)  # type: ignore[arg-type]
+
+
+def never(host: str, pid: int) -> bool:
+    return False
+
+
+def test_the_text_of_who_is_in_the_way() -> None:
+    info = LockInfo(name="a", holders=(at(192, token=1731),), waiters=(at(1, token=1732), at(1, token=1740)))
+    assert in_the_way(info, 1740, NOW, never) == "held by ana@web-3 pid 4121 for 3m12s (token 1731), 2 ahead of you"
+
+
+def test_the_text_when_nobody_is_in_the_way_any_more() -> None:
+    assert in_the_way(LockInfo(name="a"), None, NOW, never) == "nobody holds it any more"
+
+
+def test_the_text_names_this_process() -> None:
+    text = in_the_way(LockInfo(name="a", holders=(at(5, token=1),)), None, NOW, lambda host, pid: pid == 4121)
+    assert "pid 4121 (this process) for 5 s" in text
+
+
+def test_the_text_counts_further_holders() -> None:
+    info = LockInfo(name="a", capacity=3, holders=(at(5, token=1), at(5, token=2), at(5, token=3)))
+    assert "(token 1) and 2 more, 3 ahead of you" in in_the_way(info, None, NOW, never)
+
+
+@given(st.floats(0, 1e7))
+def test_durations_are_short(length: float) -> None:
+    assert 0 < len(duration(length)) < 12
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0, 0.25, 5, 59, 60, 192, 3600, 7260)] == [
+        "0 s", "0.25 s", "5 s", "59 s", "1m0s", "3m12s", "1h0m", "2h1m",
+    ]  # fmt: skip
+
+
+@given(st.text())
+def test_foreign_text_cannot_steer_a_terminal(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=5), st.text(max_size=20))
+def test_what_is_written_about_a_claim_is_read_back(info: dict[str, object], owner: str) -> None:
+    said = read_about(write_about(owner, "host", 7, "main", info))
+    assert said == {"owner": owner, "host": "host", "pid": 7, "thread": "main", "info": info}
+
+
+@given(st.text() | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_what_foreigners_wrote_is_never_raised(text: str) -> None:
+    Participant(**read_about(text)).label.encode("ascii", "replace")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", '{"pid": "x"}', '{"info": 3}', '{"owner": {"a": 1}}', "x" * 20_000,
+        "[" * 8000 + "]" * 8000, '{"info": ' + '{"a":' * 2000 + "1" + "}" * 2000 + "}", "9" * 5000,
+        '{"owner": "\\ud800"}',
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_nonsense_beside_a_claim_is_shown_as_unknown(text: str) -> None:
+    person = Participant(**read_about(text))
+    assert isinstance(person.owner, str)
+    assert isinstance(person.pid, int)
+    assert isinstance(person.info, dict)
+    person.label.encode()
+
+
+def test_a_label_cannot_steer_a_terminal() -> None:
+    assert Participant(owner="\x1b[2J", host="a\nb").label == "\\x1b[2J@a\\nb pid 0"
+
+
+def test_options_have_defaults() -> None:
+    options = Options.checked()
+    assert options == Options()
+    assert (options.timeout, options.renew, options.fair, options.cancel_on_lost) == (None, True, True, False)
+    assert Options.checked(fair=False, timeout=timedelta(seconds=3), lease=2).fair is False
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"renew": 1}, {"renew": None}, {"fair": 0}, {"fair": "yes"}, {"cancel_on_lost": 1}, {"on_lost": 5},
+        {"owner": 5}, {"info": [1]}, {"info": {1: 2}}, {"timeout": "5"}, {"lease": "5"}, {"max_hold": True},
+    ],
+)  # fmt: skip
+def test_options_of_another_type_are_refused(option: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match=next(iter(option))):
+        Options.checked(**option)
+
+
+@pytest.mark.parametrize(
+    "option", [{"owner": " "}, {"owner": ""}, {"timeout": -1}, {"lease": 0.4}, {"lease": 0}, {"max_hold": 0}]
+)
+def test_options_out_of_range_are_refused(option: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        Options.checked(**option)

@@ -1,0 +1,104 @@
+"""URLs: parsed once, shown without secrets, and never echoed when they are broken."""
+
+from __future__ import annotations
+
+import traceback
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dibs.url import parse
+
+SECRETS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).map(lambda text: f"s3cr3t{text}s3cr3t")
+BRACKETS = st.text(st.sampled_from("abc123:/?#[]@%&=.+-_ é"), min_size=1, max_size=20).map(lambda t: f"9{t}s3cr3t9")
+
+
+def shown(text: str) -> str:
+    """All that anyone may get to see of a URL."""
+    try:
+        url = parse(text)
+    except (ValueError, TypeError) as error:
+        return "".join(traceback.format_exception(error))
+    return f"{url!r} {url} {url.shown} {[url]}"
+
+
+@given(SECRETS, st.sampled_from(["", "ana"]), st.sampled_from(["redis", "mysql", "memory", "x+y"]))
+def test_a_password_is_never_shown(password: str, user: str, scheme: str) -> None:
+    url = parse(f"{scheme}://{user}:{quote(password, safe='')}@host:6379/0?timeout=5")
+    assert url.password == password
+    assert url.shown == f"{scheme}://host:6379/0"
+    assert password not in repr(url)
+    assert quote(password, safe="") not in f"{url!r} {url} {url.shown}"
+
+
+@given(SECRETS | BRACKETS)
+@example("12345/s3cr3t")
+@example("s3cr3t/12345")
+@example("6379?s3cr3t")
+@example("6379#s3cr3t")
+@example("s3cr3t[")
+@example("s3cr3t@s3cr3t")
+def test_a_password_that_was_not_quoted_is_never_shown(password: str) -> None:
+    text = shown(f"redis://ana:{password}@host:6379/0")
+    assert password not in text
+    assert "s3cr3t" not in text
+
+
+@given(SECRETS)
+def test_a_query_is_never_shown(secret: str) -> None:
+    text = shown(f"redis://host/0?password={quote(secret, safe='')}")
+    assert "s3cr3t" not in text
+
+
+@given(st.text())
+def test_whatever_is_given_is_parsed_or_refused(text: str) -> None:
+    try:
+        parse(text)
+    except ValueError as error:
+        assert "URL" in str(error)
+
+
+@given(st.text(min_size=12))
+def test_what_is_no_url_is_not_echoed(text: str) -> None:
+    if "://" not in text:
+        with pytest.raises(ValueError, match="URL") as caught:
+            parse(text)
+        assert text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "path"),
+    [
+        ("memory://", "", None, ""),
+        ("memory://name", "name", None, ""),
+        ("sqlite:///relative.db", "", None, "/relative.db"),
+        ("sqlite:////absolute%20dir/x.db", "", None, "//absolute dir/x.db"),
+        ("redis://localhost:6379/0", "localhost", 6379, "/0"),
+        ("redis://[::1]:6379", "[::1]", 6379, ""),
+        ("zookeeper://h1,h2,h3/app", "h1,h2,h3", None, "/app"),
+        ("unix:///run/redis.sock", "", None, "/run/redis.sock"),
+    ],
+)
+def test_urls(text: str, host: str, port: int | None, path: str) -> None:
+    url = parse(text)
+    assert (url.host, url.port, url.path) == (host, port, path)
+
+
+@pytest.mark.parametrize("text", ["redis://h:0", "redis://h:65536", "redis://h:x", "redis://[h", "redis", "", "://h"])
+def test_broken_urls(text: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", [None, 5, b"redis://h", ["redis://h"]])
+def test_what_is_not_text(text: object) -> None:
+    with pytest.raises(TypeError, match="URL"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["redis://h/\n", "redis://h\x00", "red\tis://h", "redis://h\x7f"])
+def test_control_characters(text: str) -> None:
+    with pytest.raises(ValueError, match="control"):
+        parse(text)

@@ -1,0 +1,201 @@
+"""The demo's resource convicts: every rule here can fail, and the proof of the demo rests on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dibs import StaleToken
+from dibs.cli.demo_resource import Audit, Record, Resource, User, is_dead, now
+from dibs.cli.demo_show import Outcome
+
+PAST, FUTURE = 0.0, 1e12
+
+
+@pytest.fixture
+def resource(tmp_path: Path) -> Iterator[Resource]:
+    resource = Resource(tmp_path)
+    yield resource
+    resource.close()
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, alive until a test ends it; nobody has reaped it before."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def user(token: int, worker: str = "a", pid: int = 0) -> User:
+    return User(worker, pid or os.getpid(), token)
+
+
+def verdict(resource: Resource) -> tuple[int, int, int]:
+    record = resource.look()
+    return record.overlaps, record.takeovers, record.refused
+
+
+def test_one_after_the_other_is_nothing_to_speak_of(resource: Resource) -> None:
+    for token in (1, 2, 3):
+        value = resource.begin(user(token, f"w{token}"), FUTURE)
+        resource.write(user(token, f"w{token}"), value + 1, FUTURE)
+        resource.end(user(token, f"w{token}"))
+    assert verdict(resource) == (0, 0, 0)
+    assert resource.look() == Record(highest=3, value=3, turns={"w1": 1, "w2": 1, "w3": 1})
+    assert resource.audit() == Audit(writes=3, handovers=2)
+
+
+def test_a_second_user_while_the_first_ones_hold_is_valid_is_an_overlap(resource: Resource) -> None:
+    resource.begin(user(1), FUTURE)
+    resource.begin(user(2, "b"), FUTURE)
+    assert verdict(resource) == (1, 0, 0)
+
+
+def test_each_of_several_inside_counts_and_stays_until_it_leaves(resource: Resource) -> None:
+    for worker, pid in ("a", 1), ("b", 2), ("c", os.getpid()):
+        resource.begin(user(1, worker, pid), FUTURE)
+    assert verdict(resource) == (1 + 2, 0, 0)
+    resource.end(user(1, "b", 2))
+    assert [mark.worker for mark in resource.look().inside] == ["a", "c"]
+
+
+def test_a_token_that_is_not_higher_is_an_overlap_whatever_the_deadline_says(resource: Resource) -> None:
+    resource.begin(user(1, pid=1), PAST)
+    resource.begin(user(1, "b"), FUTURE)
+    assert verdict(resource) == (1, 0, 0)
+
+
+def test_a_higher_token_takes_over_past_the_deadline(resource: Resource) -> None:
+    resource.begin(user(1), now() - 0.001)
+    resource.begin(user(2, "b"), FUTURE)
+    assert verdict(resource) == (0, 1, 0)
+    assert [mark.token for mark in resource.look().inside] == [2]
+
+
+def test_a_renewed_hold_is_valid_until_its_new_deadline(resource: Resource) -> None:
+    resource.begin(user(1), PAST)
+    resource.keep(user(1), FUTURE)
+    resource.begin(user(2, "b"), FUTURE)
+    assert verdict(resource) == (1, 0, 0)
+
+
+def test_a_write_notes_the_deadline_too(resource: Resource) -> None:
+    resource.begin(user(1), PAST)
+    resource.write(user(1), 1, FUTURE)
+    resource.begin(user(2, "b"), FUTURE)
+    assert verdict(resource) == (1, 0, 0)
+
+
+def test_before_the_deadline_only_the_dead_are_taken_over_from(
+    resource: Resource, other: subprocess.Popen[bytes]
+) -> None:
+    resource.begin(user(1, pid=other.pid), FUTURE)
+    resource.begin(user(2, "b"), FUTURE)
+    assert verdict(resource) == (1, 0, 0), "it lives"
+    other.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+    resource.begin(user(3, "b"), FUTURE)
+    assert verdict(resource) == (1 + 2, 0, 0), "stopped is not dead (and the first newcomer is still inside too)"
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    resource.end(user(3, "b"))
+    resource.begin(user(4, "b"), FUTURE)
+    assert resource.look().takeovers == 1, "dead, though it was not reaped"
+
+
+def test_dead_is_what_the_kernel_says(other: subprocess.Popen[bytes]) -> None:
+    assert not is_dead(os.getpid())
+    assert not is_dead(1), "alive, though it may not be ours to signal"
+    assert not is_dead(other.pid)
+    other.kill()
+    other.wait()
+    assert is_dead(other.pid)
+
+
+@pytest.mark.parametrize("step", ["begin", "keep", "write", "end"])
+def test_a_lower_token_is_refused_at_every_step_and_changes_nothing(resource: Resource, step: str) -> None:
+    resource.begin(user(1), PAST)
+    value = resource.begin(user(2, "b"), FUTURE)
+    resource.write(user(2, "b"), value + 1, FUTURE)
+    before = resource.look()
+    late = {
+        "begin": lambda: resource.begin(user(1), FUTURE),
+        "keep": lambda: resource.keep(user(1), FUTURE),
+        "write": lambda: resource.write(user(1), 77, FUTURE),
+        "end": lambda: resource.end(user(1)),
+    }
+    with pytest.raises(StaleToken, match=f"{step} with token 1 refused: 2 was admitted before"):
+        late[step]()
+    before.refused += 1
+    assert resource.look() == before
+    assert resource.audit().refused_writes == ([user(1)] if step == "write" else [])
+
+
+def test_one_who_was_overlapped_and_then_refused_is_not_inside_any_more(resource: Resource) -> None:
+    resource.begin(user(1), FUTURE)
+    resource.begin(user(2, "b"), FUTURE)
+    with pytest.raises(StaleToken):
+        resource.write(user(1), 1, FUTURE)
+    assert [mark.token for mark in resource.look().inside] == [2]
+
+
+def test_the_journal_is_judged_without_the_records_word(resource: Resource, tmp_path: Path) -> None:
+    """As if the comparison in the resource were broken."""
+    entries = [("begin", "a", 5), ("write", "a", 5), ("begin", "b", 4), ("write", "b", 4), ("begin", "b", 6)]
+    with (tmp_path / "journal").open("w") as journal:
+        for step, worker, token in entries:
+            about = {"worker": worker, "pid": 1, "token": token}
+            journal.write(json.dumps({"at": 0.0, "step": step, "refused": False, "user": about}) + "\n")
+    assert resource.audit() == Audit(writes=2, handovers=1, fell=2)
+
+
+def test_steps_of_many_processes_are_atomic(resource: Resource, tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from dibs.cli.demo_resource import *\n"
+        "resource, me = Resource(Path(sys.argv[1])), User(sys.argv[2], os.getpid(), 1)\n"
+        "for _ in range(200): resource.write(me, resource.begin(me, 0.0) + 1, 0.0)"
+    )
+    names = ["a", "b", "c", "d"]
+    running = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in names]
+    assert [process.wait(timeout=50) for process in running] == [0] * len(names)
+    assert resource.look().turns == dict.fromkeys(names, 200)
+    assert resource.audit().writes == 800
+
+
+def good() -> Outcome:
+    audit = Audit(writes=4, handovers=3, refused_writes=[user(2)])
+    return Outcome(4, Record(highest=6, value=4, turns={"a": 2, "b": 2}), audit, 1.0, 0.5, ["a"], ["b"])
+
+
+def test_a_good_run_has_nothing_against_it() -> None:
+    assert good().objections() == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "objection"),
+    [
+        (lambda run: run.record.turns.update(a=1), "3 turns instead of 4"),
+        (lambda run: setattr(run.audit, "writes", 3), "turns instead of 4"),
+        (lambda run: setattr(run.record, "overlaps", 1), "1 overlaps"),
+        (lambda run: setattr(run.record, "value", 3), "the count is 3"),
+        (lambda run: setattr(run.audit, "fell", 1), "fell 1 times"),
+        (lambda run: run.kills.clear(), "no holder was killed"),
+        (lambda run: run.stops.clear(), "no holder was stopped"),
+        (lambda run: run.audit.refused_writes.clear(), "no stale write"),
+    ],
+)
+def test_every_condition_of_the_proof_is_needed(spoil: object, objection: str) -> None:
+    run = good()
+    assert callable(spoil)
+    spoil(run)
+    (only,) = run.objections()
+    assert objection in only

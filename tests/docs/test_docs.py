@@ -1,0 +1,129 @@
+"""The documents are true: every Python block in them runs, every relative link leads somewhere.
+
+A block is a program of its own. It runs in this process, in an empty directory and with an embedded store of its own;
+one that forks or ends its process says so on the line before it and runs apart:
+
+    <!-- run apart: it forks -->
+    <!-- not run: it holds the lock for twenty seconds -->
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import dibs
+import dibs.errors
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+STORE_HEADINGS = ["Use", "Promise", "How it works", "Limits and settings"]
+_MARK = re.compile(r"<!-- (not run|run apart): (.+) -->")
+_LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^(#+) +(.+?)\s*$", re.MULTILINE)
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    """Of its first line of code."""
+    code: str
+    mark: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    before, code, begins = "", None, 0
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if code is not None:
+            if line != "```":
+                code.append(line)
+                continue
+            marked = _MARK.fullmatch(before)
+            mark, reason = marked.groups() if marked else ("", "")
+            yield Block(page, begins, "\n".join(code) + "\n", mark, reason)
+            code = None
+        elif line == "```python":
+            code, begins = [], number + 1
+        before = line if code is None else before
+    assert code is None, f"{page}: a block that begins at line {begins} has no end"
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(text) for _, text in _HEADING.findall(_FENCED.sub("", page.read_text()))}
+
+
+@pytest.fixture
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("DIBS_URL", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("own_place")
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_runs(block: Block) -> None:
+    # As many line feeds before it as stand in the page: a traceback then names the page's own lines.
+    compiled = compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
+    if block.mark == "run apart":
+        subprocess.run([sys.executable, "-c", block.code], check=True, timeout=30)
+    elif not block.mark:
+        exec(compiled, {"__name__": "__main__"})
+
+
+def test_there_are_blocks_to_run() -> None:
+    assert sum(not block.mark for block in BLOCKS) >= 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for target in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            wrong.append(target)
+    assert not wrong
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if page != "README.md" and f"]({page})" not in index] == []
+
+
+def test_every_error_is_in_the_index_of_errors() -> None:
+    listed = anchors(ROOT / "docs" / "errors.md")
+    classes = [name for name, value in inspect.getmembers(dibs.errors, inspect.isclass) if name in dibs.__all__]
+    missing = [name for name in classes if issubclass(getattr(dibs, name), Exception) and slug(name) not in listed]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "stores").glob("*.md")), ids=lambda page: page.stem)
+def test_a_store_has_the_same_four_headings(page: Path) -> None:
+    found = [text for level, text in _HEADING.findall(_FENCED.sub("", page.read_text())) if level == "##"]
+    assert found == STORE_HEADINGS

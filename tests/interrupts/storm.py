@@ -1,0 +1,154 @@
+"""A program under a storm of real signals; test_storm.py runs it and reads the JSON that it prints.
+
+The main thread loops over `with`; a timer signal whose handler raises KeyboardInterrupt ends each loop at a random
+instant. Afterwards nothing may be held. The same storm goes over a `threading.Lock` (made in C) and over a context
+manager in Python around one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import random
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Lock
+from types import FrameType, TracebackType
+from typing import Any
+
+import dibs
+
+LEASE = 0.6
+KEEPER_HAS = 0.3
+"""How long the keeper may take to give back what an interrupt left."""
+AGAIN = 0.05
+"""An interrupt that was swallowed (in a destructor) comes again."""
+PACKAGE = str(Path(dibs.__file__).parent)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class Guard:
+    """What a context manager in Python costs in safety."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lock.release()
+
+
+def span_of(make: Callable[[], AbstractContextManager[Any]]) -> float:
+    """Signals come within some rounds of the loop, and never sooner than a timer can."""
+    began = time.perf_counter()
+    for _ in range(50):
+        with make():
+            pass
+    return max((time.perf_counter() - began) / 50 * 8, 0.0002)
+
+
+def one_interrupt(make: Callable[[], AbstractContextManager[Any]], delay: float) -> str:
+    """Loop until the signal comes; gives the innermost place of dibs that it hit."""
+    body = 0
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay, AGAIN)
+        while True:
+            with make():
+                body += 1
+    except KeyboardInterrupt as error:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        frames = traceback.extract_tb(error.__traceback__)
+        inside = [f for f in frames if f.filename.startswith(PACKAGE)]
+        if not inside:
+            return "outside dibs"
+        return " > ".join(f"{f.filename[len(PACKAGE) + 1 :]}:{f.lineno} {f.name}" for f in (inside[0], inside[-1]))
+
+
+def storm_on_dibs(url: str, count: int, rng: random.Random) -> dict[str, Any]:
+    client, other = dibs.connect(url, lease=LEASE), dibs.connect(url, lease=LEASE)
+    with client.lock("warm-up"):
+        other.inspect("warm-up")
+    span = span_of(lambda: client.lock("warm-up"))
+    suspects: list[tuple[str, str, float]] = []
+    for n in range(count):
+        name = f"storm-{n}"
+        where = one_interrupt(lambda name=name: client.lock(name), rng.uniform(0, span))
+        if other.inspect(name).holders:
+            suspects.append((name, where, time.monotonic()))
+    forgotten = [(name, where) for name, where, since in suspects if not freed(other, name, since + KEEPER_HAS)]
+    keep = client.lock("keep").acquire(timeout=2)
+    kept = keep is not None and not keep.lost.wait(2 * LEASE)
+    known = {name for name, _ in forgotten}
+    names = [f"storm-{n}" for n in range(count)]
+    left = [name for name in names if name not in known and _stands(other, name)]
+    return {
+        "interrupts": count,
+        "busy at first": len(suspects),
+        "forgotten": len(forgotten),
+        "where": Counter(where for _, where in forgotten).most_common(),
+        "keeper lives": kept,
+        "left in the store": left,
+    }
+
+
+def freed(other: dibs.Client, name: str, until: float) -> bool:
+    """A look before the time is over, and one after."""
+    while True:
+        late = time.monotonic() >= until
+        if not other.inspect(name).holders:
+            return True
+        if late:
+            return False
+        time.sleep(0.002)
+
+
+def _stands(other: dibs.Client, name: str) -> bool:
+    info = other.inspect(name)
+    return bool(info.holders or info.waiters)
+
+
+def storm_on_threading(wrap: Callable[[Lock], AbstractContextManager[Any]], count: int, rng: random.Random) -> int:
+    forgotten = 0
+    for _ in range(count):
+        lock = Lock()
+        one_interrupt(lambda lock=lock: wrap(lock), rng.uniform(0, 0.0002))
+        forgotten += lock.locked()
+    return forgotten
+
+
+def main(url: str, count: int, seed: int) -> None:
+    faulthandler.dump_traceback_later(24, exit=True)
+    signal.signal(signal.SIGALRM, interrupt)
+    warned: Counter[str] = Counter()
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *rest, **more: warned.update([str(message)])
+    swallowed: Counter[str] = Counter()
+    sys.unraisablehook = lambda unraisable: swallowed.update([repr(unraisable.exc_value)])
+    rng = random.Random(seed)
+    told = storm_on_dibs(url, count, rng)
+    told["threading.Lock"] = storm_on_threading(lambda lock: lock, count, rng)
+    told["in Python"] = storm_on_threading(Guard, count, rng)
+    gc.collect()
+    told["warnings"] = warned.most_common(5)
+    told["swallowed"] = swallowed.most_common(5)
+    faulthandler.cancel_dump_traceback_later()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,211 @@
+"""asyncio: a task cancelled at every suspension of an operation leaves no claim behind.
+
+`Cancelling` awaits a coroutine and cancels its own task, as `task.cancel()` from outside would, while the coroutine
+is suspended for the n-th time; `twice` cancels again at the next suspension, while it cleans up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupts.stores import STORES
+
+import dibs
+import dibs.aio
+
+LEASE = 0.6
+KEEPER_TURN = LEASE / 3 + 0.2
+OTHERS = 30.0
+"""The lease of whoever is in the way: that is how ours are told from theirs."""
+MOST = 60
+
+
+class Cancelling:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], n: int, *, twice: bool) -> None:
+        self._coroutine = coroutine
+        self._cancel_at = {n, n + 1} if twice else {n}
+        self.suspended = 0
+        self.cancelled = 0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        inner = self._coroutine.__await__()
+        task = asyncio.current_task()
+        assert task is not None
+        step: Callable[[], Any] = lambda: inner.send(None)  # noqa: E731
+        while True:
+            try:
+                future = step()
+            except StopIteration:
+                return
+            self.suspended += 1
+            if self.suspended in self._cancel_at:
+                self.cancelled += 1
+                task.cancel()
+            try:
+                yield future
+            except BaseException as error:  # noqa: BLE001
+                step = lambda error=error: inner.throw(error)  # noqa: E731
+            else:
+                step = lambda: inner.send(None)  # noqa: E731
+
+
+async def acquire(client: dibs.aio.Client, name: str) -> None:
+    lock = client.lock(name)
+    if await lock.acquire(timeout=0.03) is not None:
+        await lock.release()
+
+
+async def with_lock(client: dibs.aio.Client, name: str) -> None:
+    async with client.lock(name, timeout=5):
+        await asyncio.sleep(0)
+
+
+async def hold_release(client: dibs.aio.Client, name: str) -> None:
+    hold = await client.lock(name).acquire(timeout=5)
+    assert hold is not None
+    await hold.release()
+
+
+async def rlock(client: dibs.aio.Client, name: str) -> None:
+    lock = client.rlock(name, timeout=5)
+    async with lock, lock:
+        await asyncio.sleep(0)
+
+
+async def outside(client: dibs.aio.Client, name: str) -> None:
+    async with client.lock(name, fair=False, timeout=0.3):
+        pass
+
+
+async def several(client: dibs.aio.Client, name: str) -> None:
+    async with dibs.aio.multi(client.lock(name), client.semaphore(name + "-b", 2), timeout=5):
+        await asyncio.sleep(0)
+
+
+async def stripe(client: dibs.aio.Client, name: str) -> None:
+    async with client.striped(name, 2, timeout=5).at("key"):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def nobody(other: dibs.aio.Client, name: str) -> AsyncIterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def somebody_holds(other: dibs.aio.Client, name: str) -> AsyncIterator[None]:
+    async with other.lock(name):
+        yield
+
+
+@asynccontextmanager
+async def somebody_lets_go(other: dibs.aio.Client, name: str) -> AsyncIterator[None]:
+    """Holds until somebody waits; so a grant and the cancellation may meet."""
+    hold = await other.lock(name).acquire()
+    assert hold is not None
+
+    async def let_go() -> None:
+        end = time.monotonic() + 5
+        while not (await other.inspect(name)).waiters and time.monotonic() < end:
+            await asyncio.sleep(0)
+        await hold.release()
+
+    task = asyncio.create_task(let_go())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await hold.release()
+
+
+CASES: dict[str, tuple[Callable[..., Coroutine[Any, Any, None]], Callable[..., Any]]] = {
+    "acquire, release": (acquire, nobody),
+    "hold.release": (hold_release, nobody),
+    "with": (with_lock, nobody),
+    "rlock, twice": (rlock, nobody),
+    "multi": (several, nobody),
+    "stripe": (stripe, nobody),
+    "in vain": (acquire, somebody_holds),
+    "after waiting": (with_lock, somebody_lets_go),
+    "after waiting, hold.release": (hold_release, somebody_lets_go),
+    "outside": (outside, somebody_holds),
+    "multi, after waiting": (several, somebody_lets_go),
+}
+
+
+async def ours(other: dibs.aio.Client, name: str) -> list[dibs.aio.LockInfo]:
+    """Lines in which something of the cancelled client stands."""
+    infos = [await other.inspect(one) for one in (name, f"{name}-b", f"{name}#0", f"{name}#1")]
+    return [info for info in infos if any(one.remaining <= LEASE for one in (*info.holders, *info.waiters))]
+
+
+async def freed(other: dibs.aio.Client, name: str, patience: float) -> bool:
+    end = time.monotonic() + patience
+    while await ours(other, name):
+        if time.monotonic() >= end:
+            return False
+        await asyncio.sleep(0.002)
+    return True
+
+
+async def cancel_everywhere(url: str, what: str, *, fresh: bool, twice: bool) -> int:
+    """Gives the number of suspensions at which it was cancelled."""
+    operation, around = CASES[what]
+    other = dibs.aio.connect(url, lease=OTHERS)
+    client = dibs.aio.connect(url, lease=LEASE)
+    for n in count(1):
+        assert n < MOST
+        if fresh:
+            await client.close()
+            client = dibs.aio.connect(url, lease=LEASE)
+        name = f"{what}-{n}"
+        async with around(other, name):
+            run = Cancelling(operation(client, name), n, twice=twice)
+            ended = await _outcome(run)
+            assert await freed(other, name, KEEPER_TURN), f"left behind by a cancellation at suspension {n}: {ended}"
+        assert await other.lock(name).acquire(timeout=0) is not None
+        if not run.cancelled:
+            assert ended is None
+            break
+    async with client.lock("keep") as hold:
+        assert not await hold.lost.wait(2 * LEASE), "the keeper is dead"
+    assert [info async for info in client.locks("nothing")] == []
+    await client.close()
+    await other.close()
+    return n - 1
+
+
+async def _outcome(run: Awaitable[None]) -> BaseException | None:
+    """In a task of its own, as a user would cancel it."""
+
+    async def main() -> None:
+        await run
+
+    (done,), _ = await asyncio.wait([asyncio.create_task(main())])
+    if done.cancelled():
+        return asyncio.CancelledError()
+    error = done.exception()
+    if error is not None and not isinstance(error, dibs.AcquireTimeout):
+        raise error
+    return error
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("fresh", [False, True], ids=["in use", "first use"])
+@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("store", STORES)
+def test_a_cancelled_task_leaves_nothing_behind(
+    store: str, what: str, fresh: bool, twice: bool, tmp_path: Path
+) -> None:
+    cancelled = asyncio.run(cancel_everywhere(STORES[store](tmp_path), what, fresh=fresh, twice=twice))
+    print(f"\n{what} on {store}: cancelled at {cancelled} suspensions")
+    if what not in ("acquire, release", "hold.release"):  # where the store answers at once nothing is suspended
+        assert cancelled

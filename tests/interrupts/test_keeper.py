@@ -1,0 +1,145 @@
+"""What the keeper survives, and what two threads may do at once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from interrupts.stores import STORES
+
+import dibs
+
+LEASE = 0.6
+ROUNDS = 30
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return STORES[request.param](tmp_path)
+
+
+def until(answer: Callable[[], bool], patience: float = 3.0) -> bool:
+    """A bounded poll."""
+    end = time.monotonic() + patience
+    while not answer():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+class Failing:
+    """A keeper's port whose named verb raises something unheard of, the first times."""
+
+    def __init__(self, port: Any, verb: str, times: int) -> None:
+        self._port = port
+        self._verb = verb
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._verb and self.left:
+            self.left -= 1
+            raise RuntimeError("a turn that fails")
+        return getattr(self._port, name)
+
+
+def fail(client: dibs.Client, verb: str, times: int = 1) -> Failing:
+    keeper = client._core.keeper
+    failing = Failing(keeper._open(), verb, times)
+    keeper._port = failing  # type: ignore[assignment]
+    return failing
+
+
+def test_a_renewal_that_raises_is_survived(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    lease = 4.0
+    """More than three times the pause after a turn that failed."""
+    with dibs.connect(url, lease=lease) as client, client.lock("kept") as hold:
+        failing = fail(client, "renew")
+        with caplog.at_level(logging.ERROR, "dibs"):
+            assert until(lambda: failing.left == 0, lease / 3 + 2)
+        before = hold.remaining
+        assert until(lambda: hold.remaining > before, lease), "it was never renewed again"
+        hold.check()
+        assert "a turn failed" in caplog.text
+
+
+def test_a_short_lease_survives_a_renewal_that_raises(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The next turn must come before a short lease is over."""
+    with dibs.connect(url, lease=LEASE) as client:
+        hold = client.lock("kept").acquire()
+        assert hold is not None
+        failing = fail(client, "renew")
+        with caplog.at_level(logging.CRITICAL, "dibs"):
+            assert until(lambda: failing.left == 0)
+            assert not hold.lost.wait(2 * LEASE)
+        hold.release()
+
+
+def test_a_give_back_that_raises_holds_up_nobody_elses(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One claim that cannot be given back must not stand before all others."""
+    with dibs.connect(url, lease=LEASE) as client, dibs.connect(url) as other:
+        caplog.set_level(logging.CRITICAL, "dibs")
+        client._core._open_for_keeper()
+        for name in ("a", "b"):
+            assert client.lock(name).acquire() is not None
+        keeper = client._core.keeper
+        first, second = list(keeper.renewing.values())
+        assert first.claim is not None
+        port = keeper._open()
+        bad = first.claim.id
+
+        class Refusing:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(port, name)
+
+            async def give_back(self, claim: Any, answered: bool, until: float) -> None:
+                if claim.id == bad:
+                    raise RuntimeError("never")
+                await port.give_back(claim, answered, until)
+
+        keeper._port = Refusing()  # type: ignore[assignment]
+        keeper.abandon(first)
+        keeper.abandon(second)
+        assert until(lambda: not other.inspect("b").holders, LEASE / 2), "it waits behind one that cannot be given back"
+        keeper._port = port
+
+
+def test_first_use_by_two_threads_opens_the_store_once(url: str) -> None:
+    for n in range(ROUNDS):
+        with dibs.connect(url, lease=LEASE) as client:
+            store, opened = client._core.store, []
+            plain = store.open
+
+            def counting(*args: Any, plain: Any = plain, opened: list[Any] = opened) -> Any:
+                opened.append(args)
+                return plain(*args)
+
+            store.open = counting  # type: ignore[method-assign]
+            barrier, tokens = Barrier(2), []
+
+            def use(
+                client: dibs.Client = client, barrier: Barrier = barrier, tokens: list[int] = tokens, n: int = n
+            ) -> None:
+                barrier.wait()
+                with client.lock(f"first-{n}") as hold:
+                    tokens.append(hold.token)
+
+            threads = [Thread(target=use) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(set(tokens)) == 2
+            faces = [args for args in opened if args[1] is client._core.me]
+            assert 1 <= len(faces) <= 2, "once for the face and, if it had work, once for the keeper"
+            assert len(opened) - _by_keeper(client) == 1
+
+
+def _by_keeper(client: dibs.Client) -> int:
+    """In the blocking face both open with the same runtime: the keeper's port tells whether it did."""
+    return int(client._core.keeper._port is not None)

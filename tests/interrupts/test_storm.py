@@ -1,0 +1,68 @@
+"""2,000 real signals at random instants: what `with` forgets, beside a `threading.Lock` in the same storm."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupts.stores import STORES
+
+INTERRUPTS = 2000
+PATIENCE = 25
+"""The program ends itself a second earlier and then shows where every thread stands."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=STORES)
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program said after the storm."""
+    seed = random.randrange(2**32)
+    url = STORES[request.param](tmp_path_factory.mktemp("storm"))
+    command = [sys.executable, str(Path(__file__).with_name("storm.py")), url, str(INTERRUPTS), str(seed)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"it hangs (seed {seed}):\n{error.stderr!r}")
+    assert done.returncode == 0, f"seed {seed}:\n{done.stderr}"
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(
+        f"\n{INTERRUPTS} interrupts of `with` on {request.param}, seed {seed}: forgotten by dibs {found['forgotten']}"
+        f" (busy at first {found['busy at first']}), by threading.Lock {found['threading.Lock']},"
+        f" by a context manager in Python {found['in Python']}; warnings {found['warnings']}"
+    )
+    return found
+
+
+def test_the_keeper_lives(told: dict[str, Any]) -> None:
+    assert told["interrupts"] == INTERRUPTS
+    assert told["keeper lives"]
+
+
+def test_no_claim_outlives_its_hold(told: dict[str, Any]) -> None:
+    assert told["left in the store"] == []
+
+
+def test_nothing_is_forgotten_once_our_code_runs(told: dict[str, Any]) -> None:
+    """An interrupt at the very entry of `__exit__`, before its first line, is counted in the next test only."""
+    assert [(where, times) for where, times in told["where"] if not _at_the_entry(where)] == []
+
+
+def test_no_more_is_forgotten_than_by_a_lock_made_in_c(told: dict[str, Any]) -> None:
+    assert told["in Python"] > 0, "the storm missed: this run shows nothing"
+    assert told["forgotten"] <= told["threading.Lock"], told["where"]
+
+
+def test_an_interrupt_is_not_swallowed_and_says_nothing_odd(told: dict[str, Any]) -> None:
+    assert told["swallowed"] == []
+    assert told["warnings"] == []
+
+
+def _at_the_entry(where: str) -> bool:
+    outermost, innermost = where.split(" > ")
+    return outermost == innermost and outermost.endswith(" __exit__")

@@ -1,0 +1,173 @@
+"""Real processes, told what to do by lines on stdin and heard by lines on stdout.
+
+Nothing here sleeps to synchronise: `Child.hear` waits for a line, `until` polls a condition, both with an end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+HERE = Path(__file__).parent
+PATIENCE = 20.0
+"""How long anything may take that is not measured."""
+
+
+def clock() -> float:
+    """One clock for all processes of the machine."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "the condition") -> Any:
+    """What `condition` gives once it is true; polled, with an end."""
+    end = clock() + within
+    while not (seen := condition()):
+        assert clock() < end, f"{what}: not within {within:g} s"
+        time.sleep(0.005)
+    return seen
+
+
+class Child:
+    """One process that runs a program of this folder."""
+
+    def __init__(self, program: str, *args: object, flags: tuple[str, ...] = (), env: dict[str, str] | None = None):
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._errors: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", *flags, str(HERE / f"{program}.py"), *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self._readers = [
+            threading.Thread(target=self._read_out, daemon=True),
+            threading.Thread(target=self._read_err, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _read_err(self) -> None:
+        assert self.process.stderr is not None
+        self._errors.extend(self.process.stderr)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def errors(self) -> str:
+        return "".join(self._errors)
+
+    def tell(self, *words: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def next(self, within: float = PATIENCE) -> list[str]:
+        """The next line, in words."""
+        try:
+            line = self._lines.get(timeout=within)
+        except Empty:
+            raise AssertionError(f"pid {self.pid} said nothing for {within:g} s; stderr: {self.errors}") from None
+        assert line is not None, f"pid {self.pid} ended without a word; stderr: {self.errors}"
+        return line.split()
+
+    def hear(self, word: str, within: float = PATIENCE) -> list[str]:
+        """The values of the next line, which must begin with `word`."""
+        first, *rest = line = self.next(within)
+        assert first == word, f"pid {self.pid} said {line} instead of {word}; stderr: {self.errors}"
+        return rest
+
+    def ask(self, *words: object, hear: str, within: float = PATIENCE) -> list[str]:
+        self.tell(*words)
+        return self.hear(hear, within)
+
+    def silent(self) -> bool:
+        return self._lines.empty()
+
+    def tries(self, name: str) -> list[str]:
+        """One try, in words: took ..., busy ..., failed ..."""
+        self.tell("take", name, 0)
+        return self.next()
+
+    def take(self, name: str, timeout: object = 10) -> int:
+        """The token: it must get the lock."""
+        return int(self.ask("take", name, timeout, hear="took")[0])
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> float:
+        """kill -9, reaped; gives the instant at which it was dead."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        return clock()
+
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until every thread of it stands still."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: all(state == "T" for state in self._states()), what="stopped")
+
+    def _states(self) -> list[str]:
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+
+    def end(self, within: float = PATIENCE) -> int:
+        """Wait for its own end; gives its status, and everything it wrote to stderr has arrived."""
+        status = self.process.wait(within)
+        for reader in self._readers:
+            reader.join(within)
+        return status
+
+    def discard(self) -> None:
+        """At the end of a test, however that went."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue
+
+
+class Crew:
+    """All processes of one test, around one file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "locks.db"
+        self.url = f"sqlite:///{self.path}"
+        self.children: list[Child] = []
+
+    def start(self, program: str, *args: object, **options: Any) -> Child:
+        child = Child(program, *args, **options)
+        self.children.append(child)
+        return child
+
+    def worker(self, lease: float = 30.0, **options: Any) -> Child:
+        """A process that does what it is told, one thing after the other."""
+        child = self.start("worker", self.url, lease, **options)
+        child.hear("ready")
+        return child
+
+    def disband(self) -> None:
+        for child in self.children:
+            child.discard()

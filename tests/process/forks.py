@@ -1,0 +1,163 @@
+"""Programs that fork while they hold; each says what it saw, and waits for a line before it goes on.
+
+forks.py SCENARIO URL LEASE
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import dibs
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one write: parent and child share this pipe
+
+
+def wait_for_line() -> None:
+    sys.stdin.readline()
+
+
+def outcome(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except dibs.DibsError as error:
+        return type(error).__name__
+    return "ok"
+
+
+def state(hold: dibs.Hold, lock: dibs.Lock) -> tuple[str, ...]:
+    lost = "lost" if hold.lost.is_set() else "valid"
+    return (outcome(hold.check), lost, "owned" if lock.owned() else "not", str(hold.remaining > 0))
+
+
+def as_child(body: Callable[[], None], how: str) -> None:
+    """Run it in a forked child and wait for that."""
+    if how == "multiprocessing":
+        process = multiprocessing.get_context("fork").Process(target=body)
+        process.start()
+        process.join()
+        say("status", process.exitcode)
+        return
+    pid = os.fork()
+    if pid == 0:
+        body()
+        sys.exit(0)  # through the interpreter's exit, with its hooks
+    say("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def holds_nothing(client: dibs.Client, how: str) -> None:
+    """-> child STATE, released OUTCOME, unlocked OUTCOME, other TOKEN, mine TOKEN|busy, status N, parent STATE"""
+    lock = client.lock("a")
+    hold = lock.acquire(timeout=5)
+    assert hold is not None
+
+    def body() -> None:
+        say("child", *state(hold, lock))
+        say("released", outcome(hold.release))
+        say("unlocked", outcome(lock.release))
+        with client.lock("b", timeout=5) as other:
+            say("other", other.token, *state(other, client.lock("b")))
+        mine = client.lock("a").acquire(timeout=0)
+        say("mine", "busy" if mine is None else mine.token)
+
+    as_child(body, how)
+    say("parent", *state(hold, lock))
+    wait_for_line()
+    say("gave", outcome(hold.release))
+
+
+def leaves_with(client: dibs.Client, how: str) -> None:
+    """The child goes out through the parent's `with`, by the way given -> status N, parent STATE"""
+    lock = client.lock("a")
+    with lock as hold:
+        pid = os.fork()
+        if pid == 0:
+            if how == "exit":
+                sys.exit(7)
+            if how == "close":
+                client.close()
+                os._exit(0)
+            if how == "raise":
+                sys.stderr.close()
+                raise ValueError("the child's own")
+            if how == "end":
+                pass
+        else:
+            say("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            say("parent", *state(hold, lock))
+            wait_for_line()
+    say("left")
+
+
+def leaves_child(client: dibs.Client, how: str) -> None:
+    """A child lives on while the parent is killed -> held TOKEN, child PID"""
+    hold = client.lock("a").acquire(timeout=5)
+    assert hold is not None
+    say("held", hold.token)
+    if os.fork() == 0:
+        if how == "user":
+            with client.lock("b", timeout=5):
+                say("child", os.getpid())
+                wait_for_line()
+                os._exit(0)
+        say("child", os.getpid())
+        wait_for_line()
+        os._exit(0)
+    threading.Event().wait()
+
+
+def beside_threads(client: dibs.Client, rounds: str) -> None:
+    """Other threads acquire in a loop all the time; each child must work -> round N OUTCOME ..., gave OUTCOME"""
+    over = threading.Event()
+
+    def busy(name: str) -> None:
+        while not over.is_set():
+            with client.lock(name, timeout=10):
+                pass
+
+    threads = [threading.Thread(target=busy, args=(name,)) for name in ("a", "a", "b")]
+    for thread in threads:
+        thread.start()
+    mine = client.lock("mine").acquire(timeout=5)
+    assert mine is not None
+    for number in range(int(rounds)):
+        pid = os.fork()
+        if pid == 0:
+            begun = time.monotonic()
+            with client.lock("a", timeout=10) as hold:
+                result, lost = outcome(hold.check), outcome(mine.check)
+            os._exit(0 if (result, lost) == ("ok", "LockLost") and time.monotonic() - begun < 10 else 1)
+        say("round", number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    over.set()
+    for thread in threads:
+        thread.join()
+    say("gave", outcome(mine.release))
+
+
+def grandchildren(client: dibs.Client, _: str) -> None:
+    """Each generation takes its own; none has its ancestor's -> own TOKEN (3 times), parent STATE"""
+    lock = client.lock("g0")
+    hold = lock.acquire(timeout=5)
+    assert hold is not None
+
+    def generation(number: int, above: dibs.Hold) -> None:
+        own = client.lock(f"g{number}").acquire(timeout=5)
+        assert own is not None
+        say("own", own.token, outcome(above.check), outcome(own.check))
+        if number < 3:
+            as_child(lambda: generation(number + 1, own), "os")
+            say("still", outcome(own.check))
+
+    as_child(lambda: generation(1, hold), "os")
+    say("parent", *state(hold, lock))
+
+
+if __name__ == "__main__":
+    scenario, url, lease, detail = sys.argv[1:]
+    globals()[scenario](dibs.connect(url, lease=float(lease)), detail)

@@ -1,0 +1,87 @@
+"""The end of the interpreter: what nobody can use any more is given back, and nothing is printed."""
+
+from __future__ import annotations
+
+import pytest
+from process.children import Crew, clock
+
+STRICT = ("-X", "dev", "-W", "error")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "status"),
+    [
+        ("main_thread", 0), ("ended_thread", 0), ("waiting_thread", 0), ("loop_ended", 0), ("by_sys_exit", 3),
+        ("dropped_client", 0),
+    ],
+)  # fmt: skip
+def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
+    """By a leave, not by the process's death: the waiter is woken at once, and nothing of the client stays."""
+    program, other = crew.start("exits", scenario, crew.url, 30, flags=STRICT), crew.worker()
+    old = int(program.hear("held")[0])
+    other.tell("take", "a", 20)
+    onlooker = crew.worker()
+    while onlooker.ask("line", "a", hear="line") != ["1", "1"]:
+        pass
+    begun = clock()
+    program.tell("go")
+    token, _, got = other.hear("took")
+    print(f"figure: {scenario}: given back {float(got) - begun:.3f} s after the end began")
+    assert float(got) - begun < 2
+    assert int(token) > old
+    assert program.end() == status
+    assert program.errors == ""
+
+
+@pytest.mark.parametrize("scenario", ["main_thread", "ended_thread", "loop_ended", "by_sys_exit", "dropped_client"])
+def test_nothing_of_an_unclosed_client_stays(crew: Crew, scenario: str) -> None:
+    program = crew.start("exits", scenario, crew.url, 30, flags=STRICT)
+    program.hear("held")
+    program.tell("go")
+    program.end()
+    assert program.errors == ""
+    assert [file.name for file in crew.path.with_name("locks.db.d").iterdir()] == ["turn"]
+
+
+def test_a_running_daemon_threads_hold_is_not_given_back_by_the_exit_hook(crew: Crew) -> None:
+    program, other = crew.start("exits", "daemon_thread", crew.url, 30, flags=STRICT), crew.worker()
+    old = int(program.hear("held")[0])
+    program.tell("go")
+    program.hear("exiting")
+    assert other.tries("a")[0] == "busy", "its body still runs"
+    program.tell("go")
+    assert program.end() == 0
+    dead = clock()
+    token, _, got = other.ask("take", "a", 20, hear="took")
+    print(f"figure: a daemon thread's lock was free {float(got) - dead:.3f} s after the process's end")
+    assert float(got) - dead < 2
+    assert int(token) > old
+    assert program.errors == ""
+
+
+def test_a_task_in_its_block_when_the_loop_ends(crew: Crew) -> None:
+    program, other = crew.start("exits", "loop_cancelled", crew.url, 30, flags=STRICT), crew.worker()
+    program.hear("held")
+    assert other.tries("a")[0] == "busy"
+    program.tell("go")
+    program.hear("ended")
+    assert other.take("a", 2), "cancelling the task left the block, while the process lives on"
+    program.tell("go")
+    assert program.end() == 0
+    assert program.errors == ""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_a_multiprocessing_child_ends_with_an_open_hold(crew: Crew, method: str) -> None:
+    """Such a child runs no exit hooks: its lock is free because it died."""
+    program = crew.start("exits", f"by_{method}", crew.url, 30)
+    old = int(program.hear("held")[0])
+    assert program.hear("status") == ["0"]
+    dead = clock()
+    token, _, got = crew.worker().ask("take", "a", 20, hear="took")
+    print(f"figure: {method}: free {float(got) - dead:.3f} s after the child's end")
+    assert float(got) - dead < 2
+    assert int(token) > old
+    program.tell("go")
+    assert program.end() == 0
+    assert program.errors == ""

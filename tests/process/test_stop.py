@@ -1,0 +1,63 @@
+"""A process that is stopped past its lease: the next one is served, and the stopped one knows when it wakes."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from process.children import Crew, clock
+
+LEASE = 1.5
+
+
+@pytest.mark.parametrize("way", ["release", "with"])
+def test_a_holder_stopped_past_its_lease_has_lost_and_knows_it(crew: Crew, way: str) -> None:
+    holder, waiter = crew.worker(LEASE), crew.worker(LEASE)
+    old = holder.take("a") if way == "release" else int(holder.ask("enter", "a", hear="held")[0])
+    holder.freeze()
+    stopped = clock()
+    token, _, got = waiter.ask("take", "a", 10, hear="took")
+    print(f"figure: a stopped holder's lock (lease {LEASE}) was free after {float(got) - stopped:.3f} s")
+    assert int(token) > old
+    assert LEASE / 2 < float(got) - stopped < LEASE + 2
+    holder.signal(signal.SIGCONT)
+    assert holder.ask("state", "a", hear="state") == ["LockLost", "lost", "not", "0.0"]
+    if way == "release":
+        assert holder.ask("give", "a", hear="gave") == ["LockLost"]
+    else:
+        assert holder.ask("leave", hear="left") == ["LockLost"]
+    other = crew.worker(LEASE)
+    assert other.tries("a")[0] == "busy", "the late release must not free the new holder's lock"
+    assert waiter.ask("state", "a", hear="state")[:3] == ["ok", "valid", "owned"]
+    assert waiter.ask("give", "a", hear="gave") == ["ok"]
+
+
+def test_a_holder_stopped_for_less_than_its_lease_still_holds(crew: Crew) -> None:
+    holder, other = crew.worker(10), crew.worker(10)
+    holder.take("a")
+    holder.freeze()
+    assert other.ask("take", "a", 1, hear="busy")
+    holder.signal(signal.SIGCONT)
+    assert holder.ask("state", "a", hear="state")[:3] == ["ok", "valid", "owned"]
+    assert other.tries("a")[0] == "busy"
+    assert holder.ask("give", "a", hear="gave") == ["ok"]
+    assert other.take("a", 0)
+
+
+@pytest.mark.slow
+def test_a_stopped_waiter_is_passed_over_and_served_later(crew: Crew) -> None:
+    holder, sleeper, last = (crew.worker(LEASE) for _ in range(3))
+    holder.take("a")
+    sleeper.tell("take", "a", 30)
+    while holder.ask("line", "a", hear="line") != ["1", "1"]:
+        pass
+    sleeper.freeze()
+    begun = clock()
+    last.tell("take", "a", 20)
+    holder.tell("give", "a")
+    got = float(last.hear("took")[2])
+    print(f"figure: behind a stopped waiter (waiting lease {LEASE}) the lock came after {got - begun:.3f} s")
+    assert got - begun < LEASE + 2
+    sleeper.signal(signal.SIGCONT)
+    assert last.ask("give", "a", hear="gave") == ["ok"]
+    sleeper.hear("took")

@@ -1,0 +1,80 @@
+"""What the tests of the embedded store share: URLs of awkward paths, a store that stands still, a look at its rows."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import dibs
+
+PATIENCE = 15.0
+
+
+def url_of(path: Path) -> str:
+    return f"sqlite:///{quote(str(path))}"
+
+
+def beside(path: Path) -> Path:
+    """The private directory of a database."""
+    return path.with_name(path.name + ".d")
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(file.name for file in directory.iterdir())
+
+
+def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "the condition") -> Any:
+    end = time.monotonic() + within
+    while not (seen := condition()):
+        assert time.monotonic() < end, f"{what}: not within {within:g} s"
+        time.sleep(0.005)
+    return seen
+
+
+def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path, timeout=5)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path, timeout=5)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+@contextmanager
+def standstill(path: Path) -> Iterator[None]:
+    """As a process that is stopped in its transaction."""
+    with closing(sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+
+
+class Taking(threading.Thread):
+    """An acquire in a thread of its own."""
+
+    def __init__(self, lock: dibs.Lock, timeout: float) -> None:
+        super().__init__(daemon=True)
+        self._lock, self._timeout = lock, timeout
+        self.hold: dibs.Hold | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.hold = self._lock.acquire(timeout=self._timeout)
+        except BaseException as error:
+            self.error = error
+
+    def got(self) -> dibs.Hold:
+        self.join(PATIENCE)
+        assert not self.is_alive()
+        assert self.error is None, self.error
+        assert self.hold is not None
+        return self.hold

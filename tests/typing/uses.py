@@ -1,0 +1,118 @@
+"""What a type checker must see in a user's program; read by mypy --strict, never run.
+
+A line that ends in `type: ignore` states that the line is an error: mypy complains of an ignore that nothing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from typing import assert_type
+
+import dibs
+import dibs.aio
+
+
+def blocking() -> None:
+    client = dibs.connect("memory://", lease=timedelta(seconds=5), owner="me", info={"job": 1}, replicas=2)
+    assert_type(client, dibs.Client)
+    with client as same:
+        assert_type(same, dibs.Client)
+    with client.lock("a", timeout=5) as hold:
+        assert_type(hold, dibs.Hold)
+        assert_type(hold.token, int)
+        assert_type(hold.mode, str)
+        assert_type(hold.owner, str)
+        assert_type(hold.acquired_at, datetime)
+        assert_type(hold.remaining, float)
+        assert_type(hold.lost.is_set(), bool)
+        assert_type(hold.lost.wait(1), bool)
+        assert_type(hold.revoke_requested, dibs.HoldEvent)
+    with hold as again:
+        assert_type(again, dibs.Hold)
+
+    lock = client.lock("a", lease=1, renew=False, max_hold=2.5, fair=False, owner="client", info={}, on_lost=lost)
+    assert_type(lock, dibs.Lock)
+    assert_type(lock.acquire(), dibs.Hold | None)
+    assert_type(lock.acquire(timeout=None), dibs.Hold | None)
+    assert_type(lock.acquire(timeout=timedelta(seconds=1), blocking=True), dibs.Hold | None)
+    assert_type(lock.locked(), bool)
+    assert_type(lock.owned(), bool)
+    lock.acquire().release()  # type: ignore[union-attr]  # it may be None: busy
+    lock.acquire(5)  # type: ignore[call-arg]
+    lock.acquire(timeout="5")  # type: ignore[arg-type]
+    lock.acquire(n=2)  # type: ignore[call-arg]
+
+    assert_type(client.rlock("a"), dibs.RLock)
+    assert_type(client.rwlock("a").read, dibs.Lock)
+    assert_type(client.rwlock("a").write, dibs.Lock)
+    assert_type(client.semaphore("a", 5).acquire(2, timeout=0), dibs.Hold | None)
+    assert_type(client.striped("a", 100).at("key"), dibs.Lock)
+    assert_type(client.striped("a", 100).all(), dibs.Multi)
+    with dibs.multi(lock, client.rlock("b"), client.semaphore("c", 2), timeout=1) as both:
+        assert_type(both, dibs.MultiHold)
+        assert_type(both.holds, tuple[dibs.Hold, ...])
+
+    assert_type(client.inspect("a"), dibs.LockInfo)
+    assert_type(client.inspect("a").holders, tuple[dibs.Participant, ...])
+    assert_type(client.locks(), Iterator[dibs.LockInfo])
+    client.break_("a", token=3)
+    client.break_("a", 3)  # type: ignore[call-arg]
+
+    client.lock("a", patience=5)  # type: ignore[call-arg]
+    client.lock("a", timeout="5")  # type: ignore[arg-type]
+    client.lock("a", cancel_on_lost=True)  # type: ignore[call-arg]  # asyncio only
+    client.lock("a", on_lost=print_number)  # type: ignore[arg-type]
+    client.lock(42)  # type: ignore[arg-type]
+    client.semaphore("a")  # type: ignore[call-arg]
+    dibs.multi(dibs.aio.connect().lock("a"))  # type: ignore[arg-type]  # faces do not mix
+
+
+def errors() -> None:
+    try:
+        blocking()
+    except TimeoutError as error:
+        assert_type(error, TimeoutError)
+    except dibs.Busy as error:
+        assert_type(error.name, str | None)
+        assert_type(error.store, str | None)
+        assert_type(error.info, dibs.LockInfo | None)
+
+
+def lost(hold: dibs.Hold) -> None:
+    print(hold.name)
+
+
+def print_number(number: int) -> None:
+    print(number)
+
+
+async def awaited() -> None:
+    async with dibs.aio.connect() as client:
+        assert_type(client, dibs.aio.Client)
+        lock = client.lock("a", timeout=5, cancel_on_lost=True, on_lost=aio_lost)
+        assert_type(lock, dibs.aio.Lock)
+        async with lock as hold:
+            assert_type(hold, dibs.aio.Hold)
+            assert_type(await hold.lost.wait(1), bool)
+            hold.check()
+            await hold.release()
+        assert_type(await lock.acquire(), dibs.aio.Hold | None)
+        assert_type(await client.semaphore("b", 5).acquire(2), dibs.aio.Hold | None)
+        assert_type(await lock.locked(), bool)
+        assert_type(lock.owned(), bool)
+        assert_type(await client.inspect("a"), dibs.LockInfo)
+        assert_type(client.locks(), AsyncIterator[dibs.LockInfo])
+        async with dibs.aio.multi(lock, client.rwlock("c").read) as both:
+            assert_type(both.holds, tuple[dibs.aio.Hold, ...])
+
+        (await lock.acquire()).release()  # type: ignore[union-attr]
+        lock.acquire().check()  # type: ignore[attr-defined]
+        with lock:  # type: ignore[attr-defined]
+            pass
+        client.lock("a", patience=5)  # type: ignore[call-arg]
+        client.lock("a", on_lost=lost)  # type: ignore[arg-type]  # the hold of the other face
+
+
+def aio_lost(hold: dibs.aio.Hold) -> None:
+    print(hold.name)
