@@ -10,7 +10,7 @@ contend_hold5ms  The holder sleeps 5 ms. Hand-off: from just before `release` is
                  lock, on the one monotonic clock of the machine. Beside it stands a bare wake: a process that sleeps in
                  `recv` on a Unix datagram socket, from just before `sendto` until `recv` has returned.
                  Bars: p50 at most 7 bare wakes, p99 at most a tenth of filelock's. Who polls hands over rarely, as
-                 the last holder mostly comes back first; the wait, from asking to having, shows what that means.
+                 the last holder mostly comes back first; the longest wait for the lock shows what that means.
 
 An overlap, two holders at once, is counted everywhere and would be a defect.
 """
@@ -78,7 +78,7 @@ def contend_hold5ms(report: Report, settings: Settings) -> None:
     )  # fmt: skip
     report.line(WAKE, _handoff(wakes))
     for kind, outcome in outcomes.items():
-        more = {"hand-offs_n": len(outcome.gaps), "wait p99_ms": percentile(outcome.waits, 0.99) * 1e3}
+        more = {"hand-offs_n": len(outcome.gaps), "longest wait_ms": max(outcome.waits) * 1e3}
         more |= {"jain_": outcome.jain()}
         report.line(kind, {**_handoff(outcome.gaps), **more, **_disorder(kind, outcome)})
     if FAIR in outcomes:

@@ -65,7 +65,7 @@ def connect(
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
     """Several locks as one: all or none, in one global order."""
-    return Multi(CoreMulti(_members(locks), timeout))
+    return Multi(CoreMulti(_members(locks), timeout, Hold))
 
 
 def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
@@ -314,17 +314,14 @@ class Striped(Unpicklable):
 class MultiHold(Unpicklable):
     """Several holds as one: lost when any is; it has no token."""
 
-    __slots__ = ("_core", "_holds")
+    __slots__ = ("_core",)
 
     def __init__(self, core: CoreMultiHold) -> None:
         self._core = core
-        self._holds: tuple[Hold, ...] | None = None
 
     @property
     def holds(self) -> tuple[Hold, ...]:
-        if self._holds is None:
-            self._holds = self._core.as_given(Hold)
-        return self._holds
+        return self._core.as_given()
 
     @property
     def token(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from dibs import faces
 from dibs.core.client import Client as CoreClient
@@ -17,9 +17,26 @@ from dibs.core.kinds.lock import UNSET, Options
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant, make_client
+from dibs.faces import (
+    Exit,
+    H,
+    Kind,
+    Raised,
+    Seconds,
+    Taking,
+    Timeout,
+    Trace,
+    Unpicklable,
+    entering,
+    instant,
+    make_client,
+)
 from dibs.info import LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
+
+T = TypeVar("T")
+Asking = Callable[[], Coroutine[Any, Any, T]]
+Block = Callable[[], object | None] | None
 
 
 class LockOptions(faces.LockOptions, total=False):
@@ -58,7 +75,7 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
     ...     [part.name for part in hold.holds]
     ['a', 'b']
     """
-    return Multi(CoreMulti(_members(locks), timeout))
+    return Multi(CoreMulti(_members(locks), timeout, Hold))
 
 
 def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
@@ -74,16 +91,16 @@ def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
 
 
 @overload
-def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, bool]]) -> H | None: ...
+def _take(attempt: Taking, hold: H, ask: Asking[bool]) -> H | None: ...
 @overload
-def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, None]]) -> H: ...
-def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> H | None:
+def _take(attempt: Taking, hold: H, ask: Asking[None], block: Block) -> H: ...
+def _take(attempt: Taking, hold: H, ask: Asking[bool | None], block: Block = None) -> H | None:
     """What `ask` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
     try:
         attempt.told(hold)
         if step(ask()) is False:
             return None
-        attempt.hand_over()
+        attempt.hand_over(block)
         return hold
     except BaseException:
         attempt.abandon()
@@ -217,8 +234,9 @@ class Lock(Unpicklable):
 
     def __enter__(self) -> Hold:
         attempt = self._core.attempt()
-        return _take(attempt, Hold(attempt.hold, self._core), attempt.enter)
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.enter, entering(self))
 
+    @Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
 
@@ -320,17 +338,14 @@ class MultiHold(Unpicklable):
     ...     hold.check()
     """
 
-    __slots__ = ("_core", "_holds")
+    __slots__ = ("_core",)
 
     def __init__(self, core: CoreMultiHold) -> None:
         self._core = core
-        self._holds: tuple[Hold, ...] | None = None
 
     @property
     def holds(self) -> tuple[Hold, ...]:
-        if self._holds is None:
-            self._holds = self._core.as_given(Hold)
-        return self._holds
+        return self._core.as_given()
 
     @property
     def token(self) -> None:
@@ -389,8 +404,9 @@ class Multi(Unpicklable):
 
     def __enter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        return _take(attempt, MultiHold(attempt.hold), attempt.enter)
+        return _take(attempt, MultiHold(attempt.hold), attempt.enter, entering(self))
 
+    @Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from _thread import get_ident
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
+from weakref import ref
 
 from dibs.backends import make_store
 from dibs.core.client import Client
@@ -41,9 +44,38 @@ class Taking(Protocol):
 
     def told(self, hold: object) -> None: ...
 
-    def hand_over(self) -> None: ...
+    def hand_over(self, block: Callable[[], object | None] | None = None) -> None: ...
 
     def abandon(self) -> None: ...
+
+
+class Exit:
+    """`__exit__`, made anew for each `with` statement.
+
+    The statement looks it up before it enters and keeps it on its stack until its block is over, whatever ends that:
+    also an interrupt just before, or in the first instruction of, a method of ours. What the block took hangs by it
+    (`Attempt.hand_over`), so such an end leaves a dead reference, and the keeper gives the hold back.
+    """
+
+    def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:
+        self._leave = leave
+
+    def __get__(self, lock: object, owner: type) -> Callable[..., None]:
+        if lock is None:  # ExitStack asks the class
+            return self._leave
+        block = partial(self._leave, lock)
+        _entering[get_ident()] = ref(block)
+        return block
+
+
+_entering: dict[int, ref[partial[None]]] = {}
+
+
+def entering(lock: object) -> ref[partial[None]] | None:
+    """The `with` statement that is entering this lock on this thread; None: it was entered by hand."""
+    found = _entering.pop(get_ident(), None)
+    block = None if found is None else found()
+    return found if block is not None and block.args[0] is lock else None
 
 
 class LockOptions(TypedDict, total=False):

@@ -65,7 +65,7 @@ def read_about(text: str) -> dict[str, Any]:
         return {}
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(said, dict):
         return {}
@@ -83,7 +83,7 @@ def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str,
     """The text that stands in the store beside a claim."""
     try:
         text = json.dumps({"owner": owner, "host": host, "pid": pid, "thread": thread, "info": dict(info)})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"info must be a small dict that JSON can carry: {error}") from None
     if len(text) > _LONGEST_ABOUT:
         raise ValueError(f"info is too large: {len(text)} characters as JSON, at most {_LONGEST_ABOUT}")

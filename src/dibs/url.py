@@ -49,6 +49,8 @@ def parse(text: object) -> Url:
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
     except ValueError:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: check its host, brackets and port (1-65535)") from None
+    if parts.netloc and "@" in parts.path + parts.query:
+        raise ValueError(f"the {scheme[:20]}:// URL is broken: write /, ?, # and @ in a password as %2F, %3F, %23, %40")
     if port == 0:
         raise ValueError(f"the {scheme[:20]}:// URL has port 0")
     host = parts.netloc.rpartition("@")[2]

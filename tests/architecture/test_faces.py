@@ -98,7 +98,9 @@ def test_a_function_takes_the_same_parameters(name: str) -> None:
 
 def test_connect_takes_what_the_contract_says() -> None:
     said = "(url=None, *, lease=30.0, owner=None, info=None, namespace='dibs', retry=10.0, **store_options)"
-    bare = [one.replace(annotation=inspect.Parameter.empty) for one in inspect.signature(dibs.connect).parameters.values()]
+    bare = [
+        one.replace(annotation=inspect.Parameter.empty) for one in inspect.signature(dibs.connect).parameters.values()
+    ]
     assert str(inspect.Signature(bare)) == said
 
 

@@ -11,10 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from architecture.sources import SRC, modules, tree
 
 import dibs
 import dibs.blocking
+from architecture.sources import SRC, modules, tree
 
 LONGEST_FILE = 450
 LONGEST_DOCSTRING = 20

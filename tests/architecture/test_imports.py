@@ -6,6 +6,7 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
+
 from architecture.sources import Import, imports, modules, ours
 
 FACES = frozenset({"dibs", "dibs.blocking", "dibs.aio", "dibs.faces"})

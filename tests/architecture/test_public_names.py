@@ -39,9 +39,11 @@ def _own(module: ModuleType) -> list[str]:
 def _module(module: ModuleType, names: list[str]) -> Iterator[str]:
     for name in sorted(names):
         value = getattr(module, name)
-        yield from _class(f"{module.__name__}.{name}", value) if inspect.isclass(value) else [
-            f"{module.__name__}.{name}{_signature(value)}"
-        ]
+        yield from (
+            _class(f"{module.__name__}.{name}", value)
+            if inspect.isclass(value)
+            else [f"{module.__name__}.{name}{_signature(value)}"]
+        )
 
 
 def _class(path: str, cls: type) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from contract.harness import FACES, World
 from contract.stores import STORES
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.stores import STORES
 
 import dibs
+from contract.stores import STORES
 from dibs.core.line import LINE, Me, Place, Signal
 from dibs.core.rule import Claim, Standing
 from dibs.runtime.threads import ThreadRuntime, step

@@ -1,4 +1,4 @@
-"""The stores that the suite runs over. Adding one is one entry: a name, and how to get the URL of a fresh, empty one."""
+"""The stores that the suite runs over. Adding one is one entry: a name, and how to get the URL of a fresh one."""
 
 from __future__ import annotations
 

@@ -6,19 +6,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from contract.harness import Actor, World, eventually
 
 import dibs
+from contract.harness import Actor, World, eventually
 
 
 async def close(world: World, client: Any) -> None:
-    await world(lambda: client.close())
+    await world(client.close)
 
 
 async def test_close_gives_back(world: World) -> None:
     client, other, ana = world.client(), world.client(), world.actor("ana")
     await ana(lambda: client.lock("a").acquire())
-    await ana(lambda: client.rwlock("b").read.acquire())
+    await ana(client.rwlock("b").read.acquire)
     await close(world, client)
     for name in ("a", "b"):
         info = await world.inspect(other, name)
@@ -39,7 +39,7 @@ async def test_close_marks_every_hold_lost(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     called: list[Any] = []
     hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
-    pending = ana.start(lambda: hold.lost.wait())
+    pending = ana.start(hold.lost.wait)
     await close(world, client)
     assert await pending
     assert hold.lost.is_set()
@@ -117,14 +117,14 @@ async def test_closing_twice_is_fine(world: World) -> None:
 async def test_a_closed_client_refuses(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     lock = client.lock("a")
-    await ana(lambda: lock.acquire())
+    await ana(lock.acquire)
     await close(world, client)
     for action in (
-        lambda: lock.acquire(),
+        lock.acquire,
         lambda: lock.acquire(timeout=0),
         lambda: client.lock("b").acquire(),
-        lambda: lock.locked(),
-        lambda: lock.revoke(),
+        lock.locked,
+        lock.revoke,
         lambda: client.inspect("a"),
         lambda: client.break_("a", token=1),
         lambda: world.multi(lock, client.lock("b")).acquire(),

@@ -7,9 +7,9 @@ import platform
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from contract.harness import World, eventually
 
 import dibs
+from contract.harness import World, eventually
 
 
 async def test_a_free_name_has_no_holders(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What every mutex does: exclude, keep the order of those who wait, give up in time. Each kind that can be one runs it."""
+"""What every mutex does: exclude, keep the order, give up in time. Each kind that can be one runs it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from contract.harness import Actor, World
 
 import dibs
+from contract.harness import Actor, World
 
 Mutex = Callable[..., Any]
 
@@ -33,16 +33,16 @@ async def test_acquire_gives_a_hold(world: World, mutex: Mutex) -> None:
 async def test_actors_of_one_client_exclude_each_other(world: World, mutex: Mutex) -> None:
     lock = mutex(world.client(), "a")
     ana, bob = world.actors("ana", "bob")
-    assert await ana(lambda: lock.acquire()) is not None
+    assert await ana(lock.acquire) is not None
     assert await bob(lambda: lock.acquire(timeout=0)) is None
 
 
 async def test_clients_exclude_each_other(world: World, mutex: Mutex) -> None:
     ana, bob = world.actors("ana", "bob")
     one, other = mutex(world.client(), "a"), mutex(world.client(), "a")
-    hold = await ana(lambda: one.acquire())
+    hold = await ana(one.acquire)
     assert await bob(lambda: other.acquire(timeout=0)) is None
-    await ana(lambda: hold.release())
+    await ana(hold.release)
     assert await bob(lambda: other.acquire(timeout=0)) is not None
 
 
@@ -93,7 +93,7 @@ async def test_who_came_first_is_served_first(world: World, mutex: Mutex) -> Non
 async def test_a_try_gives_none_while_busy(world: World, mutex: Mutex) -> None:
     lock = mutex(world.client(), "a")
     ana, bob = world.actors("ana", "bob")
-    await ana(lambda: lock.acquire())
+    await ana(lock.acquire)
     assert await bob(lambda: lock.acquire(timeout=0)) is None
     assert await bob(lambda: lock.acquire(blocking=False)) is None
     assert await bob(lambda: lock.acquire(blocking=False, timeout=0)) is None
@@ -229,11 +229,11 @@ async def test_tokens_rise_while_others_wait(world: World, mutex: Mutex) -> None
 async def test_locked_says_whether_anyone_holds(world: World, mutex: Mutex) -> None:
     lock, others = mutex(world.client(), "a"), mutex(world.client(), "a")
     ana, bob = world.actors("ana", "bob")
-    assert not await bob(lambda: others.locked())
-    hold = await ana(lambda: lock.acquire())
-    assert await bob(lambda: others.locked())
+    assert not await bob(others.locked)
+    hold = await ana(lock.acquire)
+    assert await bob(others.locked)
     await ana(hold.release)
-    assert not await bob(lambda: others.locked())
+    assert not await bob(others.locked)
 
 
 async def test_owned_says_whether_this_owner_holds(world: World, mutex: Mutex) -> None:
@@ -241,7 +241,7 @@ async def test_owned_says_whether_this_owner_holds(world: World, mutex: Mutex) -
     lock, others = mutex(client, "a"), mutex(world.client(), "a")
     ana, bob = world.actors("ana", "bob")
     assert not await ana(lock.owned)
-    hold = await ana(lambda: lock.acquire())
+    hold = await ana(lock.acquire)
     assert await ana(lock.owned)
     assert await ana(mutex(client, "a").owned)
     assert not await ana(mutex(client, "b").owned)
@@ -253,7 +253,7 @@ async def test_owned_says_whether_this_owner_holds(world: World, mutex: Mutex) -
 
 async def test_a_holds_repr_shows_its_state(world: World, mutex: Mutex) -> None:
     lock, ana = mutex(world.client(), "a"), world.actor("ana")
-    hold = await ana(lambda: lock.acquire())
+    hold = await ana(lock.acquire)
     assert '"a" on ' in repr(hold)
     assert f"token {hold.token}" in repr(hold)
     assert "s left" in repr(hold)

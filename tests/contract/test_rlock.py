@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract.harness import World
 
 import dibs
+from contract.harness import World
 
 
 async def test_the_owner_re_enters(world: World) -> None:
@@ -36,7 +36,7 @@ async def test_re_entry_passes_those_who_wait(world: World) -> None:
 
 async def test_a_plain_lock_does_not_re_enter(world: World) -> None:
     lock, ana = world.client().lock("a"), world.actor("ana")
-    await ana(lambda: lock.acquire())
+    await ana(lock.acquire)
     assert await ana(lambda: lock.acquire(timeout=0)) is None
 
 
@@ -79,7 +79,7 @@ async def test_releasing_one_hold_twice_counts_once(world: World) -> None:
 async def test_another_client_does_not_re_enter(world: World) -> None:
     ana = world.actor("ana")
     one, other = world.client().rlock("a"), world.client().rlock("a")
-    await ana(lambda: one.acquire())
+    await ana(one.acquire)
     assert await ana(lambda: other.acquire(timeout=0)) is None
 
 
@@ -106,7 +106,7 @@ async def test_two_owners_by_name_exclude_each_other(world: World) -> None:
 async def test_equal_owners_of_two_clients_exclude_each_other(world: World, owner: str) -> None:
     ana = world.actor("ana")
     one, other = world.client().rlock("a", owner=owner), world.client().rlock("a", owner=owner)
-    await ana(lambda: one.acquire())
+    await ana(one.acquire)
     assert await ana(lambda: other.acquire(timeout=0)) is None
 
 
@@ -171,9 +171,9 @@ async def test_after_a_loss_the_owner_asks_anew(world: World) -> None:
 async def test_lock_release_on_a_shared_object_means_ones_own(world: World) -> None:
     lock = world.client().rlock("a", owner="client")
     ana, bob = world.actors("ana", "bob")
-    hers: Any = await ana(lambda: lock.acquire())
-    await bob(lambda: lock.acquire())
-    await bob(lambda: lock.release())
+    hers: Any = await ana(lock.acquire)
+    await bob(lock.acquire)
+    await bob(lock.release)
     hers.check()
     with pytest.raises(dibs.NotHeld):
-        await bob(lambda: lock.release())
+        await bob(lock.release)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from contract.harness import World
 
 import dibs
+from contract.harness import World
 
 
 async def test_it_has_a_name_and_two_sides(world: World) -> None:
@@ -28,7 +28,7 @@ async def test_readers_share(world: World) -> None:
 async def test_a_writer_excludes_readers(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: rw.write.acquire())
+    hold = await ana(rw.write.acquire)
     assert await bob(lambda: rw.read.acquire(timeout=0)) is None
     await ana(hold.release)
     assert await bob(lambda: rw.read.acquire(timeout=0))
@@ -38,8 +38,8 @@ async def test_a_writer_waits_for_all_readers(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    first, second = await ana(lambda: rw.read.acquire()), await bob(lambda: rw.read.acquire())
-    pending = cy.start(lambda: rw.write.acquire())
+    first, second = await ana(rw.read.acquire), await bob(rw.read.acquire)
+    pending = cy.start(rw.write.acquire)
     await world.in_line(client, "a", 1)
     await ana(first.release)
     assert len((await world.inspect(client, "a")).waiters) == 1
@@ -51,8 +51,8 @@ async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) 
     client = world.client()
     rw = client.rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    hold = await ana(lambda: rw.write.acquire())
-    pending = [actor.start(lambda: rw.read.acquire()) for actor in (bob, cy)]
+    hold = await ana(rw.write.acquire)
+    pending = [actor.start(rw.read.acquire) for actor in (bob, cy)]
     await world.in_line(client, "a", 2)
     await ana(hold.release)
     for reader in pending:
@@ -63,11 +63,11 @@ async def test_a_reader_waits_behind_a_waiting_writer(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    hold = await ana(lambda: rw.read.acquire())
-    writer = bob.start(lambda: rw.write.acquire())
+    hold = await ana(rw.read.acquire)
+    writer = bob.start(rw.write.acquire)
     await world.in_line(client, "a", 1)
     assert await cy(lambda: rw.read.acquire(timeout=0)) is None
-    reader = cy.start(lambda: rw.read.acquire())
+    reader = cy.start(rw.read.acquire)
     await world.in_line(client, "a", 2)
     await ana(hold.release)
     written = await writer
@@ -80,15 +80,15 @@ async def test_a_reader_that_re_enters_does_not_wait_behind_a_writer(world: Worl
     client = world.client()
     rw = client.rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    await ana(lambda: rw.read.acquire())
-    bob.start(lambda: rw.write.acquire())
+    await ana(rw.read.acquire)
+    bob.start(rw.write.acquire)
     await world.in_line(client, "a", 1)
     assert await ana(lambda: rw.read.acquire(timeout=0))
 
 
 async def test_a_writer_re_enters(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
-    first = await ana(lambda: rw.write.acquire())
+    first = await ana(rw.write.acquire)
     second = await ana(lambda: rw.write.acquire(timeout=0))
     assert second.token == first.token
 
@@ -96,7 +96,7 @@ async def test_a_writer_re_enters(world: World) -> None:
 async def test_a_writer_may_take_read(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    written = await ana(lambda: rw.write.acquire())
+    written = await ana(rw.write.acquire)
     read = await ana(lambda: rw.read.acquire(timeout=0))
     assert (written.mode, read.mode) == ("exclusive", "shared")
     assert await bob(lambda: rw.read.acquire(timeout=0)) is None
@@ -107,8 +107,8 @@ async def test_a_writer_may_take_read(world: World) -> None:
 async def test_a_write_given_back_while_its_read_is_held_becomes_that_read(world: World) -> None:
     rw, others = world.client().rwlock("a"), world.client().rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    written = await ana(lambda: rw.write.acquire())
-    read = await ana(lambda: rw.read.acquire())
+    written = await ana(rw.write.acquire)
+    read = await ana(rw.read.acquire)
     await ana(written.release)
     read.check()
     assert await cy(lambda: others.write.acquire(timeout=0)) is None
@@ -120,11 +120,11 @@ async def test_a_write_that_becomes_a_read_wakes_readers(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    written = await ana(lambda: rw.write.acquire())
-    read = await ana(lambda: rw.read.acquire())
-    pending = bob.start(lambda: rw.read.acquire())
+    written = await ana(rw.write.acquire)
+    read = await ana(rw.read.acquire)
+    pending = bob.start(rw.read.acquire)
     await world.in_line(client, "a", 1)
-    writer = cy.start(lambda: rw.write.acquire())
+    writer = cy.start(rw.write.acquire)
     await world.in_line(client, "a", 2)
     await ana(written.release)
     assert await pending
@@ -136,8 +136,8 @@ async def test_downgrade_lets_readers_in(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: rw.write.acquire())
-    pending = bob.start(lambda: rw.read.acquire())
+    hold = await ana(rw.write.acquire)
+    pending = bob.start(rw.read.acquire)
     await world.in_line(client, "a", 1)
     token = hold.token
     await ana(hold.downgrade)
@@ -150,7 +150,7 @@ async def test_downgrade_lets_readers_in(world: World) -> None:
 async def test_downgrading_twice_changes_nothing(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    hold = await ana(lambda: rw.write.acquire())
+    hold = await ana(rw.write.acquire)
     await ana(hold.downgrade)
     await ana(hold.downgrade)
     assert await cy(lambda: rw.write.acquire(timeout=0)) is None
@@ -160,8 +160,8 @@ async def test_downgrading_twice_changes_nothing(world: World) -> None:
 async def test_one_of_two_writes_downgraded_still_excludes(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    first = await ana(lambda: rw.write.acquire())
-    await ana(lambda: rw.write.acquire())
+    first = await ana(rw.write.acquire)
+    await ana(rw.write.acquire)
     await ana(first.downgrade)
     assert await bob(lambda: rw.read.acquire(timeout=0)) is None
 
@@ -176,7 +176,7 @@ async def test_only_a_read_write_hold_can_be_downgraded(world: World) -> None:
 
 async def test_downgrading_what_was_given_back_is_refused(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
-    hold = await ana(lambda: rw.write.acquire())
+    hold = await ana(rw.write.acquire)
     await ana(hold.release)
     with pytest.raises(dibs.LockLost):
         await ana(hold.downgrade)
@@ -184,9 +184,9 @@ async def test_downgrading_what_was_given_back_is_refused(world: World) -> None:
 
 async def test_read_to_write_is_a_deadlock_and_says_so(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
-    hold = await ana(lambda: rw.read.acquire())
+    hold = await ana(rw.read.acquire)
     with pytest.raises(dibs.Deadlock) as caught:
-        await ana(lambda: rw.write.acquire())
+        await ana(rw.write.acquire)
     assert isinstance(caught.value, RuntimeError)
     assert caught.value.name == "a"
     hold.check()
@@ -196,23 +196,23 @@ async def test_read_to_write_is_a_deadlock_and_says_so(world: World) -> None:
 
 async def test_write_after_downgrade_is_a_deadlock(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
-    hold = await ana(lambda: rw.write.acquire())
+    hold = await ana(rw.write.acquire)
     await ana(hold.downgrade)
     with pytest.raises(dibs.Deadlock):
-        await ana(lambda: rw.write.acquire())
+        await ana(rw.write.acquire)
 
 
 async def test_another_owners_write_beside_ones_read_waits(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    await ana(lambda: rw.read.acquire())
+    await ana(rw.read.acquire)
     assert await bob(lambda: rw.write.acquire(timeout=0)) is None
 
 
 async def test_owned_counts_either_side(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
-    await ana(lambda: rw.read.acquire())
+    await ana(rw.read.acquire)
     assert await ana(rw.read.owned)
     assert not await bob(rw.read.owned)
 
@@ -221,9 +221,9 @@ async def test_onlookers_see_both_modes(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
-    await ana(lambda: rw.read.acquire())
-    await bob(lambda: rw.read.acquire())
-    cy.start(lambda: rw.write.acquire())
+    await ana(rw.read.acquire)
+    await bob(rw.read.acquire)
+    cy.start(rw.write.acquire)
     await world.in_line(client, "a", 1)
     info = await world.inspect(client, "a")
     assert info.kind == "rw"

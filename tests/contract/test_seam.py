@@ -5,9 +5,9 @@ from __future__ import annotations
 from copy import copy
 
 import pytest
-from contract.seats import Seat, until
 
 import dibs
+from contract.seats import Seat, until
 from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS
 
 

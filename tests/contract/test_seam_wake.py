@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract.seats import Seat, until
 
+from contract.seats import Seat, until
 from dibs.core.line import LOOK, NOWHERE, OUTSIDE, YOURS
 from dibs.runtime.threads import step
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from contract.harness import Actor, World, eventually
 
 import dibs
+from contract.harness import Actor, World, eventually
 
 
 async def test_as_many_as_there_are_permits(world: World) -> None:
@@ -60,7 +60,7 @@ async def test_one_release_frees_all_who_fit(world: World) -> None:
     semaphore = client.semaphore("a", 3)
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: semaphore.acquire(3))
-    pending = [actor.start(lambda: semaphore.acquire()) for actor in (bob, cy)]
+    pending = [actor.start(semaphore.acquire) for actor in (bob, cy)]
     await world.in_line(client, "a", 2)
     await ana(hold.release)
     for waiter in pending:
@@ -89,8 +89,8 @@ async def test_never_more_inside_than_permits(world: World) -> None:
 async def test_grants_that_are_not_renewed_end_by_themselves(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     semaphore = client.semaphore("a", 2, lease=0.5, renew=False)
-    assert await ana(lambda: semaphore.acquire())
-    assert await ana(lambda: semaphore.acquire())
+    assert await ana(semaphore.acquire)
+    assert await ana(semaphore.acquire)
     assert await ana(lambda: semaphore.acquire(timeout=0)) is None
     assert await ana(lambda: semaphore.acquire(timeout=10))
 
@@ -135,7 +135,7 @@ async def test_onlookers_see_weights_and_capacity(world: World) -> None:
 async def test_a_lost_permit_is_one_of_many(world: World) -> None:
     client, ana = world.client(lease=0.5), world.actor("ana")
     semaphore = client.semaphore("a", 2)
-    first, second = await ana(lambda: semaphore.acquire()), await ana(lambda: semaphore.acquire())
+    first, second = await ana(semaphore.acquire), await ana(semaphore.acquire)
     await world(lambda: client.break_("a", token=second.token))
     await eventually(second.lost.is_set)
     first.check()

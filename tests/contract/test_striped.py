@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from contract.harness import World, eventually
 
 import dibs
+from contract.harness import World, eventually
 
 
 def two_keys(stripes: int) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """Leases: renewal, loss, being taken away, being asked to let go. Leases are short; nothing here measures."""
 
+# ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
+
 from __future__ import annotations
 
 import asyncio
@@ -9,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from contract.harness import World, eventually
 
 import dibs
+from contract.harness import World, eventually
 
 Mutex = Callable[..., Any]
 SHORT = 0.5
@@ -150,7 +152,7 @@ async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
     client, ana = world.client(lease=SHORT), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
     assert not await ana(lambda: hold.lost.wait(0.01))
-    pending = ana.start(lambda: hold.lost.wait())
+    pending = ana.start(hold.lost.wait)
     await world(lambda: client.break_("a", token=hold.token))
     assert await pending
 
@@ -159,7 +161,7 @@ async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> Non
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
-    pending = bob.start(lambda: hold.lost.wait())
+    pending = bob.start(hold.lost.wait)
     await ana(hold.release)
     assert not await pending
 
@@ -254,7 +256,7 @@ async def test_revoke_is_a_request(world: World, mutex: Mutex) -> None:
     client, other = world.client(lease=SHORT), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a").acquire())
-    pending = ana.start(lambda: hold.revoke_requested.wait())
+    pending = ana.start(hold.revoke_requested.wait)
     await bob(lambda: mutex(other, "a").revoke())
     assert await pending
     assert hold.revoke_requested.is_set()

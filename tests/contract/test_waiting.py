@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from contract.seats import Seat, until
 
+from contract.seats import Seat, until
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import Grant, Request
 from dibs.core.keeper import Keeper

@@ -1,5 +1,7 @@
 """Times as a user gives them, and what an answer of a store is worth."""
 
+# ruff: noqa: PT017  (whether it is refused is free, how is not)
+
 from __future__ import annotations
 
 from datetime import timedelta

@@ -47,7 +47,7 @@ def lines(draw: st.DrawFn) -> Drawn:
 
 
 def naive_holding(line: list[tuple[int, int]], capacity: int) -> list[int]:
-    """Tickets of those who hold: all that is ahead, plus one's own, is at most the capacity. (weight 0 fits where 0 is left.)"""
+    """Tickets of those who hold: all that is ahead, plus one's own, is at most the capacity."""
     holding = []
     for place, (ticket, weight) in enumerate(line):
         ahead = sum(other for _, other in line[:place])

@@ -1,5 +1,7 @@
 """Names, errors, what others are shown: the words that dibs speaks and reads."""
 
+# ruff: noqa: PT017  (whether it is refused is free, how is not)
+
 from __future__ import annotations
 
 import copy
@@ -154,7 +156,7 @@ def test_a_label_cannot_steer_a_terminal() -> None:
 def test_options_have_defaults() -> None:
     options = Options.checked()
     assert options == Options()
-    assert (options.timeout, options.renew, options.fair, options.cancel_on_lost) == (None, True, True, False)
+    assert (options.timeout, options.renew, options.cancel_on_lost) == (None, True, False)
     assert Options.checked(fair=False, timeout=timedelta(seconds=3), lease=2).fair is False
 
 

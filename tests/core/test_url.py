@@ -1,5 +1,7 @@
 """URLs: parsed once, shown without secrets, and never echoed when they are broken."""
 
+# ruff: noqa: PT017  (whether it is refused is free, how is not)
+
 from __future__ import annotations
 
 import traceback

@@ -149,8 +149,9 @@ def test_workers_die_with_the_demo_even_a_stopped_one(environment: dict[str, str
 def until(fault: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     """A demo that has just struck."""
     running = subprocess.Popen(
-        command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed_signals
-    )
+        command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        preexec_fn=heed_signals,  # noqa: PLW1509  # it takes no lock that another thread could hold
+    )  # fmt: skip
     assert running.stdout is not None
     for line in running.stdout:
         if f" {fault} while it holds" in line:

@@ -46,7 +46,7 @@ class Block:
 
 def blocks_of(page: Path) -> Iterator[Block]:
     before, code, begins = "", None, 0
-    for number, line in enumerate(page.read_text().splitlines(), 1):
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if code is not None:
             if line != "```":
                 code.append(line)
@@ -70,7 +70,7 @@ def slug(heading: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    return {slug(text) for _, text in _HEADING.findall(_FENCED.sub("", page.read_text()))}
+    return {slug(text) for _, text in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))}
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_there_are_blocks_to_run() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page: Path) -> None:
     wrong = []
-    for target in _LINK.findall(_FENCED.sub("", page.read_text())):
+    for target in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -111,7 +111,7 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if page != "README.md" and f"]({page})" not in index] == []
 
@@ -125,5 +125,7 @@ def test_every_error_is_in_the_index_of_errors() -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "stores").glob("*.md")), ids=lambda page: page.stem)
 def test_a_store_has_the_same_four_headings(page: Path) -> None:
-    found = [text for level, text in _HEADING.findall(_FENCED.sub("", page.read_text())) if level == "##"]
+    found = [
+        text for level, text in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))) if level == "##"
+    ]
     assert found == STORE_HEADINGS

@@ -4,8 +4,8 @@ Two kinds of points. `lines`: the entry of every function and every line: more t
 CPython 3.11 looks for signals: at the entry of a function, after a call that is not a Python function's (those are
 entered and left without a look, as are coroutines when they are made), and at backward jumps.
 Left out is what no signal can reach: the instant between the end of a `with` block and the call of its `__exit__`
-(that is what makes `with` on a C lock safe) and, for `checks`, the few places where the instruction that looks and the
-next one have different exception handlers.
+(that is what makes `with` on a C lock safe), a bare `try:`, which is no instruction, and, for `checks`, the few places
+where the instruction that looks and the next one have different exception handlers.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Interrupt:
         if event == "call":
             return True
         if self._mode == LINES:
-            return event == "line" and frame.f_lasti not in ends_of_with(frame.f_code)
+            return event == "line" and frame.f_lasti not in unreachable(frame.f_code)
         if event != "opcode":
             return False
         last, self._last[frame] = self._last.get(frame), frame.f_lasti
@@ -118,9 +118,9 @@ class Interrupt:
 
 
 @cache
-def ends_of_with(code: CodeType) -> frozenset[int]:
-    """Where the call of `__exit__(None, None, None)` at the end of a `with` block begins."""
-    found: set[int] = set()
+def unreachable(code: CodeType) -> frozenset[int]:
+    """Where the call of `__exit__(None, None, None)` at the end of a `with` block begins, and a bare `try:`."""
+    found = {step.offset for step in dis.get_instructions(code) if step.opname == "NOP"}
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOP")]
     for at, step in enumerate(steps[:-3]):
         three = steps[at : at + 3]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupts.stores import STORES
 
 import dibs
 import dibs.aio
+from interrupts.stores import STORES
 
 LEASE = 0.6
 KEEPER_TURN = LEASE / 3 + 0.2
@@ -50,7 +50,7 @@ class Cancelling:
                 task.cancel()
             try:
                 yield future
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 step = lambda error=error: inner.throw(error)  # noqa: E731
             else:
                 step = lambda: inner.send(None)  # noqa: E731
@@ -144,7 +144,7 @@ CASES: dict[str, tuple[Callable[..., Coroutine[Any, Any, None]], Callable[..., A
 async def ours(other: dibs.aio.Client, name: str) -> list[dibs.aio.LockInfo]:
     """Lines in which something of the cancelled client stands."""
     infos = [await other.inspect(one) for one in (name, f"{name}-b", f"{name}#0", f"{name}#1")]
-    return [info for info in infos if any(one.remaining <= LEASE for one in (*info.holders, *info.waiters))]
+    return [info for info in infos if any(one.remaining < OTHERS / 2 for one in (*info.holders, *info.waiters))]
 
 
 async def freed(other: dibs.aio.Client, name: str, patience: float) -> bool:
@@ -153,6 +153,32 @@ async def freed(other: dibs.aio.Client, name: str, patience: float) -> bool:
         if time.monotonic() >= end:
             return False
         await asyncio.sleep(0.002)
+    return True
+
+
+async def others_can_have_it(other: dibs.aio.Client, name: str) -> None:
+    """A join that was under way when its task was cancelled may still come, and then goes: a look can be too early."""
+    end = time.monotonic() + KEEPER_TURN
+    while True:
+        try:
+            hold = await other.lock(name).acquire(timeout=0)
+        except dibs.Mismatch:  # as stripes
+            hold = None
+        if hold is not None:
+            await hold.release()
+            return
+        assert time.monotonic() < end, "left behind, late"
+        await asyncio.sleep(0.002)
+
+
+async def renewed(hold: dibs.aio.Hold) -> bool:
+    """The keeper lives."""
+    before, end = hold.remaining, time.monotonic() + LEASE
+    while hold.remaining <= before:
+        before = min(before, hold.remaining)
+        if time.monotonic() >= end:
+            return False
+        await asyncio.sleep(0.005)
     return True
 
 
@@ -171,13 +197,12 @@ async def cancel_everywhere(url: str, what: str, *, fresh: bool, twice: bool) ->
             run = Cancelling(operation(client, name), n, twice=twice)
             ended = await _outcome(run)
             assert await freed(other, name, KEEPER_TURN), f"left behind by a cancellation at suspension {n}: {ended}"
-        assert await other.lock(name).acquire(timeout=0) is not None
+        await others_can_have_it(other, name)
         if not run.cancelled:
-            assert ended is None
+            assert ended is None or isinstance(ended, dibs.AcquireTimeout)
             break
     async with client.lock("keep") as hold:
-        assert not await hold.lost.wait(2 * LEASE), "the keeper is dead"
-    assert [info async for info in client.locks("nothing")] == []
+        assert await renewed(hold), "the keeper is dead"
     await client.close()
     await other.close()
     return n - 1

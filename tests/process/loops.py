@@ -72,7 +72,7 @@ async def _ticking(gaps: list[float]) -> None:
 
 
 def standstill(url: str, lease: float) -> None:
-    """For each line on stdin (NAME TIMEOUT [NAME TIMEOUT...], at once): -> OUTCOME SECONDS each, and ticks COUNT WORST"""
+    """Each line on stdin, NAME TIMEOUT [NAME TIMEOUT...] at once: -> OUTCOME SECONDS each, then ticks COUNT WORST"""
 
     async def main() -> None:
         client = dibs.aio.connect(url, lease=lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,6 @@ def read(log: Path, killed: Mapping[int, float]) -> dict[str, list[Use]]:
 
 def check(uses: dict[str, list[Use]]) -> None:
     for name, found in uses.items():
-        for one, other in zip(found, found[1:], strict=False):
+        for one, other in pairwise(found):
             assert one.end <= other.begin, f"{name}: two at once: {one}, {other}"
             assert one.token < other.token, f"{name}: tokens do not rise: {one}, {other}"

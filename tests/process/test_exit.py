@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from process.children import Crew, clock
 
 STRICT = ("-X", "dev", "-W", "error")

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+
 from process.children import Child, Crew, clock
 
 HOLDS = ["ok", "valid", "owned", "True"]

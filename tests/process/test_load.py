@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
 from process import records
 from process.children import Child, Crew, clock, until
 

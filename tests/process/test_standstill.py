@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from process.children import PATIENCE, Child, Crew, clock, until
 
 TIMEOUT, SLACK = 0.5, 0.6

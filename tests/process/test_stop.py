@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+
 from process.children import Crew, clock
 
 LEASE = 1.5

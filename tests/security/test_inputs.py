@@ -8,10 +8,9 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from contract.harness import FACES, World
-
 
 import dibs
+from contract.harness import FACES, World
 
 BAD_NAMES: dict[str, object] = {
     "empty": "",
@@ -42,9 +41,10 @@ NAMING: dict[str, Callable[[Any, Any], Any]] = {
 }
 ODD_NAMES = [
     "x') ; DROP TABLE locks;--", "x\" OR 1=1 --", "../../etc/passwd", "/etc/passwd", ".", "..", "~", "a/b", "a//b",
-    "🔒", "👨‍👩‍👧", "שלום", "\u202eevil", "é", "e\u0301", "%", "%s", "%3A", "*", "?", "[a-z]", "_", "\\", "\\\\", "'", '"', "`",
+    "🔒", "👨‍👩‍👧", "שלום", "\u202eevil", "é", "e\u0301", "%", "%s", "%3A", "*", "?", "[a-z]", "_",
+    "\\", "\\\\", "'", '"', "`",
     "$(reboot)", "${HOME}", "{0}", "{name}", "a:b", "a#0", ":", "#", " a", "a ", "A", "a", "x" * 512, "x" * 511,
-    "€" * 170, "CON", "null", "0", "-1", "--help", "\ufeffa", "a\u200bb", "ａ",
+    "€" * 170, "CON", "null", "0", "-1", "--help", "\ufeffa", "a\u200bb", "\uff41",
 ]  # fmt: skip
 BAD_TIMES: list[object] = [nan, inf, -inf, -1, -0.001, timedelta(seconds=-1), True, "5", [], object()]
 
@@ -57,7 +57,6 @@ async def test_bad_names_are_refused_before_any_io(world: World, what: str, case
         await world(lambda: NAMING[what](client, BAD_NAMES[case]))
     assert isinstance(caught.value, ValueError)
     assert str(caught.value).isprintable()
-    assert str(caught.value).isascii() or str(caught.value).encode()
     assert not await world.locks(client)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from contract.harness import FACES, World, eventually
 
 import dibs
+from contract.harness import FACES, World, eventually
 
 
 def forms(secret: bytes) -> Iterator[str]:
@@ -32,7 +32,7 @@ async def test_claim_ids_are_shown_nowhere(world: World, caplog: pytest.LogCaptu
     client = world.client(lease=0.5)
     ana, bob = world.actors("ana", "bob")
     lock, waits = client.lock("a"), client.lock("a", timeout=0.3)
-    hold = await ana(lambda: lock.acquire())
+    hold = await ana(lock.acquire)
     pending = bob.start(waits.__enter__ if world.face == "blocking" else waits.__aenter__)
     await world.in_line(client, "a", 1)
     secrets = ids(client)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from dibs.core.line import Store
@@ -50,6 +49,8 @@ def _factory(url: Url) -> Callable[..., Store]:
         raise Unsupported("the embedded store does not run on Windows", store=url.shown, step="use a network store")
     target = _STORES.get(url.scheme)
     if target is None:
+        from importlib.metadata import entry_points  # noqa: PLC0415  (a quarter of the time that `import dibs` takes)
+
         for point in entry_points(group="dibs.backends"):
             if point.name == url.scheme:
                 target = point.value

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
+from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, LOOK, OUTSIDE, YOURS, Place, Signal
 from dibs.core.rule import Claim, Entry, Head, Standing, fits, head
 from dibs.errors import Mismatch
@@ -58,7 +59,7 @@ class Table(Protocol):
 
 NOBODY: tuple[Entry, ...] = ()
 """What a table may give for a line that it knows to be empty."""
-EMPTY = Head([], [], [], None, 0, float("inf"))
+EMPTY = Head([], [], [], None, 0, FOREVER)
 
 
 def expired(entry: Entry, now: float) -> bool:
@@ -80,7 +81,7 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
     if seen is not EMPTY:
         _match(claim, seen)
     holds = seen.blocked is None and fits(seen.used, claim.weight, claim.capacity)
-    upcoming = float("inf") if holds else min(seen.next - now, table.glance)
+    upcoming = FOREVER if holds else min(seen.next - now, table.glance)
     if not holds and place is not LINE:
         if place is OUTSIDE:
             table.stay_outside(claim.name, claim, now + claim.waiting)
@@ -106,9 +107,12 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
     for name, mine in lines.items():
         seen, woken = _settle(table, name, _ended(table, now))
         wakes += woken
-        entries = table.find(name, mine)
-        holding = {entry.ticket for entry in seen.holding}
-        upcoming = min(seen.next - now, table.glance)
+        held = {entry.id: entry for entry in seen.holding}
+        waiting = [claim for claim in mine if claim.id not in held]
+        entries = {**held, **table.find(name, waiting)} if waiting else held
+        upcoming = seen.next - now
+        # One look a second for all who wait here is enough: whatever it evicts, it signals whoever now holds.
+        looks = min((entries[claim.id].ticket for claim in waiting if claim.id in entries), default=None)
         kept = []
         for claim in mine:
             entry = entries.get(claim.id)
@@ -117,13 +121,14 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
             if expired(entry, now):
                 table.remove(name, entry)
                 continue
-            holds = entry.ticket in holding
+            holds = entry.id in held
             entry.until = extended(entry, claim.lease if holds else claim.waiting, now)
             if holds and entry.held is None:
                 entry.held = now
             kept.append(entry)
             claim.ticket = entry.ticket
-            answers[claim.id] = Standing(entry.ticket, holds, entry.until - now, upcoming, entry.revoked)
+            glance = table.glance if entry.ticket == looks else FOREVER
+            answers[claim.id] = Standing(entry.ticket, holds, entry.until - now, min(upcoming, glance), entry.revoked)
         table.write(name, kept)
     return [answers.get(claim.id) for claim in claims], wakes
 
@@ -134,7 +139,9 @@ def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
         return []
     entry.was, entry.weight = entry.weight, weight
     table.write(claim.name, [entry])
-    return _settle(table, claim.name, _ended(table, now), changed=entry)[1]
+    wakes = _settle(table, claim.name, _ended(table, now), changed=entry)[1]
+    entry.was = None
+    return wakes
 
 
 def leave(table: Table, claim: Claim, answered: bool, now: float) -> list[Wake]:

@@ -53,13 +53,14 @@ class World:
         self.places[entry.id] = entry
 
     def write(self, name: str, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            entry.was = None
+        """Entries are the objects that stand in the line: what a verb changed in them is there already."""
 
     def remove(self, name: str, entry: Entry) -> None:
-        line = self.lines[name]
-        if line.pop(entry.ticket, None) is not None and not line:
-            del self.lines[name]
+        line = self.lines.get(name)
+        if line is not None:
+            line.pop(entry.ticket, None)
+            if not line:
+                self.lines.pop(name, None)
         self.places.pop(entry.id, None)
 
     def ticket(self, now: float) -> int:
@@ -94,7 +95,6 @@ _worlds: dict[str, World] = {}
 class MemoryStore:
     """One client's view of a memory store."""
 
-    local = True
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY})
 
     def __init__(self, url: Url) -> None:

@@ -19,7 +19,7 @@ from dibs.core.keeper import Keeper
 from dibs.core.line import LOOK, Me, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
-from dibs.errors import Closed, DibsError, NotHeld
+from dibs.errors import Closed, DibsError, NotHeld, Unsupported
 from dibs.info import LockInfo, write_about
 
 E = TypeVar("E", bound=DibsError)
@@ -88,6 +88,11 @@ class Client:
     def check_open(self) -> None:
         if self.closed:
             raise Closed("this client was closed", store=self.shown, step="connect again")
+
+    def require(self, capability: str, what: str) -> None:
+        """What a store cannot do is said when the lock is made."""
+        if capability not in self.store.capabilities:
+            raise Unsupported(f"this store has no {what}", store=self.shown, step="use another store for it")
 
     def error(self, kind: type[E], name: str | None, what: str, **more: Any) -> E:
         return kind(what, name=name, store=self.shown, **more)
@@ -172,6 +177,8 @@ class Client:
     async def close(self) -> None:
         if self.closed:
             return
+        if self._is_open and self._bind is not None:
+            self._bind()
         self.closed = True
         for grant in list(self.keeper.renewing.values()):
             if grant.state is HELD:

@@ -31,11 +31,15 @@ def seconds(value: object, what: str, *, least: float = 0.0) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} must be a number of seconds or a timedelta, not {value!r}")
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
     if math.isnan(value) or math.isinf(value):
         raise ValueError(f"{what} must be a finite number of seconds, not {value!r}")
     if value < least:
         raise ValueError(f"{what} must be at least {least:g} s, not {value!r}")
-    return float(value)
+    return value
 
 
 def patience(timeout: object) -> float | None:

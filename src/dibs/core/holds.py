@@ -73,10 +73,11 @@ class Hold:
         return max(left if self.also is None else min(left, self.also.remaining()), 0.0)
 
     def tell_lost(self) -> None:
-        """Called once, by whoever ended the grant."""
+        """By whoever ended the grant; those who want to know are called once."""
         if not self.over:
             self.lost_seen = True
-            for callback in self.notify:
+            callbacks, self.notify = self.notify, ()
+            for callback in callbacks:
                 self.client.runtime.call_back(callback)
 
     def loss(self) -> LockLost:
@@ -178,6 +179,7 @@ class Book:
         return self._release(hold) if hold.also is None else self._release_both(hold, hold.also)
 
     async def _release_both(self, hold: Hold, also: Hold) -> None:
+        also.asker = None  # from here on it does not depend on the other: it is released itself, below
         try:
             await self._release(hold)
         finally:

@@ -28,6 +28,9 @@ from dibs.errors import StoreError
 log = logging.getLogger("dibs")
 
 TICK = 1.0
+_SOON = 0.5
+_BATCH = 500
+"""How many claims are renewed in one step of the store: a longer one would keep other writers out."""
 _LEAVE_ATTEMPT = 0.5
 
 
@@ -138,8 +141,8 @@ class Keeper:
         self.wakes_at = FOREVER
         used, self._used = self._used, False
         due, upcoming = self._sort_out(self._now())
-        if due:
-            upcoming = min(upcoming, await self._renew(due))
+        for n in range(0, len(due), _BATCH):
+            upcoming = min(upcoming, await self._renew(due[n : n + _BATCH]))
         await self._give_back_posted()
         if not (self._posted or self._leaving):
             while self._idle_events:
@@ -159,22 +162,34 @@ class Keeper:
                 upcoming = min(upcoming, grant.until, grant.ends_at)
         return None if upcoming == FOREVER else max(upcoming - now, 0.0)
 
-    def _sort_out(self, now: float) -> tuple[list[Grant], float]:
-        """Who is to be renewed now, and when the next look is needed."""
-        due, upcoming = [], FOREVER
+    def _sort_out(self, now: float) -> tuple[list[Grant], float]:  # noqa: C901  (one pass, as it is long)
+        """Who is to be renewed now, and when the next look is needed. Whoever is due soon goes with the others."""
+        due: list[Grant] = []
+        soon: list[Grant] = []
+        upcoming = FOREVER
         for grant in list(self.renewing.values()):
-            if grant.state is HELD:
+            state, renew_at = grant.state, grant.renew_at
+            if state is HELD:
                 if now >= grant.until or now >= grant.ends_at:
                     self._end_what_is_over(grant, now)
-                upcoming = min(upcoming, grant.until, grant.ends_at)
-            if grant.renew_at <= now or grant.state is ASKING:
+                upcoming = min(upcoming, grant.until)
+                upcoming = min(upcoming, grant.ends_at)
+            elif state is ASKING:
                 if not grant.wanted():
                     self.abandon(grant)
-                elif grant.renew_at <= now and may_renew(grant, now):
+                continue
+            if renew_at <= now:
+                if not grant.wanted():
+                    self.abandon(grant)
+                elif may_renew(grant, now):
                     due.append(grant)
-            else:
-                upcoming = min(upcoming, grant.renew_at)
-        return due, upcoming
+            elif renew_at <= now + _SOON:
+                soon.append(grant)
+            elif renew_at < upcoming:
+                upcoming = renew_at
+        if due:
+            return due + [grant for grant in soon if may_renew(grant, now)], upcoming
+        return [], min(upcoming, min((grant.renew_at for grant in soon), default=FOREVER))
 
     def _end_what_is_over(self, grant: Grant, now: float) -> None:
         if now >= grant.until:
@@ -241,14 +256,18 @@ class Keeper:
                 await self._settle(item)
             else:
                 self._leaving.append(item)
-        while self._leaving:
-            item, now = self._leaving[0], self._now()
+        for _ in range(len(self._leaving)):
+            item, now = self._leaving.pop(0), self._now()
             try:
                 await self._open().give_back(item.claim, item.answered, now + _LEAVE_ATTEMPT)
             except StoreError as error:
                 if now < item.give_up_at and not isinstance(error, Replaced):
+                    self._leaving.insert(0, item)
                     return
-            self._leaving.pop(0)
+            except BaseException:
+                if now < item.give_up_at:  # behind the others, so that one bad item cannot keep them waiting
+                    self._leaving.append(item)
+                raise
 
     async def _settle(self, grant: Grant) -> None:
         weight = grant.heaviest()

@@ -104,9 +104,8 @@ class Store(Protocol):
 
     shown: str
     """How the store is called in texts: no secret."""
-    local: bool
-    """It reaches the processes of this machine only."""
     capabilities: ClassVar[frozenset[str]]
+    """What it can do, of the words below."""
 
     def open(self, runtime: Runtime, me: Me) -> Line: ...
 

@@ -32,6 +32,9 @@ class Source(Protocol):
     def read(self) -> list[tuple[bytes, bytes]]:
         """What has arrived, as key and message; never blocks."""
 
+    def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
+        """As `read`, but waits for something to arrive."""
+
     def poke(self) -> None:
         """Make it readable, from any thread."""
 

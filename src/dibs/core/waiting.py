@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dibs.core.deadline import LEAST_PATIENCE, LEAVE_PATIENCE
+from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grant import WAITS, Grant
 from dibs.core.keeper import Keeper
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced
@@ -46,10 +46,7 @@ class LineGrantor:
     ) -> bool:
         sent_at = self._now()
         place = NOWHERE if deadline <= sent_at else LINE if grant.request.fair else OUTSIDE
-        give_up = sent_at + self._retry
-        if deadline < give_up:
-            give_up = self._patience(deadline, sent_at)
-        pause = _FIRST_PAUSE
+        give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
         try:
             while True:
                 claim = grant.claim
@@ -89,10 +86,10 @@ class LineGrantor:
 
     def _patience(self, deadline: float, now: float) -> float:
         """Until when a silent store is asked again: even a try grants it a moment to answer."""
-        longest = now + self._retry
+        if deadline == FOREVER:
+            return now + self._retry
         least = now + LEAST_PATIENCE
-        give_up = min(longest, deadline)
-        return max(least, give_up)
+        return max(least, deadline)
 
     async def _after_no(
         self, grant: Grant, place: Place, standing: Standing | None, sent_at: float, deadline: float
@@ -114,11 +111,13 @@ class LineGrantor:
 
     async def release(self, grant: Grant, until: float) -> None:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
-        if not self._keeper.take(grant):
-            raise LockLost("it was lost before it was released")
         claim = self._claim(grant)
         try:
+            if not self._keeper.take(grant):
+                raise LockLost("it was lost before it was released")
             await self._line.leave(claim, True, until)
+        except LockLost:
+            raise
         except BaseException as error:
             self._keeper.give_back(claim, True)
             if isinstance(error, Replaced):
@@ -194,14 +193,15 @@ class LineGrantor:
     async def _withdraw(self, grant: Grant) -> None:
         """The time is over: leave now, so that nobody waits behind a claim that nobody wants."""
         claim = grant.claim
-        if self._keeper.take(grant) and claim is not None:
-            try:
+        try:
+            if self._keeper.take(grant) and claim is not None:
                 await self._line.leave(claim, grant.answered, self._now() + LEAVE_PATIENCE)
-            except StoreUnavailable:
+        except StoreUnavailable:
+            self._keeper.give_back(self._claim(grant), grant.answered)
+        except BaseException:
+            if claim is not None:
                 self._keeper.give_back(claim, grant.answered)
-            except BaseException:
-                self._keeper.give_back(claim, grant.answered)
-                raise
+            raise
 
     def _fresh_claim(self, grant: Grant, weight: int, about: str, now: float) -> Claim:
         """From before its join is sent the claim is the keeper's business."""

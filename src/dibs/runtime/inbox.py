@@ -9,7 +9,6 @@ an interrupt) is replaced by the next waiter that comes; until then the keeper's
 from __future__ import annotations
 
 import _thread
-import select
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -86,16 +85,12 @@ class ThreadInbox:
 
     def _read(self, patience: float) -> None:
         source = self._source
-        if source is None:
-            return
-        poll = select.poll()
-        poll.register(source.fileno(), select.POLLIN)
-        if poll.poll(patience * 1000):
-            for key, message in source.read():
+        if source is not None:
+            for key, message in source.receive(patience):
                 self._hand_over(key, message)
 
     def _hand_over(self, key: bytes, message: bytes) -> bool:
-        """True: it is for the leader, who sits in `poll` and not at its bell."""
+        """True: it is for the leader, who listens to the source and not to its bell."""
         with self._mutex:
             if key not in self._expected:
                 return False

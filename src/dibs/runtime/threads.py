@@ -28,6 +28,8 @@ log = logging.getLogger("dibs")
 
 LINGER = 60.0
 """How long a worker without work keeps its thread."""
+AFTER_A_FAILURE = 0.05
+"""How soon a turn that failed is followed by the next one: short leases depend on it."""
 LONGEST_NAP = 1.0
 """Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -145,8 +147,8 @@ class ThreadWorker:
         try:
             return step(self._turn())
         except BaseException:  # whatever it was, the next turn comes: locks depend on this thread
-            log.exception("a turn failed; the next one comes in %s s", LONGEST_NAP)
-            return LONGEST_NAP
+            log.exception("a turn failed; the next one comes in %s s", AFTER_A_FAILURE)
+            return AFTER_A_FAILURE
 
 
 class ThreadRuntime:

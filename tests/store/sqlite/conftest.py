@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from process.children import Crew
-from store.sqlite.places import url_of
 
 import dibs
+from process.children import Crew
+from store.sqlite.places import url_of
 
 
 @pytest.fixture
@@ -29,8 +30,12 @@ def connect(path: Path) -> Iterator[Callable[..., dibs.Client]]:
     try:
         yield connect
     finally:
-        for client in made:
-            client.close()
+        closing = [threading.Thread(target=client.close, daemon=True) for client in made]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in closing), "a client's close() hangs"
 
 
 @pytest.fixture

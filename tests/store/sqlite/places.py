@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import dibs
@@ -54,6 +56,30 @@ def standstill(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
+
+
+class Stranger:
+    """Sends datagrams to sockets of a directory, however long its path is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        os.close(self._directory)
+
+    def send(self, name: str, message: bytes) -> bool:
+        """False: its buffer is full."""
+        try:
+            self._socket.sendto(message, f"/proc/self/fd/{self._directory}/{name}")
+        except BlockingIOError:
+            return False
+        return True
 
 
 class Taking(threading.Thread):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import stat
+import threading
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from store.sqlite.places import beside, change, names_in, rows, url_of
 
 import dibs
-from dibs.backends.sqlite.files import file_system
+from store.sqlite.places import Taking, beside, change, names_in, rows, until, url_of
 
 Connect = Callable[..., dibs.Client]
 
@@ -176,30 +176,66 @@ def test_a_format_of_the_future_is_refused(path: Path, connect: Connect) -> None
     assert rows(path, "PRAGMA user_version") == [(2,)]
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["newcomer", "settled"])
-def test_a_damaged_database_says_so(path: Path, connect: Connect, used: bool) -> None:
+def damage(path: Path) -> None:
+    """Every page but the first, in place, as a broken disk would."""
+    change(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(1024)
+        file.write(os.urandom(path.stat().st_size - 1024))
+
+
+def test_a_damaged_database_says_so(path: Path, connect: Connect) -> None:
     maker = connect()
     works(maker)
     maker.close()
-    client = connect()
-    if used:
+    damage(path)
+    with pytest.raises(dibs.StoreError):
+        connect().lock("b").acquire(timeout=1)
+
+
+def test_a_database_damaged_in_use_says_so(path: Path, connect: Connect) -> None:
+    """Never two: whoever still gets an answer from its cache is alone with it."""
+    clients = [connect(), connect()]
+    for client in clients:
         works(client)
-        change(path, "PRAGMA wal_checkpoint(TRUNCATE)")
-    damaged = bytearray(path.read_bytes())
-    damaged[1024:] = os.urandom(len(damaged) - 1024)
+    damage(path)
+    holds = []
+    for client in clients:
+        with suppress(dibs.StoreError):
+            holds.append(client.lock("b").acquire(timeout=1))
+    assert len([hold for hold in holds if hold is not None]) <= 1
+    with pytest.raises(dibs.StoreError):
+        connect().lock("b").acquire(timeout=1)
+
+
+def test_a_database_that_cannot_be_opened_again(path: Path, connect: Connect) -> None:
+    """Opening a second connection fails (here: it is no database any more): that is an error, not the end."""
+    client = connect(lease=1.5)
+    hold = client.lock("a").acquire(timeout=1)
+    assert hold is not None
     with path.open("r+b") as file:
-        file.write(damaged)
-    if used:
-        change_nothing = pytest.raises(dibs.StoreError)
-        with change_nothing:
-            for _ in range(3):
-                hold = client.lock("b").acquire(timeout=1)
-                assert hold is not None
-                shutil.copy(path, path.with_suffix(".copy"))
-                connect().lock("b").acquire(timeout=0)
-    else:
-        with pytest.raises(dibs.StoreError):
-            client.lock("b").acquire(timeout=1)
+        file.write(b"no longer a database" * 50)
+    taking = Taking(connect().lock("a"), 1)
+    taking.join(5)
+    assert not taking.is_alive()
+    assert isinstance(taking.error, dibs.StoreError)
+    until(hold.lost.is_set, within=5, what="the loss")
+    taking = Taking(client.lock("a"), 1)
+    taking.join(5)
+    assert not taking.is_alive(), "acquire(timeout=1) hangs"
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    closing.join(8)
+    assert not closing.is_alive(), "close() hangs"
+
+
+def test_closing_a_client_that_was_refused_is_quick(path: Path, connect: Connect) -> None:
+    path.mkdir(mode=0o700)
+    client = connect()
+    refused(client)
+    begun = time.monotonic()
+    client.close()
+    assert time.monotonic() - begun < 1
 
 
 @pytest.mark.parametrize(
@@ -291,52 +327,3 @@ def test_the_url_of_the_environment(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("DIBS_URL")
     with pytest.raises(dibs.Unsupported, match="DIBS_URL"):
         dibs.connect()
-
-
-MOUNTS = """\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-25 22 0:5 / /proc rw,nosuid shared:13 - proc proc rw
-30 22 0:50 / /home rw,relatime shared:20 - nfs4 server:/export rw,vers=4.2
-31 30 8:2 / /home/local rw - xfs /dev/sda2 rw
-32 22 0:61 / /mnt/with\\040space rw - cifs //server/share rw
-33 22 0:62 /vol /mnt/sub rw shared:5 master:1 - btrfs /dev/sdb rw
-34 22 0:70 / /mnt/m\u00fcll rw - nfs server:/x rw
-35 22 0:71 / /mnt/over rw - ext4 /dev/sdc rw
-36 22 0:72 / /mnt/over rw - fuse.sshfs host: rw
-broken line
-"""
-
-
-@pytest.mark.parametrize(
-    ("device", "path", "kind"),
-    [
-        ((8, 1), "/var/lib", "ext4"),
-        ((0, 50), "/home/ana", "nfs4"),
-        ((8, 2), "/home/local/x", "xfs"),
-        ((0, 61), "/mnt/with space/x", "cifs"),
-        ((0, 99), "/home/ana", "nfs4"),
-        ((0, 99), "/homely", "ext4"),
-        ((0, 99), "/mnt/with space", "cifs"),
-        ((0, 99), "/mnt/sub/x", "btrfs"),
-        ((0, 99), "/mnt/m\u00fcll/x", "nfs"),
-        ((0, 99), "/mnt/over/x", "fuse.sshfs"),
-    ],
-)
-def test_the_file_system_of_a_path(device: tuple[int, int], path: str, kind: str) -> None:
-    assert file_system(os.makedev(*device), path, MOUNTS) == kind
-
-
-def test_where_nobody_tells_the_file_system() -> None:
-    assert file_system(os.makedev(8, 1), "/x", "") == ""
-
-
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "virtiofs", "vboxsf"])
-def test_file_systems_that_reach_other_machines_are_refused(
-    path: Path, connect: Connect, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another kernel has another boot id, so each would throw the other's claims away."""
-    device = path.parent.stat().st_dev
-    text = f"1 0 {os.major(device)}:{os.minor(device)} / / rw - {kind} server:/x rw\n"
-    monkeypatch.setattr("dibs.backends.sqlite.files._mounts", lambda: text)
-    refused(connect(), "network", kind)
-    assert not path.exists()

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 POLITE_FOR = 0.05
 _SPINS = 40
-_NAP, _LONGEST_NAP = 0.00005, 0.001
+_NAP, _LONGER_NAP = 0.00005, 0.002
 _BUSY = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
 _OLDEST_SQLITE = (3, 37, 0)
 
@@ -95,42 +95,47 @@ class Database:
 
     def persist(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         """The step, however long it takes to get through, or StoreUnavailable when patience is over."""
-        begun, spins, nap = self._store.now(), 0, _NAP
+        begun, spins = self._store.now(), 0
         while True:
-            if self._connection is None or self._generation != self._store.generation:
-                self._open(until)
+            polite = self._store.now() - begun < POLITE_FOR
             try:
-                done = self.attempt(work, polite=self._store.now() - begun < POLITE_FOR)
+                done = self.attempt(work, polite=polite) if self._open(until) else BUSY
             except BlockUsedUp:
                 self._reserve(until)
                 continue
             if not isinstance(done, Busy):
                 return done
-            if self._store.now() >= until:
-                raise StoreUnavailable(
-                    "the database was busy all the time", step="look for a process that is stopped in a transaction"
-                )
             spins += 1
-            if spins < _SPINS:
-                os.sched_yield()
-            else:
-                time.sleep(nap)
-                nap = min(nap * 2, _LONGEST_NAP)
+            self._wait(spins, polite, until)
 
     def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         """For onlookers: readers wait for nobody in WAL mode."""
-        if self._connection is None or self._generation != self._store.generation:
-            self._open(until)
-        try:
-            with self.mutex:
-                connection = self._ready()
-                if connection is None:
-                    raise StoreUnavailable("the database was closed just now", step="ask again")
-                with connection:
-                    connection.execute("BEGIN")
-                    return work(self._table, self._store.now())
-        except sqlite3.Error as error:
-            raise self._failed(error) from None
+        spins = 0
+        while True:
+            if self._open(until):
+                try:
+                    with self.mutex:
+                        connection = self._ready()
+                        if connection is not None:
+                            with connection:
+                                connection.execute("BEGIN")
+                                return work(self._table, self._store.now())
+                except sqlite3.Error as error:
+                    if _code(error) not in _BUSY:
+                        raise self._failed(error) from None
+            spins += 1
+            self._wait(spins, False, until)
+
+    def _wait(self, spins: int, polite: bool, until: float) -> None:
+        """Others need fifty microseconds each: stay close for a while, then look less often."""
+        if self._store.now() >= until:
+            raise StoreUnavailable(
+                "the database was busy all the time", step="look for a process that is stopped in a transaction"
+            )
+        if spins < _SPINS:
+            os.sched_yield()
+        else:
+            time.sleep(_NAP if polite else _LONGER_NAP)
 
     def close(self) -> None:
         with self.mutex:
@@ -170,7 +175,10 @@ class Database:
             return False
         return True
 
-    def _open(self, until: float) -> None:
+    def _open(self, until: float) -> bool:
+        """Make sure that there is a connection to the file of today. False: somebody is in the way, for a moment."""
+        if self._connection is not None and self._generation == self._store.generation:
+            return True
         self._store.settle_in(until)
         with self.mutex:
             self._close()
@@ -181,9 +189,13 @@ class Database:
             except OSError as error:
                 raise StoreError(f"the turn file cannot be opened: {error.strerror}") from None
             except sqlite3.Error as error:
-                raise self._failed(error) from None
+                self._close()
+                if _code(error) in _BUSY:
+                    return False
+                raise translated(error) from None
             self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
             self._connection = connection
+            return True
 
     def _reserve(self, until: float) -> None:
         """Reserve tickets by a write that survives a power cut: only that one waits for the disk."""
@@ -217,14 +229,12 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T:
+def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T], until: float) -> T:
     """The first transaction on a file, alone with it: refuse what is not ours, prepare what is new."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step="use a Python with SQLite 3.37 or later")
     is_new = not path.stat().st_size
-    if not is_new:
-        _recognise(path)
-    connection = sqlite3.connect(path, timeout=5, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=max(until - boottime(), 0.05), isolation_level=None)
     try:
         if is_new:
             # The mark goes into the file before it becomes a WAL database: so it can be read without opening one.
@@ -258,14 +268,16 @@ def turn(directory: Path, until: float) -> Iterator[None]:
                     raise StoreUnavailable(
                         "the turn was taken all the time", step="look for a stopped process"
                     ) from None
-                time.sleep(_LONGEST_NAP)
+                time.sleep(_LONGER_NAP)
         yield
     finally:
         os.close(file)
 
 
-def _recognise(path: Path) -> None:
-    """Look at what is there without touching it: no lock, no journal, no write."""
+def recognise(path: Path) -> None:
+    """Look at what is there without touching it: no lock, no journal, no write. An empty file is welcome."""
+    if not path.stat().st_size:
+        return
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
         try:

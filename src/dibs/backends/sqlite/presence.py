@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from struct import pack
 
 from dibs.backends.sqlite import files
 
@@ -41,8 +42,8 @@ class Presence:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         found = os.fstat(self._file)
         self.dev, self.ino = found.st_dev, found.st_ino
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.setblocking(False)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._patience = 0
         self._socket.bind(self._reach(self.address))
         self._dropped = False
 
@@ -50,8 +51,21 @@ class Presence:
         return self._socket.fileno()
 
     def read(self) -> list[tuple[bytes, bytes]]:
+        return self._take(socket.MSG_DONTWAIT)
+
+    def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
+        """One call into the kernel, which waits: what lies between its wake-up and ours is a waiter's latency."""
+        microseconds = max(int(patience * 1e6), 1000)
+        if microseconds != self._patience:
+            self._patience = microseconds
+            self._socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack("@ll", *divmod(microseconds, 1_000_000))
+            )
+        return self._take(0)
+
+    def _take(self, flags: int) -> list[tuple[bytes, bytes]]:
         try:
-            message = self._socket.recv(_ID + 1)
+            message = self._socket.recv(_ID + 1, flags)
         except OSError:
             return []
         return [(message[:_ID], message[_ID:])] if len(message) > _ID else []

@@ -38,7 +38,6 @@ T = TypeVar("T")
 class SqliteStore:
     """One client's share in a file: its presence, and what its connections have in common."""
 
-    local = True
     now = staticmethod(boottime)
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY})
 
@@ -106,12 +105,13 @@ class SqliteStore:
                 return
             try:
                 files.prepare(self.path, make_directory=self._default)
+                database.recognise(self.path)
                 files.private_directory(self.directory)
                 if self.presence is None:
                     self.presence = Presence(self.directory, self.me)
                 with database.turn(self.directory, until):
                     found = files.check(self.path)
-                    gone = database.begin(self.path, self._move_in)
+                    gone = database.begin(self.path, self._move_in, until)
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise
@@ -131,9 +131,10 @@ class SqliteStore:
         presence = self.presence
         assert presence is not None
         table = SqliteTable(connection, self.me, self.tombs, self.others.dead)
+        wall = time.time_ns() // 1000
         if version == 0:
-            table.create(os.urandom(8).hex(), time.time_ns() // 1000)
-        table.note_boot(_boot(), self.now())
+            table.create(os.urandom(8).hex(), wall)
+        table.note_boot(_boot(), _clock(), self.now(), wall)
         table.register(Client(presence.live, presence.dev, presence.ino, presence.address))
         return table.sweep(self.now(), lambda live: (self.directory / live).exists())
 
@@ -258,3 +259,12 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return str(round((time.time() - boottime()) / 60))
+
+
+def _clock() -> str:
+    """How far the clock that counts since boot is shifted in this process's time namespace."""
+    try:
+        offsets = Path("/proc/self/timens_offsets").read_text(encoding="ascii")
+    except OSError:
+        return ""
+    return "".join("+".join(line.split()[1:]) for line in offsets.splitlines() if line.startswith("boottime"))

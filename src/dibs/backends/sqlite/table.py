@@ -5,9 +5,10 @@ clock that counts since boot, which is one clock for all processes of the machin
 
 A ticket is that clock in microseconds plus the store's `base`, read while the write lock is held: lock, commit and the
 next lock take longer than a microsecond, so tickets rise strictly, for all names, and nobody need write a counter.
-Tickets below `reserved` may be given; it lies up to an hour ahead and is raised by a write that survives a power cut.
-Another boot of the machine, whose clock starts again, begins behind it. The first base makes tickets begin at the
-microseconds of the wall clock: a file that was removed and made anew goes on rising.
+Tickets below `reserved` may be given; it lies up to a minute ahead and is raised by a write that survives a power cut.
+Another boot of the machine, whose clock starts again, begins behind it, or at the microseconds of the wall clock if
+that is later, as a new file does: so tokens go on rising also when a file was removed and made anew, as far as the
+wall clock can be believed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dibs.core.rule import Claim, Entry
+from dibs.errors import StoreError
 
 APPLICATION = 0x64696273
 VERSION = 1
-BLOCK = 3600 * 1_000_000
-"""How far ahead tickets are reserved: an hour's worth."""
+BLOCK = 60 * 1_000_000
+"""How far ahead tickets are reserved: a minute's worth."""
 PAGE = 1000
 
 SCHEMA = """
@@ -190,12 +192,19 @@ class SqliteTable:
     def identity(self) -> str:
         return str(self._execute("SELECT id FROM store").fetchone()[0])
 
-    def note_boot(self, boot: str, now: float) -> None:
+    def note_boot(self, boot: str, clock: str, now: float, wall: int) -> None:
         """Another boot of the machine: all clients are gone, and whatever was reserved may have been used."""
-        if self._execute("SELECT boot FROM store").fetchone()[0] != boot:
+        known, _, other_clock = self._execute("SELECT boot FROM store").fetchone()[0].partition(" ")
+        if known == boot and other_clock != clock:
+            raise StoreError(
+                "the database is used in another time namespace, by another clock", step="use one for all processes"
+            )
+        if known != boot:
             for table in ("claims", "clients", "outsiders"):
                 self._execute(f"DELETE FROM {table}")
-            self._execute("UPDATE store SET boot = ?, base = reserved - ?", (boot, int(now * 1e6)))
+            self._execute(
+                "UPDATE store SET boot = ?, base = max(reserved, ?) - ?", (f"{boot} {clock}", wall, int(now * 1e6))
+            )
 
     def register(self, client: Client) -> None:
         self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, *client))

@@ -28,6 +28,7 @@ from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, patience, seco
 from dibs.core.grant import Request
 from dibs.core.holds import Hold
 from dibs.core.kinds.taken import Taken, noting
+from dibs.core.line import FAIR, PERMITS, RW
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import AcquireTimeout, DibsError, StoreError
 from dibs.info import LockInfo, duration, in_the_way
@@ -52,7 +53,7 @@ class Options:
     lease: float | None = None
     renew: bool = True
     max_hold: float | None = None
-    fair: bool = True
+    fair: bool | None = None
     owner: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     on_lost: Callable[[Any], object] | None = None
@@ -84,7 +85,7 @@ class Options:
             None if lease is None else lease_of(lease),
             renew is True,
             None if max_hold is None else seconds(max_hold, "max_hold", least=0.001),
-            fair is not False,
+            fair,
             checked_owner(owner),
             checked_info(info),
             on_lost,
@@ -142,7 +143,10 @@ class Lock:
         self.share = share
         self.guard = guard
         lease = client.lease if options.lease is None else options.lease
-        self.request = Request(client.prefix + name, kind, capacity, lease, options.renew, options.fair)
+        if options.fair:
+            client.require(FAIR, "order among waiters (fair=True)")
+        fair = options.fair is not False and FAIR in client.store.capabilities
+        self.request = Request(client.prefix + name, kind, capacity, lease, options.renew, fair)
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
         self._about: tuple[object, object, str] = (None, None, "")
@@ -179,7 +183,13 @@ class Lock:
         return self._about[2]
 
     def release(self) -> Coroutine[Any, Any, None]:
-        return self.give_back(self.taken.latest())
+        return self._release(self.taken.latest())
+
+    async def _release(self, hold: Hold) -> None:
+        try:
+            await self.give_back(hold)
+        finally:
+            self.taken.forget(hold)
 
     async def give_back(self, hold: Hold) -> None:
         # After close() every hold is lost already: that is what its release says, not that the client is closed.
@@ -189,6 +199,9 @@ class Lock:
             await self.client.book.release(hold)
         except DibsError as error:
             raise self.client.seen(error, self.name) from error.__cause__
+        except BaseException:
+            self.client.book.abandon(hold)
+            raise
 
     async def downgrade(self, hold: Hold) -> None:
         await self.client.ready()
@@ -282,21 +295,27 @@ class Attempt:
             callbacks += [] if on_lost is None else [partial(on_lost, hold)]
             self.hold.notify = callbacks
 
-    def hand_over(self) -> None:
-        """From here on the user has it; nothing can interrupt between this and the caller's return."""
-        self.hold.asker = None
+    def hand_over(self, block: Callable[[], object | None] | None = None) -> None:
+        """From here on the user has it, or the `with` block that it hangs by; nothing can interrupt until the return."""
+        self.hold.asker = block
 
     def abandon(self) -> None:
         self.lock.client.book.abandon(self.hold)
+        self.lock.taken.forget(self.hold)
 
     async def _guarded(self, guard_lock: Lock, about: str) -> bool:
         """A stripe: first the claim on the name itself, which this hold then cannot be without."""
         lock, book = self.lock, self.lock.client.book
         guard = Attempt(guard_lock, guard_lock.weight, self.limit)
         self.hold.also = guard.hold
-        if not await book.acquire(guard.hold, guard_lock.request, True, about, self.deadline):
+        # It weighs nothing and never waits in line; what a try may wait for is another thread's asking for it.
+        patience = max(self.deadline, lock.client.now() + LEAST_PATIENCE)
+        if not await book.acquire(guard.hold, guard_lock.request, True, about, patience):
             return False
         guard.hold.asker = self.hold.still
+        if self.hold.notify and guard.hold.grant is not None:
+            guard.hold.notify = [self.hold.tell_lost]
+            guard.hold.grant.watched = True
         if await book.acquire(self.hold, lock.request, lock.share, about, self.deadline):
             return True
         await book.release(guard.hold)
@@ -317,6 +336,7 @@ def mutex(client: Client, name: str, options: Options, *, share: bool) -> Lock:
 def read_write(client: Client, name: str, options: Options) -> tuple[Lock, Lock]:
     """The two sides of a read-write lock."""
     names.check(name)
+    client.require(RW, "read-write locks")
 
     def side(weight: int) -> Lock:
         return Lock(client, name, options, kind="rw", capacity=RW_CAPACITY, weight=weight, share=True)
@@ -325,6 +345,7 @@ def read_write(client: Client, name: str, options: Options) -> tuple[Lock, Lock]
 
 
 def semaphore(client: Client, name: str, permits: object, options: Options) -> Lock:
+    client.require(PERMITS, "semaphores")
     return Lock(client, names.check(name), options, kind="semaphore", capacity=count_of(permits, "permits"))
 
 

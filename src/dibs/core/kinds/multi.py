@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dibs.core.deadline import FOREVER, patience
 from dibs.core.holds import Hold, wait_any_lost
 from dibs.core.kinds.lock import UNSET, Attempt, Lock, limit_of
 from dibs.core.kinds.taken import Taken, noting
 from dibs.errors import AcquireTimeout, DibsError, LockLost, Mismatch
-
-T = TypeVar("T")
 
 
 class Line(NamedTuple):
@@ -40,6 +38,8 @@ class MultiHold:
     def __init__(self, taker: object) -> None:
         self.taker = taker
         self.attempts: dict[Line, Attempt] = {}
+        self.shown: dict[Line, Any] = {}
+        """Each hold as its face shows it."""
         self.order: list[Line] = []
         """For each argument the line that it stands for."""
         self.over = False
@@ -51,10 +51,9 @@ class MultiHold:
     def wanted(self) -> bool:
         return not self.over
 
-    def as_given(self, make: Callable[[Hold, Lock], T]) -> tuple[T, ...]:
+    def as_given(self) -> tuple[Any, ...]:
         """One per argument, in their order; merged members share one."""
-        made = {line: make(attempt.hold, attempt.lock) for line, attempt in self.attempts.items()}
-        return tuple(made[line] for line in self.order)
+        return tuple(self.shown[line] for line in self.order)
 
     def is_lost(self) -> bool:
         return any(hold.is_lost() for hold in self.parts)
@@ -88,9 +87,10 @@ class MultiHold:
 class Multi:
     """`dibs.multi` and `dibs.aio.multi` are faces of this."""
 
-    def __init__(self, locks: Sequence[Lock], timeout: object) -> None:
+    def __init__(self, locks: Sequence[Lock], timeout: object, show: Callable[[Hold, Lock], object]) -> None:
         if not locks:
             raise ValueError("multi needs at least one lock")
+        self.show = show
         self.locks = tuple(locks)
         self.name = ", ".join(dict.fromkeys(lock.name for lock in locks))
         self.timeout = patience(timeout)
@@ -100,7 +100,9 @@ class Multi:
         return MultiAttempt(self, limit_of(self.timeout, timeout, blocking))
 
     def release(self) -> Coroutine[Any, Any, None]:
-        return self.taken.latest().release()
+        hold = self.taken.latest()
+        self.taken.forget(hold)
+        return hold.release()
 
     async def exit(self, raised: BaseException | None) -> None:
         await self.taken.opened_here().end(raised)
@@ -145,16 +147,17 @@ class MultiAttempt:
             raise await self._busy()
 
     def told(self, hold: object) -> None:
-        """Nobody is called for several locks at once: `lost` is there to look at."""
+        """Each member's own `on_lost` is called with its own hold: see `_take_all`."""
 
-    def hand_over(self) -> None:
+    def hand_over(self, block: Callable[[], object | None] | None = None) -> None:
         for attempt in self.hold.attempts.values():
-            attempt.hand_over()
+            attempt.hand_over(block)
 
     def abandon(self) -> None:
         self.hold.over = True
         for attempt in list(self.hold.attempts.values()):
             attempt.abandon()
+        self.multi.taken.forget(self.hold)
 
     async def _merged(self) -> dict[Line, _Member]:
         """One member per line, in the global order."""
@@ -171,6 +174,8 @@ class MultiAttempt:
             attempt = Attempt(member.lock, member.weight, self.limit)
             attempt.deadline = self.deadline
             self.hold.attempts[line] = attempt
+            self.hold.shown[line] = shown = self.multi.show(attempt.hold, attempt.lock)
+            attempt.told(shown)
             if not await attempt.run():
                 self._stopped_by = attempt
                 del self.hold.attempts[line]

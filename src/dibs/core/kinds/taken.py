@@ -40,12 +40,17 @@ class Taken(Generic[H]):
         if entered:
             self._entered.append(hold)
 
+    def forget(self, hold: H) -> None:
+        """No `release()` and no `with` will come for it any more."""
+        for there in (self._taken, self._entered):
+            if hold in there:
+                there.remove(hold)
+
     def latest(self) -> H:
-        """Take out what `release()` means."""
+        """What `release()` means."""
         taker = self._client.runtime.taker()
         for hold in reversed(self._taken):
             if hold.taker is taker and hold.wanted():
-                self._taken.remove(hold)
                 return hold
         raise self._client.error(
             NotHeld, self._name, "this thread or task took no hold through this object",
@@ -55,6 +60,11 @@ class Taken(Generic[H]):
     def opened_here(self) -> H:
         """Take out what the end of a `with` means."""
         taker = self._client.runtime.taker()
+        if len(self._entered) == 1 and self._entered[0].taker is taker:  # nearly always
+            hold = self._entered.pop()
+            if hold in self._taken:
+                self._taken.remove(hold)
+            return hold
         mine = [hold for hold in self._entered if hold.taker is taker]
         if not mine and len(self._entered) > 1:
             raise RuntimeError(

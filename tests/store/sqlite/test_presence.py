@@ -1,0 +1,209 @@
+"""Who is judged dead, who is woken, and what strangers may say to a socket."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dibs
+from dibs.backends.sqlite.presence import is_dead
+from process.children import Child, Crew
+from store.sqlite.places import Stranger, Taking, beside, rows, until
+
+Connect = Callable[..., dibs.Client]
+
+
+def record(path: Path) -> tuple[Path, int, int]:
+    """The only client's liveness file, as recorded."""
+    ((live, dev, ino),) = rows(path, "SELECT live, dev, ino FROM clients")
+    return beside(path) / live, dev, ino
+
+
+def held(client: dibs.Client, name: str = "a") -> dibs.Hold:
+    hold = client.lock(name).acquire(timeout=5)
+    assert hold is not None
+    return hold
+
+
+def waits(onlooker: dibs.Client, count: int = 1, name: str = "a") -> None:
+    until(lambda: len(onlooker.inspect(name).waiters) == count, what="the line")
+
+
+def socket_of(path: Path, but: Path) -> Path:
+    (found,) = [file for file in beside(path).glob("*.sock") if file != but]
+    return found
+
+
+def only_socket(path: Path) -> Path:
+    (found,) = beside(path).glob("*.sock")
+    return found
+
+
+def test_a_sibling_in_the_same_process_is_never_judged_dead(path: Path, connect: Connect) -> None:
+    hold = held(connect())
+    live, dev, ino = record(path)
+    siblings = [connect() for _ in range(3)]
+    end = time.monotonic() + 0.6  # longer than a verdict is believed
+    while time.monotonic() < end:
+        for sibling in siblings:
+            assert sibling.lock("a").acquire(timeout=0) is None
+            assert not is_dead(live, dev, ino)
+    siblings[0].close()
+    assert not is_dead(live, dev, ino), "nor after a sibling closed its own"
+    hold.release()
+
+
+def test_a_missing_liveness_file_says_nothing(path: Path, connect: Connect, crew: Crew) -> None:
+    worker = crew.worker(2)
+    old = worker.take("a")
+    live, dev, ino = record(path)
+    live.unlink()
+    assert not is_dead(live, dev, ino)
+    worker.kill()
+    other = connect(lease=2)
+    assert other.lock("a").acquire(timeout=0.5) is None, "only the lease may decide"
+    hold = other.lock("a").acquire(timeout=5)
+    assert hold is not None
+    assert hold.token > old
+
+
+@pytest.mark.parametrize("what", ["file", "link", "fifo", "directory"])
+def test_another_inode_in_its_place_says_nothing(path: Path, connect: Connect, what: str) -> None:
+    hold = held(connect())
+    live, dev, ino = record(path)
+    live.rename(live.with_suffix(".moved"))
+    if what == "file":
+        live.touch()
+    elif what == "link":
+        live.symlink_to(live.with_suffix(".moved"))
+    elif what == "fifo":
+        os.mkfifo(live)
+    else:
+        live.mkdir()
+    assert not is_dead(live, dev, ino)
+    assert connect().lock("a").acquire(timeout=0) is None
+    hold.check()
+    hold.release()
+
+
+def test_a_forked_child_that_closes_its_copy_frees_nothing(path: Path, connect: Connect) -> None:
+    client = connect()
+    hold = held(client)
+    live, dev, ino = record(path)
+    if (pid := os.fork()) == 0:
+        try:
+            client.close()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert not is_dead(live, dev, ino)
+    assert connect().lock("a").acquire(timeout=0) is None
+    hold.check()
+    hold.release()
+
+
+def test_a_lost_wake_up_costs_a_second(path: Path, connect: Connect, crew: Crew) -> None:
+    client = connect()
+    hold = held(client)
+    mine = only_socket(path)
+    worker = crew.worker()
+    worker.tell("take", "a", 20)
+    waits(client)
+    socket_of(path, mine).unlink()
+    hold.release()
+    begun = time.monotonic()
+    worker.hear("took")
+    print(f"figure: after a lost wake-up the waiter was served within {time.monotonic() - begun:.3f} s")
+    assert time.monotonic() - begun < 2
+
+
+def test_a_stopped_waiter_with_a_full_buffer_does_not_block_the_releaser(
+    path: Path, connect: Connect, crew: Crew
+) -> None:
+    client = connect()
+    hold = held(client)
+    mine = only_socket(path)
+    worker = crew.worker()
+    worker.tell("take", "a", 20)
+    waits(client)
+    worker.freeze()
+    with Stranger(beside(path)) as stranger:
+        name = socket_of(path, mine).name
+        assert any(not stranger.send(name, bytes(17)) for _ in range(10_000)), "never full"
+    begun = time.monotonic()
+    hold.release()
+    assert time.monotonic() - begun < 0.5
+    worker.signal(signal.SIGCONT)
+    worker.hear("took")
+
+
+def test_garbage_on_the_socket_causes_nothing_but_looks(path: Path, connect: Connect) -> None:
+    client, other = connect(), connect()
+    hold = held(other)
+    waiter = Taking(client.lock("a"), 20)
+    waits(other)
+    (claim,) = [row[0] for row in rows(path, "SELECT id FROM claims ORDER BY ticket DESC LIMIT 1")]
+    dice = random.Random(11)
+    with Stranger(beside(path)) as stranger:
+        for _ in range(600):
+            for target in beside(path).glob("*.sock"):
+                message = dice.choice(
+                    [
+                        b"",
+                        dice.randbytes(dice.randrange(64)),
+                        dice.randbytes(16) + b"y",
+                        bytes(16) + b"y" * 200,
+                        claim[:15] + b"y",
+                        claim[:15] + bytes([claim[15] ^ 1]) + b"y",
+                        claim,
+                        claim + b"l",
+                    ]
+                )
+                stranger.send(target.name, message)
+    hold.check()
+    assert waiter.is_alive(), "nobody was granted"
+    hold.release()
+    waiter.got().release()
+
+
+def test_a_signal_that_nobody_knows(path: Path, connect: Connect) -> None:
+    """The right id with a wrong word: a hint to look at most, not the end of an acquire."""
+    client, other = connect(), connect()
+    hold = held(other)
+    waiter = Taking(client.lock("a"), 20)
+    waits(other)
+    ((claim,),) = rows(path, "SELECT id FROM claims ORDER BY ticket DESC LIMIT 1")
+    with Stranger(beside(path)) as stranger:
+        for target in beside(path).glob("*.sock"):
+            stranger.send(target.name, claim + b"?")
+    hold.release()
+    waiter.got().release()
+
+
+def cpu(child: Child) -> float:
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+def test_waiting_is_not_a_busy_loop(path: Path, connect: Connect, crew: Crew) -> None:
+    client = connect()
+    hold = held(client)
+    worker = crew.worker()
+    worker.tell("take", "a", 20)
+    asyncio_one = crew.start("loops", "standstill", crew.url, 30)
+    asyncio_one.hear("ready")
+    waits(client)
+    before, begun = cpu(worker), time.monotonic()
+    time.sleep(2)  # what is measured, not a synchronisation
+    share = (cpu(worker) - before) / (time.monotonic() - begun)
+    print(f"figure: a waiting process takes {share:.1%} of a core")
+    assert share < 0.1
+    hold.release()
+    worker.hear("took")
