@@ -65,19 +65,7 @@ def connect(
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
     """Several locks as one: all or none, in one global order."""
-    return Multi(CoreMulti(_members(locks), timeout, Hold))
-
-
-def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
-    found: list[kinds.Lock] = []
-    for lock in locks:
-        if isinstance(lock, Multi):
-            found += lock._core.locks
-        elif isinstance(lock, Lock):
-            found.append(lock._core)
-        else:
-            raise TypeError(f"multi takes locks of this face, not {lock!r}")
-    return found
+    return Multi(CoreMulti(faces.members(locks, Lock, Multi), timeout, Hold))
 
 
 @overload
@@ -214,7 +202,7 @@ class Lock(Unpicklable):
         return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     def release(self) -> Awaitable[None]:
-        return self._core.release()
+        return self._core.give_back(self._core.latest())
 
     async def locked(self) -> bool:
         return await self._core.locked()
@@ -365,7 +353,7 @@ class Multi(Unpicklable):
         return _take(attempt, MultiHold(attempt.hold), attempt.run)
 
     def release(self) -> Awaitable[None]:
-        return self._core.release()
+        return self._core.latest().release()
 
     async def locked(self) -> bool:
         return await self._core.locked()

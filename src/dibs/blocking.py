@@ -1,13 +1,10 @@
-"""The blocking face: every method is one line over the core, stepped once (see runtime/threads.py).
-
-`dibs.aio` is the same text, awaited; a test holds their signatures equal.
-"""
+"""The blocking face: one line over the core for each method, stepped once; a test holds `dibs.aio` equal to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 from dibs import faces
 from dibs.core.client import Client as CoreClient
@@ -17,26 +14,9 @@ from dibs.core.kinds.lock import UNSET, Options
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.faces import (
-    Exit,
-    H,
-    Kind,
-    Raised,
-    Seconds,
-    Taking,
-    Timeout,
-    Trace,
-    Unpicklable,
-    entering,
-    instant,
-    make_client,
-)
+from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant, make_client
 from dibs.info import LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
-
-T = TypeVar("T")
-Asking = Callable[[], Coroutine[Any, Any, T]]
-Block = Callable[[], object | None] | None
 
 
 class LockOptions(faces.LockOptions, total=False):
@@ -75,26 +55,14 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
     ...     [part.name for part in hold.holds]
     ['a', 'b']
     """
-    return Multi(CoreMulti(_members(locks), timeout, Hold))
-
-
-def _members(locks: tuple[object, ...]) -> list[kinds.Lock]:
-    found: list[kinds.Lock] = []
-    for lock in locks:
-        if isinstance(lock, Multi):
-            found += lock._core.locks
-        elif isinstance(lock, Lock):
-            found.append(lock._core)
-        else:
-            raise TypeError(f"multi takes locks of this face, not {lock!r}")
-    return found
+    return Multi(CoreMulti(faces.members(locks, Lock, Multi), timeout, Hold))
 
 
 @overload
-def _take(attempt: Taking, hold: H, ask: Asking[bool]) -> H | None: ...
+def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, bool]]) -> H | None: ...
 @overload
-def _take(attempt: Taking, hold: H, ask: Asking[None], block: Block) -> H: ...
-def _take(attempt: Taking, hold: H, ask: Asking[bool | None], block: Block = None) -> H | None:
+def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, None]], block: faces.Block) -> H: ...
+def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, Any]], block: faces.Block = None) -> H | None:
     """What `ask` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
     try:
         attempt.told(hold)
@@ -180,7 +148,11 @@ class Hold(Unpicklable):
         self._core.check()
 
     def release(self) -> None:
-        step(self._lock.give_back(self._core))
+        try:
+            step(self._lock.give_back(self._core))
+        except BaseException:
+            self._lock.abandon(self._core)
+            raise
 
     def downgrade(self) -> None:
         step(self._lock.downgrade(self._core))
@@ -189,7 +161,11 @@ class Hold(Unpicklable):
         return self
 
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        step(self._lock.end(self._core, raised))
+        try:
+            step(self._lock.end(self._core, raised))
+        except BaseException:
+            self._lock.abandon(self._core)
+            raise
 
     def __repr__(self) -> str:
         return f"<dibs.Hold {self._core.describe()}>"
@@ -221,7 +197,12 @@ class Lock(Unpicklable):
         return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     def release(self) -> None:
-        step(self._core.release())
+        hold = self._core.latest()
+        try:
+            step(self._core.give_back(hold))
+        except BaseException:
+            self._core.abandon(hold)
+            raise
 
     def locked(self) -> bool:
         return step(self._core.locked())
@@ -234,9 +215,9 @@ class Lock(Unpicklable):
 
     def __enter__(self) -> Hold:
         attempt = self._core.attempt()
-        return _take(attempt, Hold(attempt.hold, self._core), attempt.enter, entering(self))
+        return _take(attempt, Hold(attempt.hold, self._core), attempt.enter, faces.entering(self))
 
-    @Exit
+    @faces.Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
 
@@ -363,7 +344,11 @@ class MultiHold(Unpicklable):
         self._core.check()
 
     def release(self) -> None:
-        step(self._core.release())
+        try:
+            step(self._core.release())
+        except BaseException:
+            self._core.abandon()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -394,7 +379,7 @@ class Multi(Unpicklable):
         return _take(attempt, MultiHold(attempt.hold), attempt.run)
 
     def release(self) -> None:
-        step(self._core.release())
+        MultiHold(self._core.latest()).release()
 
     def locked(self) -> bool:
         return step(self._core.locked())
@@ -404,9 +389,9 @@ class Multi(Unpicklable):
 
     def __enter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        return _take(attempt, MultiHold(attempt.hold), attempt.enter, entering(self))
+        return _take(attempt, MultiHold(attempt.hold), attempt.enter, faces.entering(self))
 
-    @Exit
+    @faces.Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
 

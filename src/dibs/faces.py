@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from _thread import get_ident
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from weakref import ref
 from dibs.backends import make_store
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, lease_of, seconds
-from dibs.core.kinds.lock import Unset, checked_info, checked_owner
+from dibs.core.kinds.lock import Lock, Unset, checked_info, checked_owner
 from dibs.core.names import check
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
@@ -31,6 +31,8 @@ Seconds = float | timedelta
 Timeout = float | timedelta | None | Unset
 
 
+Block = Callable[[], object | None] | None
+"""A reference to the `with` block that a hold hangs by."""
 Kind = type[BaseException] | None
 Raised = BaseException | None
 Trace = TracebackType | None
@@ -44,7 +46,7 @@ class Taking(Protocol):
 
     def told(self, hold: object) -> None: ...
 
-    def hand_over(self, block: Callable[[], object | None] | None = None) -> None: ...
+    def hand_over(self, block: Block = None) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -97,6 +99,19 @@ class Unpicklable:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} belongs to its process and does not pickle: pass the name instead")
+
+
+def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list[Lock]:
+    """The core's locks of what was given to `multi`, with those of another `multi` in its place."""
+    found: list[Lock] = []
+    for lock in locks:
+        if isinstance(lock, several):
+            found += lock._core.locks
+        elif isinstance(lock, one):
+            found.append(lock._core)
+        else:
+            raise TypeError(f"multi takes locks of this face, not {lock!r}")
+    return found
 
 
 def instant(timeout: Seconds | None) -> float:

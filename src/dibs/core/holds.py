@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from dibs.core.deadline import FOREVER, RELEASE_PATIENCE
 from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, Request
@@ -142,6 +143,12 @@ async def wait_any_lost(holds: Sequence[Hold], until: float) -> bool:
             grant.ended.remove(event)
 
 
+class _Frame:
+    """Lives as long as the call that made it."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Book:
     """The holds of one client, by owner."""
 
@@ -179,7 +186,8 @@ class Book:
         return self._release(hold) if hold.also is None else self._release_both(hold, hold.also)
 
     async def _release_both(self, hold: Hold, also: Hold) -> None:
-        also.asker = None  # from here on it does not depend on the other: it is released itself, below
+        here = _Frame()
+        also.asker = ref(here)  # from here on it hangs by this call, not by the other hold, which may end first
         try:
             await self._release(hold)
         finally:
@@ -198,7 +206,7 @@ class Book:
         await self._lighten(grant)
 
     def abandon(self, hold: Hold) -> None:
-        """From an exception: nothing is awaited, the keeper does the rest."""
+        """From an exception: nothing is awaited, the keeper does the rest. What ended already is left alone."""
         hold.over = True
         grant = hold.grant
         if grant is not None:

@@ -197,8 +197,6 @@ def test_waiting_is_not_a_busy_loop(path: Path, connect: Connect, crew: Crew) ->
     hold = held(client)
     worker = crew.worker()
     worker.tell("take", "a", 20)
-    asyncio_one = crew.start("loops", "standstill", crew.url, 30)
-    asyncio_one.hear("ready")
     waits(client)
     before, begun = cpu(worker), time.monotonic()
     time.sleep(2)  # what is measured, not a synchronisation

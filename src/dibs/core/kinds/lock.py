@@ -15,7 +15,7 @@ a `with` find the right one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -182,14 +182,19 @@ class Lock:
             self._about = (taker, client.me, client.about(self.label, self.options.info))
         return self._about[2]
 
-    def release(self) -> Coroutine[Any, Any, None]:
-        return self._release(self.taken.latest())
-
-    async def _release(self, hold: Hold) -> None:
+    def latest(self) -> Hold:
+        """What `release()` means."""
         try:
-            await self.give_back(hold)
-        finally:
-            self.taken.forget(hold)
+            return self.taken.latest()
+        except DibsError:
+            raise
+        except BaseException:  # an interrupt: it was to be released, so it is
+            self.abandon(self.taken.latest())
+            raise
+
+    def abandon(self, hold: Hold) -> None:
+        """From an exception: nothing is awaited, the keeper does the rest. Does nothing to a hold that is over."""
+        self.client.book.abandon(hold)
 
     async def give_back(self, hold: Hold) -> None:
         # After close() every hold is lost already: that is what its release says, not that the client is closed.
@@ -199,9 +204,6 @@ class Lock:
             await self.client.book.release(hold)
         except DibsError as error:
             raise self.client.seen(error, self.name) from error.__cause__
-        except BaseException:
-            self.client.book.abandon(hold)
-            raise
 
     async def downgrade(self, hold: Hold) -> None:
         await self.client.ready()
@@ -296,7 +298,7 @@ class Attempt:
             self.hold.notify = callbacks
 
     def hand_over(self, block: Callable[[], object | None] | None = None) -> None:
-        """From here on the user has it, or the `with` block that it hangs by; nothing can interrupt until the return."""
+        """From here on the user has it, or the `with` block that it hangs by; nothing interrupts until the return."""
         self.hold.asker = block
 
     def abandon(self) -> None:

@@ -8,7 +8,7 @@ everything is given back, and another attempt begins while there is time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -68,6 +68,12 @@ class MultiHold:
     async def wait_lost(self, until: float) -> bool:
         return await wait_any_lost(self.parts, until)
 
+    def abandon(self) -> None:
+        """From an exception: see `Lock.abandon`."""
+        self.over = True
+        for attempt in list(self.attempts.values()):
+            attempt.lock.abandon(attempt.hold)
+
     async def end(self, raised: BaseException | None) -> None:
         await noting(raised, self.release())
 
@@ -99,10 +105,9 @@ class Multi:
     def attempt(self, timeout: object = UNSET, blocking: object = True) -> MultiAttempt:
         return MultiAttempt(self, limit_of(self.timeout, timeout, blocking))
 
-    def release(self) -> Coroutine[Any, Any, None]:
-        hold = self.taken.latest()
-        self.taken.forget(hold)
-        return hold.release()
+    def latest(self) -> MultiHold:
+        """What `release()` means."""
+        return self.taken.latest()
 
     async def exit(self, raised: BaseException | None) -> None:
         await self.taken.opened_here().end(raised)
@@ -154,7 +159,7 @@ class MultiAttempt:
             attempt.hand_over(block)
 
     def abandon(self) -> None:
-        self.hold.over = True
+        self.hold.abandon()
         for attempt in list(self.hold.attempts.values()):
             attempt.abandon()
         self.multi.taken.forget(self.hold)
