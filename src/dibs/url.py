@@ -38,7 +38,7 @@ def parse(text: object) -> Url:
     """The parts of a URL, or a ValueError that does not repeat what was given."""
     if not isinstance(text, str):
         raise TypeError(f"a store's URL must be a str, not {type(text).__name__}")
-    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+    if _has_control(text):
         raise ValueError("a store's URL must not hold control characters")
     scheme, sign, _ = text.partition("://")
     if not sign or not scheme:
@@ -51,6 +51,8 @@ def parse(text: object) -> Url:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: check its host, brackets and port (1-65535)") from None
     if parts.netloc and "@" in parts.path + parts.query:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: write /, ?, # and @ in a password as %2F, %3F, %23, %40")
+    if _has_control(unquote(parts.path)):
+        raise ValueError("a store's URL must not hold control characters, also not as %00")
     if port == 0:
         raise ValueError(f"the {scheme[:20]}:// URL has port 0")
     host = parts.netloc.rpartition("@")[2]
@@ -65,3 +67,7 @@ def parse(text: object) -> Url:
         path=unquote(parts.path),
         query=query,
     )
+
+
+def _has_control(text: str) -> bool:
+    return any(ord(c) < 32 or ord(c) == 127 for c in text)

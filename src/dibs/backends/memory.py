@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from dibs.backends import ledger
 from dibs.backends.ledger import Wake
-from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal
+from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Inbox, Runtime
 from dibs.info import LockInfo
@@ -154,8 +154,7 @@ class MemoryLine:
             self._wake(wakes)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        message = await self._me.inbox.wait(claim.id, until)
-        return None if message is None else Signal(message)
+        return read_signal(await self._me.inbox.wait(claim.id, until))
 
     async def line(self, name: str, until: float) -> LockInfo:
         with self._world.mutex:

@@ -16,10 +16,10 @@ from dibs.core.deadline import RELEASE_PATIENCE
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
 from dibs.core.keeper import Keeper
-from dibs.core.line import LOOK, Me, Replaced, Store
+from dibs.core.line import LOOK, Me, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
-from dibs.errors import Closed, DibsError, NotHeld, Unsupported
+from dibs.errors import Closed, DibsError, NotHeld, StoreError, Unsupported
 from dibs.info import LockInfo, write_about
 
 E = TypeVar("E", bound=DibsError)
@@ -166,8 +166,8 @@ class Client:
 
     def seen(self, error: DibsError, name: str | None) -> DibsError:
         """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""
-        if isinstance(error, Replaced):
-            self.keeper.lose_all()
+        if isinstance(error, StoreError):
+            self.keeper.heard(error)
         return error.about(name, self.shown)
 
     def describe(self) -> str:

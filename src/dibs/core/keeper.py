@@ -114,8 +114,12 @@ class Keeper:
         if not gone:
             self.give_back(claim, grant.answered)
 
-    def lose_all(self) -> None:
-        """The store is not the one that our claims stood in."""
+    def heard(self, error: StoreError) -> None:
+        """Called with every error of the store: one that is not the store of old has lost all our claims."""
+        if isinstance(error, Replaced):
+            self._lose_all()
+
+    def _lose_all(self) -> None:
         for grant in list(self.renewing.values()):
             if grant.state is HELD:
                 self.lose(grant, gone=True)
@@ -216,8 +220,7 @@ class Keeper:
         try:
             standings = await self._open().renew(due, sent_at + shortest / 6)
         except StoreError as error:
-            if isinstance(error, Replaced):
-                self.lose_all()
+            self.heard(error)
             log.warning("renewal of %d claims failed, will be tried again: %s", len(due), error)
             again = self._now() + min(shortest / 12, TICK)
             for grant in due:
@@ -261,6 +264,7 @@ class Keeper:
             try:
                 await self._open().give_back(item.claim, item.answered, now + _LEAVE_ATTEMPT)
             except StoreError as error:
+                self.heard(error)
                 if now < item.give_up_at and not isinstance(error, Replaced):
                     self._leaving.insert(0, item)
                     return
@@ -276,6 +280,7 @@ class Keeper:
         try:
             await self._open().amend(grant, weight, self._now() + _LEAVE_ATTEMPT)
         except StoreError as error:
+            self.heard(error)
             log.warning("a claim could not be made lighter, will be tried again: %s", error)
 
     def _open(self) -> KeeperPort:

@@ -50,6 +50,11 @@ class Signal(Enum):
 YOURS, LOOK = Signal
 
 
+def read_signal(message: bytes | None) -> Signal | None:
+    """What a message says; anything that is not a grant is a hint to look."""
+    return None if message is None else YOURS if message == YOURS.value else LOOK
+
+
 class Replaced(StoreUnavailable):
     """The store is no longer the one that our claims stand in: every one of them is void."""
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grant import WAITS, Grant
 from dibs.core.keeper import Keeper
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import LockLost, StoreUnavailable
+from dibs.errors import LockLost, StoreError, StoreUnavailable
 from dibs.info import LockInfo
 
 _BARGE_PAUSE = 0.005
@@ -41,7 +41,7 @@ class LineGrantor:
         self._retry = retry
         self._check_open = check_open
 
-    async def acquire(  # noqa: C901  (the one waiting loop, in one piece)
+    async def acquire(  # noqa: C901, PLR0912  (the one waiting loop, in one piece)
         self, grant: Grant, weight: int, about: str, deadline: float
     ) -> bool:
         sent_at = self._now()
@@ -52,11 +52,12 @@ class LineGrantor:
                 claim = grant.claim
                 if claim is None or sent_at > claim.by:
                     claim = self._fresh_claim(grant, weight, about, sent_at)
+                elif claim.asked:
+                    self._check_open()
                 try:
                     standing = await self._line.join(claim, place, give_up)
                 except StoreUnavailable as error:
-                    if isinstance(error, Replaced):
-                        self._keeper.lose_all()
+                    self._keeper.heard(error)
                     if place is NOWHERE or self._now() + pause >= give_up:
                         raise
                     await self._runtime.sleep(pause + self._runtime.jitter(pause))
@@ -80,6 +81,11 @@ class LineGrantor:
                         raise StoreUnavailable("the store answered too late to count")
                     return False
                 give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
+        except StoreError:
+            if grant.claim is not None and not grant.claim.asked:
+                self._keeper.take(grant)  # it never reached the store: there is nothing to give back
+            self._keeper.abandon(grant)
+            raise
         except BaseException:
             self._keeper.abandon(grant)
             raise
@@ -120,8 +126,8 @@ class LineGrantor:
             raise
         except BaseException as error:
             self._keeper.give_back(claim, True)
-            if isinstance(error, Replaced):
-                self._keeper.lose_all()
+            if isinstance(error, StoreError):
+                self._keeper.heard(error)
             raise
 
     async def amend(self, grant: Grant, weight: int, until: float) -> None:
@@ -196,7 +202,8 @@ class LineGrantor:
         try:
             if self._keeper.take(grant) and claim is not None:
                 await self._line.leave(claim, grant.answered, self._now() + LEAVE_PATIENCE)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            self._keeper.heard(error)
             self._keeper.give_back(self._claim(grant), grant.answered)
         except BaseException:
             if claim is not None:

@@ -29,6 +29,7 @@ from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import boottime
 
 T = TypeVar("T")
+Inode = tuple[int, int]
 
 POLITE_FOR = 0.05
 _SPINS = 40
@@ -56,9 +57,9 @@ class Home(Protocol):
 
     def now(self) -> float: ...
 
-    def compare(self) -> None: ...
+    def replaced(self, generation: int) -> None: ...
 
-    def settle_in(self, until: float) -> None: ...
+    def settle_in(self) -> Inode | None: ...
 
 
 class Database:
@@ -72,6 +73,10 @@ class Database:
         self._table: SqliteTable
         self._turn = -1
         self._generation = -1
+        self._name = str(store.path)
+        self._log_name = f"{store.path}-wal"
+        self._inode: Inode | None = None
+        self._log: Inode | None = None
 
     def attempt(self, work: Callable[[SqliteTable, float], T], *, polite: bool = True) -> T | Busy:
         """One try at an atomic step; what ends it early leaves nothing of it behind."""
@@ -95,24 +100,39 @@ class Database:
 
     def persist(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         """The step, however long it takes to get through, or StoreUnavailable when patience is over."""
-        begun, spins = self._store.now(), 0
+        begun = self._store.now()
+        while True:
+            done = self.insist(work, begun, until)
+            if not isinstance(done, Busy):
+                return done
+            self.check_patience(until)
+
+    def insist(self, work: Callable[[SqliteTable, float], T], begun: float, until: float) -> T | Busy:
+        """Try for a while, at most until `until`; the tasks of a client take turns at this. `begun`: the first try."""
+        spins, end = 0, min(self._store.now() + POLITE_FOR, until)
         while True:
             polite = self._store.now() - begun < POLITE_FOR
             try:
-                done = self.attempt(work, polite=polite) if self._open(until) else BUSY
+                done = self.attempt(work, polite=polite) if self._open() else BUSY
             except BlockUsedUp:
                 self._reserve(until)
                 continue
-            if not isinstance(done, Busy):
+            if not isinstance(done, Busy) or self._store.now() >= end:
                 return done
             spins += 1
-            self._wait(spins, polite, until)
+            _pause(spins, polite)
+
+    def check_patience(self, until: float) -> None:
+        if self._store.now() >= until:
+            raise StoreUnavailable(
+                "the database was busy all the time", step="look for a process that is stopped in a transaction"
+            )
 
     def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         """For onlookers: readers wait for nobody in WAL mode."""
         spins = 0
         while True:
-            if self._open(until):
+            if self._open():
                 try:
                     with self.mutex:
                         connection = self._ready()
@@ -123,19 +143,9 @@ class Database:
                 except sqlite3.Error as error:
                     if _code(error) not in _BUSY:
                         raise self._failed(error) from None
+            self.check_patience(until)
             spins += 1
-            self._wait(spins, False, until)
-
-    def _wait(self, spins: int, polite: bool, until: float) -> None:
-        """Others need fifty microseconds each: stay close for a while, then look less often."""
-        if self._store.now() >= until:
-            raise StoreUnavailable(
-                "the database was busy all the time", step="look for a process that is stopped in a transaction"
-            )
-        if spins < _SPINS:
-            os.sched_yield()
-        else:
-            time.sleep(_NAP if polite else _LONGER_NAP)
+            _pause(spins, False)
 
     def close(self) -> None:
         with self.mutex:
@@ -162,10 +172,12 @@ class Database:
             os.close(turn)
 
     def _ready(self) -> sqlite3.Connection | None:
-        """The connection, if it is open to the file that stands at the path now."""
+        """The connection, if it is open to the file, and the log, that stand at the path now."""
         if self._connection is None or self._generation != self._store.generation:
             return None
-        self._store.compare()
+        if _inode(self._name) != self._inode or (self._log is not None and _inode(self._log_name) != self._log):
+            self._store.replaced(self._generation)
+            raise removed()
         return self._connection
 
     def _take_turn(self) -> bool:
@@ -175,23 +187,29 @@ class Database:
             return False
         return True
 
-    def _open(self, until: float) -> bool:
+    def _open(self) -> bool:
         """Make sure that there is a connection to the file of today. False: somebody is in the way, for a moment."""
         if self._connection is not None and self._generation == self._store.generation:
             return True
-        self._store.settle_in(until)
+        inode = self._store.settle_in()
+        if inode is None:
+            return False
         with self.mutex:
             self._close()
-            self._generation = self._store.generation
+            self._generation, self._inode = self._store.generation, inode
             try:
                 self._turn = os.open(self._store.directory / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 connection = connect(self._path)
+                self._log = _inode(self._log_name)
             except OSError as error:
                 raise StoreError(f"the turn file cannot be opened: {error.strerror}") from None
             except sqlite3.Error as error:
                 self._close()
                 if _code(error) in _BUSY:
                     return False
+                if _code(error) == sqlite3.SQLITE_CANTOPEN:
+                    self._store.replaced(self._generation)
+                    raise removed() from None
                 raise translated(error) from None
             self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
             self._connection = connection
@@ -218,23 +236,24 @@ class Database:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64)
+    connection = sqlite3.connect(_existing(path), 0, isolation_level=None, check_same_thread=False, uri=True)
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("SELECT base FROM store")  # makes the log, whose identity counts from now on
     except sqlite3.Error:
         connection.close()
         raise
     return connection
 
 
-def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T], until: float) -> T:
+def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Busy:
     """The first transaction on a file, alone with it: refuse what is not ours, prepare what is new."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step="use a Python with SQLite 3.37 or later")
     is_new = not path.stat().st_size
-    connection = sqlite3.connect(path, timeout=max(until - boottime(), 0.05), isolation_level=None)
+    connection = sqlite3.connect(_existing(path), POLITE_FOR, isolation_level=None, uri=True)
     try:
         if is_new:
             # The mark goes into the file before it becomes a WAL database: so it can be read without opening one.
@@ -249,25 +268,24 @@ def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T], until: fl
                 raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step="upgrade dibs")
             return move_in(connection, version)
     except sqlite3.Error as error:
+        if _code(error) in _BUSY:
+            return BUSY
         raise translated(error) from None
     finally:
         connection.close()
 
 
 @contextmanager
-def turn(directory: Path, until: float) -> Iterator[None]:
-    """The turn, waited for: only for the first transaction on a file."""
+def turn(directory: Path) -> Iterator[None]:
+    """The turn, waited for, for the first transaction on a file; also this is politeness only."""
     file = os.open(directory / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    end = boottime() + POLITE_FOR
     try:
-        while True:
+        while boottime() < end:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if boottime() >= until:
-                    raise StoreUnavailable(
-                        "the turn was taken all the time", step="look for a stopped process"
-                    ) from None
                 time.sleep(_LONGER_NAP)
         yield
     finally:
@@ -288,6 +306,27 @@ def recognise(path: Path) -> None:
         raise translated(error) from None
     if found != APPLICATION:
         raise StoreError("the file is a database of something else", step="give dibs a file of its own")
+
+
+def _existing(path: Path) -> str:
+    """As SQLite's URI: it opens the file, and never makes one."""
+    return f"file:{quote(str(path.absolute()))}?mode=rw"
+
+
+def _inode(path: str) -> Inode | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  (half the time of Path.stat, twice at every step)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _pause(spins: int, polite: bool) -> None:
+    """Others need fifty microseconds each: stay close for a while, then look less often."""
+    if spins < _SPINS:
+        os.sched_yield()
+    else:
+        time.sleep(_NAP if polite else _LONGER_NAP)
 
 
 def _code(error: sqlite3.Error) -> int:

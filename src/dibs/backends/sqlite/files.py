@@ -9,6 +9,7 @@ has on it, also those of SQLite.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +21,10 @@ _NETWORK = frozenset(
         "nfs", "nfs4", "cifs", "smb3", "smbfs", "smb2", "ncpfs", "afs", "coda", "ceph", "lustre", "gpfs", "9p", "gfs2",
         "ocfs2", "beegfs", "glusterfs", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs",
         "fuse.rclone", "fuse.davfs2", "fuse.gcsfuse", "fuse.blobfuse", "fuse.juicefs", "fuse.mfs",
+        "virtiofs", "vboxsf", "vmhgfs", "fuse.vmhgfs-fuse", "prl_fs",
     )
 )  # fmt: skip
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -95,7 +98,7 @@ def file_system(device: int, path: str, mounts: str) -> str:
             continue
         if fields[2] == wanted:
             by_device = kind[0]
-        point = fields[4].encode().decode("unicode_escape")
+        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= longest:
             by_path, longest = kind[0], len(point)

@@ -24,7 +24,7 @@ from dibs.backends.sqlite import database, files
 from dibs.backends.sqlite.database import Busy, Database
 from dibs.backends.sqlite.presence import Others, Presence
 from dibs.backends.sqlite.table import BlockUsedUp, Client, SqliteTable
-from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal
+from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError
@@ -48,7 +48,6 @@ class SqliteStore:
         if not url.path.strip("/") or (url.query and not self._default):
             raise ValueError("a sqlite URL is sqlite:/// and the path of a file, without a query")
         self.path = Path(url.path[1:]).absolute()
-        self._path = str(self.path)
         self.directory = self.path.with_name(self.path.name + ".d")
         self.shown = f"sqlite:///{url.path[1:]}"
         self.generation = 0
@@ -76,7 +75,7 @@ class SqliteStore:
         presence = self.presence
         if presence is not None:
             made = Database(self)
-            if self._is_settled():
+            if self._inode is not None:
                 with suppress(StoreError):
                     made.persist(lambda table, _: table.unregister(), self.now() + 0.5)
             made.close()
@@ -85,46 +84,42 @@ class SqliteStore:
             self.presence = None
             presence.close()
 
-    def compare(self) -> None:
-        """At every step: the path still names the file that our claims stand in."""
-        try:
-            found = os.stat(self._path)  # noqa: PTH116  (half the time of Path.stat, at every step)
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._inode:
+    def replaced(self, generation: int) -> None:
+        """A connection of that generation found another file at the path, or none."""
+        if generation == self.generation:
             self.generation += 1
             self._inode = None
-            raise database.removed()
 
-    def settle_in(self, until: float) -> None:
-        """Make or recognise the file, and be present in it: once per file."""
-        if self._is_settled():
-            return
+    def settle_in(self) -> database.Inode | None:
+        """Make or recognise the file, and be present in it: once per file. None: busy, for a moment."""
+        if self._inode is not None and self.presence is not None:
+            return self._inode
+        gone: list[Client] | Busy = []
         with self._settling:
-            if self._is_settled():
-                return
+            if self._inode is not None and self.presence is not None:
+                return self._inode
             try:
                 files.prepare(self.path, make_directory=self._default)
                 database.recognise(self.path)
                 files.private_directory(self.directory)
                 if self.presence is None:
                     self.presence = Presence(self.directory, self.me)
-                with database.turn(self.directory, until):
+                with database.turn(self.directory):
                     found = files.check(self.path)
-                    gone = database.begin(self.path, self._move_in, until)
+                    gone = database.begin(self.path, self._move_in)
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise
                 raise StoreError(
                     f"cannot settle beside the database: {error.strerror}", step="make its directory writable"
                 ) from None
+            if isinstance(gone, Busy):
+                return None
             self._inode = (found.st_dev, found.st_ino)
             if self._client is not None:
                 self._client.inbox.listen(self.presence)
         self._clear(gone)
-
-    def _is_settled(self) -> bool:
-        return self._inode is not None and self.presence is not None
+        return self._inode
 
     def _move_in(self, connection: sqlite3.Connection, version: int) -> list[Client]:
         """Inside the first transaction on a file: make its tables if it is new, be known, sweep what the dead left."""
@@ -204,8 +199,7 @@ class SqliteLine:
             self._store.wake(wakes, self._me)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        message = await self._me.inbox.wait(claim.id, until)
-        return None if message is None else Signal(message)
+        return read_signal(await self._me.inbox.wait(claim.id, until))
 
     async def line(self, name: str, until: float) -> LockInfo:
         return await self._runtime.offload(lambda: self._db.read(lambda table, now: _seen(table, name, now), until))
@@ -232,9 +226,13 @@ class SqliteLine:
             done = self._db.attempt(work)
         except BlockUsedUp:
             done = database.BUSY
-        if not isinstance(done, Busy):
-            return done
-        return await self._runtime.offload(lambda: self._db.persist(work, until))
+        begun = self._store.now()
+        while isinstance(done, Busy):
+            # In slices: in asyncio all tasks share one thread for this, and a patient one must not delay a hasty one.
+            done = await self._runtime.offload(lambda: self._db.insist(work, begun, until))
+            if isinstance(done, Busy):
+                self._db.check_patience(until)
+        return done
 
 
 def _told(table: SqliteTable, answer: T, wakes: list[Wake]) -> tuple[T, list[tuple[Wake, str | None]]]:
