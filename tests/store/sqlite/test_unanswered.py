@@ -1,0 +1,129 @@
+"""Requests that the store does not answer in time: nothing is lost, and the keeper goes on with what was begun."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from store.sqlite.places import rows, standstill, until
+
+LEASE = 1.5
+Connect = Callable[..., dibs.Client]
+
+
+def claims(path: Path) -> int:
+    return int(rows(path, "SELECT count(*) FROM claims")[0][0])
+
+
+def test_a_release_that_is_not_answered_is_finished_by_the_keeper(path: Path, connect: Connect) -> None:
+    hold = connect(lease=LEASE).lock("a").acquire()
+    assert hold is not None
+    with standstill(path):
+        with pytest.raises(dibs.StoreUnavailable, match='"a" on sqlite'):
+            hold.release()
+        assert not hold.lost.is_set()  # it was given back, not lost
+        hold.release()  # a second time does nothing
+    until(lambda: claims(path) == 0, within=LEASE, what="the claim has left")
+
+
+def test_a_downgrade_that_is_not_answered_is_finished_by_the_keeper(path: Path, connect: Connect) -> None:
+    client, other = connect(lease=30), connect()
+    hold = client.rwlock("a").write.acquire()
+    assert hold is not None
+    raised: list[BaseException] = []
+
+    def downgrade() -> None:
+        try:
+            hold.downgrade()
+        except dibs.StoreUnavailable as error:
+            raised.append(error)
+
+    with standstill(path):
+        thread = threading.Thread(target=downgrade)
+        thread.start()
+        thread.join(10)
+    assert raised
+    assert hold.mode == "shared"
+    with other.rwlock("a", timeout=5).read:
+        hold.check()
+    hold.release()
+
+
+def test_a_waiter_whose_time_is_over_meanwhile_leaves_later(path: Path, connect: Connect) -> None:
+    holder, waiter = connect(), connect(lease=LEASE)
+    hold = holder.lock("a").acquire()
+    assert hold is not None
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=1)))
+    thread.start()
+    until(lambda: claims(path) == 2, what="both are in line")
+    with standstill(path):
+        thread.join(10)
+    assert got == [None]
+    until(lambda: claims(path) == 1, within=2 * LEASE, what="the waiter has left")
+    hold.release()
+
+
+def test_looking_at_a_store_that_is_none_says_which(path: Path, connect: Connect) -> None:
+    path.write_text("not a database")
+    path.chmod(0o600)
+    client = connect()
+    for look in (
+        lambda: client.inspect("a"),
+        lambda: list(client.locks()),
+        lambda: client.break_("a", token=1),
+        lambda: client.lock("a").locked(),
+        lambda: dibs.multi(client.lock("a"), client.lock("b")).acquire(timeout=0),
+    ):
+        with pytest.raises(dibs.StoreError, match="sqlite:") as caught:
+            look()
+        assert caught.value.store == repr(client).split()[1].rstrip(":")
+    assert path.read_text() == "not a database"
+
+
+def test_at_the_end_of_the_process_what_nobody_can_use_is_given_back(path: Path, connect: Connect) -> None:
+    """The exit hook, called as the interpreter does; tests/process sees it in real processes."""
+    from dibs.runtime.threads import step
+
+    client, other = connect(lease=30), connect()
+    ended = threading.Thread(target=lambda: client.lock("ended").acquire())
+    ended.start()
+    ended.join()
+    leave, held = threading.Event(), threading.Event()
+
+    def body() -> None:
+        with client.lock("running"):
+            held.set()
+            leave.wait(10)
+
+    running = threading.Thread(target=body)
+    running.start()
+    assert held.wait(10)
+    step(client._core.leave_at_exit())
+    assert [info.name for info in other.locks()] == ["running"]
+    leave.set()
+    running.join()
+
+
+def test_a_child_begins_anew(path: Path, connect: Connect) -> None:
+    """What the fork hook does in a child, seen in this process; tests/process sees it in real children."""
+    client, other = connect(lease=LEASE), connect()
+    lock = client.lock("a")
+    hold = lock.acquire()
+    assert hold is not None
+    was = client._core.me.id
+    client._core.before_fork()
+    client._core.after_fork(child=True, pid=os.getpid())
+    assert client._core.me.id != was
+    assert hold.lost.is_set()
+    assert not lock.owned()
+    with pytest.raises(dibs.LockLost):
+        hold.release()
+    assert other.lock("a").acquire(timeout=2 * LEASE) is not None
+    assert client.lock("b").acquire(timeout=0) is not None
