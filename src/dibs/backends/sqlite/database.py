@@ -259,6 +259,8 @@ def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Bu
             # The mark goes into the file before it becomes a WAL database: so it can be read without opening one.
             connection.execute("PRAGMA page_size = 1024")
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise foreign()
         if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
             raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
         with connection:
@@ -293,7 +295,10 @@ def turn(directory: Path) -> Iterator[None]:
 
 
 def recognise(path: Path) -> None:
-    """Look at what is there without touching it: no lock, no journal, no write. An empty file is welcome."""
+    """Look at what is there without touching it: no lock, no journal, no write. An empty file is welcome.
+
+    Only for a file that nobody of ours can be at work on: without locks, one that is being made looks damaged.
+    """
     if not path.stat().st_size:
         return
     try:
@@ -305,7 +310,7 @@ def recognise(path: Path) -> None:
     except sqlite3.Error as error:
         raise translated(error) from None
     if found != APPLICATION:
-        raise StoreError("the file is a database of something else", step="give dibs a file of its own")
+        raise foreign()
 
 
 def _existing(path: Path) -> str:
@@ -344,6 +349,10 @@ def translated(error: sqlite3.Error) -> StoreError:
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, *_BUSY):
         return StoreUnavailable(f"the database does not answer: {error}", step="check the disk and its directory")
     return StoreError(f"the database refused: {error}", step="report this, please")
+
+
+def foreign() -> StoreError:
+    return StoreError("the file is a database of something else", step="give dibs a file of its own")
 
 
 def removed() -> Replaced:

@@ -100,7 +100,8 @@ class SqliteStore:
                 return self._inode
             try:
                 files.prepare(self.path, make_directory=self._default)
-                database.recognise(self.path)
+                if not self.directory.exists():
+                    database.recognise(self.path)
                 files.private_directory(self.directory)
                 if self.presence is None:
                     self.presence = Presence(self.directory, self.me)
