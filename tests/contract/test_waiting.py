@@ -18,6 +18,15 @@ from dibs.core.waiting import LineGrantor
 from dibs.runtime.threads import ThreadRuntime, step
 
 
+class _Open:
+    """A client that is never closed."""
+
+    closed = False
+
+    def check_open(self) -> None:
+        """It is open."""
+
+
 class Standstill:
     """A keeper's thread that never gets its turn, as under a C call that keeps the GIL."""
 
@@ -38,7 +47,7 @@ class Waiter:
         runtime: Runtime = StandstillRuntime()
         me = Me(seat.me.id, seat.me.inbox)
         self.keeper = Keeper(runtime, me, lambda: self.grantor, runtime.mutex())
-        self.grantor = LineGrantor(seat.line, runtime, me, self.keeper, 10.0, lambda: None)
+        self.grantor = LineGrantor(seat.line, runtime, me, self.keeper, 10.0, _Open())
         self.grant = Grant(Request("a", "mutex", 1, lease, True, True))
         self.held: bool | None = None
         self._thread = threading.Thread(target=self._wait, daemon=True)

@@ -77,7 +77,7 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
     again, claim.asked = claim.asked, True
     if again and (known := table.find(claim.name, [claim]).get(claim.id)) is not None:
         return _report(table, claim, known, now)
-    seen, wakes = _settle(table, claim.name, _ended(table, now))
+    seen, wakes = _settle(table, claim.name, now)
     if seen is not EMPTY:
         _match(claim, seen)
     holds = seen.blocked is None and fits(seen.used, claim.weight, claim.capacity)
@@ -105,7 +105,7 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
     for claim in claims:
         lines.setdefault(claim.name, []).append(claim)
     for name, mine in lines.items():
-        seen, woken = _settle(table, name, _ended(table, now))
+        seen, woken = _settle(table, name, now)
         wakes += woken
         held = {entry.id: entry for entry in seen.holding}
         waiting = [claim for claim in mine if claim.id not in held]
@@ -139,14 +139,13 @@ def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
         return []
     entry.was, entry.weight = entry.weight, weight
     table.write(claim.name, [entry])
-    wakes = _settle(table, claim.name, _ended(table, now), changed=entry)[1]
+    wakes = _settle(table, claim.name, now, changed=entry)[1]
     entry.was = None
     return wakes
 
 
 def leave(table: Table, claim: Claim, answered: bool, now: float) -> list[Wake]:
-    ended = _ended(table, now)
-    seen, wakes = _settle(table, claim.name, lambda entry: is_own(entry, claim) or ended(entry))
+    seen, wakes = _settle(table, claim.name, now, lambda entry: is_own(entry, claim))
     for entry in seen.gone:
         if is_own(entry, claim):
             return wakes
@@ -168,16 +167,15 @@ def is_own(entry: Entry, claim: Claim) -> bool:
 
 def evict(table: Table, name: str, token: int, now: float) -> tuple[bool, list[Wake]]:
     """A holder, never a waiter."""
-    ended = _ended(table, now)
-    seen, wakes = _settle(table, name, ended)
+    seen, wakes = _settle(table, name, now)
     if all(entry.ticket != token for entry in seen.holding):
         return False, wakes
-    _, more = _settle(table, name, lambda entry: entry.ticket == token or ended(entry))
+    _, more = _settle(table, name, now, lambda entry: entry.ticket == token)
     return True, wakes + more
 
 
 def revoke(table: Table, name: str, token: int, now: float) -> bool:
-    seen, _ = _settle(table, name, _ended(table, now))
+    seen, _ = _settle(table, name, now)
     for entry in seen.holding:
         if entry.ticket == token:
             entry.revoked = True
@@ -207,12 +205,12 @@ def too_late(claim: Claim, now: float) -> bool:
     return now > claim.by
 
 
-def _ended(table: Table, now: float) -> Callable[[Entry], bool]:
-    return lambda entry: expired(entry, now) or table.dead(entry.client)
-
-
 def _settle(
-    table: Table, name: str, gone: Callable[[Entry], bool], changed: Entry | None = None
+    table: Table,
+    name: str,
+    now: float,
+    leaves: Callable[[Entry], bool] | None = None,
+    changed: Entry | None = None,
 ) -> tuple[Head, list[Wake]]:
     """Walk, remove what is gone, and tell whom that concerns."""
     line = table.line(name)
@@ -220,6 +218,10 @@ def _settle(
         return EMPTY, []
     if changed is not None:
         line = (changed if entry.ticket == changed.ticket else entry for entry in line)
+
+    def gone(entry: Entry) -> bool:
+        return (leaves is not None and leaves(entry)) or expired(entry, now) or table.dead(entry.client)
+
     seen = head(line, gone)
     for entry in seen.gone:
         table.remove(name, entry)
@@ -241,7 +243,7 @@ def _match(claim: Claim, seen: Head) -> None:
 
 def _report(table: Table, claim: Claim, entry: Entry, now: float) -> tuple[Standing | None, list[Wake]]:
     """A repeated join: what stands is reported, nothing is extended."""
-    seen, wakes = _settle(table, claim.name, _ended(table, now))
+    seen, wakes = _settle(table, claim.name, now)
     if any(gone.id == claim.id for gone in seen.gone):
         return None, wakes
     if expired(entry, now):

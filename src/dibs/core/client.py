@@ -223,14 +223,14 @@ class Client:
 
     async def _open(self) -> bool:
         line = self.store.open(self.runtime, self.me)
-        self.opened = LineGrantor(line, self.runtime, self.me, self.keeper, self.retry, self.check_open)
+        self.opened = LineGrantor(line, self.runtime, self.me, self.keeper, self.retry, self)
         self._is_open = True
         return True
 
     def _open_for_keeper(self) -> KeeperPort:
         blocking = self.runtime.blocking()
         line = self.store.open(blocking, self.me)
-        return LineGrantor(line, blocking, self.me, self.keeper, self.retry, self.check_open)
+        return LineGrantor(line, blocking, self.me, self.keeper, self.retry, self)
 
     @staticmethod
     def _named(info: LockInfo, name: str) -> LockInfo:

@@ -29,7 +29,7 @@ log = logging.getLogger("dibs")
 
 TICK = 1.0
 _SOON = 0.5
-_BATCH = 500
+_BATCH = 1000
 """How many claims are renewed in one step of the store: a longer one would keep other writers out."""
 _LEAVE_ATTEMPT = 0.5
 

@@ -9,7 +9,7 @@ else after a renewal that confirms it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grant import WAITS, Grant
@@ -23,23 +23,29 @@ from dibs.info import LockInfo
 _BARGE_PAUSE = 0.005
 """Woken outsiders spread out over this long before they try."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
-_GLANCE = 5.0
+_GLANCE = 15.0
 """How often a waiter that heard nothing makes sure that the keeper lives."""
+
+
+class Home(Protocol):
+    """The client, as far as waiting depends on it."""
+
+    closed: bool
+
+    def check_open(self) -> None: ...
 
 
 class LineGrantor:
     """Seam 1 over seam 2; see core/grant.py."""
 
-    def __init__(
-        self, line: Line, runtime: Runtime, me: Me, keeper: Keeper, retry: float, check_open: Callable[[], None]
-    ) -> None:
+    def __init__(self, line: Line, runtime: Runtime, me: Me, keeper: Keeper, retry: float, home: Home) -> None:
         self._line = line
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
         self._keeper = keeper
         self._retry = retry
-        self._check_open = check_open
+        self._home = home
 
     async def acquire(  # noqa: C901, PLR0912  (the one waiting loop, in one piece)
         self, grant: Grant, weight: int, about: str, deadline: float
@@ -53,7 +59,7 @@ class LineGrantor:
                 if claim is None or sent_at > claim.by:
                     claim = self._fresh_claim(grant, weight, about, sent_at)
                 elif claim.asked:
-                    self._check_open()
+                    self._home.check_open()
                 try:
                     standing = await self._line.join(claim, place, give_up)
                 except StoreUnavailable as error:
@@ -62,9 +68,10 @@ class LineGrantor:
                         raise
                     await self._runtime.sleep(pause + self._runtime.jitter(pause))
                     sent_at, pause = self._now(), min(pause * 2, _LONGEST_PAUSE)
-                    self._check_open()
+                    self._home.check_open()
                     continue
-                self._check_open()
+                if self._home.closed:
+                    self._home.check_open()
                 if standing is not None and standing.holds:
                     grant.answer(standing, sent_at)
                     grant.granted(self._now())
@@ -170,7 +177,7 @@ class LineGrantor:
         self._keeper.schedule(grant)
         while (now := self._now()) < deadline:
             signal = await self._line.watch(claim, min(deadline, now + _GLANCE))
-            self._check_open()
+            self._home.check_open()
             if signal is None:
                 self._keeper.schedule(grant)
                 continue
@@ -222,7 +229,8 @@ class LineGrantor:
         grant.ask_as(claim)
         self._me.inbox.expect(claim.id)
         self._keeper.adopt(grant)
-        self._check_open()  # after adopting: close() either sees the claim there, or is seen here
+        if self._home.closed:  # after adopting: close() either sees the claim there, or is seen here
+            self._home.check_open()
         return claim
 
     def _retire(self, grant: Grant) -> None:

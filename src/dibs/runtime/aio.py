@@ -18,7 +18,7 @@ from dibs.runtime.threads import ThreadRuntime, boottime, run_logged
 T = TypeVar("T")
 
 
-_NAP = 5.0
+_NAP = 15.0
 """The loop's own timers stand still while the machine is suspended: no longer without a look at the clock."""
 
 

@@ -77,6 +77,7 @@ class Database:
         self._log_name = f"{store.path}-wal"
         self._inode: Inode | None = None
         self._log: Inode | None = None
+        self._log_seen_at = 0.0
 
     def attempt(self, work: Callable[[SqliteTable, float], T], *, polite: bool = True) -> T | Busy:
         """One try at an atomic step; what ends it early leaves nothing of it behind."""
@@ -175,10 +176,18 @@ class Database:
         """The connection, if it is open to the file, and the log, that stand at the path now."""
         if self._connection is None or self._generation != self._store.generation:
             return None
-        if _inode(self._name) != self._inode or (self._log is not None and _inode(self._log_name) != self._log):
+        if _inode(self._name) != self._inode or not self._has_its_log():
             self._store.replaced(self._generation)
             raise removed()
         return self._connection
+
+    def _has_its_log(self) -> bool:
+        """The file without its log is not the file; that is looked at once a second."""
+        now = self._store.now()
+        if now < self._log_seen_at + 1:
+            return True
+        self._log_seen_at = now
+        return self._log is None or _inode(self._log_name) == self._log
 
     def _take_turn(self) -> bool:
         try:

@@ -14,9 +14,10 @@ wall clock can be believed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+from dibs.backends.ledger import NOBODY
 from dibs.core.rule import Claim, Entry
 from dibs.errors import StoreError
 
@@ -68,6 +69,12 @@ class BlockUsedUp(Exception):
     """The ticket is not reserved yet: reserve, then do the verb again."""
 
 
+def _entries(first: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[Entry]:
+    yield Entry(*first)
+    for row in rows:
+        yield Entry(*row)
+
+
 class Client(NamedTuple):
     """A client as the database knows it."""
 
@@ -94,9 +101,10 @@ class SqliteTable:
         self._base = self._reserved = self._last = 0
         self.with_about = False
 
-    def line(self, name: str) -> Iterator[Entry]:
-        for row in self._execute(_LINE_WITH_ABOUT if self.with_about else _LINE, (name,)):
-            yield Entry(*row)
+    def line(self, name: str) -> Iterable[Entry]:
+        rows = self._execute(_LINE_WITH_ABOUT if self.with_about else _LINE, (name,))
+        first = rows.fetchone()
+        return NOBODY if first is None else _entries(first, rows)
 
     def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
         if len(claims) > 2:
