@@ -86,8 +86,8 @@ class Interrupt:
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "call" and frame.f_back is not None:
             self._called.setdefault(frame.f_back, frame.f_code.co_name == "__init__")
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
+        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_code.co_name == "__del__":
+            return None  # what is raised in __del__ Python reports and drops
         if self._mode == CHECKS and event == "call":
             frame.f_trace_opcodes = True
         if self._is_point(frame, event):

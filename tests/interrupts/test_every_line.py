@@ -20,7 +20,7 @@ import dibs
 from interrupts.lines import CHECKS, LINES, Case, Interrupt
 from interrupts.stores import STORES
 
-LEASE = 0.6
+LEASE = 1.5
 KEEPER_TURN = LEASE / 3 + 0.15
 """A claim that nobody wants is noticed at its next renewal, at the latest."""
 FREE_BY = LEASE + 1.0
@@ -246,19 +246,21 @@ def _bin(after: float | None) -> str:
 
 
 def _plan() -> Iterator[object]:
-    """Every point that a signal can reach on memory, and the commonest operation on the others; the rest is slow."""
+    """Everything on memory, and the commonest operation on the others; the rest of those is for `scripts/soak`."""
     for store in STORES:
         for what in OPERATIONS:
-            fast = store == "memory" or what == "with lock"
-            yield _case(store, what, CHECKS, fresh=False, fast=fast)
-            yield _case(store, what, LINES, fresh=False, fast=False)
+            common = store == "memory" or what == "with lock"
+            yield _case(store, what, CHECKS, fresh=False, marks=[] if common else [pytest.mark.soak])
+            yield _case(store, what, LINES, fresh=False, marks=[pytest.mark.slow if common else pytest.mark.soak])
         for what in ("with lock", "multi", "in vain"):
-            yield _case(store, what, CHECKS, fresh=True, fast=False)
+            yield _case(
+                store, what, CHECKS, fresh=True, marks=[pytest.mark.slow if store == "memory" else pytest.mark.soak]
+            )
 
 
-def _case(store: str, what: str, mode: str, *, fresh: bool, fast: bool) -> object:
+def _case(store: str, what: str, mode: str, *, fresh: bool, marks: list[pytest.MarkDecorator]) -> object:
     name = f"{store}-{what}-{mode}{'-first use' if fresh else ''}"
-    return pytest.param(store, what, mode, fresh, id=name, marks=[] if fast else [pytest.mark.slow])
+    return pytest.param(store, what, mode, fresh, id=name, marks=marks)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
