@@ -245,7 +245,7 @@ class Database:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(_existing(path), 0, isolation_level=None, check_same_thread=False, uri=True)
+    connection = sqlite3.connect(_existing(path), timeout=0, isolation_level=None, check_same_thread=False, uri=True)
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -262,7 +262,7 @@ def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Bu
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step="use a Python with SQLite 3.37 or later")
     is_new = not path.stat().st_size
-    connection = sqlite3.connect(_existing(path), POLITE_FOR, isolation_level=None, uri=True)
+    connection = sqlite3.connect(_existing(path), timeout=POLITE_FOR, isolation_level=None, uri=True)
     try:
         if is_new:
             # The mark goes into the file before it becomes a WAL database: so it can be read without opening one.
