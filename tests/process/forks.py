@@ -10,9 +10,13 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import dibs
+
+# Python 3.12 and later warn of what is tried here on purpose.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 
 def say(*words: object) -> None:
