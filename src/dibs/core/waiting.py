@@ -183,7 +183,13 @@ class LineGrantor:
                 continue
             if not (signal is YOURS and self._may_count_on(grant)):
                 sent_at = self._now()
-                (standing,) = await self._line.renew([claim], max(sent_at + LEAST_PATIENCE, grant.until))
+                try:
+                    (standing,) = await self._line.renew([claim], max(sent_at + LEAST_PATIENCE, grant.until))
+                except StoreUnavailable as error:
+                    self._keeper.heard(error)
+                    if self._now() >= deadline:
+                        raise
+                    return False  # its place is not certain any more: another id asks, as patiently as the first
                 if standing is None:
                     return False
                 grant.answer(standing, sent_at)

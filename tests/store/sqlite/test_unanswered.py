@@ -70,6 +70,25 @@ def test_a_waiter_whose_time_is_over_meanwhile_leaves_later(path: Path, connect:
     hold.release()
 
 
+def test_a_waiter_that_cannot_look_asks_again(path: Path, connect: Connect) -> None:
+    holder, waiter = connect(lease=30), connect(lease=1)
+    hold = holder.lock("a").acquire()
+    assert hold is not None
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=20)))
+    thread.start()
+    until(lambda: claims(path) == 2, what="both are in line")
+    (claim,) = waiter._core.keeper.renewing
+    with standstill(path):
+        waiter._core.me.inbox.deliver(claim, b"l")  # told to look, when nobody can
+        until(lambda: claim not in waiter._core.keeper.renewing, what="the old id was given up")
+    hold.release()
+    thread.join(20)
+    assert got[0] is not None
+    assert got[0].token > hold.token
+    got[0].release()
+
+
 def test_looking_at_a_store_that_is_none_says_which(path: Path, connect: Connect) -> None:
     path.write_text("not a database")
     path.chmod(0o600)
