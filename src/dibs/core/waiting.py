@@ -74,6 +74,9 @@ class LineGrantor:
                     self._home.check_open()
                 if standing is not None and standing.holds:
                     grant.answer(standing, sent_at)
+                    if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
+                        standing = await self._look(grant, self._now() + LEAST_PATIENCE)
+                if standing is not None and standing.holds:
                     grant.granted(self._now())
                     self._keeper.schedule(grant)
                     return True
@@ -182,9 +185,8 @@ class LineGrantor:
                 self._keeper.schedule(grant)
                 continue
             if not (signal is YOURS and self._may_count_on(grant)):
-                sent_at = self._now()
                 try:
-                    (standing,) = await self._line.renew([claim], max(sent_at + LEAST_PATIENCE, grant.until))
+                    standing = await self._look(grant, max(self._now() + LEAST_PATIENCE, grant.until))
                 except StoreUnavailable as error:
                     self._keeper.heard(error)
                     if self._now() >= deadline:
@@ -192,7 +194,6 @@ class LineGrantor:
                     return False  # its place is not certain any more: another id asks, as patiently as the first
                 if standing is None:
                     return False
-                grant.answer(standing, sent_at)
                 if not standing.holds:
                     continue
             grant.granted(self._now())
@@ -202,7 +203,18 @@ class LineGrantor:
 
     def _may_count_on(self, grant: Grant) -> bool:
         """A message grants only while our own claim surely stands; `renew=False` counts its lease from a renewal."""
-        return grant.request.renew and grant.until - self._now() >= grant.request.waiting / 2
+        return grant.request.renew and self._enough_left(grant)
+
+    def _enough_left(self, grant: Grant) -> bool:
+        return grant.until - self._now() >= grant.request.waiting / 2
+
+    async def _look(self, grant: Grant, until: float) -> Standing | None:
+        """A renewal of one's own, which is a look. None: the claim is gone."""
+        sent_at = self._now()
+        (standing,) = await self._line.renew([self._claim(grant)], until)
+        if standing is not None:
+            grant.answer(standing, sent_at)
+        return standing
 
     async def _wait_outside(self, grant: Grant, deadline: float) -> None:
         look_at = self._now() + grant.request.waiting / 3

@@ -70,6 +70,28 @@ def test_a_waiter_whose_time_is_over_meanwhile_leaves_later(path: Path, connect:
     hold.release()
 
 
+def test_a_grant_that_came_late_is_confirmed_before_it_counts(path: Path, connect: Connect) -> None:
+    """A join answered when most of its lease has gone by must not hand out a hold that is nearly over."""
+    client = connect(lease=1)
+    with client.lock("b"):
+        """Now the store is open."""
+    left: list[float] = []
+
+    def acquire() -> None:
+        hold = client.lock("a").acquire(timeout=10)
+        assert hold is not None
+        left.append(hold.remaining)
+        hold.release()
+
+    thread = threading.Thread(target=acquire)
+    with standstill(path):
+        thread.start()
+        thread.join(0.8)  # the length of the fault: less than the lease, which would void the claim
+    thread.join(10)
+    assert left
+    assert left[0] > 0.5
+
+
 def test_a_waiter_that_cannot_look_asks_again(path: Path, connect: Connect) -> None:
     holder, waiter = connect(lease=30), connect(lease=1)
     hold = holder.lock("a").acquire()
