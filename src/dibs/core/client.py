@@ -67,7 +67,6 @@ class Client:
         self.opened: Grantor
         """The way to the store, once it is ready."""
         self._is_open = False
-        self._identity: str | None = None
         self._gate = self.runtime.gate()
 
     def is_ready(self) -> bool:
@@ -116,14 +115,12 @@ class Client:
         return datetime.now(UTC) - timedelta(seconds=self.now() - hold.began)
 
     async def identity(self) -> str:
-        """The id kept in the store, asked once."""
+        """The id kept in the store; asked each time, as the store may be another one by now."""
         await self.ready()
-        if self._identity is None:
-            try:
-                self._identity = await self.opened.identity(self.now() + self.retry)
-            except DibsError as error:
-                raise self.seen(error, None) from None
-        return self._identity
+        try:
+            return await self.opened.identity(self.now() + self.retry)
+        except DibsError as error:
+            raise self.seen(error, None) from None
 
     async def inspect(self, name: str) -> LockInfo:
         return await self.look(names.check(name), self.prefix + name)
