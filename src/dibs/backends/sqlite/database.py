@@ -17,7 +17,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
@@ -78,6 +78,7 @@ class Database:
         self._inode: Inode | None = None
         self._log: Inode | None = None
         self._log_seen_at = 0.0
+        self._forking = False
 
     def attempt(self, work: Callable[[SqliteTable, float], T], *, polite: bool = True) -> T | Busy:
         """One try at an atomic step; what ends it early leaves nothing of it behind."""
@@ -154,11 +155,13 @@ class Database:
 
     def before_fork(self) -> None:
         """SQLite's own notes about locks must not reach a child: no connection is open while the process forks."""
-        self.mutex.acquire(timeout=5)
-        self._close()
+        self._forking = self.mutex.acquire(timeout=5)
+        if self._forking:
+            self._close()
 
     def after_fork(self) -> None:
-        with suppress(RuntimeError):
+        if self._forking:
+            self._forking = False
             self.mutex.release()
 
     def __del__(self) -> None:

@@ -61,6 +61,7 @@ class SqliteStore:
         self.presence: Presence | None = None
         self._inode: tuple[int, int] | None = None
         self._settling = _thread.allocate_lock()
+        self._forking = False
         self._databases: WeakSet[Database] = WeakSet()
         self._client: Me | None = None
 
@@ -148,7 +149,7 @@ class SqliteStore:
                 self.presence.send(address, wake.id + wake.signal.value)
 
     def before_fork(self) -> None:
-        self._settling.acquire(timeout=5)
+        self._forking = self._settling.acquire(timeout=5)
         for one in list(self._databases):
             one.before_fork()
 
@@ -160,7 +161,8 @@ class SqliteStore:
             return
         for one in list(self._databases):
             one.after_fork()
-        with suppress(RuntimeError):
+        if self._forking:
+            self._forking = False
             self._settling.release()
 
 
