@@ -193,6 +193,14 @@ def test_a_join_that_comes_after_its_leave_on_another_connection_is_void(ana: Se
     assert ana.names() == []
 
 
+def test_a_join_that_was_repeated_and_left_does_not_stand_again(ana: Seat) -> None:
+    """The repetition was answered; the first copy may still be on its way when the claim leaves."""
+    claim, _ = ana.joined()
+    ana.leave(claim, answered=False)
+    assert ana.join(claim) is None
+    assert ana.names() == []
+
+
 def test_a_tombstone_is_for_one_id_only(ana: Seat) -> None:
     ana.leave(ana.claim(), answered=False)
     _, standing = ana.joined()

@@ -66,6 +66,11 @@ def expired(entry: Entry, now: float) -> bool:
     return entry.until <= now
 
 
+def renewable(entry: Entry, now: float) -> bool:
+    """Renewing never revives."""
+    return not expired(entry, now)
+
+
 def extended(entry: Entry, length: float, now: float) -> float:
     """Renewing never shortens."""
     return max(entry.until, now + length)
@@ -75,8 +80,8 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
     if too_late(claim, now) or table.buried(claim.id):
         return None, []
     again, claim.asked = claim.asked, True
-    if again and (known := table.find(claim.name, [claim]).get(claim.id)) is not None:
-        return _report(table, claim, known, now)
+    if again and (entry := known(table, claim)) is not None:
+        return _report(table, claim, entry, now)
     seen, wakes = _settle(table, claim.name, now)
     if seen is not EMPTY:
         _match(claim, seen)
@@ -118,7 +123,7 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
             entry = entries.get(claim.id)
             if entry is None:
                 continue
-            if expired(entry, now):
+            if not renewable(entry, now):
                 table.remove(name, entry)
                 continue
             holds = entry.id in held
@@ -134,7 +139,7 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
 
 
 def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
-    entry = table.find(claim.name, [claim]).get(claim.id)
+    entry = known(table, claim)
     if entry is None or entry.weight <= weight:
         return []
     entry.was, entry.weight = entry.weight, weight
@@ -146,18 +151,23 @@ def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
 
 def leave(table: Table, claim: Claim, answered: bool, now: float) -> list[Wake]:
     seen, wakes = _settle(table, claim.name, now, lambda entry: is_own(entry, claim))
+    if not answered and not too_late(claim, now):
+        table.bury(claim.id, claim.by, now)
     for entry in seen.gone:
         if is_own(entry, claim):
             return wakes
     if claim.asked:
-        behind = table.find(claim.name, [claim]).get(claim.id)
+        behind = known(table, claim)
         if behind is not None:
             table.remove(claim.name, behind)
-            return wakes
-        table.come_in(claim.name, claim.id)
-    if not answered and not too_late(claim, now):
-        table.bury(claim.id, claim.by, now)
+        else:
+            table.come_in(claim.name, claim.id)
     return wakes
+
+
+def known(table: Table, claim: Claim) -> Entry | None:
+    """An id stands at most once: a repeated join finds what the first one made."""
+    return table.find(claim.name, [claim]).get(claim.id)
 
 
 def is_own(entry: Entry, claim: Claim) -> bool:
@@ -223,13 +233,18 @@ def _settle(
         return (leaves is not None and leaves(entry)) or expired(entry, now) or table.dead(entry.client)
 
     seen = head(line, gone)
-    for entry in seen.gone:
-        table.remove(name, entry)
+    sweep(table, name, seen.gone)
     if seen.freed:
         return seen, [Wake(entry.client, entry.id, YOURS) for entry in seen.freed]
     if (seen.gone or changed) and seen.blocked is None:
         return seen, [Wake(client, id, LOOK) for client, id in table.outsiders(name)]
     return seen, []
+
+
+def sweep(table: Table, name: str, gone: Sequence[Entry]) -> None:
+    """Expiry is a write: what is only filtered on reading could be renewed later, beside its successor."""
+    for entry in gone:
+        table.remove(name, entry)
 
 
 def _match(claim: Claim, seen: Head) -> None:

@@ -57,8 +57,8 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "ended", "ends_at", "holds", "key", "renew_at", "request", "revoke_seen",
-        "revoked", "state", "until", "watched",
+        "answered", "claim", "decided", "doubtful", "ended", "ends_at", "holds", "key", "renew_at", "request",
+        "revoke_seen", "revoked", "state", "until", "watched",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
@@ -71,6 +71,8 @@ class Grant:
         """The holder's own deadline."""
         self.renew_at = FOREVER
         self.answered = False
+        """Every join of its claim was: none can still be on its way to the store."""
+        self.doubtful = False
         self.holds: list[Hold] = []
         self.ends_at = FOREVER
         """When the first of its holds reaches its `max_hold`."""
@@ -86,11 +88,16 @@ class Grant:
     def ask_as(self, claim: Claim) -> None:
         """A new id asks: what was known of an earlier one counts for nothing."""
         self.claim, self.answered, self.until, self.renew_at = claim, False, 0.0, FOREVER
+        self.doubtful = False
         self.state = ASKING
+
+    def doubt(self) -> None:
+        """A join was not answered: though a repetition may be, the first copy can still arrive."""
+        self.doubtful = True
 
     def answer(self, standing: Standing, sent_at: float) -> None:
         """The latest answer's maximum counts, and nothing counts for more."""
-        self.answered = True
+        self.answered = not self.doubtful
         until = valid_until(sent_at, standing.left)
         self.until = max(self.until, until)
         self.renew_at = sent_at + (

@@ -176,6 +176,8 @@ class Keeper:
             if state is HELD:
                 if now >= grant.until or now >= grant.ends_at:
                     self._end_what_is_over(grant, now)
+                    if grant.state is not HELD:  # it is on its way out: a renewal would only keep others waiting
+                        continue
                 upcoming = min(upcoming, grant.until)
                 upcoming = min(upcoming, grant.ends_at)
             elif state is ASKING:

@@ -9,8 +9,8 @@ verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, eac
 2. Expiry is a write; renewing succeeds only while unexpired, by the store's clock, and never shortens. Only the first
    join and renew extend; a repeated join and a message do not.
 3. Tickets rise strictly per name for the life of the store.
-4. A late join makes no ghost: after `claim.by` it does nothing, and a leave that follows an unanswered join and finds
-   nothing leaves a tombstone until then.
+4. A late join makes no ghost: after `claim.by` it does nothing, and a leave that follows an unanswered join leaves a
+   tombstone until then, also if it found the claim: a repeated join may have been answered while the first one is late.
 5. Kind and capacity belong to the name while its line is not empty; anything else gets Mismatch and changes nothing.
 6. A leave with another id changes nothing; after everybody left, nothing stays but the ticket counter.
 7. An expired holder frees its successor without anyone's help: a waiter's renewal is its look.

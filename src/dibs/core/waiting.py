@@ -60,10 +60,12 @@ class LineGrantor:
                     claim = self._fresh_claim(grant, weight, about, sent_at)
                 elif claim.asked:
                     self._home.check_open()
+                    grant.answered = False  # until this one is: an interrupt may leave it on its way
                 try:
                     standing = await self._line.join(claim, place, give_up)
                 except StoreUnavailable as error:
                     self._keeper.heard(error)
+                    grant.doubt()
                     if place is NOWHERE or self._now() + pause >= give_up:
                         raise
                     await self._runtime.sleep(pause + self._runtime.jitter(pause))
@@ -75,7 +77,7 @@ class LineGrantor:
                 if standing is not None and standing.holds:
                     grant.answer(standing, sent_at)
                     if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
-                        standing = await self._look(grant, self._now() + LEAST_PATIENCE)
+                        standing = await self._confirm(grant, self._now() + LEAST_PATIENCE)
                 if standing is not None and standing.holds:
                     grant.granted(self._now())
                     self._keeper.schedule(grant)
@@ -114,7 +116,7 @@ class LineGrantor:
         if standing is None:
             self._retire(grant)
             return False
-        grant.answered = True
+        grant.answered = not grant.doubtful
         if place is OUTSIDE:
             await self._wait_outside(grant, deadline)
         elif place is LINE:
@@ -131,11 +133,11 @@ class LineGrantor:
         try:
             if not self._keeper.take(grant):
                 raise LockLost("it was lost before it was released")
-            await self._line.leave(claim, True, until)
+            await self._line.leave(claim, grant.answered, until)
         except LockLost:
             raise
         except BaseException as error:
-            self._keeper.give_back(claim, True)
+            self._keeper.give_back(claim, grant.answered)
             if isinstance(error, StoreError):
                 self._keeper.heard(error)
             raise
@@ -186,7 +188,7 @@ class LineGrantor:
                 continue
             if not (signal is YOURS and self._may_count_on(grant)):
                 try:
-                    standing = await self._look(grant, max(self._now() + LEAST_PATIENCE, grant.until))
+                    standing = await self._confirm(grant, max(self._now() + LEAST_PATIENCE, grant.until))
                 except StoreUnavailable as error:
                     self._keeper.heard(error)
                     if self._now() >= deadline:
@@ -202,11 +204,20 @@ class LineGrantor:
         return False
 
     def _may_count_on(self, grant: Grant) -> bool:
-        """A message grants only while our own claim surely stands; `renew=False` counts its lease from a renewal."""
-        return grant.request.renew and self._enough_left(grant)
+        """A message grants only while our own claim surely stands; `renew=False` counts its lease from a renewal.
+        After an unanswered join it may be about an earlier stand of the same id, which somebody broke."""
+        return grant.request.renew and not grant.doubtful and self._enough_left(grant)
 
     def _enough_left(self, grant: Grant) -> bool:
         return grant.until - self._now() >= grant.request.waiting / 2
+
+    async def _confirm(self, grant: Grant, until: float) -> Standing | None:
+        """A look whose answer is not over when it arrives; one that is says nothing about now."""
+        while True:
+            standing = await self._look(grant, until)
+            if standing is None or not standing.holds or self._now() < grant.until:
+                return standing
+            until = self._now() + LEAST_PATIENCE
 
     async def _look(self, grant: Grant, until: float) -> Standing | None:
         """A renewal of one's own, which is a look. None: the claim is gone."""

@@ -86,6 +86,9 @@ class MultiHold:
                 await attempt.lock.give_back(attempt.hold)
             except DibsError as error:
                 failed = error
+            except BaseException:  # cancelled within one of them: the others are to be given back all the same
+                self.abandon()
+                raise
         if failed is not None:
             raise failed
 

@@ -1,0 +1,124 @@
+"""Each safeguard of the core, and its broken twin: what one would write who had not thought of it.
+
+A safeguard is a named function; `BROKEN[name]` replaces it (or the two that make it up) for the length of a `with`. The
+simulator must find every one of them; `tests/sim/test_broken.py` says within how many schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from dibs.backends import ledger
+from dibs.backends.memory import World
+from dibs.core import grant, keeper
+from dibs.core.deadline import margin
+from dibs.core.grant import Grant
+from dibs.core.holds import Book
+from dibs.core.kinds import multi
+from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.waiting import LineGrantor
+
+WAITING = 1.0
+"""What a waiter's renewal is worth in the twin that lets it shorten."""
+
+_expired, _passed_over = ledger.expired, set[bytes]()
+_answer, _granted, _report, _settle = Grant.answer, Grant.granted, ledger._report, ledger._settle
+
+
+def _from_the_reply(self: Grant, standing: Standing, sent_at: float) -> None:
+    """Counted from when the answer arrived."""
+    _answer(self, standing, self.holds[0].client.now() if self.holds else sent_at)
+
+
+def _own_lease(self: Grant, standing: Standing, sent_at: float) -> None:
+    """What was asked for counts, not what the store says is left."""
+    _answer(self, replace(standing, left=self.request.lease), sent_at)
+
+
+def _as_new(table: Any, claim: Claim, entry: Entry, now: float) -> Any:
+    """A repeated join is answered as if it had extended."""
+    standing, wakes = _report(table, claim, entry, now)
+    return (standing and replace(standing, left=claim.lease)), wakes
+
+
+def _by_message(self: Grant, now: float) -> None:
+    """That it was granted is taken for a renewal."""
+    self.until = max(self.until, now + self.request.lease - margin(self.request.lease))
+    _granted(self, now)
+
+
+def _pass_over(entry: Entry, now: float) -> bool:
+    if _expired(entry, now):
+        _passed_over.add(entry.id)
+    return _expired(entry, now)
+
+
+def _filter_only(table: Any, name: str, gone: Sequence[Entry]) -> None:
+    """Who left is deleted; who expired is only passed over."""
+    for entry in gone:
+        if entry.id not in _passed_over:
+            table.remove(name, entry)
+
+
+def _evict_in_silence(table: Any, name: str, now: float, leaves: Any = None, changed: Any = None) -> Any:
+    seen, wakes = _settle(table, name, now, leaves, changed)
+    return seen, wakes if leaves is not None or changed is not None else []
+
+
+async def _join_again(self: Book, hold: Any, request: Any, about: str, deadline: float) -> bool:
+    """Re-entry is a matter for the store."""
+    fresh = Grant(request)
+    self._add(fresh, hold)
+    return await self._client.opened.acquire(fresh, hold.weight, about, deadline)
+
+
+def _yes(*_: Any) -> bool:
+    return True
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
+    "owner check on leave": [(ledger, "is_own", _yes)],
+    "deadline from before the send": [(Grant, "answer", _from_the_reply)],
+    "margin": [(grant, "valid_until", lambda sent_at, left: sent_at + left)],
+    "left taken from the store": [(Grant, "answer", _own_lease)],
+    "no extension by a repeated join": [(ledger, "_report", _as_new)],
+    "no extension by a message": [(Grant, "granted", _by_message)],
+    "renewing never shortens": [(ledger, "extended", lambda entry, length, now: now + min(length, WAITING))],
+    "no renewal past the deadline": [(keeper, "may_renew", _yes)],
+    "idempotent join": [(ledger, "known", lambda table, claim: None)],
+    "by": [(ledger, "too_late", _no)],
+    "tombstone": [(World, "buried", _no)],
+    "own claim re-checked": [(LineGrantor, "_may_count_on", _yes)],
+    "expiry as a write": [
+        (ledger, "expired", _pass_over),
+        (ledger, "sweep", _filter_only),
+        (ledger, "renewable", _yes),
+    ],
+    "eviction signals": [(ledger, "_settle", _evict_in_silence)],
+    "re-entry settled locally": [(Book, "_acquire_shared", _join_again)],
+    "global order of multi": [(multi, "in_order", list)],
+    "doubt about an unanswered join": [(Grant, "doubt", lambda self: None)],
+    "a confirmation that is not over": [(LineGrantor, "_confirm", LineGrantor._look)],
+    "all of multi given back": [(multi.MultiHold, "abandon", lambda self: None)],
+}
+
+
+@contextmanager
+def broken(safeguard: str) -> Iterator[None]:
+    """Without that safeguard."""
+    patches = [patch.object(owner, name, twin) for owner, name, twin in BROKEN[safeguard]]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()

@@ -1,0 +1,108 @@
+"""One schedule: a seed, three seats, at least 20 acquisitions, at least 3 faults, then quiet; and what must be true.
+
+`run(seed)` gives what happened, or raises `Violation`. After healing everybody must be served within `BOUND` virtual
+seconds; after closing, nothing may be left: no claim of a living process in the store, nothing that a keeper still has
+to do, nobody expected, nothing shared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.clockwork import Sim
+from sim.faults import KINDS, STEPPED, Faults
+from sim.invariants import Violation, Watcher
+from sim.network import Network
+from sim.workload import Process, Users
+
+BOUND = 60.0
+WHILE_FAULTY = 200.0
+EVERY_STEPPED = 8
+"""One schedule in so many also steps clocks: there two valid holders are possible, and everything else must hold."""
+
+
+class Outcome(NamedTuple):
+    seed: int
+    handed: int
+    faults: tuple[str, ...]
+    steps: int
+    overlaps_after_steps: int
+    trace: list[tuple[float, str, str]] | None
+
+
+def run(seed: int, trace: bool = False, kinds: Sequence[str] | None = None) -> Outcome:
+    """Deterministic: the same seed gives the same steps, whatever machine it runs on."""
+    sim = Sim(seed, trace)
+    try:
+        return _run(sim, kinds or (STEPPED if seed % EVERY_STEPPED == 0 else KINDS))
+    except Violation as violation:
+        violation.trace = sim.trace  # type: ignore[attr-defined]  # read by whoever prints it
+        raise
+    finally:
+        sim.bury()
+
+
+def _run(sim: Sim, kinds: Sequence[str]) -> Outcome:
+    watcher = Watcher(sim)
+    faults = Faults(sim, kinds)
+    network = Network(sim, faults, watcher)
+    watcher.meet(network.server)
+    users = Users(sim, faults, watcher, network)
+    faults.meet(users, network)
+
+    if not sim.run(faults.quiet, WHILE_FAULTY, watcher.check):
+        raise Violation(f"nothing moves any more, before every fault happened (at {sim.now:.1f} s)")
+    watcher.becomes_quiet()
+    if not sim.run(users.done, sim.now + BOUND, watcher.check):
+        raise Violation(f"not everybody was served within {BOUND:g} s after healing ({_who(users)})")
+    _close(sim, users, watcher)
+    _check_nothing_is_left(users, network)
+    if len(faults.happened) < 3 or watcher.handed < 20:
+        raise Violation(f"too little happened: {len(faults.happened)} faults, {watcher.handed} acquisitions")
+    return Outcome(sim.seed, watcher.handed, tuple(faults.happened), sim.steps, watcher.overlaps_after_steps, sim.trace)
+
+
+def _close(sim: Sim, users: Users, watcher: Watcher) -> None:
+    for process in users.alive():
+        users.start(process, "closer", process.client.close)
+    if not sim.run(users.done, sim.now + BOUND, watcher.check):
+        raise Violation("closing does not come to an end")
+    sim.run(lambda: False, sim.now + 2.0, watcher.check)
+
+
+def _check_nothing_is_left(users: Users, network: Network) -> None:
+    world = network.server.world
+    alive = {process.client.me.id: process for process in users.alive()}
+    for name, line in world.lines.items():
+        for entry in line.values():
+            if entry.client in alive:
+                raise Violation(f"{name}: ticket {entry.ticket} stays behind after its client was closed")
+    for name, waiting in world.outside.items():
+        if any(client in alive for client in waiting.values()):
+            raise Violation(f"{name}: somebody still waits outside after closing")
+    for process in alive.values():
+        _check_process(process)
+
+
+def _check_process(process: Process) -> None:
+    keeper, inbox = process.client.keeper, process.client.me.inbox
+    for what, left in (
+        ("claims to renew", keeper.renewing),
+        ("claims to give back", keeper._leaving),
+        ("things put down", keeper._posted),
+        ("expected messages", inbox.expected),
+        ("shared grants", process.client.book._shared),
+    ):
+        if left:
+            raise Violation(f"{process.node.name}: {len(left)} {what} stay behind after closing")
+
+
+def _who(users: Users) -> str:
+    return ", ".join(
+        f"{process.node.name}: {process.taking} asking, {len(process.hands)} in hands" for process in users.alive()
+    )
+
+
+logging.getLogger("dibs").setLevel(logging.CRITICAL)

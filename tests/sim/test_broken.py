@@ -1,0 +1,38 @@
+"""Every safeguard is needed: without any one of them the simulator finds a violation, and soon."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from dibs.backends import ledger
+from dibs.core.rule import Entry
+from sim.broken import BROKEN, WAITING, broken
+from sim.explore import explore
+
+WITHIN = 2_000
+
+
+@pytest.mark.parametrize("safeguard", BROKEN)
+def test_the_simulator_finds_what_is_broken(safeguard: str) -> None:
+    with broken(safeguard):
+        total = explore(0, WITHIN, until_found=True)
+    assert total.found, f"{WITHIN} schedules without «{safeguard}» and nothing was found"
+
+
+def test_a_short_renewal_is_harmless_as_long_as_it_shortens_nothing() -> None:
+    """The twin of «renewing never shortens» differs from this in nothing but the maximum."""
+
+    def extended(entry: Entry, length: float, now: float) -> float:
+        return max(entry.until, now + min(length, WAITING))
+
+    with patch.object(ledger, "extended", extended):
+        assert not explore(0, 200).found
+
+
+def test_afterwards_nothing_is_broken_any_more() -> None:
+    for safeguard in BROKEN:
+        with broken(safeguard):
+            pass
+    assert not explore(0, 20).found

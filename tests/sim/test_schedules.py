@@ -1,0 +1,68 @@
+"""The simulator explores; and is itself what it says: deterministic, full of faults, readable where it fails.
+
+CI explores schedules 0 to 4,999 and then some that nobody has seen: their first seed is DIBS_SIM_SEED, which
+`scripts/test` draws and prints.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+
+import pytest
+
+from sim import schedule
+from sim.explore import Found, explore, told, trace_of
+from sim.faults import KINDS, STEPPED
+
+CHUNK = 500
+KNOWN = 5_000
+FRESH = 500
+
+
+def check(first: int, count: int) -> None:
+    total = explore(first, count)
+    assert not total.found, f"{len(total.found)} of {count} schedules from {first}; the first:\n{told(total.found[0])}"
+    assert total.schedules == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, KNOWN, CHUNK))
+def test_known_schedules(first: int) -> None:
+    check(first, CHUNK)
+
+
+def test_fresh_schedules() -> None:
+    check(int(os.environ.get("DIBS_SIM_SEED") or secrets.randbelow(2**40)), FRESH)
+
+
+def test_a_seed_gives_the_same_steps_again() -> None:
+    for seed in (1, 8, 21, 34):
+        assert trace_of(seed) == trace_of(seed)
+
+
+def test_schedules_are_as_busy_and_as_faulty_as_they_should_be() -> None:
+    outcomes = [schedule.run(seed) for seed in range(160)]
+    assert min(outcome.handed for outcome in outcomes) >= 20
+    assert min(len(outcome.faults) for outcome in outcomes) >= 3
+    happened = Counter(kind for outcome in outcomes for kind in outcome.faults)
+    assert set(happened) == set(STEPPED)
+    assert set(happened) - set(KINDS) == {"step"}
+
+
+def test_a_failure_names_the_command_that_shows_it_again() -> None:
+    with_margin = trace_of(25)
+    assert with_margin[-1] == "nothing was violated"
+    total = _without_margin()
+    text = told(total, "margin")
+    assert f'python tests/sim/explore.py {total.seed} "margin"' in text
+    assert "FAULT" in text
+    assert text.splitlines()[-1] == f"VIOLATION {total.what}"
+
+
+def _without_margin() -> Found:
+    from sim.broken import broken
+
+    with broken("margin"):
+        return explore(0, 2_000, until_found=True).found[0]

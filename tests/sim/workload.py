@@ -1,0 +1,269 @@
+"""What the simulated users do: three seats, each a process with two tasks that take and give back locks of all kinds.
+
+A process uses the core as the faces do. When it dies, another one takes its seat and goes on. A task goes on until its
+seat has acquired often enough and every fault has happened. While faults happen, bodies may outlast a lease; after that
+they are short, so that whoever still waits then waits for the line and not for a user.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from copy import deepcopy
+from itertools import count
+from typing import Any
+
+from dibs.core.client import Client
+from dibs.core.holds import Hold
+from dibs.core.kinds.lock import Attempt, Lock, Options
+from dibs.core.kinds.multi import Multi, MultiAttempt
+from dibs.core.rule import RW_CAPACITY
+from dibs.errors import DibsError
+from sim.clockwork import Interrupted, Node, Sim
+from sim.faults import Faults
+from sim.invariants import Watcher
+from sim.network import Network, SimStore
+from sim.world import SimRuntime
+
+SEATS, TASKS, QUOTA = 3, 2, 7
+LEASES = (1.0, 1.0, 2.0, 3.0)
+PERMITS = 3
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Process:
+    """One client process: a node, a client, its tasks."""
+
+    def __init__(self, users: Users, name: str, seat: int | None = None) -> None:
+        self._users = users
+        self._seat = seat
+        dice = users.dice
+        self.node = Node(users.sim, name, dice.uniform(10, 1000), dice.uniform(0.96, 1.04))
+        self.runtime = SimRuntime(users.sim, self.node)
+        self.store = SimStore(users.network)
+        self.client = Client(
+            self.store, self.runtime, lease=2.0, owner=None, info={}, namespace="", retry=10.0,
+            identity=("user", name, 1), note="",
+        )  # type: ignore[arg-type]  # fmt: skip
+        users.watcher.keeps(self.node, self.client.me, self.client.keeper.renewing)
+        self.hands: list[Hold] = []
+        self.taking = 0
+
+    def lock(self, name: str, **more: Any) -> Lock:
+        """Of the kind that this name is of in every process."""
+        dice, kind = self._users.dice, self._users.names[name]
+        options = Options(
+            lease=dice.choice(LEASES), renew=dice.random() < 0.85, fair=None if dice.random() < 0.85 else False,
+            max_hold=1.5 if dice.random() < 0.05 else None,
+        )  # fmt: skip
+        if kind == "rw":
+            more = {"kind": "rw", "capacity": RW_CAPACITY, "share": True, "weight": 1, **more}
+        elif kind == "semaphore":
+            more = {"kind": "semaphore", "capacity": PERMITS}
+        else:
+            more = {"share": dice.random() < 0.4}
+        return Lock(self.client, name, options, **more)
+
+    async def take(self, attempt: Attempt | MultiAttempt) -> list[Hold]:
+        """As a face does; the holds are in the user's hands from the step in which acquire returns."""
+        self.taking += 1
+        try:
+            if not await attempt.run():
+                return []
+            attempt.hand_over()
+            holds = [attempt.hold] if isinstance(attempt, Attempt) else attempt.hold.parts
+            for hold in holds:
+                self._users.watcher.taken(self.node, hold)
+                self.hands.append(hold)
+            if self._seat is not None:
+                self._users.todo[self._seat] -= len(holds)
+            return holds
+        except BaseException:
+            attempt.abandon()
+            raise
+        finally:
+            self.taking -= 1
+
+    async def give(self, lock: Lock, hold: Hold) -> None:
+        self.let_go(hold)
+        await lock.give_back(hold)
+
+    def let_go(self, hold: Hold) -> None:
+        if hold in self.hands:
+            self.hands.remove(hold)
+            self._users.watcher.given(hold)
+
+
+class Users:
+    """Everybody who uses the store in one schedule; also the `Victim` of its faults."""
+
+    def __init__(self, sim: Sim, faults: Faults, watcher: Watcher, network: Network) -> None:
+        self.sim = sim
+        self.faults = faults
+        self.watcher = watcher
+        self.network = network
+        self.dice: random.Random = sim.dice("workload")
+        self.names = self._some_names()
+        self.todo = [QUOTA] * SEATS
+        self.busy = 0
+        self.healed = False
+        self.processes: dict[Node, tuple[int, Process]] = {}
+        self.children: list[Process] = []
+        self._numbers = count(1)
+        for seat in range(SEATS):
+            self._sit(seat)
+
+    def done(self) -> bool:
+        return self.busy == 0 and self.faults.through()
+
+    def crash(self, node: Node) -> None:
+        if node in self.processes and not node.dead:
+            seat, _ = self.processes.pop(node)
+            self._die(node)
+            self.sim.at(self.sim.now + self.dice.random(), None, lambda: self._sit(seat))
+
+    def fork(self, node: Node) -> None:
+        """The child has a copy of everything; its parent lives on, or dies in the same instant."""
+        if node not in self.processes or node.dead:
+            return
+        _, parent = self.processes[node]
+        child = Process(self, f"{node.name}-{next(self._numbers)}")
+        child.node.offset, child.node.rate = node.offset, node.rate
+        own = {id(parent.node): child.node, id(parent.runtime): child.runtime, id(parent.store): child.store}
+        child.client, child.hands = deepcopy((parent.client, parent.hands), own)
+        child.client.after_fork(child=True, pid=2)
+        self.watcher.keeps(child.node, child.client.me, child.client.keeper.renewing)
+        self.watcher.forked(child.node, child.hands)
+        self.children.append(child)
+        self.start(child, "child", lambda: self._child(child))
+        if self.dice.random() < 0.5:
+            self.crash(node)
+
+    def interrupt(self, node: Node) -> None:
+        tasks = [task for task in node.tasks if task.name != "keeper"]
+        if tasks:
+            self.dice.choice(tasks).interrupt()
+
+    def break_a_lock(self) -> None:
+        process = self._anybody()
+        if process is not None:
+            self.start(process, "operator", lambda: self._break(process))
+
+    def clock_stepped(self) -> None:
+        self.watcher.stepped = True
+
+    def alive(self) -> list[Process]:
+        return [process for _, process in self.processes.values()] + self.children
+
+    def _some_names(self) -> dict[str, str]:
+        """One to three names, and the kind that each is of."""
+        kinds = ["mutex", "mutex", "mutex", "rw", "semaphore"]
+        return {name: self.dice.choice(kinds) for name in ("a", "b", "c")[: self.dice.choice((1, 1, 2, 2, 3))]}
+
+    def _sit(self, seat: int) -> None:
+        process = Process(self, f"p{next(self._numbers)}", seat)
+        self.processes[process.node] = (seat, process)
+        for _ in range(TASKS):
+            self.start(process, "user", lambda: self._work(seat, process))
+
+    def start(self, process: Process, name: str, work: Work) -> None:
+        self.busy += 1
+        self.sim.start(process.node, name, self._counted(process.node, work))
+
+    async def _counted(self, node: Node, work: Work) -> None:
+        try:
+            await work()
+        finally:
+            if not node.dead:
+                self.busy -= 1
+
+    def _die(self, node: Node) -> None:
+        self.busy -= sum(task.name != "keeper" for task in node.tasks)
+        node.die()
+        self.watcher.died(node)
+
+    def _anybody(self) -> Process | None:
+        there = [process for _, process in self.processes.values()]
+        return self.dice.choice(there) if there else None
+
+    async def _work(self, seat: int, process: Process) -> None:
+        while self.todo[seat] > 0 or not self.faults.through():
+            if not await self._use_whole(process):
+                await process.runtime.sleep(self.dice.random() * 0.02)
+
+    async def _use_whole(self, process: Process) -> bool:
+        """Whatever comes in between: afterwards this task holds nothing. False: it got nothing either."""
+        try:
+            return await self._use(process)
+        except Interrupted:
+            for hold in process.hands[:]:
+                if hold.taker is self.sim.running:
+                    process.let_go(hold)
+                    process.client.book.abandon(hold)
+        except DibsError as error:
+            self.sim.note(process.node.name, f"{type(error).__name__}: {error}")
+        return False
+
+    async def _use(self, process: Process) -> bool:
+        names = list(self.names)
+        if len(names) > 1 and self.dice.random() < 0.3:
+            return await self._use_several(process, self.dice.sample(names, 2))
+        name = self.dice.choice(names)
+        more = {"weight": RW_CAPACITY} if self.names[name] == "rw" and self.dice.random() < 0.5 else {}
+        lock = process.lock(name, **more)
+        n = self.dice.randint(1, PERMITS) if lock.request.kind == "semaphore" else 1
+        holds = await process.take(lock.attempt(self._patience(), n=n))
+        for hold in holds:
+            try:
+                await self._body(process, lock, hold)
+            finally:
+                await process.give(lock, hold)
+        return bool(holds)
+
+    async def _use_several(self, process: Process, names: list[str]) -> bool:
+        multi = Multi([process.lock(name) for name in names], None, lambda hold, lock: hold)
+        attempt = multi.attempt(self._patience())
+        holds = await process.take(attempt)
+        if holds:
+            await process.runtime.sleep(self._length())
+            for hold in holds:
+                process.let_go(hold)
+            await attempt.hold.release()
+        return bool(holds)
+
+    async def _body(self, process: Process, lock: Lock, hold: Hold) -> None:
+        await process.runtime.sleep(self._length())
+        if lock.share and self.dice.random() < 0.7:
+            for again in await process.take(lock.attempt(None)):
+                await process.runtime.sleep(self._length() / 4)
+                await process.give(lock, again)
+        if lock.weight == RW_CAPACITY and self.dice.random() < 0.4:
+            await lock.downgrade(hold)
+            await process.runtime.sleep(self._length() / 4)
+
+    def _patience(self) -> float | None:
+        return self.dice.choice((None, None, None, None, 0.0, 0.05, 1.0, 3.0))
+
+    def _length(self) -> float:
+        lengths = (
+            (0.0005, 0.002, 0.01, 0.05) if self.faults.through() else (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 0.5, 3.5)
+        )
+        return self.dice.choice(lengths)
+
+    async def _child(self, child: Process) -> None:
+        """A forked child gives back what it believes to hold, and works a little."""
+        for hold in list(child.hands):
+            child.hands.remove(hold)
+            with suppress(DibsError):
+                await child.client.book.release(hold)
+        await self._use_whole(child)
+
+    async def _break(self, process: Process) -> None:
+        try:
+            name = self.dice.choice(list(self.names))
+            info = await process.client.inspect(name)
+            if info.holders:
+                await process.client.break_(name, self.dice.choice(info.holders).token)
+        except (DibsError, Interrupted) as error:
+            self.sim.note(process.node.name, f"{type(error).__name__}: {error}")

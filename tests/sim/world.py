@@ -1,0 +1,226 @@
+"""The runtime of a simulated process: `core.runtime.Runtime` over the scheduler, one per node.
+
+A keeper's turn is a task like any other here, so that it suspends in its store's calls while users' tasks go on: what
+threads do in parallel becomes a choice of the scheduler. Interleavings between two awaits are not explored; those are
+for tests/interrupts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from sim.clockwork import Node, Parked, Sim
+
+T = TypeVar("T")
+
+
+class SimEvent:
+    __slots__ = ("_parked", "_runtime", "_set")
+
+    def __init__(self, runtime: SimRuntime) -> None:
+        self._runtime = runtime
+        self._set = False
+        self._parked: list[Parked] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        if not self._set:
+            self._set = True
+            for parked in self._parked:
+                self._runtime.sim.soon(self._runtime.node, parked.wake)
+
+    async def wait(self, until: float) -> bool:
+        if not self._set:
+            parked = Parked()
+            self._parked.append(parked)
+            self._runtime.alarm(parked, until)
+            try:
+                await parked
+            finally:
+                self._parked.remove(parked)
+        return self._set
+
+    def __deepcopy__(self, memo: object) -> SimEvent:
+        return SimEvent(self._runtime)
+
+
+class SimInbox:
+    __slots__ = ("_runtime", "expected")
+
+    def __init__(self, runtime: SimRuntime) -> None:
+        self._runtime = runtime
+        self.expected: dict[bytes, Parked | bytes | None] = {}
+
+    def expect(self, key: bytes) -> None:
+        self.expected[key] = None
+
+    def forget(self, key: bytes) -> None:
+        self.expected.pop(key, None)
+
+    def deliver(self, key: bytes, message: bytes) -> None:
+        if key not in self.expected:
+            return
+        there = self.expected[key]
+        if isinstance(there, Parked):
+            self.expected[key] = None
+            self._runtime.sim.soon(self._runtime.node, lambda: there.wake(message))
+        else:
+            self.expected[key] = message
+
+    async def wait(self, key: bytes, until: float) -> bytes | None:
+        there = self.expected.get(key)
+        if isinstance(there, bytes):
+            self.expected[key] = None
+            return there
+        parked = Parked()
+        self.expected[key] = parked
+        self._runtime.alarm(parked, until)
+        try:
+            return await parked  # type: ignore[no-any-return]
+        finally:
+            if self.expected.get(key) is parked:
+                self.expected[key] = None
+
+    def listen(self, source: object) -> None:
+        raise AssertionError("the simulated store delivers by itself")
+
+    def unlisten(self) -> None:
+        """Nothing was listened to."""
+
+    def __deepcopy__(self, memo: object) -> SimInbox:
+        return SimInbox(self._runtime)
+
+
+class SimGate:
+    """Opening the simulated store never suspends: nobody can come at the same time."""
+
+    async def once(self, known: Callable[[], T | None], make: Callable[[], Awaitable[T]]) -> T:
+        there = known()
+        return there if there is not None else await make()
+
+
+class SimMutex:
+    """Never held over an await: whoever finds it held has found a bug."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def __enter__(self) -> None:
+        assert not self._held, "a mutex was held over an await"
+        self._held = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._held = False
+
+
+class SimWorker:
+    """A thread of the keeper: turns, and in between a sleep that a ring ends."""
+
+    __slots__ = ("_bell", "_rung", "_running", "_runtime", "_stopped", "_turn")
+
+    def __init__(self, runtime: SimRuntime, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> None:
+        self._runtime = runtime
+        self._turn = turn
+        self._bell: Parked | None = None
+        self._rung = self._running = self._stopped = False
+
+    def ring(self) -> None:
+        self._rung = True
+        if self._stopped:
+            return
+        if not self._running:
+            self._running = True
+            self._runtime.sim.start(self._runtime.node, "keeper", self._run())
+        elif self._bell is not None:
+            bell, self._bell = self._bell, None
+            self._runtime.sim.soon(self._runtime.node, bell.wake)
+
+    def stop(self) -> None:
+        self.ring()
+        self._stopped = True
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            self._rung = False
+            pause = await self._turn()
+            if self._rung:
+                continue
+            if pause is None:
+                break
+            self._bell = bell = Parked()
+            self._runtime.alarm(bell, self._runtime.now() + min(pause, 1.0))
+            await bell
+            self._bell = None
+        self._running = False
+
+    def __deepcopy__(self, memo: object) -> SimWorker:
+        return SimWorker(self._runtime, self._turn)
+
+
+class SimRuntime:
+    """See core/runtime.py."""
+
+    bind = None
+
+    def __init__(self, sim: Sim, node: Node) -> None:
+        self.sim = sim
+        self.node = node
+        self.now = node.now
+        self._dice = sim.ids
+
+    def alarm(self, parked: Parked, until: float) -> None:
+        """Wake it at that instant of this node's clock, whatever happens; at `FOREVER`, never."""
+        if until != float("inf"):
+            self.sim.at(self.node.globally(until), self.node, parked)
+
+    async def sleep(self, seconds: float) -> None:
+        parked = Parked()
+        self.alarm(parked, self.now() + seconds)
+        await parked
+
+    def event(self) -> SimEvent:
+        return SimEvent(self)
+
+    def mutex(self) -> SimMutex:
+        return SimMutex()
+
+    def gate(self) -> SimGate:
+        return SimGate()
+
+    def inbox(self) -> SimInbox:
+        return SimInbox(self)
+
+    def taker(self) -> object:
+        return self.sim.running
+
+    def taker_name(self) -> str:
+        return "nobody" if self.sim.running is None else self.sim.running.name
+
+    def fresh_id(self) -> bytes:
+        return self._dice.randbytes(16)
+
+    def jitter(self, most: float) -> float:
+        return self._dice.random() * most
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> SimWorker:
+        return SimWorker(self, turn)
+
+    def call_back(self, callback: Callable[[], object]) -> None:
+        self.sim.soon(self.node, callback)
+
+    def is_through(self, taker: object) -> bool:
+        return False
+
+    def after_fork(self) -> None:
+        """The child's runtime was made for its node."""
+
+    def blocking(self) -> SimRuntime:
+        return self
