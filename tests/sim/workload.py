@@ -112,6 +112,7 @@ class Users:
         self.children: list[Process] = []
         self._numbers = count(1)
         for seat in range(SEATS):
+            self.busy += 1
             self._sit(seat)
 
     def done(self) -> bool:
@@ -121,6 +122,7 @@ class Users:
         if node in self.processes and not node.dead:
             seat, _ = self.processes.pop(node)
             self._die(node)
+            self.busy += 1  # the seat is not empty: somebody is on the way to it
             self.sim.at(self.sim.now + self.dice.random(), None, lambda: self._sit(seat))
 
     def fork(self, node: Node) -> None:
@@ -164,6 +166,7 @@ class Users:
     def _sit(self, seat: int) -> None:
         process = Process(self, f"p{next(self._numbers)}", seat)
         self.processes[process.node] = (seat, process)
+        self.busy -= 1
         for _ in range(TASKS):
             self.start(process, "user", lambda: self._work(seat, process))
 
@@ -189,8 +192,9 @@ class Users:
 
     async def _work(self, seat: int, process: Process) -> None:
         while self.todo[seat] > 0 or not self.faults.through():
-            if not await self._use_whole(process):
-                await process.runtime.sleep(self.dice.random() * 0.02)
+            with suppress(Interrupted):
+                if not await self._use_whole(process):
+                    await process.runtime.sleep(self.dice.random() * 0.02)
 
     async def _use_whole(self, process: Process) -> bool:
         """Whatever comes in between: afterwards this task holds nothing. False: it got nothing either."""
@@ -236,8 +240,10 @@ class Users:
         await process.runtime.sleep(self._length())
         if lock.share and self.dice.random() < 0.7:
             for again in await process.take(lock.attempt(None)):
-                await process.runtime.sleep(self._length() / 4)
-                await process.give(lock, again)
+                try:
+                    await process.runtime.sleep(self._length() / 4)
+                finally:
+                    await process.give(lock, again)
         if lock.weight == RW_CAPACITY and self.dice.random() < 0.4:
             await lock.downgrade(hold)
             await process.runtime.sleep(self._length() / 4)

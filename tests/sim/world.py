@@ -222,5 +222,8 @@ class SimRuntime:
     def after_fork(self) -> None:
         """The child's runtime was made for its node."""
 
+    def close(self) -> None:
+        """Its node's tasks end by themselves."""
+
     def blocking(self) -> SimRuntime:
         return self

@@ -217,6 +217,7 @@ class Client:
         self.opened.close()
         self.me.inbox.unlisten()
         self.store.close()
+        self.runtime.close()
 
     async def _open(self) -> bool:
         line = self.store.open(self.runtime, self.me)

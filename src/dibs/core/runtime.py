@@ -70,6 +70,9 @@ class Worker(Protocol):
 
     def stop(self) -> None: ...
 
+    def retire(self) -> None:
+        """Do what is to be done, and do not linger for more."""
+
 
 class Runtime(Protocol):
     def now(self) -> float:
@@ -113,6 +116,9 @@ class Runtime(Protocol):
 
     def after_fork(self) -> None:
         """In the child: the parent's threads are not here."""
+
+    def close(self) -> None:
+        """Its client was closed: what still runs here ends as soon as it has done what was put down."""
 
     def blocking(self) -> Runtime:
         """The runtime that workers' turns are stepped in."""

@@ -240,6 +240,10 @@ class AioRuntime:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(run_logged, callback)
 
+    def close(self) -> None:
+        self._offloader.retire()
+        self._threads.close()
+
     def blocking(self) -> Runtime:
         return self._threads
 

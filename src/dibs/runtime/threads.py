@@ -108,6 +108,7 @@ class ThreadWorker:
         self._starting = mutex()
         self._running = False
         self._stopped = False
+        self._linger = LINGER
 
     def ring(self) -> None:
         self._bell.put(None)
@@ -115,6 +116,10 @@ class ThreadWorker:
 
     def stop(self) -> None:
         self._stopped = True
+        self._bell.put(None)
+
+    def retire(self) -> None:
+        self._linger = 0.0
         self._bell.put(None)
 
     def _ensure_thread(self) -> None:
@@ -132,7 +137,7 @@ class ThreadWorker:
             while not self._stopped:
                 pause = self._take_turn()
                 try:
-                    self._bell.get(timeout=LINGER if pause is None else min(pause, LONGEST_NAP))
+                    self._bell.get(timeout=self._linger if pause is None else min(pause, LONGEST_NAP))
                     while not self._bell.empty():
                         self._bell.get_nowait()
                 except Empty:
@@ -209,6 +214,9 @@ class ThreadRuntime:
     def call_back(self, callback: Callable[[], object]) -> None:
         self._calls.put(callback)
         self._caller.ring()
+
+    def close(self) -> None:
+        self._caller.retire()
 
     def blocking(self) -> Runtime:
         return self
