@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.programs import require
+from lab.servers.programs import program, require
 
 SOURCE = Path(__file__).with_name("clock_shim.c")
 _PAGE = 4096
@@ -35,12 +35,13 @@ def shim(factory: pytest.TempPathFactory) -> Path:
 
 def build(directory: Path) -> Path:
     """Compile it there, unless that has been done."""
+    require("gcc")
     made = directory / "clock_shim.so"
     with (directory / "clock_shim.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             fresh = made.with_suffix(".new")
-            subprocess.run([require("gcc"), "-O2", "-shared", "-fPIC", "-o", fresh, SOURCE], check=True, timeout=60)
+            subprocess.run([program("gcc"), "-O2", "-shared", "-fPIC", "-o", fresh, SOURCE], check=True, timeout=60)
             fresh.rename(made)  # a compiler that was killed leaves no library behind
     return made
 

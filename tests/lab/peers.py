@@ -5,20 +5,14 @@ This Redis is for the lab's own tests, which must not need the supervisor whose 
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
-import pytest
-
 from lab import splitters
-from lab.programs import require
 from process.children import PATIENCE, until
 
 Answer = Callable[[bytes], bytes]
@@ -166,43 +160,6 @@ class Client:
         self.close()
 
 
-class Redis:
-    """A throw-away server without persistence."""
-
-    def __init__(self, directory: Path, env: dict[str, str] | None = None) -> None:
-        program = require("redis-server")
-        for _ in range(10):  # somebody may take the free port before the server does
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self.port: int = free.getsockname()[1]
-            self._process = subprocess.Popen(
-                [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)],
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, **(env or {})},
-            )
-            until(lambda: self._process.poll() is not None or self._answers(), what="redis-server")
-            if self._process.poll() is None:
-                return
-        pytest.fail("redis-server does not start")
-
-    def ask(self, *words: object) -> bytes:
-        """One command on a connection of its own."""
-        with Client(self.port) as client:
-            return call(client, *words)
-
-    def _answers(self) -> bool:
-        try:
-            return f"process_id:{self._process.pid}\r".encode() in self.ask("INFO", "server")
-        except OSError:
-            return False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait(PATIENCE)
-
-
 def command(*words: object) -> bytes:
     """As Redis is asked."""
     texts = [str(word).encode() for word in words]
@@ -216,3 +173,9 @@ def call(client: Client, *words: object) -> bytes:
     while not splitters.resp(reply, 0) and (chunk := client.socket.recv(1 << 16)):
         reply += chunk
     return reply
+
+
+def ask(port: int, *words: object) -> bytes:
+    """One command on a connection of its own."""
+    with Client(port) as client:
+        return call(client, *words)

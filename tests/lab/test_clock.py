@@ -13,7 +13,10 @@ import pytest
 import dibs
 from lab import clock as clocks
 from lab.clock import Clock
-from lab.peers import Redis
+from lab.peers import ask
+from lab.servers.programs import require
+from lab.servers.redis import Redis
+from lab.servers.supervisor import Server
 from process.children import Child, until
 from process.children import clock as boottime
 
@@ -91,16 +94,17 @@ def test_a_python_process_sees_its_own_wall_clock_jump_and_nothing_else(
             assert before[2] <= boot <= after[2]
 
 
-def test_a_step_forward_removes_a_key_of_redis_and_a_step_back_makes_it_stay(clock: Clock, tmp_path: Path) -> None:
+def test_a_step_forward_removes_a_key_of_redis_and_a_step_back_makes_it_stay(clock: Clock) -> None:
     """Key TTLs follow the server's wall clock: a lease there promises nothing across a step."""
-    with Redis(tmp_path, env=clock.env()) as redis:
-        assert redis.ask("SET", "lock", "me", "PX", 30_000) == b"+OK\r\n"
-        assert 0 < int(redis.ask("PTTL", "lock")[1:]) <= 30_000
+    require("redis")
+    with Server(Redis(), env=clock.env()) as redis:
+        assert ask(redis.port, "SET", "lock", "me", "PX", 30_000) == b"+OK\r\n"
+        assert 0 < int(ask(redis.port, "PTTL", "lock")[1:]) <= 30_000
         clock.step(-HOUR)
-        assert 3_600_000 < int(redis.ask("PTTL", "lock")[1:]) <= 3_630_000
+        assert 3_600_000 < int(ask(redis.port, "PTTL", "lock")[1:]) <= 3_630_000
         clock.step(2 * HOUR)
-        assert redis.ask("GET", "lock") == b"$-1\r\n"
-        seconds = int(redis.ask("TIME").split(b"\r\n")[2])
+        assert ask(redis.port, "GET", "lock") == b"$-1\r\n"
+        seconds = int(ask(redis.port, "TIME").split(b"\r\n")[2])
         assert abs(seconds - clock.now()) < 10
 
 

@@ -109,12 +109,13 @@ class Task:
             self._end()
         self.sim.running = None
 
+    def waits(self) -> bool:
+        return self._parked is not None and not self._parked.over
+
     def interrupt(self) -> None:
         """As a cancellation: it surfaces where the task waits."""
-        parked = self._parked
-        if self.done or parked is None or parked.over:
-            return
-        parked.over = True
+        assert self._parked is not None
+        self._parked.over = True
         self.sim.running = self
         try:
             self._parked = parked = self._coroutine.throw(Interrupted())

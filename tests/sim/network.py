@@ -83,7 +83,7 @@ class Network:
             self.alarm(call)
         if not fate.lost:
             self.sim.at(arrives, self.server.node, lambda: self._arrive(call, request))
-        if fate.again and call.verb != "join":  # nothing below us repeats a join: that is what its id is for
+        if fate.again:
             self.sim.at(self.sim.now + fate.again, self.server.node, request)
 
     def signal(self, inbox: SimInbox, node: Node, key: bytes, message: bytes) -> None:

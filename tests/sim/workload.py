@@ -29,6 +29,8 @@ from sim.world import SimRuntime
 SEATS, TASKS, QUOTA = 3, 2, 7
 LEASES = (1.0, 1.0, 2.0, 3.0)
 PERMITS = 3
+SHORT = (0.0005, 0.002, 0.01, 0.05)
+LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 0.5, 3.5)
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -54,7 +56,7 @@ class Process:
         """Of the kind that this name is of in every process."""
         dice, kind = self._users.dice, self._users.names[name]
         options = Options(
-            lease=dice.choice(LEASES), renew=dice.random() < 0.85, fair=None if dice.random() < 0.85 else False,
+            lease=dice.choice(LEASES), renew=dice.random() < 0.75, fair=None if dice.random() < 0.85 else False,
             max_hold=1.5 if dice.random() < 0.05 else None,
         )  # fmt: skip
         if kind == "rw":
@@ -107,7 +109,6 @@ class Users:
         self.names = self._some_names()
         self.todo = [QUOTA] * SEATS
         self.busy = 0
-        self.healed = False
         self.processes: dict[Node, tuple[int, Process]] = {}
         self.children: list[Process] = []
         self._numbers = count(1)
@@ -118,17 +119,19 @@ class Users:
     def done(self) -> bool:
         return self.busy == 0 and self.faults.through()
 
-    def crash(self, node: Node) -> None:
-        if node in self.processes and not node.dead:
-            seat, _ = self.processes.pop(node)
-            self._die(node)
-            self.busy += 1  # the seat is not empty: somebody is on the way to it
-            self.sim.at(self.sim.now + self.dice.random(), None, lambda: self._sit(seat))
+    def crash(self, node: Node) -> bool:
+        if node not in self.processes:
+            return False
+        seat, _ = self.processes.pop(node)
+        self._die(node)
+        self.busy += 1  # the seat is not empty: somebody is on the way to it
+        self.sim.at(self.sim.now + self.dice.random(), None, lambda: self._sit(seat))
+        return True
 
-    def fork(self, node: Node) -> None:
+    def fork(self, node: Node) -> bool:
         """The child has a copy of everything; its parent lives on, or dies in the same instant."""
-        if node not in self.processes or node.dead:
-            return
+        if node not in self.processes:
+            return False
         _, parent = self.processes[node]
         child = Process(self, f"{node.name}-{next(self._numbers)}")
         child.node.offset, child.node.rate = node.offset, node.rate
@@ -139,18 +142,21 @@ class Users:
         self.watcher.forked(child.node, child.hands)
         self.children.append(child)
         self.start(child, "child", lambda: self._child(child))
-        if self.dice.random() < 0.5:
-            self.crash(node)
+        return self.dice.random() < 0.5 or self.crash(node)
 
-    def interrupt(self, node: Node) -> None:
-        tasks = [task for task in node.tasks if task.name != "keeper"]
-        if tasks:
+    def interrupt(self, node: Node) -> bool:
+        tasks = [task for task in node.tasks if task.name != "keeper" and task.waits()]
+        if tasks and not node.dead:
             self.dice.choice(tasks).interrupt()
+        return bool(tasks) and not node.dead
 
-    def break_a_lock(self) -> None:
-        process = self._anybody()
-        if process is not None:
-            self.start(process, "operator", lambda: self._break(process))
+    def break_a_lock(self) -> bool:
+        there = [process for _, process in self.processes.values()]
+        if not there or not self.watcher.hands:
+            return False
+        process = self.dice.choice(there)
+        self.start(process, "operator", lambda: self._break(process))
+        return True
 
     def clock_stepped(self) -> None:
         self.watcher.stepped = True
@@ -160,7 +166,7 @@ class Users:
 
     def _some_names(self) -> dict[str, str]:
         """One to three names, and the kind that each is of."""
-        kinds = ["mutex", "mutex", "mutex", "rw", "semaphore"]
+        kinds = ["mutex", "mutex", "rw", "semaphore"]
         return {name: self.dice.choice(kinds) for name in ("a", "b", "c")[: self.dice.choice((1, 1, 2, 2, 3))]}
 
     def _sit(self, seat: int) -> None:
@@ -185,10 +191,6 @@ class Users:
         self.busy -= sum(task.name != "keeper" for task in node.tasks)
         node.die()
         self.watcher.died(node)
-
-    def _anybody(self) -> Process | None:
-        there = [process for _, process in self.processes.values()]
-        return self.dice.choice(there) if there else None
 
     async def _work(self, seat: int, process: Process) -> None:
         while self.todo[seat] > 0 or not self.faults.through():
@@ -252,10 +254,7 @@ class Users:
         return self.dice.choice((None, None, None, None, 0.0, 0.05, 1.0, 3.0))
 
     def _length(self) -> float:
-        lengths = (
-            (0.0005, 0.002, 0.01, 0.05) if self.faults.through() else (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 0.5, 3.5)
-        )
-        return self.dice.choice(lengths)
+        return self.dice.choice(SHORT if self.faults.through() else LONG)
 
     async def _child(self, child: Process) -> None:
         """A forked child gives back what it believes to hold, and works a little."""

@@ -1,0 +1,55 @@
+"""The fault proxies between servers: one a port, or one a caller and port, made as they are asked for.
+
+with Ways() as ways, cluster(through=ways) as nodes:
+    ways.to(nodes[0].port).add(...)
+with Ways() as ways, ensemble(ways) as nodes:
+    ways.cut_off(1, nodes[0].kind.ports)      # node 1, from the other nodes and them from it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Self
+
+from lab.faults import Refuse
+from lab.proxy import UP, Proxy
+from lab.servers import ports
+
+
+class Ways:
+    def __init__(self) -> None:
+        self._proxies: dict[tuple[int | None, int], Proxy] = {}
+
+    def __call__(self, port: int, by: int | None = None) -> int:
+        """Where to go in place of `port`."""
+        if (by, port) not in self._proxies:
+            self._proxies[by, port] = Proxy((ports.HOST, port))
+        return self._proxies[by, port].port
+
+    def to(self, port: int, by: int | None = None) -> Proxy:
+        return self._proxies[by, port]
+
+    def cut_off(self, node: int, listening: Collection[int]) -> None:
+        """Nobody reaches those ports, and `node` reaches nobody, until `heal`."""
+        for (by, port), proxy in self._proxies.items():
+            if by == node or port in listening:
+                proxy.add(Refuse())
+                proxy.reset()
+
+    def heal(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.heal()
+
+    def used(self, port: int) -> bool:
+        """Whether anything went there this way."""
+        return any(proxy.total(UP, "passed")[1] for (_, to), proxy in self._proxies.items() if to == port)
+
+    def close(self) -> None:
+        while self._proxies:
+            self._proxies.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

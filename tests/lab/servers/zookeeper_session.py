@@ -1,0 +1,143 @@
+"""A ZooKeeper session of a few requests, spoken by hand: enough to see that a server keeps what it was given.
+
+    with Session(server.port) as session:
+        session.create("/a", b"1")
+        session.get("/a")
+
+Not a client: it sends no pings, so it must be done within its session timeout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import socket
+import ssl
+import struct
+from types import TracebackType
+from typing import Self
+
+from lab.servers import programs
+from lab.servers.zookeeper import connect
+
+CREATE, GET, SYNC, CLOSE, SASL = 1, 4, 9, -11, 102
+ALL_RIGHTS = 31
+SERVICE = "zookeeper/zk-sasl-md5"
+"""The name that ZooKeeper gives itself in DIGEST-MD5."""
+
+
+class Session:
+    def __init__(
+        self,
+        port: int,
+        *,
+        context: ssl.SSLContext | None = None,
+        login: tuple[str, str] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """Raises Refused or Silent, as every request does."""
+        try:
+            self._line = connect(port, context, timeout)
+        except OSError as error:
+            raise _told(error) from error
+        try:
+            greeting = struct.pack("!iqiq", 0, 0, int(timeout * 1000), 0)
+            self._send(greeting + _buffer(bytes(16)) + b"\0")
+            self._receive()
+            if login is not None:
+                self._log_in(*login)
+        except BaseException:
+            self._line.close()
+            raise
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        anyone = struct.pack("!ii", 1, ALL_RIGHTS) + _buffer(b"world") + _buffer(b"anyone")
+        self._request(CREATE, _buffer(path.encode()) + _buffer(data) + anyone + struct.pack("!i", ephemeral))
+
+    def get(self, path: str) -> bytes:
+        """As the leader has it: synced first."""
+        self._request(SYNC, _buffer(path.encode()))
+        return _first_buffer(self._request(GET, _buffer(path.encode()) + b"\0"))
+
+    def close(self) -> None:
+        """The server forgets the session and what was ephemeral."""
+        try:
+            self._request(CLOSE, b"")
+        finally:
+            self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if raised is None:
+            self.close()
+        else:
+            self._line.close()
+
+    def _log_in(self, user: str, password: str) -> None:
+        challenge = _first_buffer(self._request(SASL, _buffer(b""))).decode()
+        asked = dict(re.findall(r'(\w+)="?([^",]*)"?', challenge))
+        self._request(SASL, _buffer(_digest_response(asked["realm"], asked["nonce"], user, password).encode()))
+
+    def _request(self, kind: int, body: bytes) -> bytes:
+        self._send(struct.pack("!ii", 1, kind) + body)
+        answer = self._receive()
+        (error,) = struct.unpack_from("!i", answer, 12)
+        if error:
+            raise programs.Refused(f"ZooKeeper error {error}")
+        return answer[16:]
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._line.sendall(_buffer(message))
+        except OSError as error:
+            raise _told(error) from error
+
+    def _receive(self) -> bytes:
+        (length,) = struct.unpack("!i", self._exactly(4))
+        return self._exactly(length)
+
+    def _exactly(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            try:
+                part = self._line.recv(count - len(received))
+            except OSError as error:
+                raise _told(error) from error
+            if not part:
+                raise programs.Refused("the server hung up")
+            received += part
+        return received
+
+
+def _told(error: OSError) -> Exception:
+    return programs.Silent(str(error)) if isinstance(error, socket.timeout) else programs.Refused(str(error))
+
+
+def _buffer(data: bytes) -> bytes:
+    return struct.pack("!i", len(data)) + data
+
+
+def _first_buffer(data: bytes) -> bytes:
+    (length,) = struct.unpack_from("!i", data)
+    return data[4 : 4 + max(length, 0)]
+
+
+def _digest_response(realm: str, nonce: str, user: str, password: str) -> str:
+    """RFC 2831, quality of protection `auth`."""
+
+    def md5(data: bytes) -> bytes:
+        return hashlib.md5(data, usedforsecurity=False).digest()
+
+    own = secrets.token_hex(8)
+    who = md5(f"{user}:{realm}:{password}".encode()) + f":{nonce}:{own}".encode()
+    what = f"AUTHENTICATE:{SERVICE}".encode()
+    proof = md5(f"{md5(who).hex()}:{nonce}:00000001:{own}:auth:{md5(what).hex()}".encode()).hex()
+    return (
+        f'charset=utf-8,username="{user}",realm="{realm}",nonce="{nonce}",nc=00000001,cnonce="{own}",'
+        f'digest-uri="{SERVICE}",maxbuf=65536,response={proof},qop=auth'
+    )
