@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dibs.core.deadline import FOREVER
 from dibs.core.grant import HELD, Grant
 from dibs.core.holds import Hold
 from dibs.core.line import Me
@@ -73,6 +74,8 @@ class Watcher:
         self._untold: dict[bytes, float] = {}
         """Claims that hold in the store without their process knowing, and since when."""
         self._exempt: set[bytes] = set()
+        self._due = 0.0
+        """Until then nothing changes about what is valid, unless somebody takes something: deadlines only rise."""
         self._keepers: dict[bytes, tuple[Node, dict[bytes, Grant]]] = {}
 
     def meet(self, server: Server) -> None:
@@ -90,6 +93,7 @@ class Watcher:
             self._check_token(grant, hold)
         use.holds.append(hold)
         self.handed += 1
+        self._due = 0.0
         if self._sim.trace is not None:
             self._sim.note(node.name, f"took {hold.name} token {hold.token} weight {hold.weight}")
         if not use.weight() and not use.dead:
@@ -162,18 +166,25 @@ class Watcher:
     # After every step.
 
     def check(self) -> None:
-        valid = 0
+        if self._sim.now >= self._due:
+            self._check_hands()
+        if self._untold:
+            self._check_told()
+
+    def _check_hands(self) -> None:
+        valid, due = 0, FOREVER
         for use in self.hands.values():
             if not use.weight():
                 use.dead = True
+                due = 0.0  # it must not come to life again: looked at in every step
             elif use.dead and not self.stepped:
                 self._fail(f"{use.node.name}: {use.name} is valid again after its deadline had passed")
             else:
                 valid += 1
+                due = min(due, use.node.globally(min(use.grant.until, use.grant.ends_at)))
+        self._due = 0.0 if self.stepped else due
         if valid > 1:
             self._check_room()
-        if self._untold:
-            self._check_told()
 
     def _check_room(self) -> None:
         used: dict[str, int] = {}

@@ -76,15 +76,16 @@ class Network:
         """`request` runs at the server; its answer travels back."""
         self.outstanding[call] = None
         fate = self.faults.request(call)
-        arrives = connection.arrival(self.sim.now + self.latency() + fate.delay)
+        now = self.sim.now
+        arrives = connection.arrival(now + self.latency() + fate.delay)
         if fate.broken:
-            self.sim.at(self.sim.now + fate.broken, call.node, call.parked)
-        if fate.broken or arrives - self.sim.now > DOUBTFUL or self.server.node.paused:
+            self.sim.at(now + fate.broken, call.node, call.parked)
+        if fate.broken or arrives - now > DOUBTFUL or self.server.node.paused:
             self.alarm(call)
         if not fate.lost:
             self.sim.at(arrives, self.server.node, lambda: self._arrive(call, request))
         if fate.again:
-            self.sim.at(self.sim.now + fate.again, self.server.node, request)
+            self.sim.at(now + fate.again, self.server.node, request)
 
     def signal(self, inbox: SimInbox, node: Node, key: bytes, message: bytes) -> None:
         fate = self.faults.signal(node)
