@@ -66,7 +66,7 @@ def _run(sim: Sim, kinds: Sequence[str]) -> Outcome:
 
 def _close(sim: Sim, users: Users, watcher: Watcher) -> None:
     for process in users.alive():
-        users.start(process, "closer", process.client.close)
+        sim.start(process.node, "closer", process.client.close())
     if not sim.run(users.done, sim.now + BOUND, watcher.check):
         raise Violation("closing does not come to an end")
     sim.run(lambda: False, sim.now + 2.0, watcher.check)

@@ -8,7 +8,6 @@ they are short, so that whoever still waits then waits for the line and not for 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from copy import deepcopy
 from itertools import count
@@ -24,14 +23,13 @@ from sim.clockwork import Interrupted, Node, Sim
 from sim.faults import Faults
 from sim.invariants import Watcher
 from sim.network import Network, SimStore
-from sim.world import SimRuntime
+from sim.world import KEEPER, SimRuntime
 
 SEATS, TASKS, QUOTA = 3, 2, 7
 LEASES = (1.0, 1.0, 2.0, 3.0)
 PERMITS = 3
 SHORT = (0.0005, 0.002, 0.01, 0.05)
 LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 0.5, 3.5)
-Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Process:
@@ -108,24 +106,30 @@ class Users:
         self.dice: random.Random = sim.dice("workload")
         self.names = self._some_names()
         self.todo = [QUOTA] * SEATS
-        self.busy = 0
+        self._coming = 0
+        """Seats that are empty because somebody died there: another one is on the way."""
         self.processes: dict[Node, tuple[int, Process]] = {}
         self.children: list[Process] = []
         self._numbers = count(1)
         for seat in range(SEATS):
-            self.busy += 1
             self._sit(seat)
 
     def done(self) -> bool:
-        return self.busy == 0 and self.faults.through()
+        """Nobody has anything to do any more."""
+        return (
+            self.faults.through()
+            and not self._coming
+            and not any(task.name != KEEPER for process in self.alive() for task in process.node.tasks)
+        )
 
     def crash(self, node: Node) -> bool:
         if node not in self.processes:
             return False
         seat, _ = self.processes.pop(node)
-        self._die(node)
-        self.busy += 1  # the seat is not empty: somebody is on the way to it
-        self.sim.at(self.sim.now + self.dice.random(), None, lambda: self._sit(seat))
+        node.die()
+        self.watcher.died(node)
+        self._coming += 1
+        self.sim.at(self.sim.now + self.dice.random(), None, lambda: self._sit_down(seat))
         return True
 
     def fork(self, node: Node) -> bool:
@@ -141,11 +145,11 @@ class Users:
         self.watcher.keeps(child.node, child.client.me, child.client.keeper.renewing)
         self.watcher.forked(child.node, child.hands)
         self.children.append(child)
-        self.start(child, "child", lambda: self._child(child))
+        self.sim.start(child.node, "child", self._child(child))
         return self.dice.random() < 0.5 or self.crash(node)
 
     def interrupt(self, node: Node) -> bool:
-        tasks = [task for task in node.tasks if task.name != "keeper" and task.waits()]
+        tasks = [task for task in node.tasks if task.name != KEEPER and task.waits()]
         if tasks and not node.dead:
             self.dice.choice(tasks).interrupt()
         return bool(tasks) and not node.dead
@@ -155,7 +159,7 @@ class Users:
         if not there or not self.watcher.hands:
             return False
         process = self.dice.choice(there)
-        self.start(process, "operator", lambda: self._break(process))
+        self.sim.start(process.node, "operator", self._break(process))
         return True
 
     def clock_stepped(self) -> None:
@@ -169,28 +173,15 @@ class Users:
         kinds = ["mutex", "mutex", "rw", "semaphore"]
         return {name: self.dice.choice(kinds) for name in ("a", "b", "c")[: self.dice.choice((1, 1, 2, 2, 3))]}
 
+    def _sit_down(self, seat: int) -> None:
+        self._coming -= 1
+        self._sit(seat)
+
     def _sit(self, seat: int) -> None:
         process = Process(self, f"p{next(self._numbers)}", seat)
         self.processes[process.node] = (seat, process)
-        self.busy -= 1
         for _ in range(TASKS):
-            self.start(process, "user", lambda: self._work(seat, process))
-
-    def start(self, process: Process, name: str, work: Work) -> None:
-        self.busy += 1
-        self.sim.start(process.node, name, self._counted(process.node, work))
-
-    async def _counted(self, node: Node, work: Work) -> None:
-        try:
-            await work()
-        finally:
-            if not node.dead:
-                self.busy -= 1
-
-    def _die(self, node: Node) -> None:
-        self.busy -= sum(task.name != "keeper" for task in node.tasks)
-        node.die()
-        self.watcher.died(node)
+            self.sim.start(process.node, "user", self._work(seat, process))
 
     async def _work(self, seat: int, process: Process) -> None:
         while self.todo[seat] > 0 or not self.faults.through():

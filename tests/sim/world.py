@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from sim.clockwork import Node, Parked, Sim
 
 T = TypeVar("T")
+KEEPER = "keeper"
+"""What the tasks are called that are not a user's."""
 
 
 class SimEvent:
@@ -135,7 +137,7 @@ class SimWorker:
             return
         if not self._running:
             self._running = True
-            self._runtime.sim.start(self._runtime.node, "keeper", self._run())
+            self._runtime.sim.start(self._runtime.node, KEEPER, self._run())
         elif self._bell is not None:
             bell, self._bell = self._bell, None
             self._runtime.sim.soon(self._runtime.node, bell.wake)
