@@ -6,8 +6,13 @@ What cannot be parsed is never echoed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_OF_FILES = frozenset({"sqlite", "unix"})
+"""Where the path is a file's: only there an @ in it is no password gone astray."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,15 +46,13 @@ def parse(text: object) -> Url:
     if _has_control(text):
         raise ValueError("a store's URL must not hold control characters")
     scheme, sign, _ = text.partition("://")
-    if not sign or not scheme:
+    if not sign or not _SCHEME.fullmatch(scheme):
         raise ValueError("a store's URL looks like scheme://..., such as sqlite:///locks.db")
-    try:
-        parts = urlsplit(text, allow_fragments=False)
-        port = parts.port
-        query = tuple(parse_qsl(parts.query, keep_blank_values=True))
-    except ValueError:
-        raise ValueError(f"the {scheme[:20]}:// URL is broken: check its host, brackets and port (1-65535)") from None
-    if parts.netloc and "@" in parts.path + parts.query:
+    split = _split(text)
+    if split is None:  # raised here, where the exception that quotes the URL is over: nothing hangs from this one
+        raise ValueError(f"the {scheme[:20]}:// URL is broken: check its host, brackets and port (1-65535)")
+    parts, port, query = split
+    if (parts.netloc or parts.scheme not in _OF_FILES) and "@" in parts.path + parts.query:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: write /, ?, # and @ in a password as %2F, %3F, %23, %40")
     if _has_control(unquote(parts.path)):
         raise ValueError("a store's URL must not hold control characters, also not as %00")
@@ -67,6 +70,14 @@ def parse(text: object) -> Url:
         path=unquote(parts.path),
         query=query,
     )
+
+
+def _split(text: str) -> tuple[SplitResult, int | None, tuple[tuple[str, str], ...]] | None:
+    try:
+        parts = urlsplit(text, allow_fragments=False)
+        return parts, parts.port, tuple(parse_qsl(parts.query, keep_blank_values=True))
+    except ValueError:
+        return None
 
 
 def _has_control(text: str) -> bool:

@@ -5,6 +5,8 @@ forks.py SCENARIO URL LEASE
 
 from __future__ import annotations
 
+import atexit
+import gc
 import multiprocessing
 import os
 import sys
@@ -84,6 +86,8 @@ def leaves_with(client: dibs.Client, how: str) -> None:
         if pid == 0:
             if how == "exit":
                 sys.exit(7)
+            if how == "drop":
+                os._exit(3)
             if how == "close":
                 client.close()
                 os._exit(0)
@@ -97,6 +101,53 @@ def leaves_with(client: dibs.Client, how: str) -> None:
             say("parent", *state(hold, lock))
             wait_for_line()
     say("left")
+
+
+def ends(client: dibs.Client, how: str) -> None:
+    """What runs in a child without a word of its code: finalisers, exit hooks, also the user's own.
+
+    -> finalised | hook OUTCOME OUTCOME OUTCOME, status N, parent STATE, gave OUTCOME
+    """
+    lock = client.lock("a")
+    hold = lock.acquire(timeout=5)
+    assert hold is not None
+    pid = os.fork()
+    if pid == 0:
+        if how == "hook":
+            atexit.register(lambda: say("hook", outcome(hold.release), outcome(lock.release), outcome(client.close)))
+        else:
+            ours = [thing for thing in gc.get_objects() if type(thing).__module__.startswith("dibs.")]
+            finalisers = [thing.__del__ for thing in ours if hasattr(type(thing), "__del__")]
+            for finalise in finalisers:
+                finalise()
+            del client, lock, hold, ours, finalisers
+            gc.collect()
+            say("finalised")
+        sys.exit(0)
+    say("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    say("parent", *state(hold, lock))
+    wait_for_line()
+    say("gave", outcome(hold.release))
+
+
+def child_works_on(client: dibs.Client, _: str) -> None:
+    """A child whose keeper renews its own hold, beside a parent that is stopped -> held TOKEN, child PID, own TOKEN"""
+    lock = client.lock("a")
+    hold = lock.acquire(timeout=5)
+    assert hold is not None
+    say("held", hold.token)
+    pid = os.fork()
+    if pid == 0:
+        with client.lock("b", timeout=5) as own:
+            say("child", os.getpid())
+            while os.getppid() != 1:
+                own.check()
+                time.sleep(0.05)
+            os._exit(0)
+    wait_for_line()
+    say("parent", *state(hold, lock))
+    say("gave", outcome(hold.release))
+    wait_for_line()
 
 
 def leaves_child(client: dibs.Client, how: str) -> None:

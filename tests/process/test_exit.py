@@ -60,13 +60,34 @@ def test_a_running_daemon_threads_hold_is_not_given_back_by_the_exit_hook(crew: 
     assert program.errors == ""
 
 
+@pytest.mark.slow
+def test_a_running_daemon_threads_hold_is_renewed_while_the_interpreter_ends(crew: Crew) -> None:
+    """However long the exit takes: the lock is nobody else's while the body runs, and free once the process is dead."""
+    lease = 1.0
+    program, other = crew.start("exits", "daemon_thread", crew.url, lease, flags=STRICT), crew.worker(lease)
+    old = int(program.hear("held")[0])
+    program.tell("go")
+    program.hear("exiting")
+    begun = clock()
+    while clock() - begun < 2.5 * lease:
+        assert other.tries("a")[0] == "busy", "its body still runs"
+    other.tell("take", "a", 20)
+    program.tell("go")
+    assert program.end() == 0
+    dead = clock()
+    token, _, got = other.hear("took")
+    assert float(got) - dead < 2
+    assert int(token) > old
+    assert program.errors == ""
+
+
 def test_a_task_in_its_block_when_the_loop_ends(crew: Crew) -> None:
     program, other = crew.start("exits", "loop_cancelled", crew.url, 30, flags=STRICT), crew.worker()
     program.hear("held")
     assert other.tries("a")[0] == "busy"
     program.tell("go")
     program.hear("ended")
-    assert other.take("a", 2), "cancelling the task left the block, while the process lives on"
+    assert other.take("a", 10), "cancelling the task left the block, while the process lives on"
     program.tell("go")
     assert program.end() == 0
     assert program.errors == ""

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from process.children import Child, Crew, clock
+from process.children import Child, Crew, clock, until
 
 HOLDS = ["ok", "valid", "owned", "True"]
 LOST = ["LockLost", "lost", "not", "False"]
@@ -35,7 +35,9 @@ def test_a_child_holds_nothing_and_works(crew: Crew, how: str) -> None:
     assert program.errors == ""
 
 
-@pytest.mark.parametrize(("how", "status"), [("exit", "7"), ("close", "0"), ("raise", "1"), ("end", "1")])
+@pytest.mark.parametrize(
+    ("how", "status"), [("exit", "7"), ("close", "0"), ("raise", "1"), ("end", "1"), ("drop", "3")]
+)
 def test_a_child_goes_out_through_its_parents_with(crew: Crew, how: str, status: str) -> None:
     """Leaving the block raises LockLost in the child, where no other exception is on its way."""
     program, other = run(crew, "leaves_with", how), crew.worker()
@@ -45,6 +47,48 @@ def test_a_child_goes_out_through_its_parents_with(crew: Crew, how: str, status:
     program.tell("go")
     program.hear("left")
     assert other.take("a", 0)
+
+
+@pytest.mark.parametrize("how", ["forget", "hook"])
+def test_finalisers_and_exit_hooks_of_a_child_free_nothing(crew: Crew, how: str) -> None:
+    program, other = run(crew, "ends", how), crew.worker()
+    if how == "hook":
+        released, unlocked, closed = program.hear("hook")
+        assert (released, closed) == ("LockLost", "ok")
+        assert unlocked in ("LockLost", "NotHeld")
+    else:
+        program.hear("finalised")
+    assert program.hear("status") == ["0"]
+    assert program.hear("parent") == HOLDS
+    assert [file.suffix for file in crew.path.with_name("locks.db.d").iterdir()].count(".live") == 1
+    assert other.tries("a")[0] == "busy"
+    assert program.ask("go", hear="gave") == ["ok"]
+    assert other.take("a", 0)
+    assert program.errors == ""
+
+
+@pytest.mark.slow
+def test_a_childs_keeper_does_not_keep_what_its_parent_holds(crew: Crew) -> None:
+    """The parent is stopped past its lease while its child renews: the child's own hold only."""
+    lease = 1.5
+    program, waiter = run(crew, "child_works_on", "", lease), crew.worker(lease)
+    old = int(program.hear("held")[0])
+    child = int(program.hear("child")[0])
+    try:
+        program.freeze()
+        stopped = clock()
+        token, _, got = waiter.ask("take", "a", 20, hear="took")
+        assert int(token) > old
+        assert float(got) - stopped < lease + 2, "the child kept its parent's hold alive"
+        until(lambda: clock() - stopped > 2 * lease, what="two leases of the child's own hold")
+        assert crew.worker().tries("b")[0] == "busy", "the child's own hold is renewed"
+        program.signal(signal.SIGCONT)
+        program.tell("go")
+        assert program.hear("parent") == LOST
+        assert program.hear("gave") == ["LockLost"]
+        assert waiter.ask("state", "a", hear="state")[:3] == ["ok", "valid", "owned"]
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("how", ["idle", "user"])

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from process.children import Crew, clock
+from process.children import Crew, clock, until
 
 LEASE = 1.5
+
+
+def resource(directory: Path) -> Path:
+    """What the lock protects: a value that anyone may write, and one that compares tokens."""
+    path = directory / "resource.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE resource (naive INTEGER, fenced INTEGER)")
+        connection.execute("INSERT INTO resource VALUES (0, 0)")
+    return path
+
+
+def stands(path: Path) -> tuple[int, int]:
+    with closing(sqlite3.connect(path)) as connection:
+        naive, fenced = connection.execute("SELECT naive, fenced FROM resource").fetchone()
+    return int(naive), int(fenced)
 
 
 @pytest.mark.parametrize("way", ["release", "with"])
@@ -31,6 +49,25 @@ def test_a_holder_stopped_past_its_lease_has_lost_and_knows_it(crew: Crew, way: 
     assert other.tries("a")[0] == "busy", "the late release must not free the new holder's lock"
     assert waiter.ask("state", "a", hear="state")[:3] == ["ok", "valid", "owned"]
     assert waiter.ask("give", "a", hear="gave") == ["ok"]
+
+
+def test_a_stopped_holder_writes_late(crew: Crew, tmp_path: Path) -> None:
+    """What no lock can prevent: the write of a holder that did not ask whether it still holds. The token can."""
+    path = resource(tmp_path)
+    holder, waiter = crew.worker(LEASE), crew.worker(LEASE)
+    old = holder.take("a")
+    assert holder.ask("write", "a", path, hear="wrote") == ["visible", "accepted"]
+    waiter.tell("take", "a", 20)
+    until(lambda: holder.ask("line", "a", hear="line") == ["1", "1"], what="the line")
+    holder.freeze()
+    token = int(waiter.hear("took")[0])
+    assert waiter.ask("write", "a", path, hear="wrote") == ["visible", "accepted"]
+    assert stands(path) == (token, token)
+    holder.signal(signal.SIGCONT)
+    assert holder.ask("write", "a", path, hear="wrote") == ["visible", "refused"]
+    assert stands(path) == (old, token), "the naive value is the stale one, the fenced value the new holder's"
+    assert holder.ask("give", "a", hear="gave") == ["LockLost"]
+    assert waiter.ask("state", "a", hear="state")[:3] == ["ok", "valid", "owned"]
 
 
 def test_a_holder_stopped_for_less_than_its_lease_still_holds(crew: Crew) -> None:

@@ -6,10 +6,12 @@ worker.py URL LEASE
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import dibs
 
@@ -71,6 +73,15 @@ class Worker:
         say(
             "state", outcome(hold.check), "lost" if lost else "valid", "owned" if owned else "not", hold.remaining
         )  # fmt: skip
+
+    def write(self, name: str, resource: str) -> None:
+        """Write the hold's token, whatever became of the hold, to a resource that takes everything and to one that
+        refuses lower tokens than the highest it saw, in the same step -> wrote visible|hidden accepted|refused"""
+        token = self.holds[name].token
+        with closing(sqlite3.connect(resource, timeout=10)) as connection, connection:
+            naive = connection.execute("UPDATE resource SET naive = ?", (token,)).rowcount
+            fenced = connection.execute("UPDATE resource SET fenced = ? WHERE fenced <= ?", (token, token)).rowcount
+        say("wrote", "visible" if naive else "hidden", "accepted" if fenced else "refused")
 
     def line(self, name: str) -> None:
         """-> line HOLDERS WAITERS"""

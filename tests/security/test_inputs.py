@@ -17,6 +17,9 @@ BAD_NAMES: dict[str, object] = {
     "blank": "   ",
     "blank in unicode": "\u2003\u3000",
     "513 bytes": "x" * 513,
+    "1 MB": "x" * 2**20,
+    "a command after a line break": "\r\nFLUSHALL\r\n",
+    "a title for the terminal": "\x1b]0;owned\x07",
     "513 bytes of 172 characters": "€" * 171,
     "lone surrogate": "a\ud800b",
     "NUL": "a\x00b",
@@ -45,6 +48,8 @@ ODD_NAMES = [
     "\\", "\\\\", "'", '"', "`",
     "$(reboot)", "${HOME}", "{0}", "{name}", "a:b", "a#0", ":", "#", " a", "a ", "A", "a", "x" * 512, "x" * 511,
     "€" * 170, "CON", "null", "0", "-1", "--help", "\ufeffa", "a\u200bb", "\uff41",
+    "zookeeper", "/a//b", "lock:*", "lock?[ab]", "{a}b{c}", "q", "q:1", "q#1", "q%3A1", ":memory:",
+    "file:x?mode=memory", "__proto__", "<img src=x onerror=alert(1)>", "y" * 65, "z" * 193, "\U0001f512" * 128,
 ]  # fmt: skip
 BAD_TIMES: list[object] = [nan, inf, -inf, -1, -0.001, timedelta(seconds=-1), True, "5", [], frozenset()]
 

@@ -15,7 +15,7 @@ from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, LOOK, OUTSIDE, YOURS, Place, Signal
 from dibs.core.rule import Claim, Entry, Head, Standing, fits, head
 from dibs.errors import Mismatch
-from dibs.info import LockInfo, Participant, read_about
+from dibs.info import LockInfo, Participant, printable, read_about
 
 
 class Wake(NamedTuple):
@@ -59,6 +59,8 @@ class Table(Protocol):
 
 NOBODY: tuple[Entry, ...] = ()
 """What a table may give for a line that it knows to be empty."""
+_LONG = 1e9
+"""Seconds; whatever claims to stand for longer than thirty years was not written by us."""
 EMPTY = Head([], [], [], None, 0, FOREVER)
 
 
@@ -251,7 +253,7 @@ def _match(claim: Claim, seen: Head) -> None:
     there = seen.holding[0] if seen.holding else seen.blocked
     if there is not None and (there.kind, there.capacity) != (claim.kind, claim.capacity):
         raise Mismatch(
-            f"busy as {there.kind} of {there.capacity}, not as {claim.kind} of {claim.capacity}",
+            f"busy as {printable(there.kind[:40])} of {there.capacity}, not as {claim.kind} of {claim.capacity}",
             step="use one kind and size for one name, or wait until its line is empty",
         )
 
@@ -271,7 +273,7 @@ def _report(table: Table, claim: Claim, entry: Entry, now: float) -> tuple[Stand
 
 
 def _participant(entry: Entry, now: float, wall: datetime) -> Participant:
-    since = wall - timedelta(seconds=now - (entry.asked if entry.held is None else entry.held))
+    since = wall - timedelta(seconds=min(max(now - (entry.asked if entry.held is None else entry.held), 0.0), _LONG))
     return Participant(
         since=since.astimezone(UTC),
         remaining=max(entry.until - now, 0.0),

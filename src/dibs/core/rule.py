@@ -17,7 +17,7 @@ test holds the renderings equal. It stops at the first claim that must wait: eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RW_CAPACITY = 1_000_000
 """What a writer weighs: more readers than this cannot hold at once."""
@@ -27,7 +27,7 @@ RW_CAPACITY = 1_000_000
 class Claim:
     """One wish to hold. The id is random, made for this acquisition, and shown to nobody."""
 
-    id: bytes
+    id: bytes = field(repr=False)
     name: str
     kind: str
     capacity: int
@@ -61,7 +61,7 @@ class Entry:
     """A claim as it stands in a store."""
 
     ticket: int
-    id: bytes
+    id: bytes = field(repr=False)
     client: bytes
     kind: str
     capacity: int

@@ -33,7 +33,7 @@ AFTER_A_FAILURE = 0.05
 LONGEST_NAP = 1.0
 """Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_ID_SIZE, _ID_POOL = 16, 128
+_ID_SIZE = 16
 _random = random.SystemRandom()
 
 boottime = partial(time.clock_gettime, _CLOCK)
@@ -169,7 +169,6 @@ class ThreadRuntime:
     def after_fork(self) -> None:
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._caller = ThreadWorker(self._call)
-        self._ids: deque[bytes] = deque()
 
     def is_through(self, taker: object) -> bool:
         return taker is threading.main_thread() or (isinstance(taker, threading.Thread) and not taker.is_alive())
@@ -195,12 +194,7 @@ class ThreadRuntime:
         return threading.current_thread().name
 
     def fresh_id(self) -> bytes:
-        try:
-            return self._ids.pop()
-        except IndexError:
-            pool = os.urandom(_ID_SIZE * _ID_POOL)
-            self._ids.extend(pool[n : n + _ID_SIZE] for n in range(_ID_SIZE, len(pool), _ID_SIZE))
-            return pool[:_ID_SIZE]
+        return os.urandom(_ID_SIZE)  # one at a time: a pool would be copied with a snapshot of the machine
 
     def jitter(self, most: float) -> float:
         return _random.uniform(0.0, most)

@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from dibs.backends.sqlite.presence import Others
-from dibs.backends.sqlite.table import APPLICATION, VERSION, BlockUsedUp, SqliteTable
+from dibs.backends.sqlite.table import APPLICATION, STATEMENTS, VERSION, BlockUsedUp, SqliteTable, damaged
 from dibs.core.line import Replaced
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import boottime
@@ -95,7 +95,7 @@ class Database:
                         return done
                 finally:
                     fcntl.flock(self._turn, fcntl.LOCK_UN)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if _code(error) in _BUSY:
                 return BUSY
             raise self._failed(error) from None
@@ -142,7 +142,7 @@ class Database:
                             with connection:
                                 connection.execute("BEGIN")
                                 return work(self._table, self._store.now())
-                except sqlite3.Error as error:
+                except (sqlite3.Error, UnicodeDecodeError) as error:
                     if _code(error) not in _BUSY:
                         raise self._failed(error) from None
             self.check_patience(until)
@@ -210,7 +210,7 @@ class Database:
             self._close()
             self._generation, self._inode = self._store.generation, inode
             try:
-                self._turn = os.open(self._store.directory / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._turn = open_turn(self._store.directory)
                 connection = connect(self._path)
                 self._log = _inode(self._log_name)
             except OSError as error:
@@ -240,7 +240,7 @@ class Database:
             if self._connection is not None:
                 self._connection.execute(f"PRAGMA synchronous = {mode}")
 
-    def _failed(self, error: sqlite3.Error) -> StoreError:
+    def _failed(self, error: Exception) -> StoreError:
         """What SQLite said, as an error of ours; the connection is not trusted any more."""
         with self.mutex:
             self._close()
@@ -260,28 +260,28 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Busy:
+def begin(path: Path, looked_at: Inode, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Busy:
     """The first transaction on a file, alone with it: refuse what is not ours, prepare what is new."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step="use a Python with SQLite 3.37 or later")
-    is_new = not path.stat().st_size
-    connection = sqlite3.connect(_existing(path), timeout=POLITE_FOR, isolation_level=None, uri=True)
     try:
-        if is_new:
-            # The mark goes into the file before it becomes a WAL database: so it can be read without opening one.
-            connection.execute("PRAGMA page_size = 1024")
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-            raise foreign()
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
-            raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
+        connection = sqlite3.connect(_existing(path), timeout=POLITE_FOR, isolation_level=None, uri=True)
+    except sqlite3.Error as error:
+        raise translated(error) from None
+    try:
+        # From here on only what was opened is asked: what lies at the path may have changed since it was looked at.
+        if _inode(str(path)) != looked_at:
+            raise removed()
+        _mark(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
                 raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step="upgrade dibs")
+            if version == VERSION:
+                _check_tables(connection)
             return move_in(connection, version)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if _code(error) in _BUSY:
             return BUSY
         raise translated(error) from None
@@ -289,10 +289,35 @@ def begin(path: Path, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Bu
         connection.close()
 
 
+def _mark(connection: sqlite3.Connection) -> None:
+    """A new file becomes ours, before it becomes a WAL database: so the mark can be read without opening one."""
+    if connection.execute("PRAGMA page_count").fetchone() == (0,):
+        connection.execute("PRAGMA page_size = 1024")
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+        raise foreign()
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """They do what we think: no trigger, no view, no row out of order that would lead a search astray."""
+    if {text for (text,) in connection.execute("SELECT sql FROM sqlite_schema")} != set(STATEMENTS):
+        raise damaged("its tables are not those of dibs")
+    if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+        raise damaged("SQLite's own check fails")
+    if connection.execute("SELECT count(*) FROM store").fetchone() != (1,):
+        raise damaged("it has no identity")
+
+
+def open_turn(directory: Path) -> int:
+    return os.open(directory / "turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 @contextmanager
 def turn(directory: Path) -> Iterator[None]:
     """The turn, waited for, for the first transaction on a file; also this is politeness only."""
-    file = os.open(directory / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = open_turn(directory)
     end = boottime() + POLITE_FOR
     try:
         while boottime() < end:
@@ -319,7 +344,7 @@ def recognise(path: Path) -> None:
             found = connection.execute("PRAGMA application_id").fetchone()[0]
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise translated(error) from None
     if found != APPLICATION:
         raise foreign()
@@ -346,14 +371,17 @@ def _pause(spins: int, polite: bool) -> None:
         time.sleep(_NAP if polite else _LONGER_NAP)
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: Exception) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def translated(error: sqlite3.Error) -> StoreError:
+def translated(error: Exception) -> StoreError:
+    """What SQLite said, as an error of ours. Its texts name no values, except those that are no UTF-8."""
     code = _code(error)
+    if isinstance(error, UnicodeDecodeError):
+        return damaged("a text in it is no UTF-8")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreError(f"the database is damaged, or none: {error}", step="move it away; nothing was changed in it")
+        return damaged(str(error))
     if code == sqlite3.SQLITE_FULL:
         return StoreError("the disk of the database is full", step="make room")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):

@@ -40,7 +40,9 @@ def prepare(path: Path, *, make_directory: bool) -> None:
         ) from None
     if not stat.S_ISDIR(directory.st_mode):
         raise StoreError("the place of the database is not a directory", step="give another path")
-    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+    # With the sticky bit others cannot touch what is ours, but the owner of such a directory still can.
+    sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in (0, os.geteuid())
+    if directory.st_mode & stat.S_IWOTH and not sticky:
         raise StoreError(
             "everybody may write to the directory of the database", step=f"chmod 700 {path.parent}, or another place"
         )
@@ -66,13 +68,13 @@ def check(path: Path) -> os.stat_result:
         raise StoreError("the database is a symbolic link", step="give the path of the file itself")
     if not stat.S_ISREG(found.st_mode):
         raise StoreError("the database is not a regular file", step="give another path")
-    for side in ("", "-wal", "-shm"):
+    for side in ("", "-wal", "-shm", "-journal"):  # SQLite opens whatever lies there, and plays back the last one
         with suppress(FileNotFoundError):
             part = path.with_name(path.name + side).lstat()
             if part.st_uid != os.geteuid() or not stat.S_ISREG(part.st_mode):
                 raise StoreError(f"the database{side} belongs to somebody else", step="give a path of your own")
-    if found.st_nlink != 1:
-        raise StoreError("the database has several names (hard links)", step="give a path of its own")
+            if part.st_nlink > 1:
+                raise StoreError(f"the database{side} has several names (hard links)", step="give a path of its own")
     if found.st_mode & _OTHERS:
         raise StoreError("others may open the database", step=f"chmod 600 {path}")
     return found

@@ -23,7 +23,12 @@ from dibs.backends.sqlite import files
 _LONGEST_ADDRESS = 100
 _ALIVE_FOR = 0.25
 """How long a verdict "alive" is believed."""
-_ID = 16
+ID_SIZE = 16
+
+
+def names_of(id: bytes) -> tuple[str, str]:
+    """What a client's file and its socket are called."""
+    return f"{id.hex()}.live", f"{id.hex()}.sock"
 
 
 class Presence:
@@ -34,9 +39,7 @@ class Presence:
     def __init__(self, directory: Path, id: bytes) -> None:
         files.private_directory(directory)
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        name = id.hex()
-        self.live = f"{name}.live"
-        self.address = f"{name}.sock"
+        self.live, self.address = names_of(id)
         self._path = directory
         self._file = os.open(directory / self.live, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,10 +68,10 @@ class Presence:
 
     def _take(self, flags: int) -> list[tuple[bytes, bytes]]:
         try:
-            message = self._socket.recv(_ID + 1, flags)
+            message = self._socket.recv(ID_SIZE + 1, flags)
         except OSError:
             return []
-        return [(message[:_ID], message[_ID:])] if len(message) > _ID else []
+        return [(message[:ID_SIZE], message[ID_SIZE:])] if len(message) > ID_SIZE else []
 
     def poke(self) -> None:
         self.send(self.address, b"")

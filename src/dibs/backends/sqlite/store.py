@@ -108,7 +108,7 @@ class SqliteStore:
                     self.presence = Presence(self.directory, self.me)
                 with database.turn(self.directory):
                     found = files.check(self.path)
-                    gone = database.begin(self.path, self._move_in)
+                    gone = database.begin(self.path, (found.st_dev, found.st_ino), self._move_in)
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dibs.backends.ledger import NOBODY
+from dibs.backends.sqlite.presence import ID_SIZE, names_of
 from dibs.core.rule import Claim, Entry
 from dibs.errors import StoreError
 
@@ -44,6 +45,7 @@ CREATE TABLE outsiders (
     name TEXT NOT NULL, id BLOB NOT NULL, client BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (name, id)
 ) STRICT, WITHOUT ROWID;
 """
+STATEMENTS = tuple(statement.strip() for statement in SCHEMA.split(";") if statement.strip())
 
 _WALK = "ticket, id, client, kind, capacity, weight, until, asked, held, revoked"
 _LINE = f"SELECT {_WALK}, '' FROM claims WHERE name = ? ORDER BY ticket"
@@ -69,10 +71,21 @@ class BlockUsedUp(Exception):
     """The ticket is not reserved yet: reserve, then do the verb again."""
 
 
+def _entry(row: tuple[Any, ...]) -> Entry:
+    entry = Entry(*row)
+    if entry.weight < 0 or entry.capacity < 1:  # it would make room for others instead of taking it
+        raise damaged("a claim in it weighs less than nothing")
+    return entry
+
+
 def _entries(first: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[Entry]:
-    yield Entry(*first)
+    yield _entry(first)
     for row in rows:
-        yield Entry(*row)
+        yield _entry(row)
+
+
+def damaged(what: str) -> StoreError:
+    return StoreError(f"the database is damaged, or none: {what}", step="move it away; nothing was changed in it")
 
 
 class Client(NamedTuple):
@@ -82,6 +95,10 @@ class Client(NamedTuple):
     dev: int
     ino: int
     address: str
+
+    def belongs_to(self, id: bytes) -> bool:
+        """Only files that a client of that id makes are looked at, written to or removed for it."""
+        return len(id) == ID_SIZE and (self.live, self.address) == names_of(id)
 
 
 class SqliteTable:
@@ -117,7 +134,7 @@ class SqliteTable:
                     _BY_TICKET if by_ticket else _BY_ID, (name, claim.ticket if by_ticket else claim.id)
                 ).fetchall()
         wanted = {claim.id for claim in claims}
-        return {row[1]: Entry(*row) for row in rows if row[1] in wanted}
+        return {row[1]: _entry(row) for row in rows if row[1] in wanted}
 
     def add(self, name: str, entry: Entry) -> None:
         self._execute(
@@ -162,7 +179,10 @@ class SqliteTable:
                 return None
             if len(self._clients) > 10_000:
                 self._clients.clear()
-            known = self._clients[id] = Client(*row)
+            known = Client(*row)
+            if not known.belongs_to(id):
+                return None
+            self._clients[id] = known
         return known
 
     # Tombs are kept in memory: the join and the leave of one claim always come from one process.
@@ -192,7 +212,7 @@ class SqliteTable:
     # The store's own life.
 
     def create(self, store_id: str, first: int) -> None:
-        for statement in SCHEMA.split(";"):
+        for statement in STATEMENTS:
             self._execute(statement)
         self._execute("INSERT INTO store VALUES (1, ?, '', ?, ?)", (store_id, first, first))
         self._execute(f"PRAGMA user_version = {VERSION}")
@@ -226,6 +246,9 @@ class SqliteTable:
         for id, *rest in self._execute("SELECT id, live, dev, ino, address FROM clients").fetchall():
             client = Client(*rest)
             if id == self._me:
+                continue
+            if not client.belongs_to(id):
+                self._execute("DELETE FROM clients WHERE id = ?", (id,))
                 continue
             busy = self._execute("SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1", (id, now)).fetchone()
             if self._is_dead(id, client.live, client.dev, client.ino):

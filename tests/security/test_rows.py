@@ -1,0 +1,244 @@
+"""Hostile rows (case 24): an error that names the lock, or the row counts for nothing. No crash, and no grant by it.
+
+Whoever may write these could as well delete the claims of others. What counts here is that nonsense, by malice or by a
+broken disk, never becomes a grant, a crash of somebody else's program, or a change of anything outside the database.
+"""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from security.planting import FOREVER, TICKET, Connect, execute, made, plant
+from store.sqlite.places import Taking, beside, names_in, rows, until
+
+HUGE = 10_000_000
+ROWS: dict[str, dict[str, Any]] = {
+    "a weight below nothing": {"weight": -5},
+    "the least weight": {"weight": -(2**63)},
+    "the greatest weight": {"weight": 2**63 - 1},
+    "the greatest capacity": {"capacity": 2**63 - 1},
+    "a capacity below nothing": {"capacity": -1},
+    "no capacity": {"capacity": 0},
+    "the greatest ticket": {"ticket": 2**63 - 1},
+    "the least ticket": {"ticket": -(2**63)},
+    "until the end of time": {"until": float("inf")},
+    "held since the end of time": {"held": 1e300},
+    "held since before time": {"held": -float("inf")},
+    "asked at the end of time": {"asked": float("inf"), "held": None},
+    "about 10 MB": {"about": "x" * HUGE},
+    "about no JSON": {"about": "{"},
+    "about a number": {"about": "1" * 5000},
+    "about something deep": {"about": '{"owner": ' + "[" * 3000 + "]" * 3000 + "}"},
+    "about a lone surrogate": {"about": '{"owner": "\\ud800", "host": "\\udfff"}'},
+    "about another's types": {"about": '{"owner": {}, "host": [], "pid": "x", "thread": null, "info": 5}'},
+    "about a pid like no other": {"about": '{"pid": 1e999}'},
+    "a kind of its own": {"kind": "\x1b]0;owned\x07\x1b[2J"},
+    "a kind of 10 MB": {"kind": "k" * HUGE},
+    "an id of nothing": {"id": b""},
+    "an id of 10 MB": {"id": b"i" * HUGE},
+    "a client of nothing": {"client": b""},
+    "a revocation like no other": {"revoked": -(2**63)},
+}
+
+
+def attempts(client: dibs.Client) -> list[Callable[[], object]]:
+    """Whatever a user may do with a name."""
+
+    def enter() -> None:
+        with client.lock("a", timeout=0.05):
+            raise AssertionError("granted")
+
+    return [
+        lambda: client.lock("a").acquire(timeout=0),
+        enter,
+        lambda: client.inspect("a"),
+        lambda: list(client.locks()),
+        lambda: client.lock("a").locked(),
+        lambda: client.break_("a", token=TICKET + 1),
+    ]
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_hostile_row_grants_nothing_and_crashes_nobody(path: Path, connect: Connect, case: str) -> None:
+    """The row stands there as a holder: the name is busy, or an error says what is wrong with it."""
+    made(connect, path)
+    plant(path, **ROWS[case])
+    for client in (connect(path), connect(path)):
+        for attempt in attempts(client):
+            try:
+                assert not isinstance(attempt(), dibs.Hold), "granted beside a holder"
+            except dibs.DibsError as error:
+                text = str(error)
+                assert '"a"' in text or "sqlite:" in text
+                assert text.isprintable(), "an error steers the terminal"
+                assert len(text) < 20_000
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_others_are_served_beside_a_hostile_row(path: Path, connect: Connect, case: str) -> None:
+    made(connect, path)
+    plant(path, **ROWS[case])
+    client, other = connect(path), connect(path)
+    with client.lock("b", timeout=5) as hold:
+        assert other.lock("b").acquire(timeout=0) is None
+        hold.check()
+    with other.lock("b", timeout=5):
+        """Handed over."""
+
+
+WRONG_TYPES: dict[str, tuple[str, Any]] = {
+    "text as a weight": ("weight", "much"),
+    "a fraction as a weight": ("weight", 0.5),
+    "2**63 as text": ("weight", "9223372036854775808"),
+    "nothing as a capacity": ("capacity", None),
+    "bytes as a kind": ("kind", b"mutex"),
+    "text as an id": ("id", "id"),
+    "text as an end": ("until", "soon"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TYPES)
+def test_a_row_of_the_wrong_types_cannot_be_written(path: Path, connect: Connect, case: str) -> None:
+    made(connect, path)
+    column, value = WRONG_TYPES[case]
+    with pytest.raises(sqlite3.IntegrityError):
+        plant(path, **{column: value})
+    with connect(path).lock("a", timeout=5):
+        """Nothing of it is there."""
+
+
+@pytest.mark.parametrize("column", ["kind", "about", "name"])
+def test_text_that_is_no_text(path: Path, connect: Connect, column: str) -> None:
+    """Bytes that are no UTF-8, in a column of text: SQLite does not look."""
+    made(connect, path)
+    plant(path)
+    execute(path, f"UPDATE claims SET {column} = CAST(x'646962733aff' AS TEXT)")
+    client = connect(path)
+    for attempt in attempts(client)[2:] if column == "name" else attempts(client):
+        with suppress(dibs.DibsError):
+            assert not isinstance(attempt(), dibs.Hold)
+    with client.lock("b", timeout=5) as hold:
+        hold.check()
+
+
+STORE_ROWS = {
+    "no row": "DELETE FROM store",
+    "no table": "DROP TABLE store",
+    "no table of clients": "DROP TABLE clients",
+    "no table of outsiders": "DROP TABLE outsiders",
+    "the greatest base": "UPDATE store SET base = 9223372036854775807",
+    "the greatest reservation": "UPDATE store SET reserved = 9223372036854775807, base = 9223372036854775807",
+    "an empty boot": "UPDATE store SET boot = ''",
+    "a boot of 10 MB": f"UPDATE store SET boot = hex(zeroblob({HUGE}))",
+    "an empty id": "UPDATE store SET id = ''",
+}
+
+
+@pytest.mark.parametrize("case", STORE_ROWS)
+def test_a_hostile_store_is_refused_or_used_by_one_at_a_time(path: Path, connect: Connect, case: str) -> None:
+    made(connect, path)
+    execute(path, STORE_ROWS[case])
+    holds = []
+    for client in (connect(path), connect(path)):
+        with suppress(dibs.DibsError):
+            holds.append(client.lock("a").acquire(timeout=0.1))
+    assert len([hold for hold in holds if hold is not None]) <= 1
+
+
+@pytest.mark.parametrize("case", ["a weight below nothing", "held since the end of time", "a kind of its own"])
+def test_a_row_planted_beside_a_holder(path: Path, connect: Connect, case: str) -> None:
+    """Ahead of it, in the line of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
+    client, other = connect(path, lease=1.5), connect(path)
+    hold = client.lock("a").acquire(timeout=5)
+    assert hold is not None
+    plant(path, **ROWS[case])
+    with suppress(dibs.DibsError):
+        assert other.lock("a").acquire(timeout=0) is None, "granted beside a holder"
+    with suppress(dibs.LockLost, dibs.StoreError):
+        hold.check()
+        hold.release()
+
+
+def test_a_row_that_lasts_for_ever_can_be_broken(path: Path, connect: Connect) -> None:
+    made(connect, path)
+    plant(path, until=float("inf"), weight=1)
+    client = connect(path)
+    assert client.lock("a").acquire(timeout=0) is None
+    client.break_("a", token=TICKET)
+    with client.lock("a", timeout=5):
+        """Free again."""
+
+
+def test_a_planted_client_cannot_point_at_files_elsewhere(path: Path, connect: Connect, tmp_path: Path) -> None:
+    """Its liveness file is judged and, once it counts as dead, swept: that must not reach out of our directory."""
+    made(connect, path)
+    victims = [tmp_path / name for name in ("live", "socket", "absolute")]
+    for victim in victims:
+        victim.write_text("precious")
+    found = victims[0].stat()
+    for number, address in enumerate(["../socket", str(victims[2])]):
+        execute(
+            path, "INSERT INTO clients VALUES (?, '../live', ?, ?, ?)",
+            bytes([number]), found.st_dev, found.st_ino, address,
+        )  # fmt: skip
+    with connect(path).lock("a", timeout=5):
+        """The newcomer has swept."""
+    assert [victim.name for victim in victims if not victim.exists()] == [], "files of somebody else were removed"
+
+
+def test_a_planted_client_is_not_written_to_elsewhere(path: Path, connect: Connect, tmp_path: Path) -> None:
+    """A wake-up for it is no datagram to a socket outside of our directory."""
+    client = connect(path)
+    hold = client.lock("a").acquire(timeout=5)
+    assert hold is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as elsewhere:
+        elsewhere.bind(str(tmp_path / "theirs"))
+        elsewhere.setblocking(False)
+        execute(path, "INSERT INTO clients VALUES (x'aa', 'aa.live', 1, 1, '../theirs')")
+        plant(path, client=b"\xaa", ticket=2**62, until=FOREVER)
+        hold.release()
+        with pytest.raises(BlockingIOError):
+            elsewhere.recv(100)
+
+
+def test_a_planted_outsider_costs_nothing(path: Path, connect: Connect) -> None:
+    """A hundred thousand of them, for a name that is in use: the next one is served, and soon they are gone."""
+    made(connect, path)
+    execute(
+        path,
+        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+        "INSERT INTO outsiders SELECT 'dibs:a', CAST(i AS BLOB), x'bb', 0 FROM n",
+    )
+    client, other = connect(path), connect(path)
+    hold = client.lock("a").acquire(timeout=5)
+    assert hold is not None
+    waiter = Taking(other.lock("a"), 20)
+    until(lambda: client.inspect("a").waiters, what="the waiter")
+    hold.release()
+    waiter.got().release()
+    assert rows(path, "SELECT count(*) FROM outsiders") == [(0,)]
+
+
+def test_a_crowd_of_planted_clients_is_no_hindrance(path: Path, connect: Connect) -> None:
+    """Ten thousand that never were: swept by the first newcomer, who is served all the same."""
+    made(connect, path)
+    execute(
+        path,
+        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 10000) "
+        "INSERT INTO clients SELECT CAST(i AS BLOB), i || '.live', 1, 1, i || '.sock' FROM n",
+    )
+    begun = threading.active_count()
+    with connect(path).lock("a", timeout=10):
+        """Served."""
+    assert rows(path, "SELECT count(*) FROM clients")[0][0] <= 2
+    assert threading.active_count() < begun + 10
+    assert len(names_in(beside(path))) < 10

@@ -1,0 +1,96 @@
+"""The table of attacks is whole: every case that counts for a store or a part is shown there, by a test that runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from contract.stores import STORES
+from security.cases import EVERY, PARTS, ROOT, TRAITS, Case
+from security.table import TABLE
+
+
+@cache
+def collected() -> dict[str, set[str]]:
+    """What pytest really collects in the files that the table names: parameters by test."""
+    files = sorted({test.partition("::")[0] for case in TABLE for test in case.tests()})
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", ""]
+    done = subprocess.run(
+        [*words, *(f"tests/{file}" for file in files)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, set[str]] = {}
+    for test, parameters in re.findall(r"^tests/([^\s\[]+::\w+)(\[.*\])?$", done.stdout, re.MULTILINE):
+        found.setdefault(test, set()).add(parameters)
+    return found
+
+
+def runs_on(test: str, store: str) -> bool:
+    """One that has stores among its parameters must have this one, too; one that has none concerns them all."""
+    parts = [set(re.split(r"[\[\]-]", parameters)) for parameters in collected()[test]]
+    over_stores = any(part & STORES.keys() for part in parts)
+    return not over_stores or any(store in part for part in parts)
+
+
+def test_the_table_has_every_number_once() -> None:
+    assert [case.number for case in TABLE] == list(range(1, 61))
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_a_store_must_withstand_is_known(store: str) -> None:
+    assert store in TRAITS, f"say in security/cases.py what {store} has to withstand"
+
+
+def test_every_case_is_shown() -> None:
+    """One test for the whole table: collecting costs a second."""
+    known = collected()
+    missing = [
+        f"{case.number}: {test} is not collected" for case in TABLE for test in case.tests() if test not in known
+    ]
+    assert not missing
+    for case in TABLE:
+        missing += unshown(case)
+    assert not missing, "\n".join(missing)
+
+
+def unshown(case: Case, stores: tuple[str, ...] = tuple(STORES), parts: tuple[str, ...] = ()) -> list[str]:
+    """Where a case counts and nobody shows it. A store that is not there yet will have what runs over all of them;
+    `parts`: as if these were there."""
+    there = [part for part, is_there in PARTS.items() if part in parts or is_there()]
+    if case.counts_for in PARTS:
+        wanted = [case.counts_for] if case.counts_for in there else []
+        return [f"{case.number} ({case.attack}): not shown for {part}" for part in wanted if not case.shown.get(part)]
+    return [
+        f"{case.number} ({case.attack}): not shown on {store}"
+        for store in stores
+        if case.applies_to(store)
+        and not case.shown.get(store)
+        and not any(store not in STORES or runs_on(test, store) for test in case.shown.get(EVERY, ()))
+    ]
+
+
+def test_a_store_that_is_added_must_show_its_cases() -> None:
+    """What each later store will be asked for, besides what the contract's worlds do to it by themselves."""
+    asked = {
+        store: [case.number for case in TABLE if unshown(case, (store,))] for store in TRAITS if store not in STORES
+    }
+    assert {23, 24, 26, 27, 28, 29, 56, 57} <= set(asked["redis"])
+    assert {7, 23, 24, 57} <= set(asked["redis+cluster"])
+    assert 6 in asked["zookeeper"]
+    assert {9, 10} <= set(asked["mysql"])
+    assert 11 in asked["postgresql"]
+    assert not {31, 36} & set(asked["redis"]), "files are no business of Redis"
+
+
+def test_a_part_that_is_added_must_show_its_cases() -> None:
+    wanted = [case.number for case in TABLE if unshown(case, (), tuple(PARTS))]
+    assert wanted == [14, 30, *range(38, 53)]
