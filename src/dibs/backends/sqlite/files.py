@@ -1,9 +1,9 @@
 """Which files the embedded store agrees to live in.
 
 The file is ours alone (0600, our own user, one name, no symbolic link), its directory cannot be meddled with by others,
-and it lies on a file system of this machine: SQLite's locks prove nothing across a network. Nothing is opened here
-except to create a file that did not exist: closing a descriptor of a database drops every POSIX lock that this process
-has on it, also those of SQLite.
+and it lies on a file system of this machine: SQLite's locks prove nothing across a network. Nothing is opened here, not
+even to make a file: closing a descriptor of a database drops every POSIX lock that this process has on it, also those
+of SQLite.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def _mounts() -> str:
 
 def _make(path: Path) -> None:
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        try:
+            os.mknod(path, stat.S_IFREG | 0o600)
+        except PermissionError:  # where only root may do that, as on macOS; a second client of ours must not come now
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return
     except OSError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
 from struct import pack
@@ -24,6 +24,8 @@ _LONGEST_ADDRESS = 100
 _ALIVE_FOR = 0.25
 """How long a verdict "alive" is believed."""
 ID_SIZE = 16
+_FRESH = ".new"
+"""How a client's file ends until it is locked."""
 
 
 def names_of(id: bytes) -> tuple[str, str]:
@@ -41,8 +43,7 @@ class Presence:
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.live, self.address = names_of(id)
         self._path = directory
-        self._file = os.open(directory / self.live, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._file = _locked(directory / self.live)
         found = os.fstat(self._file)
         self.dev, self.ino = found.st_dev, found.st_ino
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -106,6 +107,35 @@ class Presence:
         return path if len(os.fsencode(path)) <= _LONGEST_ADDRESS else f"/proc/self/fd/{self._directory}/{address}"
 
 
+def _locked(path: Path) -> int:
+    """A new file that is locked from the instant at which it bears its name: whoever can lock it may remove it."""
+    fresh = path.with_suffix(_FRESH)
+    while True:
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fresh.rename(path)
+        except (BlockingIOError, FileNotFoundError):  # it was swept away before it was locked
+            os.close(file)
+            fresh.unlink(missing_ok=True)
+        else:
+            return file
+
+
+def sweep(directory: Path, known: Container[str]) -> None:
+    """Remove what clients left that the database does not know (any more), by the names of their ids.
+
+    One that is alive and not known yet has its file locked. Killed before it had, after others took it out of the
+    database, or in the middle of this: what is left of it can be locked, or is a socket alone.
+    """
+    ids = {entry.stem for entry in directory.iterdir() if entry.suffix in (_FRESH, ".live", ".sock")}
+    for id in ids:
+        if id not in known and not any(_is_locked(directory / f"{id}{end}") for end in (_FRESH, ".live")):
+            for end in (_FRESH, ".live", ".sock"):
+                with suppress(OSError):
+                    (directory / f"{id}{end}").unlink()
+
+
 class Others:
     """Which other clients are known to be dead; verdicts are kept for a moment."""
 
@@ -128,18 +158,27 @@ class Others:
 
 def is_dead(path: Path, dev: int, ino: int) -> bool:
     """Only a successful lock test on the recorded inode says so."""
+    return _test(path, lambda found: (found.st_dev, found.st_ino) == (dev, ino)) is False
+
+
+def _is_locked(path: Path) -> bool:
+    """A missing one is not; what cannot be tried counts as locked."""
+    return path.exists() and _test(path, lambda _: True) is not False
+
+
+def _test(path: Path, is_it: Callable[[os.stat_result], bool]) -> bool | None:
+    """Is that file locked? None: it cannot be told, or it is another one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
     try:
-        found = os.fstat(file)
-        if (found.st_dev, found.st_ino) != (dev, ino):
-            return False
+        if not is_it(os.fstat(file)):
+            return None
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return False
-    else:
         return True
+    else:
+        return False
     finally:
         os.close(file)

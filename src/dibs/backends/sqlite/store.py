@@ -22,7 +22,7 @@ from dibs.backends import ledger
 from dibs.backends.ledger import Wake
 from dibs.backends.sqlite import database, files
 from dibs.backends.sqlite.database import Busy, Database
-from dibs.backends.sqlite.presence import Others, Presence
+from dibs.backends.sqlite.presence import Others, Presence, sweep
 from dibs.backends.sqlite.table import BlockUsedUp, Client, SqliteTable
 from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
@@ -95,7 +95,7 @@ class SqliteStore:
         """Make or recognise the file, and be present in it: once per file. None: busy, for a moment."""
         if self._inode is not None and self.presence is not None:
             return self._inode
-        gone: list[Client] | Busy = []
+        known: set[str] | Busy
         with self._settling:
             if self._inode is not None and self.presence is not None:
                 return self._inode
@@ -108,22 +108,23 @@ class SqliteStore:
                     self.presence = Presence(self.directory, self.me)
                 with database.turn(self.directory):
                     found = files.check(self.path)
-                    gone = database.begin(self.path, (found.st_dev, found.st_ino), self._move_in)
+                    known = database.begin(self.path, (found.st_dev, found.st_ino), self._move_in)
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise
                 raise StoreError(
                     f"cannot settle beside the database: {error.strerror}", step="make its directory writable"
                 ) from None
-            if isinstance(gone, Busy):
+            if isinstance(known, Busy):
                 return None
             self._inode = (found.st_dev, found.st_ino)
             if self._client is not None:
                 self._client.inbox.listen(self.presence)
-        self._clear(gone)
+        with suppress(OSError):
+            sweep(self.directory, known)
         return self._inode
 
-    def _move_in(self, connection: sqlite3.Connection, version: int) -> list[Client]:
+    def _move_in(self, connection: sqlite3.Connection, version: int) -> set[str]:
         """Inside the first transaction on a file: make its tables if it is new, be known, sweep what the dead left."""
         presence = self.presence
         assert presence is not None
@@ -134,12 +135,6 @@ class SqliteStore:
         table.note_boot(_boot(), _clock(), self.now(), wall)
         table.register(Client(presence.live, presence.dev, presence.ino, presence.address))
         return table.sweep(self.now(), lambda live: (self.directory / live).exists())
-
-    def _clear(self, gone: list[Client]) -> None:
-        for client in gone:
-            for name in (client.live, client.address):
-                with suppress(OSError):
-                    (self.directory / name).unlink()
 
     def wake(self, wakes: Sequence[tuple[Wake, str | None]], me: Me) -> None:
         for wake, address in wakes:

@@ -240,9 +240,9 @@ class SqliteTable:
     def unregister(self) -> None:
         self._execute("DELETE FROM clients WHERE id = ?", (self._me,))
 
-    def sweep(self, now: float, exists: Callable[[str], bool]) -> list[Client]:
-        """Remove what dead clients left; gives those whose files may go too. Waiters find out at their next look."""
-        gone = []
+    def sweep(self, now: float, exists: Callable[[str], bool]) -> set[str]:
+        """Remove what dead clients left; gives the names of those who stay. Waiters find out at their next look."""
+        stay = {self._me.hex()}
         for id, *rest in self._execute("SELECT id, live, dev, ino, address FROM clients").fetchall():
             client = Client(*rest)
             if id == self._me:
@@ -253,9 +253,9 @@ class SqliteTable:
             busy = self._execute("SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1", (id, now)).fetchone()
             if self._is_dead(id, client.live, client.dev, client.ino):
                 self._execute("DELETE FROM claims WHERE client = ?", (id,))
-                gone.append(client)
             elif busy is not None or exists(client.live):
+                stay.add(id.hex())
                 continue
             self._execute("DELETE FROM clients WHERE id = ?", (id,))
         self._execute("DELETE FROM outsiders WHERE until <= ?", (now,))
-        return gone
+        return stay

@@ -1,0 +1,72 @@
+"""Runs the fault matrix of a store for as long as you like; `scripts/soak STORE SECONDS [SEED] [--json FILE]`.
+
+Prints what `report.py` says, appends it as one line of JSON, and ends with status 1 if anything was violated. The seed
+draws the workload and the faults; how the threads of the machine interleave is not in its power.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lab.checkers import judge
+from lab.crowd import Crowd
+from lab.matrix import GROUNDS, Ground
+from lab.nemesis import Nemesis, Place
+from lab.report import Report, report, versions
+
+LEASE = 1.0
+WITHIN = 20.0
+"""How long after healing everybody must have got something: several leases, and slack for a busy machine."""
+
+
+def soak(store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE) -> Report:
+    """One run in an empty directory."""
+    specs = ground.specs(directory, seed, lease)
+    with Crowd(specs) as crowd:
+        crowd.until(lambda: crowd.grants() > 0, "the first grant")
+        place = Place(crowd, random.Random(f"{seed}/nemesis"), lease, directory / "store")
+        Nemesis(place, ground.faults, ground.gap).rage(seconds)
+        crowd.quiet(WITHIN)
+        crowd.end()
+        history, naive, fenced = crowd.history(), crowd.naive(), crowd.fenced()
+    verdict = judge(history, within=WITHIN, fenced=fenced, left=ground.left(directory))
+    return report(
+        history, verdict, naive, fenced,
+        store=store, seconds=seconds, seed=seed, lease=lease, versions=versions(ground.versions()),
+        workers=f"{ground.procs} processes of {ground.threads} threads and {ground.tasks} tasks",
+    )  # fmt: skip
+
+
+def main() -> int:
+    options = _options()
+    print(f"{options.store}: seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="dibs-soak-") as directory:
+        found = soak(options.store, GROUNDS[options.store], Path(directory), options.seconds, options.seed)
+        if not found.clean and options.keep:
+            Path(directory).rename(options.keep)
+            Path(directory).mkdir()
+    print(found)
+    with options.json.open("a") as file:
+        file.write(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **found.line()}) + "\n")
+    return 0 if found.clean else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/soak")
+    parser.add_argument("store", choices=sorted(GROUNDS))
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("seed", nargs="?", default=secrets.token_hex(4))
+    parser.add_argument("--json", type=Path, default=Path("soak.jsonl"), help="where the line goes")
+    parser.add_argument("--keep", type=Path, help="where the histories of a guilty run go")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""What a history concludes from its lines, and that a killed worker's lines survive it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from lab import history
+from lab.crowd import Crowd
+from lab.history import NEVER, Span, Use
+from lab.surface import Target, clock
+from lab.worker import Pen, Spec, looked_at
+
+
+def spec(directory: Path, proc: str = "p0", **options: Any) -> Spec:
+    url = f"sqlite:///{directory / 'store'}"
+    return Spec(proc, url, str(directory), "history", [Target("a", "mutex", 1)], **{"lease": 5.0, **options})
+
+
+class Author:
+    """Writes the lines of one use, as a worker does."""
+
+    def __init__(self, directory: Path, proc: str = "p0", n: int = 1) -> None:
+        self.pen, self.n = Pen(spec(directory, proc)), n
+
+    def line(self, op: str, at: float, **facts: Any) -> None:
+        self.pen.note("t0", self.n, op, at, **facts)
+
+    def granted(self, called: float, returned: float, deadline: float, token: int = 1) -> None:
+        asked = {"name": "a", "kind": "mutex", "capacity": 1, "weight": 1, "fair": True, "timeout": 1, "body": "short"}
+        self.line("acquire", called, **asked)
+        self.line("acquired", returned, outcome="ok", token=token, valid=True, deadline=deadline)
+
+
+def only_use(directory: Path) -> Use:
+    (use,) = history.read(directory).uses
+    return use
+
+
+def test_valid_until_the_release_is_called(tmp_path: Path) -> None:
+    author = Author(tmp_path)
+    author.granted(1, 2, 10)
+    author.line("release", 4, valid=True, deadline=12)
+    author.line("released", 5, outcome="ok")
+    use = only_use(tmp_path)
+    assert use.valid == Span(2, 4)
+    assert (use.release_returned, use.release_outcome) == (5, "ok")
+
+
+def test_valid_until_the_last_known_deadline(tmp_path: Path) -> None:
+    """As a process that was stopped: it looks again only after the deadline, and is told then."""
+    author = Author(tmp_path)
+    author.granted(1, 2, 10)
+    author.line("seen", 5, valid=True, deadline=14)
+    author.line("seen", 20, valid=False)
+    author.line("act", 21)
+    use = only_use(tmp_path)
+    assert use.valid == Span(2, 14)
+    assert use.late == Span(14, 21)
+    assert not use.taken_away
+
+
+def test_valid_until_just_before_the_kill(tmp_path: Path) -> None:
+    Author(tmp_path).granted(1, 2, 10)
+    Author(tmp_path, "nemesis").line("killed", 3, victim="p0")
+    use = only_use(tmp_path)
+    assert use.valid == Span(2, 3)
+    assert use.late is None
+
+
+def test_a_grant_that_came_after_the_kill_was_sent_was_never_valid(tmp_path: Path) -> None:
+    Author(tmp_path).granted(1, 3.5, 10)
+    Author(tmp_path, "nemesis").line("killed", 3, victim="p0")
+    assert only_use(tmp_path).valid is None
+
+
+def test_what_was_taken_away_was_valid_while_it_was_seen(tmp_path: Path) -> None:
+    author = Author(tmp_path)
+    author.granted(1, 2, 10)
+    author.line("seen", 5, valid=True, deadline=14)
+    author.line("seen", 6, valid=False)
+    use = only_use(tmp_path)
+    assert use.taken_away
+    assert use.valid == Span(2, 5)
+
+
+def test_a_grant_that_ran_out_on_its_way_was_never_valid(tmp_path: Path) -> None:
+    author = Author(tmp_path)
+    author.granted(1, 2, 2)
+    assert only_use(tmp_path).valid is None
+
+
+def test_a_torn_last_line_never_happened(tmp_path: Path) -> None:
+    Author(tmp_path).granted(1, 2, 10)
+    with (tmp_path / "p0.jsonl").open("a") as file:
+        file.write('{"proc": "p0", "thread": "t0", "n": 1, "op": "rele')
+    assert only_use(tmp_path).release_called == history.NEVER
+
+
+def test_a_bad_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "p0.jsonl").write_text('{"torn\n{}\n')
+    with pytest.raises(ValueError, match="line 1"):
+        history.read(tmp_path)
+
+
+def test_hand_overs_are_grants_to_somebody_else(tmp_path: Path) -> None:
+    for n, proc in enumerate(["p0", "p0", "p1", "p0", "p0"]):
+        Author(tmp_path, proc, n).granted(n, n + 0.5, n + 0.7, token=n)
+    assert history.read(tmp_path).hand_overs == 2
+
+
+def test_a_deadline_is_never_said_to_be_later_than_it_is() -> None:
+    with dibs.connect("memory://history") as client, client.lock("a", renew=False) as hold:
+        until = hold._core.grant.until  # type: ignore[union-attr]
+        said = [looked_at(hold)["deadline"] for _ in range(1000)]
+    assert until - 0.1 < max(said) <= until
+
+
+class Slow:
+    """A hold that ends while it is looked at."""
+
+    token = 1
+    remaining = 0.0
+
+    def __init__(self, *, told: bool) -> None:
+        self.told, self.ended = told, NEVER
+
+    def check(self) -> None:
+        asked = clock()
+        while clock() <= asked:
+            continue
+        self.ended = clock()
+        if self.told:
+            raise dibs.LockLost("it ended meanwhile")
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "by its time"])
+def test_a_loss_is_dated_after_it_was_seen(told: bool) -> None:
+    hold = Slow(told=told)
+    seen = looked_at(hold)
+    assert not seen["valid"]
+    assert seen["at"] >= hold.ended
+
+
+def served(crowd: Crowd, proc: str) -> set[str]:
+    return {use.thread for use in crowd.history().grants if use.proc == proc}
+
+
+def test_a_killed_worker_leaves_its_history(tmp_path: Path) -> None:
+    with Crowd([spec(tmp_path, "p0", tasks=1), spec(tmp_path, "p1")]) as crowd:
+        crowd.until(lambda: served(crowd, "p0") == {"t0", "t1", "a0"}, "each of its threads and tasks held")
+        crowd.kill("p0")
+        crowd.successor("p0")
+        crowd.heal()
+        crowd.quiet(30)
+        crowd.end()
+        found = crowd.history()
+    assert found.faults["kill -9"] == 1
+    assert not found.crashes
+    assert {use.proc for use in found.grants} == {"p0", "p1", "p0+1"}
+    died = found.died["p0"]
+    assert all(use.valid is None or use.valid.end <= died for use in found.uses if use.proc == "p0")
+    assert all(use.release_outcome == "ok" for use in found.grants if use.proc != "p0")
