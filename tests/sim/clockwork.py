@@ -183,7 +183,7 @@ class Sim:
                 if not heap or heap[0][0] > limit:
                     return until()
                 when, _, node, call = heappop(heap)
-                if call.__class__ is Parked:
+                if isinstance(call, Parked):
                     if call.over:  # an alarm that nobody waits for any more
                         continue
                     call = call.wake

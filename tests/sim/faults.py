@@ -10,12 +10,13 @@ its clock stepped), or makes an operator break somebody's lock. Once the plan is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sim.clockwork import PACE, Node, Sim
 
 if TYPE_CHECKING:
-    from sim.network import Call, Network
+    from sim.network import Network
 
 FEWEST, MOST = 3, 7
 WINDOW = 85
@@ -80,16 +81,8 @@ class Faults:
     def through(self) -> bool:
         return not self._plan and not self._about_to
 
-    def request(self, call: Call) -> Fate:
-        return self._next(call.node, "request", call.verb)
-
-    def reply(self, call: Call) -> Fate:
-        return self._next(call.node, "reply to", call.verb)
-
-    def signal(self, node: Node) -> Fate:
-        return self._next(node, "signal to", node.name)
-
-    def _next(self, node: Node, what: str, which: str) -> Fate:
+    def fate(self, node: Node, what: str, which: str) -> Fate:
+        """Of the next message: a `request` or `reply` of a node's verb, or a `signal` to it."""
         self._messages += 1
         if self._messages not in self._plan:
             return FINE
@@ -122,8 +115,8 @@ class Faults:
         self._about_to -= 1
         if hits[kind]():
             self._happens(kind, node, where)
-        else:  # what is paused cannot be paused, what is dead cannot die: the next message is hit instead
-            self._plan.setdefault(self._messages + 1, "late")
+        else:  # what is paused cannot be paused, what is dead cannot die: the next free message is hit instead
+            self._plan[next(index for index in count(self._messages + 1) if index not in self._plan)] = "late"
 
     def _happens(self, kind: str, node: Node, where: str) -> None:
         self.happened.append(kind)

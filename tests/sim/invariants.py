@@ -217,7 +217,7 @@ class Watcher:
         self.highest[hold.name] = max(highest, hold.token)
 
     def _check_join(self, claim: Claim) -> None:
-        if claim.id in self.left_ids and claim.id in self._server.world.places:
+        if claim.id in self.left_ids and claim.id in self._server.world.places and not self.stepped:
             self._fail(f"{claim.name}: a ghost: a join that came after its leave was answered stands in the line")
         if [entry.id for entry in self._line(claim.name)].count(claim.id) > 1:
             self._fail(f"{claim.name}: one claim stands in the line twice")
@@ -234,12 +234,11 @@ class Watcher:
         return list(self._server.world.lines.get(name, {}).values())
 
     def _look_who_holds(self, name: str) -> None:
-        now = self._server.node.now()
-        alive = [entry for entry in self._line(name) if entry.until > now]
-        holding = {entry.id: None for entry in head(alive, lambda _: False).holding} if alive else {}
-        for entry in alive:
-            if entry.id in holding and entry.id not in self._exempt and not self._knows(entry):
-                self._untold.setdefault(entry.id, self._sim.now)
+        line, now = self._line(name), self._server.node.now()
+        if line:
+            for entry in head(line, lambda entry: entry.until <= now).holding:
+                if entry.id not in self._exempt and not self._knows(entry):
+                    self._untold.setdefault(entry.id, self._sim.now)
 
     def _knows(self, entry: Entry) -> bool:
         """True as well if its process is gone, or no longer wants it."""

@@ -20,6 +20,7 @@ from dibs.errors import DibsError, StoreUnavailable
 from dibs.info import LockInfo
 from dibs.runtime.threads import step
 from sim.clockwork import Node, Parked, Sim
+from sim.faults import FINE, Fate
 from sim.world import SimInbox, SimRuntime
 
 if TYPE_CHECKING:
@@ -32,17 +33,26 @@ DOUBTFUL = 0.01
 """A message that takes longer than this may outlast its caller's patience: only then is an alarm worth its event."""
 
 
-class Call:
-    """One request and the caller that waits for its answer."""
+class Call(Parked):
+    """One request, and the caller that waits for its answer."""
 
-    __slots__ = ("alarmed", "node", "parked", "until", "verb")
+    __slots__ = ("_args", "_network", "alarmed", "node", "until", "verb")
 
-    def __init__(self, verb: str, node: Node, until: float) -> None:
+    def __init__(self, network: Network, node: Node, verb: str, args: tuple[Any, ...], until: float) -> None:
+        super().__init__()
+        self._network = network
+        self._args = args
         self.verb = verb
         self.node = node
         self.until = until
-        self.parked = Parked()
         self.alarmed = False
+
+    def run(self) -> Any:
+        """At the server."""
+        return self._network.server.run(self.verb, self._args)
+
+    def arrive(self) -> None:
+        self._network.reply(self, self.run())
 
 
 class Connection:
@@ -69,50 +79,51 @@ class Network:
         self.outstanding: dict[Call, None] = {}
         self._delay = sim.dice("latency").random
 
-    def latency(self) -> float:
-        return self._delay() * LATENCY
-
-    def send(self, connection: Connection, call: Call, request: Callable[[], Any]) -> None:
-        """`request` runs at the server; its answer travels back."""
+    def send(self, connection: Connection, call: Call) -> None:
+        """It runs at the server; its answer travels back."""
         self.outstanding[call] = None
-        fate = self.faults.request(call)
+        fate = self.faults.fate(call.node, "request", call.verb)
         now = self.sim.now
-        arrives = connection.arrival(now + self.latency() + fate.delay)
-        if fate.broken:
-            self.sim.at(now + fate.broken, call.node, call.parked)
+        arrives = connection.arrival(now + self._delay() * LATENCY + fate.delay)
+        if not fate.lost:
+            self.sim.at(arrives, self.server.node, call.arrive)
         if fate.broken or arrives - now > DOUBTFUL or self.server.node.paused:
             self.alarm(call)
-        if not fate.lost:
-            self.sim.at(arrives, self.server.node, lambda: self._arrive(call, request))
-        if fate.again:
-            self.sim.at(now + fate.again, self.server.node, request)
+        if fate is not FINE:
+            self._more(call, fate, self.server.node, call.run)
 
     def signal(self, inbox: SimInbox, node: Node, key: bytes, message: bytes) -> None:
-        fate = self.faults.signal(node)
-        if fate.lost:
-            return
-        self.sim.at(self.sim.now + self.latency() + fate.delay, node, lambda: inbox.deliver(key, message))
+        fate = self.faults.fate(node, "signal", node.name)
+        if not fate.lost:
+            when = self.sim.now + self._delay() * LATENCY + fate.delay
+            self.sim.at(when, node, lambda: inbox.deliver(key, message))
         if fate.again:
             self.sim.at(self.sim.now + fate.again, node, lambda: inbox.deliver(key, message))
 
     def alarm(self, call: Call) -> None:
         if not call.alarmed:
             call.alarmed = True
-            self.sim.at(call.node.globally(call.until), call.node, call.parked)
+            self.sim.at(call.node.globally(call.until), call.node, call)
 
     def alarm_all(self) -> None:
         for call in self.outstanding:
             self.alarm(call)
 
-    def _arrive(self, call: Call, request: Callable[[], Any]) -> None:
-        answer = request()
-        fate = self.faults.reply(call)
-        if fate.broken:
-            self.sim.at(self.sim.now + fate.broken, call.node, call.parked)
-            self.alarm(call)
+    def reply(self, call: Call, answer: Any) -> None:
+        fate = self.faults.fate(call.node, "reply", call.verb)
         if not fate.lost:
-            when = self.sim.now + self.latency() + fate.delay
-            self.sim.at(when, call.node, lambda: call.parked.wake(answer))
+            when = self.sim.now + self._delay() * LATENCY + fate.delay
+            self.sim.at(when, call.node, lambda: call.wake(answer))
+        if fate is not FINE:
+            self.alarm(call)
+            self._more(call, fate, call.node, lambda: call.wake(answer))
+
+    def _more(self, call: Call, fate: Fate, to: Node, again: Callable[[], object]) -> None:
+        """What else happens to a message: its connection breaks, a second copy arrives."""
+        if fate.broken:
+            self.sim.at(self.sim.now + fate.broken, call.node, call)
+        if fate.again:
+            self.sim.at(self.sim.now + fate.again, to, again)
 
     def __deepcopy__(self, memo: object) -> Network:
         return self
@@ -188,7 +199,6 @@ class SimPort:
         self._store = store
         self._runtime = runtime
         self._network = store.network
-        self._server = store.network.server
         self._me = me
         self._connection = Connection()
 
@@ -231,13 +241,13 @@ class SimPort:
         """A connection of this world costs nothing."""
 
     async def _call(self, verb: str, *args: Any, until: float) -> Any:
-        call = Call(verb, self._runtime.node, until)
-        self._network.send(self._connection, call, lambda: self._server.run(verb, args))
+        call = Call(self._network, self._runtime.node, verb, args, until)
+        self._network.send(self._connection, call)
         try:
-            reply = await call.parked
+            reply = await call
         finally:
-            self._network.outstanding.pop(call, None)
-            if call.parked.value is None:
+            del self._network.outstanding[call]
+            if call.value is None:
                 self._connection = Connection()
         if reply is None:
             raise StoreUnavailable(f"no answer to {verb} in time")

@@ -16,7 +16,7 @@ from dibs.core.rule import Entry
 from sim.clockwork import Interrupted, Node, Sim, Task
 from sim.faults import FINE, Fate
 from sim.invariants import Watcher
-from sim.network import Call, Network
+from sim.network import Network
 from sim.workload import Process
 
 __all__ = ["Doing", "Fate", "Stage"]
@@ -64,20 +64,11 @@ class Stage:
         """`what`: request or reply. Several for one verb come true one after the other."""
         self._fates.append((what, verb, fate))
 
-    def request(self, call: Call) -> Fate:
-        return self._fate("request", call.verb)
-
-    def reply(self, call: Call) -> Fate:
-        return self._fate("reply", call.verb)
-
-    def signal(self, node: Node) -> Fate:
-        return self._fate("signal", node.name)
-
     def faults_left(self) -> int:
         """Not yet come true: a test that expects a fault wants 0 in the end."""
         return len(self._fates)
 
-    def _fate(self, what: str, verb: str) -> Fate:
+    def fate(self, node: Node, what: str, verb: str) -> Fate:
         for planned in self._fates:
             if planned[:2] == (what, verb):
                 self._fates.remove(planned)

@@ -256,6 +256,27 @@ def test_a_lost_claim_is_not_renewed_on_its_way_out(stage: Stage) -> None:
     assert sum("renew" in text for _, _, text in stage.sim.trace or []) == 0
 
 
+def test_a_hold_past_its_max_hold_is_not_entered_again(stage: Stage) -> None:
+    """The keeper stood still and has not ended it yet: who re-enters asks anew, behind its own old claim."""
+    ana = stage.process("ana")
+    lock = stage.lock(ana, share=True, lease=3.0, max_hold=0.5)
+    again: list[int] = []
+
+    async def enter_twice() -> None:
+        (first,) = await ana.take(lock.attempt())
+        ana.node.pause()
+        await ana.runtime.sleep(1.0)
+        (second,) = await ana.take(lock.attempt())
+        again.extend((first.token, second.token))
+
+    stage.go(ana, enter_twice())
+    stage.until(lambda: ana.node.paused)
+    stage.pass_time(1.0)
+    ana.node.resume()
+    stage.until(lambda: again)
+    assert again[1] > again[0]
+
+
 def _several(stage: Stage, process: Any, *names: str) -> Multi:
     return Multi([stage.lock(process, name) for name in names], None, lambda hold, lock: hold)
 

@@ -1,4 +1,4 @@
-"""What the simulated users do: three seats, each a process with two tasks that take and give back locks of all kinds.
+"""What the simulated users do: three seats, each a process with a task or two that take and give back locks.
 
 A process uses the core as the faces do. When it dies, another one takes its seat and goes on. A task goes on until its
 seat has acquired often enough and every fault has happened. While faults happen, bodies may outlast a lease; after that
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from copy import deepcopy
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -25,11 +26,13 @@ from sim.invariants import Watcher
 from sim.network import Network, SimStore
 from sim.world import KEEPER, SimRuntime
 
-SEATS, TASKS, QUOTA = 3, 2, 7
+SEATS, QUOTA = 3, 7
+TASKS = (1, 1, 2)
+"""How many tasks a process has: mostly one, as a process with two only makes the others wait longer."""
 LEASES = (1.0, 1.0, 2.0, 3.0)
 PERMITS = 3
 SHORT = (0.0005, 0.002, 0.01, 0.05)
-LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 0.5, 3.5)
+LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 1.6)
 
 
 class Process:
@@ -53,9 +56,9 @@ class Process:
     def lock(self, name: str, **more: Any) -> Lock:
         """Of the kind that this name is of in every process."""
         dice, kind = self._users.dice, self._users.names[name]
-        options = Options(
-            lease=dice.choice(LEASES), renew=dice.random() < 0.75, fair=None if dice.random() < 0.85 else False,
-            max_hold=1.5 if dice.random() < 0.05 else None,
+        options = _options(
+            dice.choice(LEASES), dice.random() < 0.75, None if dice.random() < 0.85 else False,
+            1.5 if dice.random() < 0.05 else None,
         )  # fmt: skip
         if kind == "rw":
             more = {"kind": "rw", "capacity": RW_CAPACITY, "share": True, "weight": 1, **more}
@@ -93,6 +96,11 @@ class Process:
         if hold in self.hands:
             self.hands.remove(hold)
             self._users.watcher.given(hold)
+
+
+@cache
+def _options(lease: float, renew: bool, fair: bool | None, max_hold: float | None) -> Options:
+    return Options(lease=lease, renew=renew, fair=fair, max_hold=max_hold)
 
 
 class Users:
@@ -180,11 +188,11 @@ class Users:
     def _sit(self, seat: int) -> None:
         process = Process(self, f"p{next(self._numbers)}", seat)
         self.processes[process.node] = (seat, process)
-        for _ in range(TASKS):
+        for _ in range(self.dice.choice(TASKS)):
             self.sim.start(process.node, "user", self._work(seat, process))
 
     async def _work(self, seat: int, process: Process) -> None:
-        while self.todo[seat] > 0 or not self.faults.through():
+        while self.todo[seat] > process.taking or not self.faults.through():
             with suppress(Interrupted):
                 if not await self._use_whole(process):
                     await process.runtime.sleep(self.dice.random() * 0.02)

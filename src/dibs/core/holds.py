@@ -143,6 +143,11 @@ async def wait_any_lost(holds: Sequence[Hold], until: float) -> bool:
             grant.ended.remove(event)
 
 
+def _may_be_entered(grant: Grant, now: float) -> bool:
+    """One whose every hold is past its `max_hold` is over, though the keeper may not have got to it yet."""
+    return grant.valid(now) and any(hold.wanted() and now < hold.ends_at for hold in grant.holds)
+
+
 class _Frame:
     """Lives as long as the call that made it."""
 
@@ -249,7 +254,7 @@ class Book:
                 step="use one kind and size for one name",
             )  # fmt: skip
         with self._client.mutex:
-            if grant.valid(self._now()) and grant.wanted():
+            if _may_be_entered(grant, self._now()):
                 if hold.weight > grant.heaviest():
                     raise self._client.error(
                         Deadlock, hold.name, "its own read is held: waiting to write would be waiting for oneself",
