@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FEWEST, MOST = 3, 7
 WINDOW = 85
 """Faults hit one of the first so many messages: a schedule always sends more."""
+LONGEST = 4.0
+"""Seconds that a pause or a late message lasts at most: longer than any lease."""
 KINDS = (
     *("lost", "late", "twice") * 4, *("pause",) * 5, *("crash",) * 2, *("interrupt",) * 2, "fork", "stall", "break",
 )  # fmt: skip
@@ -89,8 +91,8 @@ class Faults:
         kind = self._plan.pop(self._messages)
         message = {
             "lost": lambda: Fate(lost=True, broken=self._break_off()),
-            "late": lambda: Fate(delay=self._lasting(self._length(0.02, 6.0)), broken=self._break_off()),
-            "twice": lambda: Fate(again=self._lasting(self._length(0.0001, 6.0))),
+            "late": lambda: Fate(delay=self._lasting(self._length(0.02, LONGEST)), broken=self._break_off()),
+            "twice": lambda: Fate(again=self._lasting(self._length(0.0001, LONGEST))),
         }
         if kind == "twice" and (what, which) == ("request", "join"):
             kind = "late"  # nothing below us sends a join again: that is what its id is for
@@ -104,7 +106,7 @@ class Faults:
 
     def _hit(self, kind: str, node: Node, where: str) -> None:
         hits: dict[str, Callable[[], bool]] = {
-            "pause": lambda: self._pause(node, self._length(0.01, 6.0)),
+            "pause": lambda: self._pause(node, self._length(0.01, LONGEST)),
             "stall": self._stall,
             "crash": lambda: self._victim.crash(node),
             "fork": lambda: self._victim.fork(node),
@@ -144,12 +146,12 @@ class Faults:
 
     def _stall(self) -> bool:
         self._network.alarm_all()
-        return self._pause(self._network.server.node, self._length(0.01, 6.0))
+        return self._pause(self._network.server.node, self._length(0.01, LONGEST))
 
     def _step(self, node: Node) -> bool:
         """Of the server's clock, either way; or a client's machine stood still and its clock with it."""
         self._victim.clock_stepped()
-        seconds = self._lasting(self._length(0.1, 6.0))
+        seconds = self._lasting(self._length(0.1, LONGEST))
         if self._dice.random() < 0.5:
             self._network.server.node.offset += seconds * self._dice.choice((-1, 1))
             return True

@@ -29,7 +29,7 @@ from sim.world import KEEPER, SimRuntime
 SEATS, QUOTA = 3, 7
 TASKS = (1, 1, 2)
 """How many tasks a process has: mostly one, as a process with two only makes the others wait longer."""
-LEASES = (1.0, 1.0, 2.0, 3.0)
+LEASES = (1.0, 2.0, 2.0, 3.0)
 PERMITS = 3
 SHORT = (0.0005, 0.002, 0.01, 0.05)
 LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 1.6)
