@@ -145,7 +145,10 @@ async def wait_any_lost(holds: Sequence[Hold], until: float) -> bool:
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
     """One whose every hold is past its `max_hold` is over, though the keeper may not have got to it yet."""
-    return grant.valid(now) and any(hold.wanted() and now < hold.ends_at for hold in grant.holds)
+    for hold in grant.holds:
+        if now < hold.ends_at and hold.wanted():
+            return grant.valid(now)
+    return False
 
 
 class _Frame:
