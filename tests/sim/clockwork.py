@@ -18,6 +18,8 @@ from typing import Any
 
 PACE = 0.0001
 """How long, at most, a runnable task waits for its node's processor."""
+MOST_STEPS = 50_000
+"""Of one schedule; a hundred times as many as most have: whoever gets there moves in a circle."""
 _AT_A_TIME = 8
 """Events between two questions whether it is enough."""
 
@@ -176,7 +178,7 @@ class Sim:
         return task
 
     def run(self, until: Callable[[], bool], limit: float, after: Callable[[], object]) -> bool:
-        """Events one by one, `after` each of them. False: the limit came first, or nothing was left to happen."""
+        """Events one by one, `after` each. False: the limit came first, nothing was left to happen, or far too much."""
         heap = self._heap
         while not until():
             for _ in range(_AT_A_TIME):
@@ -197,6 +199,8 @@ class Sim:
                 self.steps += 1
                 call()
                 after()
+            if self.steps > MOST_STEPS:
+                return False
         return True
 
     def bury(self) -> None:

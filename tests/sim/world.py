@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sim.clockwork import Node, Parked, Sim
 
 T = TypeVar("T")
+INSTANT = 1e-9
 KEEPER = "keeper"
 """What the tasks are called that are not a user's."""
 
@@ -178,7 +179,8 @@ class SimRuntime:
     def alarm(self, parked: Parked, until: float) -> None:
         """Wake it at that instant of this node's clock, whatever happens; at `FOREVER`, never."""
         if until != float("inf"):
-            self.sim.at(self.node.globally(until), self.node, parked)
+            # Time must go on: a wait that is shorter than the clock's last digit would be waited for again for ever.
+            self.sim.at(max(self.node.globally(until), self.sim.now + INSTANT), self.node, parked)
 
     async def sleep(self, seconds: float) -> None:
         parked = Parked()
