@@ -235,7 +235,8 @@ def _settle(
         return (leaves is not None and leaves(entry)) or expired(entry, now) or table.dead(entry.client)
 
     seen = head(line, gone)
-    sweep(table, name, seen.gone)
+    if seen.gone:
+        sweep(table, name, seen.gone)
     if seen.freed:
         return seen, [Wake(entry.client, entry.id, YOURS) for entry in seen.freed]
     if (seen.gone or changed) and seen.blocked is None:
