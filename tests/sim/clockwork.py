@@ -107,7 +107,7 @@ class Task:
         try:
             self._parked = parked = self._coroutine.send(value)
             parked.task = self
-        except StopIteration:
+        except (StopIteration, Interrupted):
             self._end()
         self.sim.running = None
 

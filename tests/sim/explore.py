@@ -6,7 +6,6 @@ python tests/sim/explore.py SEED "margin"    the same without a safeguard (tests
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from contextlib import nullcontext
@@ -22,7 +21,6 @@ from sim.invariants import Violation
 
 TAIL = 60
 """Lines of a trace that are shown with a failure; the replay shows all."""
-_COLLECT_EVERY = 100
 
 
 class Found(NamedTuple):
@@ -50,24 +48,16 @@ NOTHING = Sum(0, 0, 0, Counter(), 0, [])
 def explore(first: int, count: int, *, until_found: bool = False) -> Sum:
     """Schedules `first` to `first + count - 1`. What goes wrong in one is kept and the next one comes."""
     total = NOTHING
-    # Schedules are full of circles and short: collecting in between costs a seventh of the time.
-    gc.disable()
-    try:
-        for n, seed in enumerate(range(first, first + count)):
-            try:
-                outcome = schedule.run(seed)
-            except Violation as violation:
-                total += Sum(1, 0, 0, Counter(), 0, [Found(seed, str(violation))])
-                if until_found:
-                    break
-            else:
-                total += Sum(
-                    1, outcome.handed, outcome.steps, Counter(outcome.faults), outcome.overlaps_after_steps, []
-                )  # fmt: skip
-            if n % _COLLECT_EVERY == 0:
-                gc.collect()
-    finally:
-        gc.enable()
+    for seed in range(first, first + count):
+        try:
+            outcome = schedule.run(seed)
+        except Violation as violation:
+            total += Sum(1, 0, 0, Counter(), 0, [Found(seed, str(violation))])
+            if until_found:
+                break
+        else:
+            faults = Counter(outcome.faults)
+            total += Sum(1, outcome.handed, outcome.steps, faults, outcome.overlaps_after_steps, [])
     return total
 
 
@@ -84,7 +74,7 @@ def trace_of(seed: int, without: str | None = None) -> list[str]:
             trace = schedule.run(seed, trace=True).trace
             end = "nothing was violated"
         except Violation as violation:
-            trace = violation.trace  # type: ignore[attr-defined]  # set by schedule.run
+            trace = violation.trace
             end = f"VIOLATION {violation}"
     assert trace is not None
     return [*(f"{at:10.4f}  {node:8}{text}" for at, node, text in trace), end]

@@ -27,6 +27,8 @@ PROMPT = 0.05
 class Violation(AssertionError):
     """Something that must always be true was not."""
 
+    trace: list[tuple[float, str, str]] | None = None
+
 
 class Use:
     """One grant in a process's hands."""

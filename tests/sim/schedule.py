@@ -32,14 +32,15 @@ class Outcome(NamedTuple):
     trace: list[tuple[float, str, str]] | None
 
 
-def run(seed: int, trace: bool = False, kinds: Sequence[str] | None = None) -> Outcome:
+def run(seed: int, trace: bool = False) -> Outcome:
     """Deterministic: the same seed gives the same steps, whatever machine it runs on."""
     sim = Sim(seed, trace)
     try:
-        return _run(sim, kinds or (STEPPED if seed % EVERY_STEPPED == 0 else KINDS))
-    except Violation as violation:
-        violation.trace = sim.trace  # type: ignore[attr-defined]  # read by whoever prints it
-        raise
+        return _run(sim, STEPPED if seed % EVERY_STEPPED == 0 else KINDS)
+    except Exception as error:  # whatever nobody expected is a finding too
+        violation = error if isinstance(error, Violation) else Violation(f"{type(error).__name__}: {error}")
+        violation.trace = sim.trace
+        raise violation from (None if error is violation else error)
     finally:
         sim.bury()
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +43,19 @@ def test_fresh_schedules() -> None:
 def test_a_seed_gives_the_same_steps_again() -> None:
     for seed in (1, 8, 21, 34):
         assert trace_of(seed) == trace_of(seed)
+
+
+def test_a_seed_gives_the_same_steps_in_every_process() -> None:
+    """Nothing depends on the order of a set, or on anything else that differs from process to process."""
+    program = Path(explore.__code__.co_filename)
+    outputs = [
+        subprocess.run(
+            [sys.executable, program, "21"], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": number}
+        ).stdout
+        for number in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].splitlines() == trace_of(21)
 
 
 def test_schedules_are_as_busy_and_as_faulty_as_they_should_be() -> None:
