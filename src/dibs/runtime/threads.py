@@ -126,7 +126,22 @@ class ThreadWorker:
         # The thread marks itself as running: an interrupt just after its start would otherwise leave a mark that
         # nobody can trust. Two threads may be started by a race; the second one sees the mark and goes.
         if not self._running and not self._stopped:
-            _thread.start_new_thread(self._run, ())
+            try:
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError:
+                if threading.main_thread().is_alive():
+                    raise
+                self._run_here()
+
+    def _run_here(self) -> None:
+        """The interpreter ends and lets no thread begin (Python 3.12): do here what is to be done, and no more."""
+        self._running = True
+        try:
+            while not self._bell.empty():
+                self._bell.get_nowait()
+                self._take_turn()
+        finally:
+            self._running = False
 
     def _run(self) -> None:
         with self._starting:

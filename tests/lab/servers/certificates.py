@@ -12,6 +12,7 @@ from pathlib import Path
 from lab.servers import programs
 
 LOOPBACK = "DNS:localhost,IP:127.0.0.1"
+AUTHORITY = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Certificates:
 
 def make(directory: Path) -> Certificates:
     (directory / "openssl.cnf").write_text("[req]\ndistinguished_name = name\n[name]\n")  # not the machine's defaults
-    authority = _issue(directory, "authority", "basicConstraints=critical,CA:TRUE")
+    authority = _issue(directory, "authority", *AUTHORITY)
     signer = ("-CA", str(authority.certificate), "-CAkey", str(authority.key))
 
     def signed(name: str, hosts: str) -> Pair:
@@ -45,7 +46,7 @@ def make(directory: Path) -> Certificates:
         server=signed("server", LOOPBACK),
         client=signed("client", "DNS:client.invalid"),
         wrong_host=signed("wrong_host", "DNS:elsewhere.invalid"),
-        self_signed=_issue(directory, "self_signed", "basicConstraints=critical,CA:TRUE", f"subjectAltName={LOOPBACK}"),
+        self_signed=_issue(directory, "self_signed", *AUTHORITY, f"subjectAltName={LOOPBACK}"),
     )
 
 
