@@ -121,11 +121,15 @@ def test_text_that_is_no_text(path: Path, connect: Connect, column: str) -> None
     """Bytes that are no UTF-8, in a column of text: SQLite does not look."""
     made(connect, path)
     plant(path)
-    execute(path, f"UPDATE claims SET {column} = CAST(x'646962733aff' AS TEXT)")
-    client = connect(path)
+    execute(path, f"UPDATE claims SET {column} = CAST(x'646962733aff1b5b324a' AS TEXT)")
+    client, errors = connect(path), []
     for attempt in attempts(client)[2:] if column == "name" else attempts(client):
-        with suppress(dibs.DibsError):
+        try:
             assert not isinstance(attempt(), dibs.Hold)
+        except dibs.DibsError as error:
+            errors.append(str(error))
+    assert "[2J" not in "".join(errors), "what is no text is not repeated"
+    assert all(error.isprintable() for error in errors)
     with client.lock("b", timeout=5) as hold:
         hold.check()
 

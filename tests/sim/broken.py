@@ -122,3 +122,4 @@ def broken(safeguard: str) -> Iterator[None]:
     finally:
         for each in patches:
             each.stop()
+        _passed_over.clear()

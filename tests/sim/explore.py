@@ -26,6 +26,8 @@ TAIL = 60
 class Found(NamedTuple):
     seed: int
     what: str
+    crashed: bool
+    """It was an exception that nobody expected, and no invariant."""
 
 
 class Sum(NamedTuple):
@@ -52,13 +54,17 @@ def explore(first: int, count: int, *, until_found: bool = False) -> Sum:
         try:
             outcome = schedule.run(seed)
         except Violation as violation:
-            total += Sum(1, 0, 0, Counter(), 0, [Found(seed, str(violation))])
+            total += Sum(1, 0, 0, Counter(), 0, [_found(seed, violation)])
             if until_found:
                 break
         else:
             faults = Counter(outcome.faults)
             total += Sum(1, outcome.handed, outcome.steps, faults, outcome.overlaps_after_steps, [])
     return total
+
+
+def _found(seed: int, violation: Violation) -> Found:
+    return Found(seed, str(violation), crashed=violation.__cause__ is not None)
 
 
 def told(found: Found, without: str | None = None) -> str:

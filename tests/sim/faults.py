@@ -150,10 +150,12 @@ class Faults:
 
     def _step(self, node: Node) -> bool:
         """Of the server's clock, either way; or a client's machine stood still and its clock with it."""
-        self._victim.clock_stepped()
-        seconds = self._lasting(self._length(0.1, LONGEST))
+        seconds = self._length(0.1, LONGEST)
         if self._dice.random() < 0.5:
-            self._network.server.node.offset += seconds * self._dice.choice((-1, 1))
-            return True
-        node.offset -= seconds * node.rate
-        return self._pause(node, seconds)
+            self._network.server.node.offset += self._lasting(seconds) * self._dice.choice((-1, 1))
+        elif self._pause(node, seconds):
+            node.offset -= seconds * node.rate
+        else:
+            return False
+        self._victim.clock_stepped()
+        return True

@@ -71,8 +71,8 @@ class Watcher:
         self.overlaps_after_steps = 0
         self.handed = 0
         self.quiet = False
-        self._broken: set[bytes] = set()
-        """Claims that an operator took away: only their tokens protect now."""
+        self._broken: set[int] = set()
+        """Tickets of claims that an operator took away: only their tokens protect now."""
         self._untold: dict[bytes, float] = {}
         """Claims that hold in the store without their process knowing, and since when."""
         self._exempt: set[bytes] = set()
@@ -98,7 +98,7 @@ class Watcher:
         self._due = 0.0
         if self._sim.trace is not None:
             self._sim.note(node.name, f"took {hold.name} token {hold.token} weight {hold.weight}")
-        if not use.weight() and not use.dead:
+        if not use.weight():
             self._fail(f"{node.name}: acquire returned a hold of {hold.name} that was over already")
 
     def given(self, hold: Hold) -> None:
@@ -128,10 +128,10 @@ class Watcher:
 
     # What the server is asked.
 
-    def renewing(self, me: Me, claims: Sequence[Claim]) -> None:
+    def renewing(self, claims: Sequence[Claim]) -> None:
         for use in self.hands.values():
             if use.dead and any(claim is use.grant.claim for claim in claims):
-                self._fail(f"{use.node.name}: {claims[0].name} was renewed past its own deadline")
+                self._fail(f"{use.node.name}: {use.name} was renewed past its own deadline")
 
     def before(self, verb: str, what: Any) -> list[Entry]:
         """A verb that removes: the line as it stands."""
@@ -191,7 +191,7 @@ class Watcher:
     def _check_room(self) -> None:
         used: dict[str, int] = {}
         for use in self.hands.values():
-            if use.id not in self._broken:
+            if use.grant.token not in self._broken:
                 used[use.name] = total = used.get(use.name, 0) + use.weight()
                 if total > use.grant.request.capacity:
                     self._overlap(use.name)
@@ -213,7 +213,7 @@ class Watcher:
         if self.tokens.setdefault(key, grant) is not grant:
             self._fail(f"{hold.name}: token {hold.token} was given twice")
         highest = self.highest.get(hold.name, 0)
-        excused = self.stepped or self.hands[grant].id in self._broken
+        excused = self.stepped or hold.token in self._broken
         if hold.weight == grant.request.capacity and hold.token <= highest and not excused:
             self._fail(f"{hold.name}: token {hold.token} after {highest}")
         self.highest[hold.name] = max(highest, hold.token)
@@ -230,7 +230,7 @@ class Watcher:
             if entry.id not in there and entry.until > now and (verb == "evict" or entry.id != what.id):
                 if verb == "leave":
                     self._fail(f"a leave removed another's claim, ticket {entry.ticket}")
-                self._broken.add(entry.id)
+                self._broken.add(entry.ticket)
 
     def _line(self, name: str) -> list[Entry]:
         return list(self._server.world.lines.get(name, {}).values())

@@ -208,7 +208,7 @@ class SimPort:
         return self._learn(claim, standing)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        self._network.watcher.renewing(self._me, claims)
+        self._network.watcher.renewing(claims)
         standings = await self._call("renew", [self._wire(claim) for claim in claims], until=until)
         return [self._learn(claim, standing) for claim, standing in zip(claims, standings, strict=True)]
 

@@ -19,6 +19,7 @@ def test_the_simulator_finds_what_is_broken(safeguard: str) -> None:
     with broken(safeguard):
         total = explore(0, WITHIN, until_found=True)
     assert total.found, f"{WITHIN} schedules without «{safeguard}» and nothing was found"
+    assert not total.found[0].crashed, f"the twin itself fails: {total.found[0].what}"
 
 
 def test_a_short_renewal_is_harmless_as_long_as_it_shortens_nothing() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sim import schedule
+from sim.broken import broken
 from sim.explore import Found, explore, told, trace_of
 from sim.faults import KINDS, STEPPED
 
@@ -78,7 +79,5 @@ def test_a_failure_names_the_command_that_shows_it_again() -> None:
 
 
 def _without_margin() -> Found:
-    from sim.broken import broken
-
     with broken("margin"):
         return explore(0, 2_000, until_found=True).found[0]

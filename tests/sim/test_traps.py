@@ -244,6 +244,16 @@ def test_a_confirmation_that_arrives_too_late_is_asked_for_again(stage: Stage) -
     assert hold.remaining() > 0.8
 
 
+def test_a_lost_confirmation_does_not_end_a_patient_acquire(stage: Stage) -> None:
+    """The join was answered so late that it needs confirming, and that got lost: ask again, as after any silence."""
+    ana = stage.process("ana")
+    stage.next("reply", "join", Fate(delay=0.6))
+    stage.next("request", "renew", Fate(lost=True, broken=0.05))
+    hold = stage.done(stage.take(ana, stage.lock(ana), 30.0))
+    assert stage.faults_left() == 0
+    assert hold.remaining() > 0.0
+
+
 def test_a_lost_claim_is_not_renewed_on_its_way_out(stage: Stage) -> None:
     ana = stage.process("ana")
     hold = stage.done(stage.take(ana, stage.lock(ana)))

@@ -147,6 +147,9 @@ class SimWorker:
         self.ring()
         self._stopped = True
 
+    def retire(self) -> None:
+        """It never lingers here."""
+
     async def _run(self) -> None:
         while not self._stopped:
             self._rung = False

@@ -63,6 +63,10 @@ class LineGrantor:
                     grant.answered = False  # until this one is: an interrupt may leave it on its way
                 try:
                     standing = await self._line.join(claim, place, give_up)
+                    if standing is not None and standing.holds:
+                        grant.answer(standing, sent_at)
+                        if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
+                            standing = await self._confirm(grant, self._now() + LEAST_PATIENCE)
                 except StoreUnavailable as error:
                     self._keeper.heard(error)
                     grant.doubt()
@@ -74,10 +78,6 @@ class LineGrantor:
                     continue
                 if self._home.closed:
                     self._home.check_open()
-                if standing is not None and standing.holds:
-                    grant.answer(standing, sent_at)
-                    if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
-                        standing = await self._confirm(grant, self._now() + LEAST_PATIENCE)
                 if standing is not None and standing.holds:
                     grant.granted(self._now())
                     self._keeper.schedule(grant)

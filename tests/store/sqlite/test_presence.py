@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import dibs
-from dibs.backends.sqlite.presence import is_dead
+from dibs.backends.sqlite import presence
+from dibs.backends.sqlite.presence import Presence, is_dead, sweep
+from lab import leaks
 from process.children import Child, Crew
 from store.sqlite.places import Stranger, Taking, beside, rows, until
 
@@ -205,3 +207,60 @@ def test_waiting_is_not_a_busy_loop(path: Path, connect: Connect, crew: Crew) ->
     assert share < 0.1
     hold.release()
     worker.hear("took")
+
+
+def test_a_sweep_takes_only_what_a_client_left(path: Path, connect: Connect) -> None:
+    """The directory beside the file may have been somebody's before: only names of clients are looked at."""
+    directory = beside(path)
+    directory.mkdir(mode=0o700)
+    foreign = [directory / name for name in ("config.new", "video.live", "server.sock", "notes.txt")]
+    for file in foreign:
+        file.touch()
+    left = [directory / f"{'0' * 31}{n}{end}" for n, end in enumerate((".new", ".live", ".sock"))]
+    for file in left:
+        file.touch()
+    held(connect())
+    assert all(file.exists() for file in foreign)
+    assert not any(file.exists() for file in left)
+
+
+def test_a_sweep_spares_a_newcomer_that_is_not_known_yet(tmp_path: Path) -> None:
+    newcomer = Presence(tmp_path / "d", bytes(16))
+    sweep(tmp_path / "d", known=())
+    assert sorted(file.suffix for file in (tmp_path / "d").iterdir()) == [".live", ".sock"]
+    newcomer.close()
+    assert not list((tmp_path / "d").iterdir())
+
+
+@pytest.mark.parametrize("where", ["flock", "rename", "fstat", "bind"])
+def test_an_interrupt_at_first_use_spoils_nothing(
+    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The next use of the same client works, and nothing of the first attempt stays."""
+    client = connect()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    owner, name = {
+        "flock": (presence.fcntl, "flock"),
+        "rename": (Path, "rename"),
+        "fstat": (presence.os, "fstat"),
+        "bind": (Presence, "_reach"),
+    }[where]
+    with leaks.watch(leaks.files(path.parent)):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                client.lock("a").acquire(timeout=1)
+        held(client).release()
+        client.close()
+        for file in (path, beside(path) / "turn"):
+            file.unlink()
+        beside(path).rmdir()
+
+
+def test_statistics_of_an_operator_are_welcome(path: Path, connect: Connect) -> None:
+    held(connect()).release()
+    rows(path, "ANALYZE")
+    held(connect())

@@ -273,13 +273,15 @@ def begin(path: Path, looked_at: Inode, move_in: Callable[[sqlite3.Connection, i
         if _inode(str(path)) != looked_at:
             raise removed()
         _mark(connection)
+        if _version(connection) == VERSION:  # before the write lock: whoever renews meanwhile need not wait for it
+            _check_tables(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            version = _version(connection)
             if version not in (0, VERSION):
                 raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step="upgrade dibs")
-            if version == VERSION:
-                _check_tables(connection)
+            if version == 0 and _tables(connection):
+                raise damaged("its tables are not those of dibs")
             return move_in(connection, version)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         if _code(error) in _BUSY:
@@ -302,12 +304,22 @@ def _mark(connection: sqlite3.Connection) -> None:
 
 def _check_tables(connection: sqlite3.Connection) -> None:
     """They do what we think: no trigger, no view, no row out of order that would lead a search astray."""
-    if {text for (text,) in connection.execute("SELECT sql FROM sqlite_schema")} != set(STATEMENTS):
+    if _tables(connection) != set(STATEMENTS):
         raise damaged("its tables are not those of dibs")
     if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
         raise damaged("SQLite's own check fails")
     if connection.execute("SELECT count(*) FROM store").fetchone() != (1,):
         raise damaged("it has no identity")
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    """Everything in the schema, but for the statistics that an operator's ANALYZE leaves."""
+    found = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'")
+    return {str(text) for (text,) in found}
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def open_turn(directory: Path) -> int:
@@ -376,9 +388,9 @@ def _code(error: Exception) -> int:
 
 
 def translated(error: Exception) -> StoreError:
-    """What SQLite said, as an error of ours. Its texts name no values, except those that are no UTF-8."""
+    """What SQLite said, as an error of ours. Its texts quote no values, except those that are no UTF-8."""
     code = _code(error)
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or (not code and "decode" in str(error)):
         return damaged("a text in it is no UTF-8")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(str(error))

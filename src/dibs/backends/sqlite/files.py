@@ -8,6 +8,7 @@ of SQLite.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -118,7 +119,11 @@ def _make(path: Path) -> None:
     try:
         try:
             os.mknod(path, stat.S_IFREG | 0o600)
-        except PermissionError:  # where only root may do that, as on macOS; a second client of ours must not come now
+        except (
+            OSError
+        ) as error:  # only root may, as on macOS, or the file system cannot: no second client must come now
+            if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Callable, Container
 from contextlib import suppress
@@ -26,6 +27,8 @@ _ALIVE_FOR = 0.25
 ID_SIZE = 16
 _FRESH = ".new"
 """How a client's file ends until it is locked."""
+_ENDS = (_FRESH, ".live", ".sock")
+_IS_ID = re.compile(f"[0-9a-f]{{{2 * ID_SIZE}}}")
 
 
 def names_of(id: bytes) -> tuple[str, str]:
@@ -40,16 +43,22 @@ class Presence:
 
     def __init__(self, directory: Path, id: bytes) -> None:
         files.private_directory(directory)
-        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.live, self.address = names_of(id)
         self._path = directory
-        self._file = _locked(directory / self.live)
-        found = os.fstat(self._file)
-        self.dev, self.ino = found.st_dev, found.st_ino
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.live, self.address = names_of(id)
+        self._directory = self._file = -1
         self._patience = 0
-        self._socket.bind(self._reach(self.address))
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._dropped = False
+        try:
+            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._file = _locked(directory / self.live)
+            found = os.fstat(self._file)
+            self.dev, self.ino = found.st_dev, found.st_ino
+            (directory / self.address).unlink(missing_ok=True)
+            self._socket.bind(self._reach(self.address))
+        except BaseException:
+            self.close()
+            raise
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -94,8 +103,9 @@ class Presence:
         if not self._dropped:
             self._dropped = True
             self._socket.close()
-            os.close(self._file)
-            os.close(self._directory)
+            for file in (self._file, self._directory):
+                if file >= 0:
+                    os.close(file)
 
     def __del__(self) -> None:
         if not self._dropped:
@@ -111,15 +121,17 @@ def _locked(path: Path) -> int:
     """A new file that is locked from the instant at which it bears its name: whoever can lock it may remove it."""
     fresh = path.with_suffix(_FRESH)
     while True:
+        fresh.unlink(missing_ok=True)  # of an attempt of ours that was interrupted: the name is ours alone
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fresh.rename(path)
+            return file
         except (BlockingIOError, FileNotFoundError):  # it was swept away before it was locked
             os.close(file)
-            fresh.unlink(missing_ok=True)
-        else:
-            return file
+        except BaseException:
+            os.close(file)
+            raise
 
 
 def sweep(directory: Path, known: Container[str]) -> None:
@@ -128,12 +140,29 @@ def sweep(directory: Path, known: Container[str]) -> None:
     One that is alive and not known yet has its file locked. Killed before it had, after others took it out of the
     database, or in the middle of this: what is left of it can be locked, or is a socket alone.
     """
-    ids = {entry.stem for entry in directory.iterdir() if entry.suffix in (_FRESH, ".live", ".sock")}
+    ids = {entry.stem for entry in directory.iterdir() if entry.suffix in _ENDS and _IS_ID.fullmatch(entry.stem)}
     for id in ids:
-        if id not in known and not any(_is_locked(directory / f"{id}{end}") for end in (_FRESH, ".live")):
-            for end in (_FRESH, ".live", ".sock"):
-                with suppress(OSError):
-                    (directory / f"{id}{end}").unlink()
+        if id not in known:
+            _sweep_one(directory, id)
+
+
+def _sweep_one(directory: Path, id: str) -> None:
+    """Nothing is removed that is not held locked: between a look and the removal its owner might get to it."""
+    held: list[int] = []
+    doomed = [directory / f"{id}.sock"]
+    try:
+        for path in (directory / f"{id}{_FRESH}", directory / f"{id}.live"):
+            with suppress(FileNotFoundError):
+                held.append(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+                fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                doomed.append(path)
+        for path in doomed:
+            path.unlink(missing_ok=True)
+    except OSError:
+        return
+    finally:
+        for file in held:
+            os.close(file)
 
 
 class Others:
@@ -158,27 +187,18 @@ class Others:
 
 def is_dead(path: Path, dev: int, ino: int) -> bool:
     """Only a successful lock test on the recorded inode says so."""
-    return _test(path, lambda found: (found.st_dev, found.st_ino) == (dev, ino)) is False
-
-
-def _is_locked(path: Path) -> bool:
-    """A missing one is not; what cannot be tried counts as locked."""
-    return path.exists() and _test(path, lambda _: True) is not False
-
-
-def _test(path: Path, is_it: Callable[[os.stat_result], bool]) -> bool | None:
-    """Is that file locked? None: it cannot be told, or it is another one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return None
+        return False
     try:
-        if not is_it(os.fstat(file)):
-            return None
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) != (dev, ino):
+            return False
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return True
-    else:
         return False
+    else:
+        return True
     finally:
         os.close(file)
