@@ -45,7 +45,8 @@ async def test_a_cancelled_wait_leaves_nothing(world: World, fair: bool) -> None
     await eventually(lambda: "0 held or asked for" in repr(client))
     await world.in_line(other, "a", 0)
     await hold.release()
-    assert await other.lock("a").acquire(timeout=0)
+    # The cancelled join may only now arrive, and its leave a moment later: what matters is that it leaves, and soon.
+    assert await other.lock("a").acquire(timeout=5)
 
 
 async def test_cancellation_anywhere_in_acquire_leaves_no_claim(world: World) -> None:
