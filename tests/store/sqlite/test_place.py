@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -338,3 +339,15 @@ def test_the_url_of_the_environment(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("DIBS_URL")
     with pytest.raises(dibs.Unsupported, match="DIBS_URL"):
         dibs.connect()
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS])
+def test_a_file_is_made_also_where_mknod_is_not_to_be_had(
+    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "mknod", refused)
+    assert connect().lock("a").acquire(timeout=5) is not None
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -1,9 +1,9 @@
 """Which files the embedded store agrees to live in.
 
 The file is ours alone (0600, our own user, one name, no symbolic link), its directory cannot be meddled with by others,
-and it lies on a file system of this machine: SQLite's locks prove nothing across a network. Nothing is opened here, not
-even to make a file: closing a descriptor of a database drops every POSIX lock that this process has on it, also those
-of SQLite.
+and it lies on a file system of this machine: SQLite's locks prove nothing across a network. Nothing is opened here,
+nor, where that can be helped, to make a file: closing a descriptor of a database drops every POSIX lock that this
+process has on it, also those of SQLite.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ _NETWORK = frozenset(
         "virtiofs", "vboxsf", "vmhgfs", "fuse.vmhgfs-fuse", "prl_fs",
     )
 )  # fmt: skip
+_NO_MKNOD = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Only root may, as on macOS, or the file system cannot: then the file is opened after all to be made, and a second
+client of this process that comes in that instant loses SQLite's locks."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -119,10 +122,8 @@ def _make(path: Path) -> None:
     try:
         try:
             os.mknod(path, stat.S_IFREG | 0o600)
-        except (
-            OSError
-        ) as error:  # only root may, as on macOS, or the file system cannot: no second client must come now
-            if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP):
+        except OSError as error:
+            if error.errno not in _NO_MKNOD:
                 raise
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:

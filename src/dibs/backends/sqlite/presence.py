@@ -131,6 +131,7 @@ def _locked(path: Path) -> int:
             os.close(file)
         except BaseException:
             os.close(file)
+            fresh.unlink(missing_ok=True)
             raise
 
 
@@ -140,18 +141,21 @@ def sweep(directory: Path, known: Container[str]) -> None:
     One that is alive and not known yet has its file locked. Killed before it had, after others took it out of the
     database, or in the middle of this: what is left of it can be locked, or is a socket alone.
     """
-    ids = {entry.stem for entry in directory.iterdir() if entry.suffix in _ENDS and _IS_ID.fullmatch(entry.stem)}
-    for id in ids:
-        if id not in known:
-            _sweep_one(directory, id)
+    left: dict[str, list[Path]] = {}
+    for entry in directory.iterdir():
+        if entry.suffix in _ENDS and _IS_ID.fullmatch(entry.stem) and entry.stem not in known:
+            left.setdefault(entry.stem, []).append(entry)
+    for id, seen in left.items():
+        _sweep_one(directory / id, seen)
 
 
-def _sweep_one(directory: Path, id: str) -> None:
-    """Nothing is removed that is not held locked: between a look and the removal its owner might get to it."""
+def _sweep_one(client: Path, seen: list[Path]) -> None:
+    """No file is removed that is not held locked: between a look and the removal its owner might get to it. A socket
+    goes only if it was there before the look: a newcomer's is made after its file is locked."""
     held: list[int] = []
-    doomed = [directory / f"{id}.sock"]
+    doomed = [path for path in seen if path.suffix == ".sock"]
     try:
-        for path in (directory / f"{id}{_FRESH}", directory / f"{id}.live"):
+        for path in (client.with_suffix(_FRESH), client.with_suffix(".live")):
             with suppress(FileNotFoundError):
                 held.append(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
                 fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
