@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.backends.memory import MemoryLine
 from security.planting import Connect, execute, made, plant
 from store.sqlite.places import Taking, beside, url_of
 
@@ -218,3 +219,16 @@ def test_a_file_that_is_swapped_all_the_time(path: Path, connect: Connect, tmp_p
     hold = Taking(first.lock("a"), 10).got()
     assert second.lock("a").acquire(timeout=0) is None, "all is well again"
     hold.release()
+
+
+@pytest.mark.parametrize("pages", [["a"], ["b", "a"], ["b", "a", "b"]], ids=str)
+def test_names_that_a_store_lists_in_a_circle_come_to_an_end(monkeypatch: pytest.MonkeyPatch, pages: list[str]) -> None:
+    """As rows out of order do, that were damaged after the file was opened."""
+
+    async def names(line: object, prefix: str, after: str, until: float) -> list[str]:
+        return [f"dibs:{name}" for name in pages]
+
+    monkeypatch.setattr(MemoryLine, "names", names)
+    with dibs.connect("memory://circle") as client, client.lock("a"), client.lock("b"):
+        assert {info.name for info in islice(client.locks(), 100)} == set(pages)
+        assert len(list(islice(client.locks(), 100))) == len(pages)

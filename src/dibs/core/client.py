@@ -143,7 +143,8 @@ class Client:
         except DibsError as error:
             raise self.seen(error, None) from None
         own = [self._named(info, info.name[len(self.prefix) :]) for info in infos if info.holders or info.waiters]
-        return own, max(found, default="")  # not the last one: a damaged store may list them out of order, for ever
+        end = max(found, default="")
+        return own, end if end > after else ""  # a damaged store may list them out of order, or in a circle
 
     async def break_(self, name: str, token: int) -> None:
         """Remove that holder, if it is still the one."""
