@@ -227,6 +227,17 @@ def test_what_only_pretends_to_be_ours_is_refused(path: Path, connect: Connect, 
     assert len(holds) <= 1, "two holders"
 
 
+def test_tables_in_a_file_that_says_it_is_new_are_refused(path: Path, connect: Connect) -> None:
+    """Our mark, no version yet, and something that waits for us there: nothing is made beside it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("PRAGMA application_id = 0x64696273; CREATE TABLE theirs (x)")
+    path.chmod(0o600)
+    taking = ended(connect())
+    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
+
+
 @pytest.mark.parametrize(
     "name",
     [":memory:", "file:x?mode=memory&cache=shared", "file::memory:", "x.db?vfs=unix-none", "x.db?immutable=1&nolock=1"],
