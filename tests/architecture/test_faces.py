@@ -27,12 +27,9 @@ TWINS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
 
 
 def public(module: ModuleType) -> dict[str, Any]:
-    """What a module defines itself and shows."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    }
+    """What a face defines itself and shows."""
+    shown = {name: getattr(module, name) for name in module.__all__}
+    return {name: value for name, value in shown.items() if value.__module__.startswith(module.__name__)}
 
 
 def classes(module: ModuleType) -> dict[str, type]:

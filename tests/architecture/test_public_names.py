@@ -29,11 +29,7 @@ def listing() -> str:
 
 
 def _own(module: ModuleType) -> list[str]:
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    ]
+    return [name for name in module.__all__ if getattr(module, name).__module__.startswith(module.__name__)]
 
 
 def _module(module: ModuleType, names: list[str]) -> Iterator[str]:

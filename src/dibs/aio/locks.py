@@ -1,66 +1,25 @@
-"""The asyncio face: the same names as `dibs`, awaited; a test holds their signatures equal.
+"""Holds and locks of the asyncio face.
 
 `acquire` is a plain function that returns an awaitable: the task that called it is the one that takes, also where
-`wait_for` runs the awaitable in another task. Renewal does not depend on the loop: the keeper is a thread.
-
->>> import asyncio, dibs.aio
->>> async def main():
-...     async with dibs.aio.connect("memory://") as client, client.lock("invoice:42", timeout=5) as hold:
-...         print(hold.mode)
->>> asyncio.run(main())
-exclusive
+`wait_for` runs the awaitable in another task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, overload
 
 from dibs import faces
-from dibs.core.client import Client as CoreClient
 from dibs.core.holds import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
-from dibs.core.kinds.lock import UNSET, Options
+from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import LockLost
-from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant, make_client
-from dibs.info import LockInfo, Participant
-from dibs.runtime.aio import AioRuntime
-
-__all__ = [
-    "Client", "Hold", "HoldEvent", "Lock", "LockInfo", "LockOptions", "Multi", "MultiHold", "Participant", "RLock",
-    "RWLock", "Semaphore", "Striped", "connect", "multi",
-]  # fmt: skip
-
-
-class LockOptions(faces.LockOptions, total=False):
-    """What every lock takes, by keyword."""
-
-    on_lost: Callable[[Hold], object] | None
-    cancel_on_lost: bool
-
-
-def connect(
-    url: str | None = None,
-    *,
-    lease: Seconds = 30.0,
-    owner: str | None = None,
-    info: Mapping[str, Any] | None = None,
-    namespace: str = "dibs",
-    retry: Seconds = 10.0,
-    **store_options: Any,
-) -> Client:
-    """A client for a store; no I/O happens before its first use."""
-    return Client(
-        make_client(
-            AioRuntime(), url,
-            lease=lease, owner=owner, info=info, namespace=namespace, retry=retry, store_options=store_options,
-        )
-    )  # fmt: skip
+from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
 
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
@@ -70,8 +29,12 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
 
 @overload
 async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[bool]]) -> H | None: ...
+
+
 @overload
 async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[None]]) -> H: ...
+
+
 async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[bool | None]]) -> H | None:
     """What `ask` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
     try:
@@ -367,52 +330,3 @@ class Multi(Unpicklable):
 
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self._core.exit(raised)
-
-
-class Client(Unpicklable):
-    """What `connect` gives: makes locks, and looks at them. One client belongs to one loop at a time."""
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: CoreClient) -> None:
-        self._core = core
-
-    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
-        return Lock(kinds.mutex(self._core, name, Options.checked(**options), share=False))
-
-    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
-        return RLock(kinds.mutex(self._core, name, Options.checked(**options), share=True))
-
-    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
-        return RWLock(*kinds.read_write(self._core, name, Options.checked(**options)))
-
-    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> Semaphore:
-        return Semaphore(kinds.semaphore(self._core, name, permits, Options.checked(**options)))
-
-    def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
-        return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
-
-    async def inspect(self, name: str) -> LockInfo:
-        return await self._core.inspect(name)
-
-    async def locks(self, prefix: str = "") -> AsyncIterator[LockInfo]:
-        page, after = await self._core.page(prefix, "")
-        while after:
-            for info in page:
-                yield info
-            page, after = await self._core.page(prefix, after)
-
-    async def break_(self, name: str, *, token: int) -> None:
-        await self._core.break_(name, token)
-
-    async def close(self) -> None:
-        await self._core.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Client {self._core.describe()}>"

@@ -1,57 +1,27 @@
-"""The blocking face: one line over the core for each method, stepped once; a test holds `dibs.aio` equal to it."""
+"""Holds and locks of the blocking face: one line over the core for each method, stepped once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, overload
 
 from dibs import faces
-from dibs.core.client import Client as CoreClient
 from dibs.core.holds import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
-from dibs.core.kinds.lock import UNSET, Options
+from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant, make_client
-from dibs.info import LockInfo
-from dibs.runtime.threads import ThreadRuntime, step
-
-
-class LockOptions(faces.LockOptions, total=False):
-    """What every lock takes, by keyword."""
-
-    on_lost: Callable[[Hold], object] | None
-
-
-def connect(
-    url: str | None = None,
-    *,
-    lease: Seconds = 30.0,
-    owner: str | None = None,
-    info: Mapping[str, Any] | None = None,
-    namespace: str = "dibs",
-    retry: Seconds = 10.0,
-    **store_options: Any,
-) -> Client:
-    """A client for a store; no I/O happens before its first use.
-
-    >>> with connect("memory://example") as client, client.lock("invoice:42", timeout=5) as hold:
-    ...     hold.check()
-    """
-    return Client(
-        make_client(
-            ThreadRuntime(), url,
-            lease=lease, owner=owner, info=info, namespace=namespace, retry=retry, store_options=store_options,
-        )
-    )  # fmt: skip
+from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
+from dibs.runtime.threads import step
 
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
     """Several locks as one: all or none, in one global order.
 
-    >>> with connect("memory://example") as client, multi(client.lock("a"), client.lock("b")) as hold:
+    >>> import dibs
+    >>> with dibs.connect("memory://example") as client, dibs.multi(client.lock("a"), client.lock("b")) as hold:
     ...     [part.name for part in hold.holds]
     ['a', 'b']
     """
@@ -60,8 +30,12 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
 
 @overload
 def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, bool]]) -> H | None: ...
+
+
 @overload
 def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, None]], block: faces.Block) -> H: ...
+
+
 def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, Any]], block: faces.Block = None) -> H | None:
     """What `ask` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
     try:
@@ -78,7 +52,8 @@ def _take(attempt: Taking, hold: H, ask: Callable[[], Coroutine[Any, Any, Any]],
 class HoldEvent:
     """Something that happens to a hold; it looks at the clock itself.
 
-    >>> with connect("memory://example") as client, client.lock("invoice:42") as hold:
+    >>> import dibs
+    >>> with dibs.connect("memory://example") as client, client.lock("invoice:42") as hold:
     ...     hold.lost.is_set(), hold.lost.wait(0.01)
     (False, False)
     """
@@ -99,7 +74,8 @@ class HoldEvent:
 class Hold(Unpicklable):
     """One acquire: what you hold until you release it, or lose it.
 
-    >>> client = connect("memory://example")
+    >>> import dibs
+    >>> client = dibs.connect("memory://example")
     >>> hold = client.lock("invoice:42").acquire()
     >>> hold.mode, hold.remaining > 20, hold.lost.is_set()
     ('exclusive', True, False)
@@ -174,7 +150,8 @@ class Hold(Unpicklable):
 class Lock(Unpicklable):
     """An exclusive lock, not re-entrant; also one side of a read-write lock, and a stripe.
 
-    >>> lock = connect("memory://example").lock("invoice:42")
+    >>> import dibs
+    >>> lock = dibs.connect("memory://example").lock("invoice:42")
     >>> hold = lock.acquire(timeout=0)
     >>> lock.locked(), lock.owned()
     (True, True)
@@ -228,7 +205,8 @@ class Lock(Unpicklable):
 class RLock(Lock):
     """As `Lock`, and its owner may take it again.
 
-    >>> lock = connect("memory://example").rlock("invoice:42")
+    >>> import dibs
+    >>> lock = dibs.connect("memory://example").rlock("invoice:42")
     >>> with lock, lock:
     ...     lock.owned()
     True
@@ -240,7 +218,8 @@ class RLock(Lock):
 class Semaphore(Lock):
     """n permits; several may be taken at once.
 
-    >>> pool = connect("memory://example").semaphore("api", 5)
+    >>> import dibs
+    >>> pool = dibs.connect("memory://example").semaphore("api", 5)
     >>> with pool.acquire(2) as hold:
     ...     hold.mode
     'shared'
@@ -256,7 +235,8 @@ class Semaphore(Lock):
 class RWLock(Unpicklable):
     """Readers share, a writer excludes; `.read` and `.write` are locks, re-entrant.
 
-    >>> rw = connect("memory://example").rwlock("stock")
+    >>> import dibs
+    >>> rw = dibs.connect("memory://example").rwlock("stock")
     >>> with rw.write as hold:
     ...     hold.downgrade()
     ...     hold.mode
@@ -285,7 +265,8 @@ class RWLock(Unpicklable):
 class Striped(Unpicklable):
     """A fixed number of locks for any number of keys.
 
-    >>> stock = connect("memory://example").striped("stock", 100)
+    >>> import dibs
+    >>> stock = dibs.connect("memory://example").striped("stock", 100)
     >>> stock.at("user-7") is stock.at("user-7")
     True
     """
@@ -314,8 +295,9 @@ class Striped(Unpicklable):
 class MultiHold(Unpicklable):
     """Several holds as one: lost when any is; it has no token.
 
-    >>> client = connect("memory://example")
-    >>> with multi(client.lock("a"), client.lock("b")).acquire() as hold:
+    >>> import dibs
+    >>> client = dibs.connect("memory://example")
+    >>> with dibs.multi(client.lock("a"), client.lock("b")).acquire() as hold:
     ...     hold.check()
     """
 
@@ -360,8 +342,9 @@ class MultiHold(Unpicklable):
 class Multi(Unpicklable):
     """Several locks as one; see `multi`.
 
-    >>> client = connect("memory://example")
-    >>> multi(client.lock("a"), client.lock("b")).name
+    >>> import dibs
+    >>> client = dibs.connect("memory://example")
+    >>> dibs.multi(client.lock("a"), client.lock("b")).name
     'a, b'
     """
 
@@ -394,57 +377,3 @@ class Multi(Unpicklable):
     @faces.Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
-
-
-class Client(Unpicklable):
-    """What `connect` gives: makes locks, and looks at them. Safe to share between threads.
-
-    >>> client = connect("memory://example")
-    >>> client.inspect("invoice:42").holders
-    ()
-    >>> client.close()
-    """
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: CoreClient) -> None:
-        self._core = core
-
-    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
-        return Lock(kinds.mutex(self._core, name, Options.checked(**options), share=False))
-
-    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
-        return RLock(kinds.mutex(self._core, name, Options.checked(**options), share=True))
-
-    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
-        return RWLock(*kinds.read_write(self._core, name, Options.checked(**options)))
-
-    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> Semaphore:
-        return Semaphore(kinds.semaphore(self._core, name, permits, Options.checked(**options)))
-
-    def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
-        return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
-
-    def inspect(self, name: str) -> LockInfo:
-        return step(self._core.inspect(name))
-
-    def locks(self, prefix: str = "") -> Iterator[LockInfo]:
-        page, after = step(self._core.page(prefix, ""))
-        while after:
-            yield from page
-            page, after = step(self._core.page(prefix, after))
-
-    def break_(self, name: str, *, token: int) -> None:
-        step(self._core.break_(name, token))
-
-    def close(self) -> None:
-        step(self._core.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<dibs.Client {self._core.describe()}>"

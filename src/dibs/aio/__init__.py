@@ -1,0 +1,20 @@
+"""The asyncio face: the same names as `dibs`, awaited; a test holds their signatures equal.
+
+Renewal does not depend on the loop: the keeper is a thread.
+
+>>> import asyncio, dibs.aio
+>>> async def main():
+...     async with dibs.aio.connect("memory://") as client, client.lock("invoice:42", timeout=5) as hold:
+...         print(hold.mode)
+>>> asyncio.run(main())
+exclusive
+"""
+
+from dibs.aio.client import Client, LockOptions, connect
+from dibs.aio.locks import Hold, HoldEvent, Lock, Multi, MultiHold, RLock, RWLock, Semaphore, Striped, multi
+from dibs.info import LockInfo, Participant
+
+__all__ = [
+    "Client", "Hold", "HoldEvent", "Lock", "LockInfo", "LockOptions", "Multi", "MultiHold", "Participant", "RLock",
+    "RWLock", "Semaphore", "Striped", "connect", "multi",
+]  # fmt: skip
