@@ -14,7 +14,8 @@ from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 from weakref import ref
 
-from dibs.backends import make_store
+from dibs.backends import make_store, transaction
+from dibs.core.cells import Admits
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, lease_of, seconds
 from dibs.core.kinds.lock import Lock, Unset, checked_info, checked_owner
@@ -23,7 +24,6 @@ from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
 from dibs.info import write_about
 from dibs.runtime import process
-from dibs.runtime.threads import boottime
 from dibs.url import parse
 
 LONGEST_NAMESPACE = 128
@@ -31,6 +31,8 @@ Seconds = float | timedelta
 Timeout = float | timedelta | None | Unset
 
 
+Connection = Any
+"""An open connection of the caller's own: today one of sqlite3."""
 Block = Callable[[], object | None] | None
 """A reference to the `with` block that a hold hangs by."""
 Kind = type[BaseException] | None
@@ -114,8 +116,13 @@ def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list
     return found
 
 
-def instant(timeout: Seconds | None) -> float:
-    return FOREVER if timeout is None else boottime() + seconds(timeout, "timeout")
+def admits(within: Connection | None) -> Admits | None:
+    """The caller's own transaction, for a fence; None: the store's own record."""
+    return None if within is None else transaction(within)
+
+
+def instant(timeout: Seconds | None, now: Callable[[], float]) -> float:
+    return FOREVER if timeout is None else now() + seconds(timeout, "timeout")
 
 
 def make_client(

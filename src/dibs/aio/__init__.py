@@ -11,10 +11,23 @@ exclusive
 """
 
 from dibs.aio.client import Client, LockOptions, connect
-from dibs.aio.locks import Hold, HoldEvent, Lock, Multi, MultiHold, RLock, RWLock, Semaphore, Striped, multi
+from dibs.aio.locks import (
+    Election,
+    Hold,
+    HoldEvent,
+    Lock,
+    Multi,
+    MultiHold,
+    RLock,
+    RWLock,
+    Semaphore,
+    Striped,
+    multi,
+)
+from dibs.aio.ownerless import Cell, Fence, Latch
 from dibs.info import LockInfo, Participant
 
 __all__ = [
-    "Client", "Hold", "HoldEvent", "Lock", "LockInfo", "LockOptions", "Multi", "MultiHold", "Participant", "RLock",
-    "RWLock", "Semaphore", "Striped", "connect", "multi",
+    "Cell", "Client", "Election", "Fence", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions", "Multi",
+    "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "connect", "multi",
 ]  # fmt: skip

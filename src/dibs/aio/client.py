@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Self, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import wraps
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from dibs import faces
-from dibs.aio.locks import Hold, Lock, RLock, RWLock, Semaphore, Striped
+from dibs.aio.locks import Election, Hold, Lock, RLock, RWLock, Semaphore, Striped
+from dibs.aio.ownerless import Cell, Fence, Latch
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.cell import Cell as CoreCell
+from dibs.core.kinds.election import Election as CoreElection
+from dibs.core.kinds.fence import Fence as CoreFence
+from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.errors import AcquireTimeout
 from dibs.faces import Kind, Raised, Seconds, Trace, Unpicklable, make_client
 from dibs.info import LockInfo
 from dibs.runtime.aio import AioRuntime
+from dibs.synchronized import OnBusy, Plan, skipped
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class LockOptions(faces.LockOptions, total=False):
@@ -64,6 +75,55 @@ class Client(Unpicklable):
 
     def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
         return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
+
+    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
+        return Election(CoreElection(self._core, name, Options.checked(**options)))
+
+    def latch(self, name: str) -> Latch:
+        return Latch(CoreLatch(self._core, name))
+
+    def cell(self, name: str) -> Cell:
+        return Cell(CoreCell(self._core, name))
+
+    def fence(self, name: str) -> Fence:
+        return Fence(CoreFence(self._core, name))
+
+    @overload
+    def synchronized(
+        self, name: str, on_busy: Literal["wait", "raise"] = "wait", **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
+
+    @overload
+    def synchronized(
+        self, name: str, on_busy: Literal["skip"], **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]: ...
+
+    def synchronized(
+        self, name: str, on_busy: OnBusy = "wait", **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
+        """A coroutine function that runs only while it holds the lock of this name: see `dibs.Client.synchronized`."""
+        plan = Plan(self._core, Lock, name, on_busy, options)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
+            locks = plan.locks(function, awaited=True)
+
+            @wraps(function)
+            async def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+                lock = locks(args, kwargs)
+                entered = False  # a body may wait in vain too: that is its own affair
+                try:
+                    async with lock:
+                        entered = True
+                        return await function(*args, **kwargs)
+                except AcquireTimeout as busy:
+                    if entered or not plan.skips:
+                        raise
+                    skipped(function, busy)
+                    return None
+
+            return call
+
+        return decorate
 
     async def inspect(self, name: str) -> LockInfo:
         return await self._core.inspect(name)

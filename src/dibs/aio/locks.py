@@ -7,19 +7,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Self, overload
 
 from dibs import faces
 from dibs.core.holds import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.election import Election as CoreElection
 from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import LockLost
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
+from dibs.info import Participant
 
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
@@ -51,17 +53,18 @@ async def _take(attempt: Taking, hold: H, ask: Callable[[], Awaitable[bool | Non
 class HoldEvent:
     """Something that happens to a hold; it looks at the clock itself."""
 
-    __slots__ = ("_is_set", "_wait")
+    __slots__ = ("_is_set", "_now", "_wait")
 
-    def __init__(self, is_set: Callable[[], bool], wait: Callable[[float], Any]) -> None:
+    def __init__(self, is_set: Callable[[], bool], wait: Callable[[float], Any], now: Callable[[], float]) -> None:
         self._is_set = is_set
         self._wait = wait
+        self._now = now
 
     def is_set(self) -> bool:
         return self._is_set()
 
     async def wait(self, timeout: Seconds | None = None) -> bool:
-        return bool(await self._wait(instant(timeout)))
+        return bool(await self._wait(instant(timeout, self._now)))
 
 
 class Hold(Unpicklable):
@@ -99,11 +102,11 @@ class Hold(Unpicklable):
 
     @property
     def lost(self) -> HoldEvent:
-        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.client.now)
 
     @property
     def revoke_requested(self) -> HoldEvent:
-        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked)
+        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked, self._core.client.now)
 
     def check(self) -> None:
         self._core.check()
@@ -284,7 +287,7 @@ class MultiHold(Unpicklable):
 
     @property
     def lost(self) -> HoldEvent:
-        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].client.now)
 
     def check(self) -> None:
         self._core.check()
@@ -330,3 +333,33 @@ class Multi(Unpicklable):
 
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self._core.exit(raised)
+
+
+class Election(Unpicklable):
+    """Who holds it leads; anybody can see who that is, and follow."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreElection) -> None:
+        self._core = core
+        self.lead()
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def lead(self) -> Lock:
+        return Lock(self._core.lead())
+
+    async def leader(self) -> Participant | None:
+        return await self._core.leader()
+
+    async def watch(self) -> AsyncIterator[Participant | None]:
+        """Who leads now, then each change, or the newest where several came at once; it goes on for ever."""
+        leader, seen = await self._core.change(None)
+        while True:
+            yield leader
+            leader, seen = await self._core.change(seen)
+
+    def __repr__(self) -> str:
+        return f"<dibs.aio.Election {self._core.describe()}>"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from dibs.core.cells import Admits
 from dibs.core.line import Store
 from dibs.errors import MissingDriver, Unsupported
 from dibs.url import Url
@@ -14,6 +15,9 @@ from dibs.url import Url
 _STORES = {
     "memory": "dibs.backends.memory:MemoryStore",
     "sqlite": "dibs.backends.sqlite.store:SqliteStore",
+}
+_TRANSACTIONS = {
+    "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
 _LATER = frozenset(
     [
@@ -44,6 +48,23 @@ def make_store(url: Url, options: dict[str, Any]) -> Store:
         raise
 
 
+def transaction(connection: object) -> Admits:
+    """The caller's own transaction, as far as a fence needs it; told by the class of what was given."""
+    for cls in type(connection).__mro__:
+        target = _TRANSACTIONS.get(f"{cls.__module__}.{cls.__qualname__}")
+        if target is not None:
+            made: Admits = _load(target)(connection)
+            return made
+    known = ", ".join(sorted(_TRANSACTIONS))
+    raise TypeError(f"within must be an open connection ({known}), not {connection!r}")
+
+
+def _load(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
 def _factory(url: Url) -> Callable[..., Store]:
     if url.scheme == "sqlite" and sys.platform == "win32":
         raise Unsupported("the embedded store does not run on Windows", store=url.shown, step="use a network store")
@@ -59,12 +80,10 @@ def _factory(url: Url) -> Callable[..., Store]:
             raise Unsupported(f"{url.scheme}:// is not in this version of dibs yet", step="use sqlite:/// or memory://")
         known = ", ".join(f"{scheme}://" for scheme in sorted(_STORES))
         raise ValueError(f"no store is known for {url.scheme[:40]}:// URLs; known are {known}")
-    module, _, name = target.partition(":")
     try:
-        factory: Callable[..., Store] = getattr(import_module(module), name)
+        return _load(target)
     except ImportError as error:
         raise MissingDriver(
             f"the driver of {url.scheme}:// is missing: {error}", store=url.shown,
             step=f"pip install 'dibs[{url.scheme.partition('+')[0]}]'",
         ) from error  # fmt: skip
-    return factory

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
+from dibs.core.cells import Spot
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, LOOK, OUTSIDE, YOURS, Place, Signal
+from dibs.core.line import ELECTION, LINE, LOOK, OUTSIDE, YOURS, Place, Signal
 from dibs.core.rule import Claim, Entry, Head, Standing, fits, head
 from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant, printable, read_about
@@ -24,7 +25,14 @@ class Wake(NamedTuple):
     signal: Signal
 
 
-class Table(Protocol):
+class Watched(Protocol):
+    """Where it stands who watches what."""
+
+    def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
+        """Client and key of those who watch; they do so no longer."""
+
+
+class Table(Watched, Protocol):
     """Where entries stand; every method runs inside the caller's atomic step."""
 
     glance: float
@@ -57,6 +65,8 @@ class Table(Protocol):
     def come_in(self, name: str, id: bytes) -> None: ...
 
 
+LINES = "line"
+"""The space of the lines themselves, for those who watch one."""
 NOBODY: tuple[Entry, ...] = ()
 """What a table may give for a line that it knows to be empty."""
 _LONG = 1e9
@@ -102,6 +112,8 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
     )  # fmt: skip
     table.add(claim.name, entry)
     claim.ticket = entry.ticket
+    if holds and claim.kind == ELECTION:
+        wakes += tell(table, Spot(LINES, claim.name))
     return Standing(entry.ticket, holds, left, upcoming, False), wakes
 
 
@@ -213,6 +225,19 @@ def view(table: Table, name: str, now: float, wall: datetime) -> LockInfo:
     )
 
 
+def foremost(table: Table, name: str, now: float) -> tuple[int, float]:
+    """The first holder's ticket, and the instant at which that can change without a word; 0: nobody holds."""
+    for entry in table.line(name):
+        if not (expired(entry, now) or table.dead(entry.client)):
+            return entry.ticket, entry.until
+    return 0, FOREVER
+
+
+def tell(table: Watched, spot: Spot) -> list[Wake]:
+    """To those who watch: something has changed there."""
+    return [Wake(client, key, LOOK) for client, key in table.dismiss(spot)]
+
+
 def too_late(claim: Claim, now: float) -> bool:
     return now > claim.by
 
@@ -235,13 +260,16 @@ def _settle(
         return (leaves is not None and leaves(entry)) or expired(entry, now) or table.dead(entry.client)
 
     seen = head(line, gone)
+    told: list[Wake] = []
     if seen.gone:
         sweep(table, name, seen.gone)
+        if seen.gone[0].kind == ELECTION:
+            told = tell(table, Spot(LINES, name))
     if seen.freed:
-        return seen, [Wake(entry.client, entry.id, YOURS) for entry in seen.freed]
+        return seen, told + [Wake(entry.client, entry.id, YOURS) for entry in seen.freed]
     if (seen.gone or changed) and seen.blocked is None:
-        return seen, [Wake(client, id, LOOK) for client, id in table.outsiders(name)]
-    return seen, []
+        return seen, told + [Wake(client, id, LOOK) for client, id in table.outsiders(name)]
+    return seen, told
 
 
 def sweep(table: Table, name: str, gone: Sequence[Entry]) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 from typing import ClassVar
 
-from dibs.backends import ledger
-from dibs.backends.ledger import Wake
-from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
+from dibs.backends import cabinet, ledger
+from dibs.backends.ledger import LINES, Wake
+from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
+from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Inbox, Runtime
 from dibs.info import LockInfo
@@ -24,7 +25,7 @@ PAGE = 1000
 
 
 class World:
-    """The lines of one memory store, and the table that the ledger's verbs work on."""
+    """One memory store: the table that the verbs of ledger and cabinet work on."""
 
     glance = float("inf")
 
@@ -40,6 +41,15 @@ class World:
         self.places: dict[bytes, Entry] = {}
         self.tombs: dict[bytes, float] = {}
         self.outside: dict[str, dict[bytes, bytes]] = {}
+        self.cells: dict[Spot, Kept] = {}
+        self.writes: dict[bytes, tuple[float, int]] = {}
+        self.watchers: dict[Spot, dict[bytes, bytes]] = {}
+
+    def wake(self, wakes: Sequence[Wake]) -> None:
+        for wake in wakes:
+            inbox = self.inboxes.get(wake.client)
+            if inbox is not None:
+                inbox.deliver(wake.id, wake.signal.value)
 
     def line(self, name: str) -> Iterable[Entry]:
         there = self.lines.get(name)
@@ -88,6 +98,33 @@ class World:
         if there is not None and there.pop(id, None) is not None and not there:
             del self.outside[name]
 
+    def cell(self, spot: Spot) -> Kept:
+        return self.cells.get(spot, UNSET)
+
+    def keep(self, spot: Spot, kept: Kept) -> None:
+        self.cells[spot] = kept
+
+    def written(self, write: Write) -> int | None:
+        done = self.writes.get(write.id)
+        return None if done is None else done[1]
+
+    def note(self, write: Write, version: int, now: float) -> None:
+        for id, (by, _) in list(islice(self.writes.items(), 2)):  # about the oldest: more go than come
+            if by < now:
+                del self.writes[id]
+        self.writes[write.id] = (write.by, version)
+
+    def watch(self, spot: Spot, client: bytes, key: bytes) -> None:
+        self.watchers.setdefault(spot, {})[key] = client
+
+    def unwatch(self, spot: Spot, key: bytes) -> None:
+        there = self.watchers.get(spot)
+        if there is not None and there.pop(key, None) is not None and not there:
+            del self.watchers[spot]
+
+    def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
+        return [(client, key) for key, client in self.watchers.pop(spot, {}).items()]
+
 
 _worlds: dict[str, World] = {}
 
@@ -95,7 +132,7 @@ _worlds: dict[str, World] = {}
 class MemoryStore:
     """One client's view of a memory store."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS})
 
     def __init__(self, url: Url) -> None:
         if url.port is not None or url.username is not None or url.query or url.path not in ("", "/"):
@@ -108,6 +145,9 @@ class MemoryStore:
         self._world.inboxes[me.id] = me.inbox
         self._me = me.id
         return MemoryLine(self._world, runtime, me)
+
+    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+        return MemoryCells(self._world, runtime, me)
 
     def close(self) -> None:
         if self._me is not None:
@@ -133,25 +173,25 @@ class MemoryLine:
         with self._world.mutex:
             standing, wakes = ledger.join(self._world, claim, place, self._runtime.now())
         if wakes:
-            self._wake(wakes)
+            self._world.wake(wakes)
         return standing
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
         with self._world.mutex:
             standings, wakes = ledger.renew(self._world, claims, self._runtime.now())
-        self._wake(wakes)
+        self._world.wake(wakes)
         return standings
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         with self._world.mutex:
             wakes = ledger.amend(self._world, claim, weight, self._runtime.now())
-        self._wake(wakes)
+        self._world.wake(wakes)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> None:
         with self._world.mutex:
             wakes = ledger.leave(self._world, claim, answered, self._runtime.now())
         if wakes:
-            self._wake(wakes)
+            self._world.wake(wakes)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))
@@ -172,8 +212,17 @@ class MemoryLine:
     async def evict(self, name: str, token: int, until: float) -> bool:
         with self._world.mutex:
             found, wakes = ledger.evict(self._world, name, token, self._runtime.now())
-        self._wake(wakes)
+        self._world.wake(wakes)
         return found
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        spot = Spot(LINES, name)
+        with self._world.mutex:
+            foremost, over = ledger.foremost(self._world, name, self._runtime.now())
+            if foremost != seen:
+                return
+            self._world.watch(spot, self._me.id, key)
+        await _wait(self._world, self._me, spot, key, min(over, until))
 
     async def identity(self, until: float) -> str:
         return f"memory:{self._world.name}"
@@ -181,8 +230,42 @@ class MemoryLine:
     def close(self) -> None:
         """Nothing of this machine is held."""
 
-    def _wake(self, wakes: Sequence[Wake]) -> None:
-        for wake in wakes:
-            inbox = self._world.inboxes.get(wake.client)
-            if inbox is not None:
-                inbox.deliver(wake.id, wake.signal.value)
+
+class MemoryCells:
+    """Seam 3 over a world."""
+
+    def __init__(self, world: World, runtime: Runtime, me: Me) -> None:
+        self._world = world
+        self._runtime = runtime
+        self._me = me
+
+    async def get(self, spot: Spot, until: float) -> Kept:
+        return self._world.cell(spot)
+
+    async def put(self, write: Write, until: float) -> int:
+        with self._world.mutex:
+            version, wakes = cabinet.put(self._world, write, self._runtime.now())
+        self._world.wake(wakes)
+        return version
+
+    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
+        with self._world.mutex:
+            if self._world.cell(spot).version != version:
+                return
+            self._world.watch(spot, self._me.id, key)
+        await _wait(self._world, self._me, spot, key, until)
+
+    async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
+        with self._world.mutex:
+            return cabinet.admit(self._world, name, token, shared)
+
+    def close(self) -> None:
+        """Nothing of this machine is held."""
+
+
+async def _wait(world: World, me: Me, spot: Spot, key: bytes, until: float) -> None:
+    try:
+        await me.inbox.wait(key, until)
+    finally:
+        with world.mutex:
+            world.unwatch(spot, key)

@@ -1,10 +1,23 @@
 """The blocking face; a test holds `dibs.aio` equal to it."""
 
 from dibs.blocking.client import Client, LockOptions, connect
-from dibs.blocking.locks import Hold, HoldEvent, Lock, Multi, MultiHold, RLock, RWLock, Semaphore, Striped, multi
+from dibs.blocking.locks import (
+    Election,
+    Hold,
+    HoldEvent,
+    Lock,
+    Multi,
+    MultiHold,
+    RLock,
+    RWLock,
+    Semaphore,
+    Striped,
+    multi,
+)
+from dibs.blocking.ownerless import Cell, Fence, Latch
 from dibs.info import LockInfo, Participant
 
 __all__ = [
-    "Client", "Hold", "HoldEvent", "Lock", "LockInfo", "LockOptions", "Multi", "MultiHold", "Participant", "RLock",
-    "RWLock", "Semaphore", "Striped", "connect", "multi",
+    "Cell", "Client", "Election", "Fence", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions", "Multi",
+    "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "connect", "multi",
 ]  # fmt: skip

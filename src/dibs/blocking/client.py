@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, Unpack
+from functools import wraps
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from dibs import faces
-from dibs.blocking.locks import Hold, Lock, RLock, RWLock, Semaphore, Striped
+from dibs.blocking.locks import Election, Hold, Lock, RLock, RWLock, Semaphore, Striped
+from dibs.blocking.ownerless import Cell, Fence, Latch
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.cell import Cell as CoreCell
+from dibs.core.kinds.election import Election as CoreElection
+from dibs.core.kinds.fence import Fence as CoreFence
+from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.errors import AcquireTimeout
 from dibs.faces import Kind, Raised, Seconds, Trace, Unpicklable, make_client
 from dibs.info import LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
+from dibs.synchronized import OnBusy, Plan, skipped
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class LockOptions(faces.LockOptions, total=False):
@@ -75,6 +86,68 @@ class Client(Unpicklable):
 
     def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
         return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
+
+    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
+        return Election(CoreElection(self._core, name, Options.checked(**options)))
+
+    def latch(self, name: str) -> Latch:
+        return Latch(CoreLatch(self._core, name))
+
+    def cell(self, name: str) -> Cell:
+        return Cell(CoreCell(self._core, name))
+
+    def fence(self, name: str) -> Fence:
+        return Fence(CoreFence(self._core, name))
+
+    @overload
+    def synchronized(
+        self, name: str, on_busy: Literal["wait", "raise"] = "wait", **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+    @overload
+    def synchronized(
+        self, name: str, on_busy: Literal["skip"], **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+
+    def synchronized(
+        self, name: str, on_busy: OnBusy = "wait", **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
+        """A function that runs only while it holds the lock of this name, which may hold fields of the call.
+
+        Busy: "wait" as `with` does; "skip" gives None and says so in the log; "raise" raises `Busy`. The last two try
+        once, unless a `timeout` is given.
+
+        >>> import dibs
+        >>> client = dibs.connect("memory://example")
+        >>> @client.synchronized("invoice:{number}", timeout=5)
+        ... def pay(number: int) -> bool:
+        ...     return client.lock("invoice:42").locked()
+        >>> pay(42), pay(43)
+        (True, False)
+        >>> client.close()
+        """
+        plan = Plan(self._core, Lock, name, on_busy, options)
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T | None]:
+            locks = plan.locks(function, awaited=False)
+
+            @wraps(function)
+            def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+                lock = locks(args, kwargs)
+                entered = False  # a body may wait in vain too: that is its own affair
+                try:
+                    with lock:
+                        entered = True
+                        return function(*args, **kwargs)
+                except AcquireTimeout as busy:
+                    if entered or not plan.skips:
+                        raise
+                    skipped(function, busy)
+                    return None
+
+            return call
+
+        return decorate
 
     def inspect(self, name: str) -> LockInfo:
         return step(self._core.inspect(name))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
 from typing import Any, Self, overload
 
 from dibs import faces
 from dibs.core.holds import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.election import Election as CoreElection
 from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
+from dibs.info import Participant
 from dibs.runtime.threads import step
 
 
@@ -58,17 +60,18 @@ class HoldEvent:
     (False, False)
     """
 
-    __slots__ = ("_is_set", "_wait")
+    __slots__ = ("_is_set", "_now", "_wait")
 
-    def __init__(self, is_set: Callable[[], bool], wait: Callable[[float], Any]) -> None:
+    def __init__(self, is_set: Callable[[], bool], wait: Callable[[float], Any], now: Callable[[], float]) -> None:
         self._is_set = is_set
         self._wait = wait
+        self._now = now
 
     def is_set(self) -> bool:
         return self._is_set()
 
     def wait(self, timeout: Seconds | None = None) -> bool:
-        return bool(step(self._wait(instant(timeout))))
+        return bool(step(self._wait(instant(timeout, self._now))))
 
 
 class Hold(Unpicklable):
@@ -114,11 +117,11 @@ class Hold(Unpicklable):
 
     @property
     def lost(self) -> HoldEvent:
-        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.client.now)
 
     @property
     def revoke_requested(self) -> HoldEvent:
-        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked)
+        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked, self._core.client.now)
 
     def check(self) -> None:
         self._core.check()
@@ -320,7 +323,7 @@ class MultiHold(Unpicklable):
 
     @property
     def lost(self) -> HoldEvent:
-        return HoldEvent(self._core.is_lost, self._core.wait_lost)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].client.now)
 
     def check(self) -> None:
         self._core.check()
@@ -377,3 +380,42 @@ class Multi(Unpicklable):
     @faces.Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         step(self._core.exit(raised))
+
+
+class Election(Unpicklable):
+    """Who holds it leads; anybody can see who that is, and follow.
+
+    >>> import dibs
+    >>> election = dibs.connect("memory://example", owner="ana").election("scheduler")
+    >>> with election.lead() as hold:
+    ...     election.leader().owner
+    'ana'
+    >>> next(election.watch()) is None
+    True
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreElection) -> None:
+        self._core = core
+        self.lead()
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def lead(self) -> Lock:
+        return Lock(self._core.lead())
+
+    def leader(self) -> Participant | None:
+        return step(self._core.leader())
+
+    def watch(self) -> Iterator[Participant | None]:
+        """Who leads now, then each change, or the newest where several came at once; it goes on for ever."""
+        leader, seen = step(self._core.change(None))
+        while True:
+            yield leader
+            leader, seen = step(self._core.change(seen))
+
+    def __repr__(self) -> str:
+        return f"<dibs.Election {self._core.describe()}>"

@@ -7,11 +7,12 @@ whoever waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from dibs.core import names
+from dibs.core.cells import Cells
 from dibs.core.deadline import RELEASE_PATIENCE
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
@@ -25,6 +26,8 @@ from dibs.info import LockInfo, write_about
 E = TypeVar("E", bound=DibsError)
 _ABOUTS = 1024
 _EXIT_PATIENCE = 1.0
+_LOOK_OUT = 5.0
+"""How long one waits for a change before one looks, whatever was heard."""
 
 
 class Client:
@@ -67,6 +70,9 @@ class Client:
         self.opened: Grantor
         """The way to the store, once it is ready."""
         self._is_open = False
+        self._cells: Cells | None = None
+        self._watching: dict[bytes, None] = {}
+        """The keys of those who wait for a change and have no claim."""
         self._gate = self.runtime.gate()
 
     def is_ready(self) -> bool:
@@ -83,6 +89,25 @@ class Client:
     async def ready(self) -> None:
         if not self.is_ready():
             await self.open()
+
+    async def cells(self) -> Cells:
+        """The way to the values that nobody owns; opened when it is first needed."""
+        if not self.is_ready():
+            await self.open()
+        return self._cells if self._cells is not None else await self._gate.once(lambda: self._cells, self._open_cells)
+
+    async def look_out(self, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
+        """Wait for a change that the store tells us under a key, for a while; closing the client ends it."""
+        key = self.runtime.fresh_id()
+        self.me.inbox.expect(key)
+        self._watching[key] = None
+        try:
+            self.check_open()
+            await watch(key, min(until, self.now() + max(self.retry, _LOOK_OUT)))
+            self.check_open()
+        finally:
+            self.me.inbox.forget(key)
+            self._watching.pop(key, None)
 
     def check_open(self) -> None:
         if self.closed:
@@ -184,6 +209,8 @@ class Client:
             elif grant.claim is not None:
                 self.me.inbox.deliver(grant.claim.id, LOOK.value)
                 self.keeper.abandon(grant)
+        for key in list(self._watching):
+            self.me.inbox.deliver(key, LOOK.value)
         if self._is_open:
             await self.keeper.when_idle(self.runtime).wait(self.now() + RELEASE_PATIENCE)
             self._shut()
@@ -216,6 +243,8 @@ class Client:
     def _shut(self) -> None:
         self.keeper.stop()
         self.opened.close()
+        if self._cells is not None:
+            self._cells.close()
         self.me.inbox.unlisten()
         self.store.close()
         self.runtime.close()
@@ -225,6 +254,10 @@ class Client:
         self.opened = LineGrantor(line, self.runtime, self.me, self.keeper, self.retry, self)
         self._is_open = True
         return True
+
+    async def _open_cells(self) -> Cells:
+        self._cells = self.store.open_cells(self.runtime, self.me)
+        return self._cells
 
     def _open_for_keeper(self) -> KeeperPort:
         blocking = self.runtime.blocking()

@@ -20,6 +20,9 @@ LEAVE_PATIENCE = 1.0
 LEAST_PATIENCE = 0.25
 """What even a try (time-out 0) grants the store to answer."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+"""Between two questions to a silent store."""
+
 
 def seconds(value: object, what: str, *, least: float = 0.0) -> float:
     """A user's length of time in seconds, or an error that says what is wrong with it.

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import ClassVar, Protocol
 
+from dibs.core.cells import Cells
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreUnavailable
@@ -97,6 +98,10 @@ class Line(Protocol):
     async def evict(self, name: str, token: int, until: float) -> bool:
         """Remove the claim with that ticket. False: it is not there."""
 
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        """Wait until the first holder's ticket (0: nobody holds) is not `seen`. Returning without a change is fine.
+        In a line of the kind ELECTION a change is told at once, to the inbox under `key`; elsewhere a look finds it."""
+
     async def identity(self, until: float) -> str:
         """An id kept in the store itself, equal for all who talk to it."""
 
@@ -114,6 +119,9 @@ class Store(Protocol):
 
     def open(self, runtime: Runtime, me: Me) -> Line: ...
 
+    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+        """Only where CELLS is among the capabilities."""
+
     def close(self) -> None: ...
 
     def before_fork(self) -> None: ...
@@ -121,4 +129,6 @@ class Store(Protocol):
     def after_fork(self, child: bool) -> None: ...
 
 
-FAIR, RW, PERMITS, ATOMIC_TRY = "fair", "rw", "permits", "atomic-try"
+FAIR, RW, PERMITS, ATOMIC_TRY, CELLS = "fair", "rw", "permits", "atomic-try", "cells"
+ELECTION = "election"
+"""The kind of line whose holder others follow."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
+from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE
 from dibs.core.grant import WAITS, Grant
 from dibs.core.keeper import Keeper
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place
@@ -22,7 +22,6 @@ from dibs.info import LockInfo
 
 _BARGE_PAUSE = 0.005
 """Woken outsiders spread out over this long before they try."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _GLANCE = 15.0
 """How often a waiter that heard nothing makes sure that the keeper lives."""
 
@@ -52,7 +51,7 @@ class LineGrantor:
     ) -> bool:
         sent_at = self._now()
         place = NOWHERE if deadline <= sent_at else LINE if grant.request.fair else OUTSIDE
-        give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
+        give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         try:
             while True:
                 claim = grant.claim
@@ -73,7 +72,7 @@ class LineGrantor:
                     if place is NOWHERE or self._now() + pause >= give_up:
                         raise
                     await self._runtime.sleep(pause + self._runtime.jitter(pause))
-                    sent_at, pause = self._now(), min(pause * 2, _LONGEST_PAUSE)
+                    sent_at, pause = self._now(), min(pause * 2, LONGEST_PAUSE)
                     self._home.check_open()
                     continue
                 if self._home.closed:
@@ -92,7 +91,7 @@ class LineGrantor:
                     if standing is None:
                         raise StoreUnavailable("the store answered too late to count")
                     return False
-                give_up, pause = self._patience(deadline, sent_at), _FIRST_PAUSE
+                give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         except StoreError:
             if grant.claim is not None and not grant.claim.asked:
                 self._keeper.take(grant)  # it never reached the store: there is nothing to give back
@@ -168,6 +167,9 @@ class LineGrantor:
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         return await self._line.evict(name, token, until)
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        await self._line.await_change(name, seen, key, until)
 
     async def identity(self, until: float) -> str:
         return await self._line.identity(until)

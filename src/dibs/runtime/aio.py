@@ -6,6 +6,7 @@ the file busy) goes to one thread of the client's own, so the loop never waits f
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
@@ -18,13 +19,13 @@ from dibs.runtime.threads import ThreadRuntime, boottime, run_logged
 T = TypeVar("T")
 
 
-_NAP = 15.0
+_LONGEST_NAP = 15.0
 """The loop's own timers stand still while the machine is suspended: no longer without a look at the clock."""
 
 
-async def _nap(future: asyncio.Future[T | None], left: float) -> T | None:
+async def _nap(future: asyncio.Future[T | None], longest: float) -> T | None:
     """What the future brings, or None after a while."""
-    timer = future.get_loop().call_later(min(left, _NAP), _give_up, future)
+    timer = future.get_loop().call_later(longest, _give_up, future)
     try:
         return await future
     finally:
@@ -52,11 +53,12 @@ class AioEvent:
         self._runtime.in_loop(self._wake)
 
     async def wait(self, until: float) -> bool:
-        while not self._set and (left := until - boottime()) > 0:
+        runtime = self._runtime
+        while not self._set and (left := until - runtime.now()) > 0:
             future = asyncio.get_running_loop().create_future()
             self._waiters.append(future)
             try:
-                await _nap(future, left)
+                await _nap(future, min(left, runtime.nap))
             finally:
                 self._waiters.remove(future)
         return self._set
@@ -103,11 +105,12 @@ class AioInbox:
             self._expected[key] = None
             return there
         self._attach()
-        while (left := until - boottime()) > 0:
+        runtime = self._runtime
+        while (left := until - runtime.now()) > 0:
             future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
             self._expected[key] = future
             try:
-                message = await _nap(future, left)
+                message = await _nap(future, min(left, runtime.nap))
             finally:
                 if self._expected.get(key) is future:
                     self._expected[key] = None
@@ -149,15 +152,15 @@ class AioInbox:
 
 
 class AioRuntime:
-    """See core/runtime.py."""
+    """See core/runtime.py. `nap` is as in `ThreadRuntime`."""
 
-    now = staticmethod(boottime)
-
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = boottime, nap: float = math.inf) -> None:
+        self.now = now
+        self.nap = min(nap, _LONGEST_NAP)
         self.after_fork()
 
     def after_fork(self) -> None:
-        self._threads = ThreadRuntime()
+        self._threads = ThreadRuntime(self.now, self.nap)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._offloader = self._threads.worker(self._do_work)

@@ -9,12 +9,15 @@ an interrupt) is replaced by the next waiter that comes; until then the keeper's
 from __future__ import annotations
 
 import _thread
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
 from dibs.core.runtime import Source
 
-_LONGEST_NAP = 1.0
+_LONGEST_READ = 1.0
+_LONGEST_SLEEP = float(2**20)
+"""What `_thread.lock` takes: who has a bell of its own is rung."""
 
 
 class _Waiter:
@@ -34,8 +37,10 @@ class _Waiter:
 class ThreadInbox:
     """See core/runtime.py."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], nap: float = math.inf) -> None:
         self._now = now
+        self._longest_read = min(nap, _LONGEST_READ)
+        self._longest_sleep = min(nap, _LONGEST_SLEEP)
         self._mutex = _thread.allocate_lock()
         self._expected: dict[bytes, _Waiter | bytes | None] = {}
         self._leader: _Waiter | None = None
@@ -60,9 +65,9 @@ class ThreadInbox:
             while waiter.message is None and (left := until - self._now()) > 0:
                 if self._leads(waiter):
                     if waiter.message is None:  # it may have come while somebody else led
-                        self._read(min(left, _LONGEST_NAP))
+                        self._read(min(left, self._longest_read))
                 else:
-                    waiter.bell.acquire(timeout=min(left, 2**20))
+                    waiter.bell.acquire(timeout=min(left, self._longest_sleep))
         finally:
             self._pass_on(waiter)
         message, waiter.message = waiter.message, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import logging
+import math
 import os
 import random
 import threading
@@ -59,9 +60,11 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
 class ThreadEvent:
     """Set once, from anywhere."""
 
-    __slots__ = ("_bells", "_set")
+    __slots__ = ("_bells", "_nap", "_now", "_set")
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float], nap: float) -> None:
+        self._now = now
+        self._nap = nap
         self._set = False
         self._bells: deque[_thread.LockType] = deque()
 
@@ -79,8 +82,8 @@ class ThreadEvent:
         bell.acquire()
         self._bells.append(bell)
         try:
-            while not self._set and (left := until - boottime()) > 0:
-                bell.acquire(timeout=min(left, LONGEST_NAP))
+            while not self._set and (left := until - self._now()) > 0:
+                bell.acquire(timeout=min(left, self._nap))
             return self._set
         finally:
             with suppress(ValueError):
@@ -172,13 +175,14 @@ class ThreadWorker:
 
 
 class ThreadRuntime:
-    """See core/runtime.py."""
+    """See core/runtime.py. `nap`: whoever waits looks at the clock at least this often, where it can be set forward."""
 
-    now = staticmethod(boottime)
     bind = None
     """Threads are at home everywhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = boottime, nap: float = math.inf) -> None:
+        self.now = now
+        self._nap = nap
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -192,7 +196,7 @@ class ThreadRuntime:
         time.sleep(seconds)
 
     def event(self) -> Event:
-        return ThreadEvent()
+        return ThreadEvent(self.now, min(self._nap, LONGEST_NAP))
 
     def mutex(self) -> AbstractContextManager[Any]:
         return mutex()
@@ -201,7 +205,7 @@ class ThreadRuntime:
         return ThreadGate()
 
     def inbox(self) -> Inbox:
-        return ThreadInbox(boottime)
+        return ThreadInbox(self.now, self._nap)
 
     taker = staticmethod(threading.current_thread)
 

@@ -179,13 +179,15 @@ def test_what_is_no_database_is_refused_and_left_alone(path: Path, connect: Conn
     assert path.read_bytes() == content
 
 
-def test_a_format_of_the_future_is_refused(path: Path, connect: Connect) -> None:
+@pytest.mark.parametrize(("other", "step"), [(1, "upgrade dibs"), (-1, "move the file away")])
+def test_another_format_is_refused(path: Path, connect: Connect, other: int, step: str) -> None:
     client = connect()
     works(client)
     client.close()
-    change(path, "PRAGMA user_version = 2")
-    refused(connect(), "upgrade dibs", "2")
-    assert rows(path, "PRAGMA user_version") == [(2,)]
+    ((ours,),) = rows(path, "PRAGMA user_version")
+    change(path, f"PRAGMA user_version = {ours + other}")
+    refused(connect(), step, str(ours + other))
+    assert rows(path, "PRAGMA user_version") == [(ours + other,)]
 
 
 def damage(path: Path) -> None:

@@ -71,6 +71,7 @@ class Database:
         self.mutex = _thread.allocate_lock()
         self._connection: sqlite3.Connection | None = None
         self._table: SqliteTable
+        self._durable = False
         self._turn = -1
         self._generation = -1
         self._name = str(store.path)
@@ -80,14 +81,19 @@ class Database:
         self._log_seen_at = 0.0
         self._forking = False
 
-    def attempt(self, work: Callable[[SqliteTable, float], T], *, polite: bool = True) -> T | Busy:
-        """One try at an atomic step; what ends it early leaves nothing of it behind."""
+    def attempt(
+        self, work: Callable[[SqliteTable, float], T], *, polite: bool = True, durable: bool = False
+    ) -> T | Busy:
+        """One try at an atomic step; what ends it early leaves nothing of it behind. Only a durable one waits for the
+        disk: what it wrote survives a power cut."""
         try:
             with self.mutex:
                 connection = self._ready()
                 if connection is None or (polite and not self._take_turn()):
                     return BUSY
                 try:
+                    if durable is not self._durable:
+                        self._sync(connection, durable)
                     with connection:
                         connection.execute("BEGIN IMMEDIATE")
                         done = work(self._table, self._store.now())
@@ -100,24 +106,26 @@ class Database:
                 return BUSY
             raise self._failed(error) from None
 
-    def persist(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
+    def persist(self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False) -> T:
         """The step, however long it takes to get through, or StoreUnavailable when patience is over."""
         begun = self._store.now()
         while True:
-            done = self.insist(work, begun, until)
+            done = self.insist(work, begun, until, durable=durable)
             if not isinstance(done, Busy):
                 return done
             self.check_patience(until)
 
-    def insist(self, work: Callable[[SqliteTable, float], T], begun: float, until: float) -> T | Busy:
+    def insist(
+        self, work: Callable[[SqliteTable, float], T], begun: float, until: float, *, durable: bool = False
+    ) -> T | Busy:
         """Try for a while, at most until `until`; the tasks of a client take turns at this. `begun`: the first try."""
         spins, end = 0, min(self._store.now() + POLITE_FOR, until)
         while True:
             polite = self._store.now() - begun < POLITE_FOR
             try:
-                done = self.attempt(work, polite=polite) if self._open() else BUSY
+                done = self.attempt(work, polite=polite, durable=durable) if self._open() else BUSY
             except BlockUsedUp:
-                self._reserve(until)
+                self.persist(lambda table, now: table.reserve(now), until, durable=True)
                 continue
             if not isinstance(done, Busy) or self._store.now() >= end:
                 return done
@@ -223,22 +231,15 @@ class Database:
                     self._store.replaced(self._generation)
                     raise removed() from None
                 raise translated(error) from None
+            self._durable = False
             self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
             self._connection = connection
             return True
 
-    def _reserve(self, until: float) -> None:
-        """Reserve tickets by a write that survives a power cut: only that one waits for the disk."""
-        try:
-            self._synchronous("FULL")
-            self.persist(lambda table, now: table.reserve(now), until)
-        finally:
-            self._synchronous("NORMAL")
-
-    def _synchronous(self, mode: str) -> None:
-        with self.mutex:
-            if self._connection is not None:
-                self._connection.execute(f"PRAGMA synchronous = {mode}")
+    def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
+        self._durable = False  # until it is true: an interrupt in between must not make it seem so
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self._durable = durable
 
     def _failed(self, error: Exception) -> StoreError:
         """What SQLite said, as an error of ours; the connection is not trusted any more."""
@@ -279,7 +280,8 @@ def begin(path: Path, looked_at: Inode, move_in: Callable[[sqlite3.Connection, i
             connection.execute("BEGIN IMMEDIATE")
             version = _version(connection)
             if version not in (0, VERSION):
-                raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step="upgrade dibs")
+                step = "upgrade dibs" if version > VERSION else "stop who uses it, and move the file away"
+                raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step=step)
             if version == 0 and _tables(connection):
                 raise damaged("its tables are not those of dibs")
             return move_in(connection, version)

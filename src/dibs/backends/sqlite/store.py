@@ -11,35 +11,34 @@ import _thread
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 from weakref import WeakSet
 
-from dibs.backends import ledger
 from dibs.backends.ledger import Wake
 from dibs.backends.sqlite import database, files
+from dibs.backends.sqlite.cells import SqliteCells
 from dibs.backends.sqlite.database import Busy, Database
+from dibs.backends.sqlite.line import SqliteLine
+from dibs.backends.sqlite.port import Port
 from dibs.backends.sqlite.presence import Others, Presence, sweep
-from dibs.backends.sqlite.table import BlockUsedUp, Client, SqliteTable
-from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
-from dibs.core.rule import Claim, Standing
+from dibs.backends.sqlite.table import Client, SqliteTable
+from dibs.core.cells import Cells, Spot
+from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, PERMITS, RW, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError
-from dibs.info import LockInfo
 from dibs.runtime.threads import boottime
 from dibs.url import Url
-
-T = TypeVar("T")
 
 
 class SqliteStore:
     """One client's share in a file: its presence, and what its connections have in common."""
 
     now = staticmethod(boottime)
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS})
 
     def __init__(self, url: Url) -> None:
         if url.host or url.port is not None or url.username is not None:
@@ -57,6 +56,7 @@ class SqliteStore:
     def _fresh(self) -> None:
         self.me = b""
         self.tombs: dict[bytes, float] = {}
+        self.unwatched: deque[tuple[Spot, bytes]] = deque()
         self.others = Others(self.directory, boottime)
         self.presence: Presence | None = None
         self._inode: tuple[int, int] | None = None
@@ -68,9 +68,15 @@ class SqliteStore:
     def open(self, runtime: Runtime, me: Me) -> Line:
         self.me = me.id
         self._client = me
+        return SqliteLine(self._port(runtime, me))
+
+    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+        return SqliteCells(self._port(runtime, me))
+
+    def _port(self, runtime: Runtime, me: Me) -> Port:
         made = Database(self)
         self._databases.add(made)
-        return SqliteLine(self, made, runtime, me)
+        return Port(self, made, runtime, me)
 
     def close(self) -> None:
         presence = self.presence
@@ -159,94 +165,6 @@ class SqliteStore:
         if self._forking:
             self._forking = False
             self._settling.release()
-
-
-class SqliteLine:
-    """Seam 2 over one connection. In asyncio what finds the file busy goes on in the client's own thread."""
-
-    def __init__(self, store: SqliteStore, db: Database, runtime: Runtime, me: Me) -> None:
-        self._store = store
-        self._db = db
-        self._runtime = runtime
-        self._me = me
-
-    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        standing, wakes = await self._step(
-            lambda table, now: _told(table, *ledger.join(table, claim, place, now)), until
-        )
-        if wakes:
-            self._store.wake(wakes, self._me)
-        return standing
-
-    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        standings, wakes = await self._step(lambda table, now: _told(table, *ledger.renew(table, claims, now)), until)
-        self._store.wake(wakes, self._me)
-        return standings
-
-    async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        _, wakes = await self._step(
-            lambda table, now: _told(table, None, ledger.amend(table, claim, weight, now)), until
-        )
-        self._store.wake(wakes, self._me)
-
-    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
-        _, wakes = await self._step(
-            lambda table, now: _told(table, None, ledger.leave(table, claim, answered, now)), until
-        )
-        if wakes:
-            self._store.wake(wakes, self._me)
-
-    async def watch(self, claim: Claim, until: float) -> Signal | None:
-        return read_signal(await self._me.inbox.wait(claim.id, until))
-
-    async def line(self, name: str, until: float) -> LockInfo:
-        return await self._runtime.offload(lambda: self._db.read(lambda table, now: _seen(table, name, now), until))
-
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
-        return await self._runtime.offload(lambda: self._db.read(lambda table, _: table.names(prefix, after), until))
-
-    async def revoke(self, name: str, token: int, until: float) -> bool:
-        return await self._step(lambda table, now: ledger.revoke(table, name, token, now), until)
-
-    async def evict(self, name: str, token: int, until: float) -> bool:
-        found, wakes = await self._step(lambda table, now: _told(table, *ledger.evict(table, name, token, now)), until)
-        self._store.wake(wakes, self._me)
-        return found
-
-    async def identity(self, until: float) -> str:
-        return await self._runtime.offload(lambda: self._db.read(lambda table, _: table.identity(), until))
-
-    def close(self) -> None:
-        self._db.close()
-
-    async def _step(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
-        try:
-            done = self._db.attempt(work)
-        except BlockUsedUp:
-            done = database.BUSY
-        begun = self._store.now()
-        while isinstance(done, Busy):
-            # In slices: in asyncio all tasks share one thread for this, and a patient one must not delay a hasty one.
-            done = await self._runtime.offload(lambda: self._db.insist(work, begun, until))
-            if isinstance(done, Busy):
-                self._db.check_patience(until)
-        return done
-
-
-def _told(table: SqliteTable, answer: T, wakes: list[Wake]) -> tuple[T, list[tuple[Wake, str | None]]]:
-    """Who is to be woken, with the address, which only this step can look up."""
-    if not wakes:
-        return answer, []
-    known = [(wake, table.client(wake.client)) for wake in wakes]
-    return answer, [(wake, None if client is None else client.address) for wake, client in known]
-
-
-def _seen(table: SqliteTable, name: str, now: float) -> LockInfo:
-    table.with_about = True
-    try:
-        return ledger.view(table, name, now, datetime.now(UTC))
-    finally:
-        table.with_about = False
 
 
 def _boot() -> str:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 from dibs.backends.ledger import NOBODY
 from dibs.backends.sqlite.presence import ID_SIZE, names_of
+from dibs.core.cells import UNSET, Kept, Spot, Write
 from dibs.core.rule import Claim, Entry
 from dibs.errors import StoreError
 
 APPLICATION = 0x64696273
-VERSION = 1
+VERSION = 2
 BLOCK = 60 * 1_000_000
 """How far ahead tickets are reserved: a minute's worth."""
 PAGE = 1000
@@ -44,6 +45,15 @@ CREATE TABLE clients (
 CREATE TABLE outsiders (
     name TEXT NOT NULL, id BLOB NOT NULL, client BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (name, id)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE cells (
+    space TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (space, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE writes (
+    until REAL NOT NULL, id BLOB NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (until, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE watchers (
+    space TEXT NOT NULL, name TEXT NOT NULL, id BLOB NOT NULL, client BLOB NOT NULL, PRIMARY KEY (space, name, id)
+) STRICT, WITHOUT ROWID;
 """
 STATEMENTS = tuple(statement.strip() for statement in SCHEMA.split(";") if statement.strip())
 
@@ -62,6 +72,15 @@ _CLIENT = "SELECT live, dev, ino, address FROM clients WHERE id = ?"
 _OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
 _STAY_OUTSIDE = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
 _COME_IN = "DELETE FROM outsiders WHERE name = ? AND id = ?"
+_CELL = "SELECT value, version FROM cells WHERE space = ? AND name = ?"
+_KEEP = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?)"
+_WRITTEN = "SELECT version FROM writes WHERE until = ? AND id = ?"
+_NOTE = "INSERT INTO writes VALUES (?, ?, ?)"
+_FORGET_WRITES = "DELETE FROM writes WHERE until < ?"
+_WATCH = "INSERT INTO watchers VALUES (?, ?, ?, ?)"
+_UNWATCH = "DELETE FROM watchers WHERE space = ? AND name = ? AND id = ?"
+_WATCHERS = "SELECT client, id FROM watchers WHERE space = ? AND name = ?"
+_DISMISS = "DELETE FROM watchers WHERE space = ? AND name = ?"
 _NAMES = (
     "SELECT DISTINCT name FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
 )
@@ -205,6 +224,33 @@ class SqliteTable:
     def come_in(self, name: str, id: bytes) -> None:
         self._execute(_COME_IN, (name, id))
 
+    def cell(self, spot: Spot) -> Kept:
+        row = self._execute(_CELL, spot).fetchone()
+        return UNSET if row is None else Kept(*row)
+
+    def keep(self, spot: Spot, kept: Kept) -> None:
+        self._execute(_KEEP, (*spot, *kept))
+
+    def written(self, write: Write) -> int | None:
+        row = self._execute(_WRITTEN, (write.by, write.id)).fetchone()
+        return None if row is None else int(row[0])
+
+    def note(self, write: Write, version: int, now: float) -> None:
+        self._execute(_FORGET_WRITES, (now,))
+        self._execute(_NOTE, (write.by, write.id, version))
+
+    def watch(self, spot: Spot, key: bytes) -> None:
+        self._execute(_WATCH, (*spot, key, self._me))
+
+    def unwatch(self, spot: Spot, key: bytes) -> None:
+        self._execute(_UNWATCH, (*spot, key))
+
+    def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
+        there: list[tuple[bytes, bytes]] = self._execute(_WATCHERS, spot).fetchall()
+        if there:
+            self._execute(_DISMISS, spot)
+        return there
+
     def names(self, prefix: str, after: str) -> list[str]:
         rows = self._execute(_NAMES, (after, prefix, len(prefix), prefix, PAGE)).fetchall()
         return [name for (name,) in rows]
@@ -228,7 +274,7 @@ class SqliteTable:
                 "the database is used in another time namespace, by another clock", step="use one for all processes"
             )
         if known != boot:
-            for table in ("claims", "clients", "outsiders"):
+            for table in ("claims", "clients", "outsiders", "watchers", "writes"):
                 self._execute(f"DELETE FROM {table}")
             self._execute(
                 "UPDATE store SET boot = ?, base = max(reserved, ?) - ?", (f"{boot} {clock}", wall, int(now * 1e6))
@@ -238,6 +284,7 @@ class SqliteTable:
         self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, *client))
 
     def unregister(self) -> None:
+        self._execute("DELETE FROM watchers WHERE client = ?", (self._me,))
         self._execute("DELETE FROM clients WHERE id = ?", (self._me,))
 
     def sweep(self, now: float, exists: Callable[[str], bool]) -> set[str]:
@@ -258,4 +305,5 @@ class SqliteTable:
                 continue
             self._execute("DELETE FROM clients WHERE id = ?", (id,))
         self._execute("DELETE FROM outsiders WHERE until <= ?", (now,))
+        self._execute("DELETE FROM watchers WHERE client NOT IN (SELECT id FROM clients)")
         return stay

@@ -1,0 +1,53 @@
+"""The verbs of seam 3 for stores that this process can read and write in one atomic step (memory, sqlite).
+
+As in ledger.py: each verb is called inside the store's own atomic step, gives its answer and the `Wake`s to send once
+that step is committed. Watchers are told once: who wants to hear of the next change watches again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dibs.backends.ledger import Wake, Watched, tell
+from dibs.core.cells import FENCE, Kept, Spot, Write, record_of, token_of
+from dibs.errors import Conflict, StoreUnavailable
+
+
+class Table(Watched, Protocol):
+    """Where values stand; every method runs inside the caller's atomic step."""
+
+    def cell(self, spot: Spot) -> Kept: ...
+
+    def keep(self, spot: Spot, kept: Kept) -> None: ...
+
+    def written(self, write: Write) -> int | None:
+        """The version that this very write has made, if it did."""
+
+    def note(self, write: Write, version: int, now: float) -> None:
+        """Remember it until `write.by`."""
+
+
+def put(table: Table, write: Write, now: float) -> tuple[int, list[Wake]]:
+    if now > write.by:
+        raise StoreUnavailable("the write came too late to count")
+    again, write.asked = write.asked, True
+    if again and (done := table.written(write)) is not None:
+        return done, []
+    there = table.cell(write.spot)
+    if there.version != write.version:
+        raise Conflict(
+            f"it is at version {there.version}, no longer at {write.version}", step="read it again, then write"
+        )
+    version = write.version + 1
+    table.keep(write.spot, Kept(write.value, version))
+    table.note(write, version, now)
+    return version, tell(table, write.spot)
+
+
+def admit(table: Table, name: str, token: int, shared: bool) -> int:
+    spot = Spot(FENCE, name)
+    there = table.cell(spot)
+    highest = token_of(there)
+    if token > highest and not shared:
+        table.keep(spot, Kept(record_of(token), there.version + 1))
+    return highest

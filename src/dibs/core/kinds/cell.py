@@ -1,0 +1,48 @@
+"""A cell: a versioned value for anybody to read, and to write if it is still what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dibs.core.cells import CELL, LARGEST
+from dibs.core.client import Client
+from dibs.core.kinds.slot import Slot
+
+
+class Cell:
+    """`dibs.Cell` and its asyncio twin are faces of this."""
+
+    def __init__(self, client: Client, name: object) -> None:
+        self._slot = Slot(client, CELL, name, "versioned values (cell)")
+        self.name = self._slot.name
+
+    async def get(self) -> tuple[bytes | None, int]:
+        there = await self._slot.get()
+        return there.value, there.version
+
+    async def set(self, value: object, version: object) -> int:
+        return await self._slot.put(checked(value), version_of(version))
+
+    async def update(self, fn: Callable[[bytes | None], bytes]) -> tuple[bytes, int]:
+        there = await self._slot.update(lambda value: checked(fn(value)))
+        assert there.value is not None  # it was written just now
+        return there.value, there.version
+
+    def describe(self) -> str:
+        return f'"{self.name}" on {self._slot.client.shown}'
+
+
+def checked(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a value must be bytes, not {type(value).__name__}")
+    if len(value) > LARGEST:
+        raise ValueError(f"a value has at most {LARGEST} bytes, not {len(value)}")
+    return value
+
+
+def version_of(version: object) -> int:
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise TypeError(f"version must be an int, as get() gave it, not {version!r}")
+    if version < 0:
+        raise ValueError(f"version must be at least 0, which is that of an unset cell, not {version}")
+    return version

@@ -1,0 +1,57 @@
+"""An election: a line whose holder leads, and whom anybody can follow. A kind of its own, so no lock can meddle.
+
+To lead is to hold a lock: the same lease, token and loss. To follow is to wait for another token at the head.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dibs.core import names
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER
+from dibs.core.kinds.lock import Lock, Options
+from dibs.core.line import ELECTION
+from dibs.errors import DibsError, Mismatch
+from dibs.info import LockInfo, Participant
+
+
+class Election:
+    """`dibs.Election` and its asyncio twin are faces of this."""
+
+    def __init__(self, client: Client, name: str, options: Options) -> None:
+        self.client = client
+        self.name = names.check(name)
+        self._options = options
+        self._encoded = client.prefix + name
+
+    def lead(self) -> Lock:
+        return Lock(self.client, self.name, self._options, kind=ELECTION)
+
+    async def leader(self) -> Participant | None:
+        return self._first(await self.client.look(self.name, self._encoded))
+
+    async def change(self, seen: int | None) -> tuple[Participant | None, int]:
+        """Who leads, with the token, once that is not `seen`; None: whoever leads now."""
+        while True:
+            leader = await self.leader()
+            token = 0 if leader is None else leader.token
+            if token != seen:
+                return leader, token
+            try:
+                await self.client.look_out(partial(self.client.opened.await_change, self._encoded, token), FOREVER)
+            except DibsError as error:
+                raise self.client.seen(error, self.name) from None
+
+    def describe(self) -> str:
+        return f'"{self.name}" on {self.client.shown}'
+
+    def _first(self, info: LockInfo) -> Participant | None:
+        if not info.holders:
+            return None
+        if info.kind != ELECTION:
+            raise self.client.error(
+                Mismatch, self.name, f"busy as {info.kind}, not as an election", info=info,
+                step="use one kind for one name",
+            )  # fmt: skip
+        return info.holders[0]

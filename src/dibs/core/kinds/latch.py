@@ -1,0 +1,108 @@
+"""A latch: closed by `arm(count)`, open once it was counted down; nobody owns it, and it can be armed again.
+
+Each arm begins a generation. Who waits waits for one generation to open, so one that opened and was armed again while
+nobody looked has opened all the same; and a count that began in one generation never reaches the next.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dibs.core.cells import LATCH
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER, LEAST_PATIENCE, patience
+from dibs.core.kinds.lock import count_of
+from dibs.core.kinds.slot import Slot
+from dibs.errors import Conflict, StoreError
+
+
+class State(NamedTuple):
+    """What a latch's record says, as two numbers with a space between."""
+
+    generation: int
+    left: int
+
+    def record(self) -> bytes:
+        return b"%d %d" % self
+
+
+class Latch:
+    """`dibs.Latch` and its asyncio twin are faces of this."""
+
+    def __init__(self, client: Client, name: object) -> None:
+        self._slot = Slot(client, LATCH, name, "latches")
+        self._client = client
+        self.name = self._slot.name
+
+    async def arm(self, count: object) -> None:
+        wanted = count_of(count, "count")
+
+        def armed(value: bytes | None) -> bytes:
+            there = self._read(value)
+            if there.left:
+                raise self._client.error(
+                    Conflict, self.name, f"the latch is not open: {there.left} to go",
+                    step="wait for it to open before it is armed again",
+                )  # fmt: skip
+            return State(there.generation + 1, wanted).record()
+
+        await self._slot.update(armed)
+
+    async def count_down(self, n: object = 1) -> None:
+        less, generation = count_of(n, "n"), -1
+
+        def counted(value: bytes | None) -> bytes | None:
+            nonlocal generation
+            there = self._read(value)
+            generation = there.generation if generation < 0 else generation
+            if not there.left or there.generation != generation:
+                return None  # it is open, or was: there is nothing left to count
+            return State(generation, max(there.left - less, 0)).record()
+
+        await self._slot.update(counted)
+
+    async def count(self) -> int:
+        return self._read((await self._slot.get()).value).left
+
+    async def wait(self, timeout: object, armed: object) -> bool:
+        """True: it opened. False: the time is over."""
+        if not isinstance(armed, bool):
+            raise TypeError(f"armed must be True or False, not {armed!r}")
+        limit = patience(timeout)
+        deadline = FOREVER if limit is None else self._client.now() + limit
+        there, version = await self._look(deadline)
+        if not (there.left or armed):
+            return True
+        awaited = there.generation + (0 if there.left else 1)
+        while not (there.generation > awaited or there == (awaited, 0)):
+            if self._client.now() >= deadline:
+                return False
+            await self._slot.changed(version, deadline)
+            before = version
+            there, version = await self._look(deadline)
+            if version < before:
+                raise self._client.error(
+                    StoreError, self.name, "the store has forgotten this latch while it was waited for",
+                    step="find out who empties the store, then arm it again",
+                )  # fmt: skip
+        return True
+
+    def describe(self) -> str:
+        return f'"{self.name}" on {self._client.shown}'
+
+    async def _look(self, deadline: float) -> tuple[State, int]:
+        """Also when the time is over the store has a moment to answer."""
+        until = None if deadline == FOREVER else max(deadline, self._client.now() + LEAST_PATIENCE)
+        there = await self._slot.get(until)
+        return self._read(there.value), there.version
+
+    def _read(self, value: bytes | None) -> State:
+        if value is None:
+            return State(0, 0)
+        generation, _, count = value.partition(b" ")
+        if not (generation.isdigit() and count.isdigit() and len(value) < 40):
+            raise self._client.error(
+                StoreError, self.name, "the record of this latch is not one of ours",
+                step="find out who writes there, and stop it",
+            )  # fmt: skip
+        return State(int(generation), int(count))

@@ -1,0 +1,95 @@
+"""A slot: one name in one space, as latch, cell and fence use it. It asks patiently, and knows what is unknown.
+
+A silent store is asked again for the client's `retry`, with the same write, so that what happened once is reported as
+done and never happens twice. What a caller gives up on may still happen until `write.by`: the error says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from dibs.core import names
+from dibs.core.cells import Cells, Kept, Spot, Write
+from dibs.core.client import Client
+from dibs.core.deadline import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_PAUSE
+from dibs.core.line import CELLS, Replaced
+from dibs.errors import Conflict, DibsError, StoreUnavailable
+
+T = TypeVar("T")
+_TRIES = 100
+"""How often a change is tried while others come before it: with pauses that grow, some seconds."""
+_FIRST_GAP, _LONGEST_GAP = 0.0005, 0.05
+
+
+class Slot:
+    def __init__(self, client: Client, space: str, name: object, what: str) -> None:
+        self.name = names.check(name)
+        client.require(CELLS, what)
+        self.client = client
+        self.spot = Spot(space, client.prefix + self.name)
+
+    def patience(self) -> float:
+        """Until when a silent store is asked again."""
+        return self.client.now() + max(self.client.retry, LEAST_PATIENCE)
+
+    async def get(self, until: float | None = None) -> Kept:
+        end = self.patience() if until is None else until
+        return await self.ask(lambda cells: cells.get(self.spot, end), end)
+
+    async def put(self, value: bytes, version: int) -> int:
+        """The new version; Conflict: somebody else changed it since that version."""
+        write = Write(self.spot, value, version, self.client.runtime.fresh_id(), self.patience())
+        try:
+            return await self.ask(lambda cells: cells.put(write, write.by), write.by)
+        except StoreUnavailable as error:
+            if not write.asked:
+                raise
+            raise self.client.error(
+                StoreUnavailable, self.name, f"{error.what}; whether the change happened is not known",
+                step="read it again before you go on",
+            ) from None  # fmt: skip
+
+    async def update(self, change: Callable[[bytes | None], bytes | None]) -> Kept:
+        """Change the value, again if somebody else came before; None: it stays. Gives what stands there then."""
+        gap = _FIRST_GAP
+        for _ in range(_TRIES):
+            there = await self.get()
+            value = change(there.value)
+            if value is None:
+                return there
+            try:
+                return Kept(value, await self.put(value, there.version))
+            except Conflict:
+                await self.client.runtime.sleep(self.client.runtime.jitter(gap))
+                gap = min(gap * 2, _LONGEST_GAP)
+        raise self.client.error(
+            Conflict, self.name, f"others changed it before us {_TRIES} times in a row",
+            step="try again later, or take a lock for it",
+        )  # fmt: skip
+
+    async def changed(self, version: int, until: float) -> None:
+        """Wait until it is at another version; returning without a change is fine."""
+        cells = await self.client.cells()
+        try:
+            await self.client.look_out(lambda key, end: cells.watch(self.spot, version, key, end), until)
+        except DibsError as error:
+            if not isinstance(error, StoreUnavailable) or isinstance(error, Replaced):
+                raise self.client.seen(error, self.name) from None
+            # The next look is the patient one; only not at once, if it is just watching that fails.
+            await self.client.runtime.sleep(self.client.runtime.jitter(LONGEST_PAUSE))
+
+    async def ask(self, question: Callable[[Cells], Awaitable[T]], until: float) -> T:
+        client, pause = self.client, FIRST_PAUSE
+        cells = await client.cells()
+        while True:
+            try:
+                return await question(cells)
+            except StoreUnavailable as error:
+                if isinstance(error, Replaced) or client.now() + pause >= until:
+                    raise client.seen(error, self.name) from None
+            except DibsError as error:
+                raise client.seen(error, self.name) from None
+            await client.runtime.sleep(pause + client.runtime.jitter(pause))
+            pause = min(pause * 2, LONGEST_PAUSE)
+            client.check_open()

@@ -1,0 +1,224 @@
+"""`client.synchronized`: a function that runs only while it holds a lock. Here is what both faces share.
+
+A `Plan` is what was given to `synchronized`; applied to a function it gives what makes the lock of one call. Whatever
+can be known to be wrong is refused while decorating: the template and the options by the plan, the function and the
+fields by `Plan.locks`. A call then only looks up the arguments that the name needs, by positions found beforehand, and
+makes a lock object of its own; the face enters it by its own `with`.
+
+Not handled: a plain function that returns a coroutine or a generator that somebody else made. The lock covers the
+call, not what is done with its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from dibs.core import names
+from dibs.core.client import Client
+from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.lock import Options
+from dibs.errors import AcquireTimeout, BadName
+
+OnBusy = Literal["wait", "skip", "raise"]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+L = TypeVar("L")
+log = logging.getLogger("dibs")
+
+_MISSING = inspect.Parameter.empty
+_BEYOND = sys.maxsize
+"""The position of a parameter that is given by keyword only."""
+_ADDRESS = re.compile(r"<[^<>]+ at 0x[0-9a-fA-F]+>")
+
+
+class Plan(Generic[L]):
+    """What was given to `synchronized`, checked as far as that goes without the function."""
+
+    def __init__(
+        self,
+        client: Client,
+        face: Callable[[kinds.Lock], L],
+        template: object,
+        on_busy: object,
+        options: Mapping[str, object],
+    ) -> None:
+        if callable(template):
+            raise TypeError(f'synchronized needs a name: write @client.synchronized("name") above {label(template)}')
+        if on_busy not in get_args(OnBusy):
+            raise ValueError(f'on_busy must be "wait", "skip" or "raise", not {on_busy!r}')
+        self.skips = on_busy == "skip"
+        self._client = client
+        self._face = face
+        once = {} if on_busy == "wait" else {"timeout": 0}
+        self._options = Options.checked(**{**once, **options})
+        self._template = template if isinstance(template, str) else names.check(template)
+        sample, self._fields = fields_of(self._template)
+        self._lock(sample)  # what this store or this face cannot do, and a name that cannot be good, are refused now
+
+    def locks(self, function: Callable[..., object], *, awaited: bool) -> Callable[[Args, Kwargs], L]:
+        """What makes the lock of one call of that function."""
+        refuse(function, awaited=awaited)
+        if not self._fields:
+            name = self._template.format()
+            return lambda *_: self._lock(name)
+        signature = _signature(function, self._template)
+        if unknown := [field for field in self._fields if field not in signature.parameters]:
+            raise ValueError(
+                f'"{self._template}": {label(function)} has no parameter {unknown[0]!r}, '
+                f"it has {', '.join(signature.parameters) or 'none'}"
+            )
+        finders = [(field, _finder(signature, field)) for field in self._fields]
+
+        def lock(args: Args, kwargs: Kwargs) -> L:
+            values = {}
+            for field, find in finders:
+                values[field] = value = find(args, kwargs)
+                if value is _MISSING:
+                    raise _mismatch(function, signature, args, kwargs)
+            try:
+                return self._lock(_shared(self._template.format_map(values)))
+            except Exception as error:
+                error.add_note(f'in the name "{self._template}" that {label(function)} is synchronized by')
+                raise
+
+        return lock
+
+    def _lock(self, name: str) -> L:
+        return self._face(kinds.mutex(self._client, name, self._options, share=False))
+
+
+def skipped(function: Callable[..., object], busy: AcquireTimeout) -> None:
+    log.info("skipped %s: %s", label(function), busy)
+
+
+def label(function: object) -> str:
+    """A function as errors and the log name it."""
+    parts = [getattr(function, part, None) for part in ("__module__", "__qualname__")]
+    return repr(function) if parts[1] is None else ".".join(part for part in parts if part)
+
+
+def fields_of(template: str) -> tuple[str, list[str]]:
+    """A name that the template could give, and the parameters that it asks for; read by `str.format` itself.
+
+    >>> fields_of("invoice:{invoice.id:>{width}}")
+    ('invoice:1', ['invoice', 'width'])
+    """
+    asked = _Asked()
+    try:
+        sample = template.format_map(asked)
+    except ValueError as error:
+        raise ValueError(
+            f'"{template}" is no template: {error}. Name parameters, like {{invoice.id}}; a brace is written twice'
+        ) from None
+    return sample, list(asked)
+
+
+class _Asked(dict[str, object]):
+    """Remembers what it was asked for."""
+
+    def __missing__(self, field: str) -> object:
+        return self.setdefault(field, _Anything())
+
+
+class _Anything:
+    """Has every attribute and every item, and is written "1", which is also a good width."""
+
+    def __getattribute__(self, name: str) -> object:
+        return self
+
+    def __getitem__(self, key: object) -> object:
+        return self
+
+    def __repr__(self) -> str:
+        return "1"
+
+    def __format__(self, spec: str) -> str:
+        return "1"
+
+
+def refuse(function: object, *, awaited: bool) -> None:
+    """Whatever would not run under the lock, or does not belong to this face."""
+    if isinstance(function, staticmethod | classmethod | property) or not callable(function):
+        kind = type(function).__name__
+        raise TypeError(f"synchronized goes around a function, not a {kind}: put @client.synchronized(...) below it")
+    what = label(function)
+    if inspect.isclass(function):
+        raise TypeError(f"{what} is a class: put @client.synchronized(...) above those of its methods that need it")
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
+        raise TypeError(
+            f"{what} is a generator function: the lock would be given back before its body runs. "
+            "Take the lock inside it, with client.lock(...)"
+        )
+    if _makes_context_managers(function):
+        raise TypeError(
+            f"{what} makes context managers: the lock would be given back before their block runs. "
+            "Take the lock inside it, with client.lock(...)"
+        )
+    if _is(inspect.iscoroutinefunction, function) is awaited:
+        return
+    if awaited:
+        raise TypeError(
+            f"{what} is no coroutine function, and this client is for asyncio: write it with async def, "
+            "or use the client of dibs.connect()"
+        )
+    raise TypeError(
+        f"{what} is a coroutine function: the lock would be given back before its body runs. "
+        "Use the client of dibs.aio.connect()"
+    )
+
+
+def _is(test: Callable[[object], bool], function: Callable[..., object]) -> bool:
+    """Also of an object that is called like a function."""
+    return test(function) or test(type(function).__call__)
+
+
+def _makes_context_managers(function: Callable[..., object]) -> bool:
+    """What contextlib's decorators make of a generator function; other decorators may well make it a plain one."""
+    inner = getattr(function, "__wrapped__", None)
+    made_there = getattr(function, "__globals__", None) is vars(contextlib)
+    return made_there and (inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner))
+
+
+def _signature(function: Callable[..., object], template: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f'"{template}" has fields, and {label(function)} does not tell its parameters') from error
+
+
+def _finder(signature: inspect.Signature, field: str) -> Callable[[Args, Kwargs], Any]:
+    """Where a call carries that parameter. `Signature.bind` would do, and takes ten times as long."""
+    parameter, at = signature.parameters[field], list(signature.parameters).index(field)
+    default = parameter.default
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return lambda args, _: args[at:]
+    if parameter.kind is parameter.VAR_KEYWORD:
+        by_keyword = (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        named = {one.name for one in signature.parameters.values() if one.kind in by_keyword}
+        return lambda _, kwargs: {name: value for name, value in kwargs.items() if name not in named}
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        return lambda args, _: args[at] if at < len(args) else default
+    first = _BEYOND if parameter.kind is parameter.KEYWORD_ONLY else at
+    return lambda args, kwargs: args[first] if first < len(args) else kwargs.get(field, default)
+
+
+def _mismatch(function: object, signature: inspect.Signature, args: Args, kwargs: Kwargs) -> TypeError:
+    """What Python would say of such a call. The function is not asked: it must never run without the lock."""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return TypeError(f"{label(function)}() {error}")
+    raise AssertionError("a required argument is missing, and yet the call fits")
+
+
+def _shared(name: str) -> str:
+    """An object without a `__str__` shows its address: a name that no other process, nor the next object, has."""
+    if _ADDRESS.search(name):
+        raise BadName(f"the name {name!a} holds the address of an object", step="name an attribute, like {invoice.id}")
+    return name
