@@ -1,6 +1,6 @@
 """The shape of the table of attacks (table.py): what a case is, and which stores and parts must show it.
 
-A store joins by its entry in tests/contract/stores.py: what runs over STORES there attacks it at once. What only some
+A store joins where it joins the suite of dibs.testing.contract: what runs over its stores attacks it at once. What only some
 stores have to withstand depends on their `TRAITS`. A store without traits, or a case that applies to a store and that
 no test shows there, fails test_table.py. So does a part (the command line, the dashboard) once it is there.
 """

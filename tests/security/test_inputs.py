@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import FACES, World
+from dibs.testing.contract.harness import FACES, World
 
 BAD_NAMES: dict[str, object] = {
     "empty": "",

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import World, eventually
-from contract.plugin import on
+from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.worlds import on
 from security.cases import ROOT
 from security.planting import Connect
 from store.sqlite.places import Taking, beside, names_in, rows, until, url_of

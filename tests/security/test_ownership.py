@@ -13,9 +13,9 @@ import pytest
 
 import dibs
 import dibs.aio
-from contract.harness import World
-from contract.plugin import on
-from contract.seats import Seat
+from dibs.testing.contract.harness import World
+from dibs.testing.contract.seats import Seat
+from dibs.testing.contract.worlds import on
 from security.test_secrets import forms, ids
 
 PROGRAM = Path(__file__).with_name("clones.py")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import FACES, World, eventually
+from dibs.testing.contract.harness import FACES, World, eventually
 
 
 def forms(secret: bytes) -> Iterator[str]:

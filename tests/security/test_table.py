@@ -9,9 +9,14 @@ from functools import cache
 
 import pytest
 
-from contract.stores import STORES
+from dibs.testing.contract.stores import SERVERLESS as STORES
 from security.cases import EVERY, PARTS, ROOT, TRAITS, Case
 from security.table import TABLE
+
+
+def where(file: str) -> str:
+    """The suite that every store runs is published with the package; the others are not."""
+    return f"src/dibs/testing/{file}" if file.startswith("contract/") else f"tests/{file}"
 
 
 @cache
@@ -20,7 +25,7 @@ def collected() -> dict[str, set[str]]:
     files = sorted({test.partition("::")[0] for case in TABLE for test in case.tests()})
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", ""]
     done = subprocess.run(
-        [*words, *(f"tests/{file}" for file in files)],
+        [*words, *map(where, files)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -29,7 +34,7 @@ def collected() -> dict[str, set[str]]:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, set[str]] = {}
-    for test, parameters in re.findall(r"^tests/([^\s\[]+::\w+)(\[.*\])?$", done.stdout, re.MULTILINE):
+    for test, parameters in re.findall(r"^(?:tests|src/dibs/testing)/([^\s\[]+::\w+)(\[.*\])?$", done.stdout, re.MULTILINE):
         found.setdefault(test, set()).add(parameters)
     return found
 

@@ -18,7 +18,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from contract.harness import FACES
+from dibs.testing.contract.harness import FACES
 from dibs.url import parse
 
 SECRET = "s3cr3t"

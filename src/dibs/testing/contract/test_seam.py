@@ -7,8 +7,8 @@ from copy import copy
 import pytest
 
 import dibs
-from contract.seats import Seat, until
 from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS
+from dibs.testing.contract.seats import Seat, until
 
 
 def test_the_first_holds_and_the_second_waits(ana: Seat, bob: Seat) -> None:

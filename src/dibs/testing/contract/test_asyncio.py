@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import World, eventually
-from contract.plugin import on
+from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.worlds import on
 
 pytestmark = on("aio")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contract.seats import Seat, until
 from dibs.core.line import LOOK, NOWHERE, OUTSIDE, YOURS
 from dibs.runtime.threads import step
+from dibs.testing.contract.seats import Seat, until
 
 
 def test_leave_wakes_exactly_the_next(ana: Seat, bob: Seat) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dibs
-from contract.harness import World
+from dibs.testing.contract.harness import World
 
 
 async def test_it_has_a_name_and_two_sides(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import Actor, World
+from dibs.testing.contract.harness import Actor, World
 
 Mutex = Callable[..., Any]
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.stores import STORES
-from dibs.core.line import LINE, Me, Place, Signal
+from dibs.core.line import FAIR, LINE, OUTSIDE, Me, Place, Signal
 from dibs.core.rule import Claim, Standing
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -37,6 +36,7 @@ class Seat:
         self.me = Me(self.runtime.fresh_id(), self.runtime.inbox())
         self._client = dibs.connect(url)
         self.store = self._client._core.store
+        self.usual = LINE if FAIR in self.store.capabilities else OUTSIDE
         self.line = self.store.open(self.runtime, self.me)
         self.other_line = self.store.open(self.runtime, self.me)
 
@@ -62,10 +62,10 @@ class Seat:
     def soon(self) -> float:
         return self.now() + 10.0
 
-    def join(self, claim: Claim, place: Place = LINE) -> Standing | None:
-        return step(self.line.join(claim, place, self.soon))
+    def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
+        return step(self.line.join(claim, place or self.usual, self.soon))
 
-    def joined(self, place: Place = LINE, **options: Any) -> tuple[Claim, Standing]:
+    def joined(self, place: Place | None = None, **options: Any) -> tuple[Claim, Standing]:
         claim = self.claim(**options)
         standing = self.join(claim, place)
         assert standing is not None
@@ -110,10 +110,10 @@ class Seat:
         self._client.close()
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture
 def seats(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Seat]]:
     """Makes seats at one fresh store."""
-    url = STORES[request.param](tmp_path)
+    url = request.param.fresh(tmp_path)
     made: list[Seat] = []
 
     def seat() -> Seat:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import World
+from dibs.testing.contract.harness import World
 
 
 async def test_the_owner_re_enters(world: World) -> None:

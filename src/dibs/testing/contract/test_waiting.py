@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from contract.seats import Seat, until
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import Grant, Request
 from dibs.core.keeper import Keeper
@@ -16,6 +15,7 @@ from dibs.core.line import YOURS, Me
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.runtime.threads import ThreadRuntime, step
+from dibs.testing.contract.seats import Seat, until
 
 
 class _Open:
@@ -33,6 +33,8 @@ class Standstill:
     def ring(self) -> None: ...
 
     def stop(self) -> None: ...
+
+    def retire(self) -> None: ...
 
 
 class StandstillRuntime(ThreadRuntime):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import Actor, World, eventually
+from dibs.testing.contract.harness import Actor, World, eventually
 
 
 async def test_it_holds_all(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import Actor, World, eventually
+from dibs.testing.contract.harness import Actor, World, eventually
 
 
 async def test_as_many_as_there_are_permits(world: World) -> None:
@@ -118,7 +118,7 @@ async def test_another_size_while_busy_is_a_mismatch(world: World) -> None:
         with pytest.raises(dibs.Mismatch) as caught:
             await bob(lambda timeout=timeout: other.semaphore("a", 4).acquire(timeout=timeout))
         assert caught.value.name == "a"
-        assert caught.value.store in repr(other)
+        assert str(caught.value.store) in repr(other)
     hold.check()
     assert len((await world.inspect(client, "a")).holders) == 1
     await ana(hold.release)

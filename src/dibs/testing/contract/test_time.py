@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import World, eventually
+from dibs.testing.contract.harness import World, eventually
 
 Mutex = Callable[..., Any]
 SHORT = 0.5

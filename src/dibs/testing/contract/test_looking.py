@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import dibs
-from contract.harness import World, eventually
+from dibs.testing.contract.harness import World, eventually
 
 
 async def test_a_free_name_has_no_holders(world: World) -> None:

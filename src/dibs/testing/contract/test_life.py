@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from contract.harness import Actor, World, eventually
+from dibs.testing.contract.harness import Actor, World, eventually
 
 
 async def close(world: World, client: Any) -> None:
@@ -85,7 +85,7 @@ async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
     with pytest.raises(dibs.Closed) as caught:
         await pending
     assert isinstance(caught.value, RuntimeError)
-    assert caught.value.store in repr(client)
+    assert str(caught.value.store) in repr(client)
     assert not (await world.inspect(other, "a")).waiters
     held.check()
 

@@ -1,0 +1,1 @@
+"""For tests: the behavioural suite of a store, and fixtures for applications."""

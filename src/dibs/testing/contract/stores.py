@@ -1,0 +1,79 @@
+"""The stores that the suite runs over: those that `--dibs-store` names, or else the two that need no server.
+
+A store joins by a function `fresh(tmp_path) -> url`: the URL of a store in which nothing stands yet, as often as it is
+asked. It is asked once more while tests are collected, for what the store can do; nothing is opened there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import dibs
+
+Fresh = Callable[[Path], str]
+_numbers = count(1)
+
+
+def _memory(_: Path) -> str:
+    return f"memory://contract-{next(_numbers)}"
+
+
+def _sqlite(place: Path) -> str:
+    return f"sqlite:///{place / 'locks.db'}"
+
+
+SERVERLESS: dict[str, Fresh] = {"memory": _memory, "sqlite": _sqlite}
+
+
+@dataclass(eq=False)
+class Subject:
+    """A store under test."""
+
+    name: str
+    fresh: Fresh
+
+    @cached_property
+    def capabilities(self) -> frozenset[str]:
+        with TemporaryDirectory(prefix="dibs-") as place, dibs.connect(self.fresh(Path(place))) as client:
+            return client._core.store.capabilities
+
+
+_CHOSEN = pytest.StashKey[dict[str, Subject]]()
+
+
+def chosen(config: pytest.Config) -> dict[str, Subject]:
+    """The stores of this run, by their names."""
+    if _CHOSEN not in config.stash:
+        wishes: list[str] = config.getoption("dibs_store")
+        subjects = [_subject(wish) for wish in wishes or SERVERLESS]
+        names = [subject.name for subject in subjects]
+        if len(set(names)) < len(names):
+            raise pytest.UsageError(
+                f"--dibs-store: two stores are called alike ({', '.join(names)}); say NAME=MODULE:FUNCTION"
+            )
+        config.stash[_CHOSEN] = {subject.name: subject for subject in subjects}
+    return config.stash[_CHOSEN]
+
+
+def _subject(wish: str) -> Subject:
+    name, _, target = wish.rpartition("=")
+    if target in SERVERLESS:
+        return Subject(name or target, SERVERLESS[target])
+    module, _, function = target.partition(":")
+    if not module or not function:
+        raise pytest.UsageError(
+            f"--dibs-store {wish}: not a store; say [NAME=]MODULE:FUNCTION, or one of {', '.join(SERVERLESS)}"
+        )
+    try:
+        fresh: Fresh = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"--dibs-store {wish}: {error}") from error
+    return Subject(name or module.partition(".")[0], fresh)

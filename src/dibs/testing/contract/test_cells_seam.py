@@ -1,0 +1,410 @@
+"""The invariants of seam 3 (core/cells.py), verb by verb: versions, repeated puts, watching, admitting."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from copy import copy
+from itertools import pairwise
+
+import pytest
+
+import dibs
+from dibs.core.cells import CELL, FENCE, LARGEST, LATCH, UNSET, Kept, Spot, Write
+from dibs.core.line import CELLS, Replaced
+from dibs.runtime.threads import step
+from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import needs
+
+pytestmark = needs(CELLS)
+HERE = Spot(CELL, "a")
+LONG = 30.0
+"""How long a watch may take by itself; whoever returns before has heard, or looked."""
+
+
+class Watching(threading.Thread):
+    """A watch in a thread of its own."""
+
+    def __init__(self, drawer: Drawer, spot: Spot, version: int, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._drawer, self._spot, self._version = drawer, spot, version
+        self.until = drawer.now() + seconds
+        self.ended_at = float("inf")
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        seat = self._drawer.seat
+        key = seat.runtime.fresh_id()
+        seat.me.inbox.expect(key)
+        try:
+            step(self._drawer.cells.watch(self._spot, self._version, key, self.until))
+        except BaseException as error:
+            self.error = error
+        finally:
+            seat.me.inbox.forget(key)
+            self.ended_at = self._drawer.now()
+
+    def heard(self) -> bool:
+        """It came back, and not because the time was over."""
+        self.join(LONG + 10)
+        assert not self.is_alive(), "a watch hangs"
+        assert self.error is None, self.error
+        return self.ended_at < self.until
+
+
+class Drawer:
+    """One client's way to the values of a store."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self.now = seat.now
+        self.cells = seat.store.open_cells(seat.runtime, seat.me)
+
+    def get(self, spot: Spot = HERE) -> Kept:
+        return step(self.cells.get(spot, self.seat.soon))
+
+    def write(self, value: bytes, version: int, spot: Spot = HERE, *, by: float = 10.0) -> Write:
+        return Write(spot, value, version, self.seat.runtime.fresh_id(), self.now() + by)
+
+    def put(self, write: Write) -> int:
+        return step(self.cells.put(write, self.seat.soon))
+
+    def set(self, value: bytes, version: int, spot: Spot = HERE) -> int:
+        return self.put(self.write(value, version, spot))
+
+    def admit(self, token: int, *, shared: bool = False, name: str = "a") -> int:
+        """The highest before."""
+        return step(self.cells.admit(name, token, shared, self.seat.soon))
+
+    def watch(self, version: int, spot: Spot = HERE, *, seconds: float = LONG) -> Watching:
+        return Watching(self, spot, version, seconds)
+
+
+@pytest.fixture
+def drawers(seats: Callable[[], Seat]) -> Iterator[Callable[[], Drawer]]:
+    """Makes drawers of seats at one fresh store."""
+    made: list[Drawer] = []
+
+    def drawer() -> Drawer:
+        made.append(Drawer(seats()))
+        return made[-1]
+
+    yield drawer
+    for one in made:
+        one.cells.close()
+
+
+@pytest.fixture
+def here(drawers: Callable[[], Drawer]) -> Drawer:
+    return drawers()
+
+
+@pytest.fixture
+def there(drawers: Callable[[], Drawer]) -> Drawer:
+    return drawers()
+
+
+def at_once(*actions: Callable[[], object]) -> None:
+    """All of them in threads of their own, from one start."""
+    barrier = threading.Barrier(len(actions))
+    failed: list[BaseException] = []
+
+    def run(action: Callable[[], object]) -> None:
+        try:
+            barrier.wait(10)
+            action()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(action,), daemon=True) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not failed, failed
+
+
+# 1. Versions.
+
+
+def test_a_name_is_unset_at_version_0(here: Drawer) -> None:
+    assert here.get() == UNSET == (None, 0)
+
+
+def test_each_put_raises_the_version_by_one(here: Drawer, there: Drawer) -> None:
+    for version in range(6):
+        one = (here, there)[version % 2]
+        assert one.set(b"%d" % version, version) == version + 1
+        assert here.get() == there.get() == (b"%d" % version, version + 1)
+
+
+def test_the_same_value_again_is_another_version(here: Drawer) -> None:
+    assert [here.set(b"same", version) for version in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("value", [b"", bytes(range(256)), b"\x00" * 10, bytes(LARGEST)], ids=len)
+def test_a_value_is_kept_as_it_is(here: Drawer, there: Drawer, value: bytes) -> None:
+    here.set(value, 0)
+    assert there.get() == (value, 1)
+
+
+# 2. One version, one put.
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 4, 2**62])
+def test_a_put_at_another_version_changes_nothing(here: Drawer, there: Drawer, version: int) -> None:
+    here.set(b"one", 0)
+    here.set(b"two", 1)
+    with pytest.raises(dibs.Conflict, match="version 2"):
+        there.set(b"three", version)
+    assert here.get() == (b"two", 2)
+
+
+def test_a_put_at_a_version_of_an_unset_name_changes_nothing(here: Drawer) -> None:
+    with pytest.raises(dibs.Conflict):
+        here.set(b"x", 1)
+    assert here.get() == UNSET
+
+
+def test_of_two_writers_at_one_version_one_succeeds(drawers: Callable[[], Drawer]) -> None:
+    writers = [drawers() for _ in range(4)]
+    rounds = 15
+    done: list[tuple[int, bytes]] = []
+
+    def writing(drawer: Drawer, mark: bytes) -> None:
+        for version in range(rounds):
+            until(lambda version=version: drawer.get().version >= version)
+            try:
+                done.append((drawer.set(mark, version), mark))
+            except dibs.Conflict:
+                continue
+
+    at_once(*(lambda one=one, n=n: writing(one, b"%d" % n) for n, one in enumerate(writers)))
+    assert sorted(version for version, _ in done) == list(range(1, rounds + 1))
+    assert writers[0].get() == (dict(done)[rounds], rounds)
+
+
+# 3. A put that is repeated.
+
+
+def test_a_repeated_put_reports_its_first_success(here: Drawer) -> None:
+    write = here.write(b"one", 0)
+    assert not write.asked
+    assert [here.put(write) for _ in range(3)] == [1, 1, 1]
+    assert write.asked
+    assert here.get() == (b"one", 1)
+
+
+def test_a_repeated_put_reports_its_first_success_whoever_wrote_since(here: Drawer, there: Drawer) -> None:
+    write = here.write(b"one", 0)
+    late = copy(write)
+    late.asked = True  # it was on its way all the time
+    assert here.put(write) == 1
+    for version in range(1, 5):
+        there.set(b"later", version)
+    assert here.put(write) == 1
+    assert here.put(late) == 1
+    assert here.get() == (b"later", 5), "a late copy of an answered put changes nothing"
+
+
+def test_a_repeated_put_over_another_connection_reports_too(here: Drawer) -> None:
+    write, other = here.write(b"one", 0), Drawer(here.seat)
+    try:
+        assert here.put(write) == 1
+        here.set(b"two", 1)
+        assert other.put(write) == 1
+    finally:
+        other.cells.close()
+
+
+def test_a_put_in_conflict_stays_in_conflict(here: Drawer, there: Drawer) -> None:
+    write = here.write(b"mine", 0)
+    there.set(b"theirs", 0)
+    for _ in range(3):
+        with pytest.raises(dibs.Conflict):
+            here.put(write)
+    assert here.get() == (b"theirs", 1)
+
+
+def test_two_puts_with_one_text_are_two(here: Drawer) -> None:
+    here.put(here.write(b"x", 0))
+    again = here.write(b"x", 0)
+    again.asked = True
+    with pytest.raises(dibs.Conflict):
+        here.put(again)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_put_after_its_time_does_nothing(here: Drawer, asked: bool) -> None:
+    write = here.write(b"late", 0, by=-0.001)
+    write.asked = asked
+    with pytest.raises(dibs.StoreUnavailable) as caught:
+        here.put(write)
+    assert not isinstance(caught.value, Replaced)
+    assert here.get() == UNSET
+
+
+def test_a_repeated_put_after_its_time_does_nothing(here: Drawer) -> None:
+    write = here.write(b"one", 0, by=0.2)
+    assert here.put(write) == 1
+    until(lambda: here.now() > write.by)
+    with pytest.raises(dibs.StoreUnavailable):
+        here.put(write)
+    assert here.get() == (b"one", 1)
+
+
+def test_a_put_is_remembered_until_its_time_however_many_came_since(here: Drawer, there: Drawer) -> None:
+    write = here.write(b"one", 0)
+    assert here.put(write) == 1
+    for version in range(1, 40):
+        there.put(there.write(b"x", version, by=0.01))
+    assert here.put(write) == 1
+
+
+# 4. Watching.
+
+
+def test_a_watch_returns_at_once_if_the_version_is_another_one(here: Drawer) -> None:
+    here.set(b"x", 0)
+    for version in (0, 2, 7):
+        assert here.watch(version).heard()
+    assert here.watch(1, Spot(CELL, "unset")).heard()
+
+
+def test_a_watch_returns_on_a_put_of_another_client(here: Drawer, there: Drawer) -> None:
+    for version in range(8):
+        watching = here.watch(version)
+        there.set(b"x", version)  # sometimes before it watches, sometimes after: that is the point
+        assert watching.heard()
+
+
+def test_a_watch_returns_on_a_put_of_the_same_client(here: Drawer) -> None:
+    for version in range(8):
+        watching = here.watch(version)
+        here.set(b"x", version)
+        assert watching.heard()
+
+
+def test_a_watch_of_nothing_returns_on_its_first_put(here: Drawer, there: Drawer) -> None:
+    watching = here.watch(0)
+    there.set(b"first", 0)
+    assert watching.heard()
+
+
+def test_a_watch_ends_by_itself(here: Drawer) -> None:
+    here.set(b"x", 0)
+    watching = here.watch(1, seconds=0.1)
+    watching.join(LONG)
+    assert not watching.is_alive()
+    assert here.get() == (b"x", 1)
+
+
+def test_all_who_watch_hear(drawers: Callable[[], Drawer]) -> None:
+    here, there, writer = drawers(), drawers(), drawers()
+    for version in range(2):
+        watching = [one.watch(version) for one in (here, there) * 15]
+        writer.set(b"x", version)
+        assert all(one.heard() for one in watching)
+
+
+def test_who_watches_again_hears_of_the_next_change(here: Drawer, there: Drawer) -> None:
+    seen = []
+    version = 0
+    for _ in range(5):
+        watching = here.watch(version)
+        there.set(b"x", version)
+        assert watching.heard()
+        until(lambda: here.get().version != version)
+        version = here.get().version
+        seen.append(version)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("elsewhere", [Spot(CELL, "b"), Spot(LATCH, "a"), Spot(FENCE, "a")], ids=str)
+def test_a_change_elsewhere_is_none_here(here: Drawer, there: Drawer, elsewhere: Spot) -> None:
+    """Waking for it would be allowed; missing one's own change for it would not."""
+    watching = here.watch(0)
+    there.set(b"x", 0, elsewhere)
+    assert here.get() == UNSET
+    there.set(b"x", 0)
+    assert watching.heard()
+
+
+# Spaces.
+
+
+def test_spaces_and_names_are_apart(here: Drawer, there: Drawer) -> None:
+    spots = [Spot(space, name) for space in (LATCH, CELL) for name in ("a", "A", "a ", "é", "cella", "a/b", "%", "'")]
+    for number, spot in enumerate(spots):
+        assert here.set(b"%d" % number, 0, spot) == 1
+    assert [there.get(spot) for spot in spots] == [(b"%d" % number, 1) for number in range(len(spots))]
+
+
+def test_values_are_no_lines(here: Drawer) -> None:
+    """A lock of the same name neither sees nor disturbs them, and they are not listed with the locks."""
+    here.set(b"x", 0)
+    here.admit(7)
+    assert here.seat.names() == []
+    _, standing = here.seat.joined(name="a")
+    assert standing.holds
+    assert here.seat.evict(standing.ticket)
+    assert here.get() == (b"x", 1)
+    assert here.admit(7) == 7
+
+
+# 5. Admitting.
+
+
+def test_an_exclusive_token_is_admitted_unless_a_higher_one_was(here: Drawer, there: Drawer) -> None:
+    assert [here.admit(5), there.admit(5), here.admit(9), there.admit(7), here.admit(9)] == [0, 5, 5, 9, 9]
+
+
+def test_a_shared_token_never_raises_the_mark(here: Drawer, there: Drawer) -> None:
+    assert here.admit(8, shared=True) == 0
+    assert there.admit(3) == 0
+    assert here.admit(9, shared=True) == 3
+    assert there.admit(4) == 3
+    assert here.admit(3, shared=True) == 4
+    assert here.admit(4) == 4
+
+
+def test_fences_are_apart(here: Drawer) -> None:
+    here.admit(9, name="a")
+    assert here.admit(1, name="b") == 0
+    assert here.admit(9, name="a") == 9
+
+
+@pytest.mark.parametrize("token", [1, 10, 2**31, 2**32 + 1, 2**53 + 1, 2**63 - 2])
+def test_tokens_are_whole_numbers_to_the_last_digit(here: Drawer, token: int) -> None:
+    here.admit(token)
+    assert here.admit(token + 1) == token
+    assert here.admit(token) == token + 1
+
+
+def test_admitting_is_one_step(drawers: Callable[[], Drawer]) -> None:
+    """However they came: each admitted token followed the admitted one just below it, so nobody slipped by."""
+    tokens = random.Random(4).sample(range(1, 10_000), 200)
+    before: dict[int, int] = {}
+    resources = [drawers() for _ in range(4)]
+
+    def admitting(drawer: Drawer, mine: list[int]) -> None:
+        for token in mine:
+            before[token] = drawer.admit(token)
+
+    at_once(*(lambda one=one, n=n: admitting(one, tokens[n::4]) for n, one in enumerate(resources)))
+    admitted = [0, *sorted(token for token, highest in before.items() if highest < token)]
+    assert [(before[token], token) for token in admitted[1:]] == list(pairwise(admitted))
+    assert admitted[-1] == max(tokens)
+    assert all(before[token] in admitted for token in tokens)
+
+
+@pytest.mark.parametrize("record", [b"", b"garbage", b"-5", b"1.5", b"5 ", b"\xff", b"9" * 21], ids=repr)
+def test_a_record_that_is_not_ours_admits_nobody(here: Drawer, record: bytes) -> None:
+    here.set(record, 0, Spot(FENCE, "a"))
+    for shared in (False, True):
+        with pytest.raises(dibs.StoreError, match="not one of ours"):
+            here.admit(2**62, shared=shared)
+    assert here.get(Spot(FENCE, "a")) == (record, 1)

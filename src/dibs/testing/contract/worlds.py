@@ -1,0 +1,109 @@
+"""What pytest needs to run the suite: its tests over every store and both faces, and an event loop for each.
+
+`on` and `needs` say what a test is about. What a face or a store does not have it is not asked for: such a test is
+left out of what pytest collects, so nothing is skipped. Hooks count for the tests beside the conftest.py that takes
+them in, and for nobody else's; pytest's own function runs each test, so other plugins for asyncio see no async test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dibs.core.line import PERMITS, RW
+from dibs.testing.contract.harness import FACES, World
+from dibs.testing.contract.stores import Subject, chosen
+
+LONGEST_TEST = 40.0
+
+
+def on(*faces: str) -> pytest.MarkDecorator:
+    """For what only one face has."""
+    return pytest.mark.dibs_on(*faces)
+
+
+def needs(*capabilities: str) -> pytest.MarkDecorator:
+    """For what only some stores can do; the words are in dibs.core.line. Also for one parameter of a test."""
+    return pytest.mark.dibs_needs(*capabilities)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    subject, face = request.param
+    return World(face, subject.fresh, tmp_path)
+
+
+MUTEXES: dict[str, Callable[..., Any]] = {
+    "lock": lambda client, name, **options: client.lock(name, **options),
+    "rlock": lambda client, name, **options: client.rlock(name, **options),
+    "write": lambda client, name, **options: client.rwlock(name, **options).write,
+    "semaphore": lambda client, name, **options: client.semaphore(name, 1, **options),
+}
+
+
+@pytest.fixture(
+    params=[
+        "lock",
+        "rlock",
+        pytest.param("write", marks=needs(RW)),
+        pytest.param("semaphore", marks=needs(PERMITS)),
+    ]
+)
+def mutex(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Each kind that can be used as a mutex: `mutex(client, name, **options)`."""
+    return MUTEXES[request.param]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    subjects = chosen(metafunc.config).values()
+    if "world" in metafunc.fixturenames:
+        worlds = [pytest.param((one, face), id=f"{one.name}-{face}") for one in subjects for face in FACES]
+        metafunc.parametrize("world", worlds, indirect=True)
+    if "seats" in metafunc.fixturenames:
+        metafunc.parametrize("seats", [pytest.param(one, id=one.name) for one in subjects], indirect=True)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    made = yield
+    if not isinstance(made, list):
+        return made
+    wanted = [item for item in made if _is_asked(item)]
+    for item in wanted:
+        if inspect.iscoroutinefunction(item.obj):
+            item.obj = _in_a_loop(item.obj)
+    return wanted
+
+
+def _is_asked(item: pytest.Function) -> bool:
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    subject: Subject | None = params.get("seats")
+    if "world" in params:
+        subject, face = params["world"]
+        if any(face not in mark.args for mark in item.iter_markers("dibs_on")):
+            return False
+    needed = {word for mark in item.iter_markers("dibs_needs") for word in mark.args}
+    return subject is None or needed <= subject.capabilities
+
+
+def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    @wraps(test)
+    def run(**given: Any) -> None:
+        asyncio.run(_run(test, given))
+
+    return run
+
+
+async def _run(test: Callable[..., Any], given: dict[str, Any]) -> None:
+    try:
+        async with asyncio.timeout(LONGEST_TEST):
+            await test(**given)
+    finally:
+        if isinstance(world := given.get("world"), World):
+            await world.end()
