@@ -1,4 +1,4 @@
-"""uses.py, read by mypy --strict as a user would have it read."""
+"""uses.py and its like, read by mypy --strict as a user would have it read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def mypy(path: Path, cache: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_users_program_is_typed(cache: Path) -> None:
-    status, said = mypy(HERE / "uses.py", cache)
+@pytest.mark.parametrize("program", ["uses.py", "synchronized_uses.py"])
+def test_a_users_program_is_typed(program: str, cache: Path) -> None:
+    status, said = mypy(HERE / program, cache)
     assert not said
     assert status == 0
 
@@ -41,6 +42,7 @@ def test_a_users_program_is_typed(cache: Path) -> None:
         ('assert_type(dibs.connect().lock("a").acquire(), dibs.Hold)', "[assert-type]"),
         ('dibs.connect().lock("a", patience=5)', "[call-arg]"),
         ('dibs.connect().lock("a", timeout=5)  # type: ignore[call-arg]', "unused-ignore"),
+        ('assert_type(dibs.connect().synchronized("a", on_busy="skip")(len)("b"), int)', "[assert-type]"),
     ],
 )
 def test_the_check_itself_can_fail(line: str, complaint: str, tmp_path: Path, cache: Path) -> None:

@@ -198,14 +198,14 @@ def evict(table: Table, name: str, token: int, now: float) -> tuple[bool, list[W
     return True, wakes + more
 
 
-def revoke(table: Table, name: str, token: int, now: float) -> bool:
-    seen, _ = _settle(table, name, now)
+def revoke(table: Table, name: str, token: int, now: float) -> tuple[bool, list[Wake]]:
+    seen, wakes = _settle(table, name, now)
     for entry in seen.holding:
         if entry.ticket == token:
             entry.revoked = True
             table.write(name, [entry])
-            return True
-    return False
+            return True, wakes
+    return False, wakes
 
 
 def view(table: Table, name: str, now: float, wall: datetime) -> LockInfo:

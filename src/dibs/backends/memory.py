@@ -207,7 +207,9 @@ class MemoryLine:
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         with self._world.mutex:
-            return ledger.revoke(self._world, name, token, self._runtime.now())
+            found, wakes = ledger.revoke(self._world, name, token, self._runtime.now())
+        self._world.wake(wakes)
+        return found
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         with self._world.mutex:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dibs.core.holds import Hold
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """What is wanted, the same for every attempt at it."""
 
@@ -38,7 +38,7 @@ class Request:
     """What the claim is kept at while it waits, whatever `renew` says."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "waiting", min(WAITING_LEASE, self.lease))
+        self.waiting = min(WAITING_LEASE, self.lease)
 
 
 class State(Enum):

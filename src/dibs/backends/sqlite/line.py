@@ -45,7 +45,9 @@ class SqliteLine:
         return await self._port.read(lambda table, _: table.names(prefix, after), until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        return await self._port.step(lambda table, now: ledger.revoke(table, name, token, now), until)
+        return await self._port.tell(
+            lambda table, now: addressed(table, *ledger.revoke(table, name, token, now)), until
+        )
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         return await self._port.tell(lambda table, now: addressed(table, *ledger.evict(table, name, token, now)), until)

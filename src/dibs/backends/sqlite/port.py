@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from dibs.backends.ledger import Wake
@@ -69,18 +70,23 @@ class Port:
 
     async def watch(self, spot: Spot, key: bytes, changed: Callable[[SqliteTable, float], bool], until: float) -> None:
         """Until it is changed, or whoever changed something there tells us."""
+        over = list(self._store.unwatched)
 
         def begin(table: SqliteTable, now: float) -> bool:
-            for _ in range(len(self._store.unwatched)):
-                table.unwatch(*self._store.unwatched.popleft())
+            for which in over:
+                table.unwatch(*which)
             if changed(table, now):
                 return True
             table.watch(spot, key)
             return False
 
-        if await self.step(begin, until):
-            return
         try:
+            is_changed = await self.step(begin, until)
+            for which in over:
+                with suppress(ValueError):  # another thread came first
+                    self._store.unwatched.remove(which)
+            if is_changed:
+                return
             while (now := self._store.now()) < until:
                 if await self.me.inbox.wait(key, min(until, now + GLANCE)) is not None:
                     return

@@ -1,0 +1,376 @@
+"""`synchronized`: the name from the call, and what is refused while decorating, before anything is asked of a store."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dibs
+import dibs.aio
+from core.synchronizing import Face, fresh_url
+
+
+@pytest.fixture(params=["blocking", "aio"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    found = Face(request.param, fresh_url("memory", Path()))
+    yield found
+    found.end()
+
+
+class Invoice:
+    id = 42
+
+
+def names_held(client: dibs.Client) -> list[str]:
+    return [info.name for info in client.locks()]
+
+
+# The name
+
+
+def no_parameters() -> dict[str, Any]:
+    return locals()
+
+
+def common(a: Any, b: Any = "b", *args: Any, c: Any, d: Any = "d", **kwargs: Any) -> dict[str, Any]:
+    return locals()
+
+
+def by_position(a: Any, b: Any = "b", /, c: Any = "c", **kwargs: Any) -> dict[str, Any]:
+    return locals()
+
+
+def by_keyword(*, a: Any, b: Any = "b") -> dict[str, Any]:
+    return locals()
+
+
+def all_of_them(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return locals()
+
+
+def as_partial(x: Any, a: Any, b: Any, c: Any = "c") -> dict[str, Any]:
+    return locals()
+
+
+FUNCTIONS: list[Callable[..., dict[str, Any]]] = [
+    no_parameters, common, by_position, by_keyword, all_of_them, functools.partial(as_partial, "x", b="bound"),
+]  # fmt: skip
+VALUES = st.text("uvw", max_size=2)
+CALLS = st.tuples(st.lists(VALUES, max_size=4), st.dictionaries(st.sampled_from("abcdxyz"), VALUES, max_size=4))
+
+
+@given(st.sampled_from(FUNCTIONS), CALLS)
+def test_a_field_is_what_the_call_gives_to_the_parameter(
+    function: Callable[..., dict[str, Any]], call: tuple[list[str], dict[str, str]]
+) -> None:
+    """As Python itself has it, for every kind of parameter; and a call that does not fit is Python's own error."""
+    args, kwargs = call
+    template = "n:" + "".join(f"{{{name}}}" for name in inspect.signature(function).parameters)
+    held: list[str] = []
+    client = dibs.connect("memory://synchronized-fields")
+
+    @client.synchronized(template, timeout=0)
+    @functools.wraps(function)
+    def body(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        held.extend(names_held(client))
+        return function(*args, **kwargs)
+
+    with client:
+        try:
+            bound = function(*args, **kwargs)
+        except TypeError:
+            with pytest.raises(TypeError):
+                body(*args, **kwargs)
+            assert names_held(client) == []
+        else:
+            assert body(*args, **kwargs) == bound
+            assert held == [template.format(**bound)]
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("constant", "constant"),
+        ("{{braces}}", "{braces}"),
+        ("invoice:{invoice.id}", "invoice:42"),
+        ("{invoice.id:05d}", "00042"),
+        ("{invoice.id!r:>{width}}", "  42"),
+        ("{options[by]}:{rest[0]}", "card:1"),
+        ("{invoice.id}:{invoice.id}:{width}", "42:42:4"),
+        ("{invoice.__class__.__name__}", "Invoice"),
+        ("{rest!s}", "(1,)"),
+    ],
+)
+def test_templates(face: Face, template: str, name: str) -> None:
+    @face.client.synchronized(template)
+    @face.function
+    async def pay(invoice: Invoice, width: int = 4, *rest: int, **options: str) -> list[str]:
+        return names_held(face.other)
+
+    assert face.call(pay, Invoice(), 4, 1, by="card") == [name]
+
+
+def test_a_missing_argument_is_pythons_own_error_and_nothing_is_taken(face: Face) -> None:
+    ran: list[bool] = []
+
+    @face.client.synchronized("invoice:{invoice.id}")
+    @face.function
+    async def pay(amount: int, invoice: Invoice) -> None:
+        ran.append(True)
+
+    with (
+        face.other.lock("invoice:42"),  # it would wait for ever
+        pytest.raises(TypeError, match=r"pay\(\) missing a required argument: 'invoice'"),
+    ):
+        face.call(pay, 5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        face.call(pay, 5, Invoice(), colour="red")
+    assert not ran
+    assert names_held(face.other) == []
+
+
+def test_a_function_whose_wrapper_takes_less_never_runs_without_the_lock(face: Face) -> None:
+    """`inspect.signature` believes `__wrapped__`; so the function may fit a call that its signature does not."""
+    ran: list[bool] = []
+
+    async def inner(invoice: Invoice) -> None: ...
+
+    @face.client.synchronized("invoice:{invoice.id}")
+    @functools.wraps(inner)
+    @face.function
+    async def outer() -> None:
+        ran.append(True)
+
+    with pytest.raises(TypeError, match="missing a required argument"):
+        face.call(outer)
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a\nb", "control character"),
+        ("x" * 600, "is 602 bytes long"),
+        ("\ud800", "lone surrogate"),
+        (object(), "holds the address of an object.*Next: name an attribute"),
+        (len.__call__, "holds the address of an object"),
+    ],
+)
+def test_a_bad_name_is_refused_at_the_call_before_any_io(face: Face, tmp_path: Path, value: object, said: str) -> None:
+    path = tmp_path / "never.db"
+    client = face.connect(f"sqlite:///{path}")
+
+    @client.synchronized("n:{value}", on_busy="skip")
+    @face.function
+    async def work(value: object) -> None:
+        pytest.fail("it has no name")
+
+    with pytest.raises(dibs.BadName, match=said) as caught:
+        face.call(work, value)
+    assert '"n:{value}"' in caught.value.__notes__[0]
+    assert "work" in caught.value.__notes__[0]
+    face.close(client)
+    assert not path.exists()
+
+
+def test_a_field_that_fails_at_the_call_surfaces_with_a_note(face: Face) -> None:
+    @face.client.synchronized("invoice:{invoice.number}")
+    @face.function
+    async def pay(invoice: Invoice) -> None:
+        pytest.fail("it has no name")
+
+    with pytest.raises(AttributeError, match="number") as caught:
+        face.call(pay, Invoice())
+    (note,) = caught.value.__notes__
+    assert "invoice:{invoice.number}" in note
+    assert pay.__qualname__ in note
+
+
+# What is refused while decorating
+
+
+async def a_coroutine_function(number: int) -> int:
+    return number
+
+
+def a_function(number: int) -> int:
+    return number
+
+
+def fitting(client: Any) -> Callable[[int], Any]:
+    return a_coroutine_function if isinstance(client, dibs.aio.Client) else a_function
+
+
+def generator(number: int) -> Iterator[int]:
+    yield number
+
+
+async def asyncgen(number: int) -> AsyncIterator[int]:
+    yield number
+
+
+class Generating:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+class Calling:
+    def __call__(self, number: int) -> int:
+        return number
+
+
+class Awaiting:
+    async def __call__(self, number: int) -> int:
+        return number
+
+
+Decoration = Callable[[Any], object]
+REFUSED: dict[str, tuple[Decoration, type[Exception], str]] = {
+    "no parentheses": (
+        lambda c: c.synchronized(a_function),
+        TypeError,
+        r'needs a name: write @client.synchronized\("name"\) above .*a_function',
+    ),
+    "no name": (lambda c: c.synchronized(42), dibs.BadName, "a name must be a str, not int"),
+    "an empty name": (lambda c: c.synchronized(""), dibs.BadName, "the name is empty"),
+    "a bad constant": (lambda c: c.synchronized("a\nb"), dibs.BadName, "control character"),
+    "a bad part": (lambda c: c.synchronized("a\n{number}"), dibs.BadName, "control character"),
+    "another word": (
+        lambda c: c.synchronized("n", on_busy="fail"),
+        ValueError,
+        '"wait", "skip" or "raise", not \'fail',
+    ),
+    "no word": (lambda c: c.synchronized("n", on_busy=None), ValueError, '"wait", "skip" or "raise", not None'),
+    "a bad time-out": (lambda c: c.synchronized("n", timeout=-1), ValueError, "timeout"),
+    "a bad time-out to skip": (lambda c: c.synchronized("n", on_busy="skip", timeout=True), TypeError, "timeout"),
+    "a bad lease": (lambda c: c.synchronized("n", lease=0.1), ValueError, "lease"),
+    "an unknown option": (lambda c: c.synchronized("n", patience=5), TypeError, "patience"),
+    "a field without a name": (lambda c: c.synchronized("n:{}"), ValueError, r'n:\{\}" is no template: .*positional'),
+    "a field with a number": (lambda c: c.synchronized("n:{0}"), ValueError, r'n:\{0\}" is no template: .*positional'),
+    "a number in a width": (lambda c: c.synchronized("{number:>{0}}"), ValueError, "is no template: .*positional"),
+    "an open brace": (
+        lambda c: c.synchronized("n:{number"),
+        ValueError,
+        "is no template: .*a brace is written twice",
+    ),
+    "a lone brace": (lambda c: c.synchronized("n:}"), ValueError, "is no template: Single '}'"),
+    "a dot too many": (lambda c: c.synchronized("{number.}"), ValueError, "is no template: Empty attribute"),
+    "an unknown conversion": (lambda c: c.synchronized("{number!x}"), ValueError, "is no template: Unknown conversion"),
+    "a field that is no parameter": (
+        lambda c: c.synchronized("n:{invoice.id}")(fitting(c)),
+        ValueError,
+        "n:{invoice.id}\": .*function has no parameter 'invoice', it has number",
+    ),
+    "a width that is no parameter": (
+        lambda c: c.synchronized("n:{number:>{width}}")(fitting(c)),
+        ValueError,
+        "no parameter 'width'",
+    ),
+    "a generator function": (
+        lambda c: c.synchronized("n")(generator),
+        TypeError,
+        r"generator is a generator function: .*before its body runs. Take the lock inside it",
+    ),
+    "an asynchronous generator function": (
+        lambda c: c.synchronized("n")(asyncgen),
+        TypeError,
+        r"asyncgen is a generator function: .*before its body runs. Take the lock inside it",
+    ),
+    "an object that generates": (lambda c: c.synchronized("n")(Generating()), TypeError, "is a generator function"),
+    "a partial that generates": (
+        lambda c: c.synchronized("n")(functools.partial(generator, 1)),
+        TypeError,
+        "is a generator function",
+    ),
+    "a context manager": (
+        lambda c: c.synchronized("n")(contextmanager(generator)),
+        TypeError,
+        "makes context managers",
+    ),
+    "an asynchronous context manager": (
+        lambda c: c.synchronized("n")(asynccontextmanager(asyncgen)),
+        TypeError,
+        "makes context managers",
+    ),
+    "a class": (lambda c: c.synchronized("n")(Invoice), TypeError, "Invoice is a class: .*above those of its methods"),
+    "a static method": (
+        lambda c: c.synchronized("n")(staticmethod(fitting(c))),
+        TypeError,
+        "a staticmethod: .*below it",
+    ),
+    "a class method": (lambda c: c.synchronized("n")(classmethod(fitting(c))), TypeError, "a classmethod: .*below it"),
+    "a property": (lambda c: c.synchronized("n")(property(fitting(c))), TypeError, "a property: .*below it"),
+    "a cached property": (
+        lambda c: c.synchronized("n")(functools.cached_property(fitting(c))),
+        TypeError,
+        "a cached_property: .*below it",
+    ),
+    "no function": (lambda c: c.synchronized("n")(None), TypeError, "goes around a function, not a NoneType"),
+}
+REFUSED_BY_BLOCKING: dict[str, tuple[Decoration, type[Exception], str]] = {
+    "a coroutine function": (
+        lambda c: c.synchronized("n")(a_coroutine_function),
+        TypeError,
+        r"a_coroutine_function is a coroutine function: .*Use the client of dibs\.aio\.connect\(\)",
+    ),
+    "an object to await": (lambda c: c.synchronized("n")(Awaiting()), TypeError, "is a coroutine function"),
+    "an option of asyncio": (lambda c: c.synchronized("n", cancel_on_lost=True), TypeError, "is for asyncio"),
+    "fields of what has no signature": (
+        lambda c: c.synchronized("n:{number}")(dict.update),
+        ValueError,
+        "dict.update does not tell its parameters",
+    ),
+}
+REFUSED_BY_AIO: dict[str, tuple[Decoration, type[Exception], str]] = {
+    "a plain function": (
+        lambda c: c.synchronized("n")(a_function),
+        TypeError,
+        r"a_function is no coroutine function.*async def, or use the client of dibs\.connect\(\)",
+    ),
+    "a plain object": (lambda c: c.synchronized("n")(Calling()), TypeError, "is no coroutine function"),
+    "a bad option of asyncio": (lambda c: c.synchronized("n", cancel_on_lost=1), TypeError, "cancel_on_lost"),
+}
+CASES = [
+    pytest.param(face, *case, id=f"{face}-{what}")
+    for face, own in (("blocking", REFUSED_BY_BLOCKING), ("aio", REFUSED_BY_AIO))
+    for what, case in (REFUSED | own).items()
+]
+
+
+@pytest.mark.parametrize(("face", "decoration", "kind", "said"), CASES, indirect=["face"])
+def test_it_is_refused_while_decorating_without_io(
+    face: Face, decoration: Decoration, kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "never.db"
+    client = face.connect(f"sqlite:///{path}")
+    with pytest.raises(kind, match=said):
+        decoration(client)
+    face.close(client)
+    assert not path.exists()
+
+
+def test_what_the_store_cannot_do_is_said_while_decorating(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    face.client.synchronized("n:{number}", fair=True)
+    monkeypatch.setattr(face.client._core.store, "capabilities", frozenset())
+    with pytest.raises(dibs.Unsupported, match="fair=True"):
+        face.client.synchronized("n:{number}", fair=True)
+
+
+def test_what_is_called_like_a_function_is_taken(face: Face) -> None:
+    callables = (
+        (Awaiting(), functools.partial(a_coroutine_function))
+        if face.is_aio
+        else (Calling(), functools.partial(a_function))
+    )
+    for one in callables:
+        assert face.call(face.client.synchronized("n:{number}")(one), 42) == 42
+    if not face.is_aio:
+        assert face.client.synchronized("constant")(max)(1, 2) == 2
