@@ -57,7 +57,7 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "doubtful", "ended", "ends_at", "holds", "key", "renew_at", "request",
+        "answered", "claim", "decided", "doubtful", "dropped", "ended", "ends_at", "holds", "key", "renew_at", "request",
         "revoke_seen", "revoked", "state", "until", "watched",
     )  # fmt: skip
 
@@ -73,6 +73,8 @@ class Grant:
         self.answered = False
         """Every join of its claim was: none can still be on its way to the store."""
         self.doubtful = False
+        self.dropped = False
+        """Nobody wanted it any more when the keeper looked: it is given back, and was not lost."""
         self.holds: list[Hold] = []
         self.ends_at = FOREVER
         """When the first of its holds reaches its `max_hold`."""

@@ -182,11 +182,11 @@ class Keeper:
                 upcoming = min(upcoming, grant.ends_at)
             elif state is ASKING:
                 if not grant.wanted():
-                    self.abandon(grant)
+                    self._drop(grant)
                 continue
             if renew_at <= now:
                 if not grant.wanted():
-                    self.abandon(grant)
+                    self._drop(grant)
                 elif may_renew(grant, now):
                     due.append(grant)
             elif renew_at <= now + _SOON:
@@ -196,6 +196,11 @@ class Keeper:
         if due:
             return due + [grant for grant in soon if may_renew(grant, now)], upcoming
         return [], min(upcoming, min((grant.renew_at for grant in soon), default=FOREVER))
+
+    def _drop(self, grant: Grant) -> None:
+        """Whoever wanted it is gone without a word, or is just about to release it."""
+        grant.dropped = True
+        self.abandon(grant)
 
     def _end_what_is_over(self, grant: Grant, now: float) -> None:
         if now >= grant.until:

@@ -130,7 +130,7 @@ class LineGrantor:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
         claim = self._claim(grant)
         try:
-            if not self._keeper.take(grant):
+            if not self._keeper.take(grant) and not grant.dropped:
                 raise LockLost("it was lost before it was released")
             await self._line.leave(claim, grant.answered, until)
         except LockLost:
