@@ -90,7 +90,7 @@ class Grant:
     def ask_as(self, claim: Claim) -> None:
         """A new id asks: what was known of an earlier one counts for nothing."""
         self.claim, self.answered, self.until, self.renew_at = claim, False, 0.0, FOREVER
-        self.doubtful = False
+        self.doubtful = self.dropped = False
         self.state = ASKING
 
     def doubt(self) -> None:

@@ -1,0 +1,222 @@
+"""Faults of a test's store: replies that are lost, leases that run out, holders that are replaced.
+
+A store is wrapped, and every way to talk to it that it opens: not by their verbs but by what all of them are, so that
+a verb that comes later is covered.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from dibs import LockInfo, NotHeld, Participant, StoreUnavailable
+from dibs.backends import memory
+from dibs.backends.memory import MemoryLine, World
+from dibs.core import names
+from dibs.core.client import Client
+from dibs.core.grant import HELD, Grant
+from dibs.core.line import LOOK, Line, Me, Place
+from dibs.core.rule import Claim, Entry, Standing, head
+from dibs.core.runtime import Runtime
+from dibs.runtime.threads import step
+from dibs.testing.stage import Stage, StagedRuntime
+
+T = TypeVar("T")
+_WAITING = frozenset({"watch", "await_change"})
+"""Verbs that wait for a signal: they have no reply that could be lost."""
+
+
+class LostReply:
+    """What `lose_reply` gives: which request it was whose reply got lost; None so far."""
+
+    def __init__(self, wanted: str | None) -> None:
+        self.wanted = wanted
+        self.verb: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<LostReply of {self.wanted or 'any request'}: {self.verb or 'not yet'}>"
+
+
+class Faults:
+    """What is to go wrong on a stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._to_lose: list[LostReply] = []
+
+    def lose_reply(self, verb: str | None) -> LostReply:
+        if verb is not None and verb not in (known := verbs()):
+            raise ValueError(
+                f"no request to a store is called {verb!r}; an acquire sends join, a release sends leave, a keeper "
+                f"renew; known are {', '.join(sorted(known))}"
+            )
+        lost = LostReply(verb)
+        self._to_lose.append(lost)
+        return lost
+
+    def wrap(self, client: Client) -> None:
+        """Before its first use."""
+        client.store = _Wrapped(client.store, self)  # type: ignore[assignment]  # it has all that a store has
+
+    async def ask(self, verb: str, by_keeper: bool, request: Awaitable[T]) -> T:
+        """The request happens; whether its reply arrives is another matter."""
+        reply = await request
+        for lost in self._to_lose:
+            if lost.wanted == verb or (lost.wanted is None and not by_keeper):
+                self._to_lose.remove(lost)
+                lost.verb = verb
+                raise StoreUnavailable(f"the reply to a {verb} was lost, as a test wanted it", step="see lose_reply")
+        return reply
+
+    async def wait(self, taker: object, signal: Awaitable[T]) -> T:
+        with self._stage.parked(taker):
+            return await signal
+
+
+def verbs() -> set[str]:
+    """All that a memory store can be asked."""
+    return {
+        name
+        for kind in vars(memory).values()
+        if inspect.isclass(kind) and kind.__module__ == memory.__name__
+        for name, verb in vars(kind).items()
+        if inspect.iscoroutinefunction(verb) and name not in _WAITING
+    }
+
+
+class _Wrapped:
+    """A store whose every opened port is a `_Port`."""
+
+    def __init__(self, store: Any, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return self._opening(found) if name.startswith("open") else found
+
+    def _opening(self, open: Callable[[Runtime, Me], Any]) -> Callable[[Runtime, Me], Any]:
+        return lambda runtime, me: _Port(open(runtime, me), runtime, self._faults)
+
+
+class _Port:
+    """A way to talk to a store, on which replies may get lost."""
+
+    def __init__(self, port: Any, runtime: Runtime, faults: Faults) -> None:
+        self._port = port
+        self._runtime = runtime
+        self._faults = faults
+        self._by_keeper = not isinstance(runtime, StagedRuntime)  # it works over the blocking runtime underneath
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._port, verb)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        if verb in _WAITING:
+            return lambda *args: self._faults.wait(self._runtime.taker(), found(*args))
+        return lambda *args: self._faults.ask(verb, self._by_keeper, found(*args))
+
+
+def holders(client: Client, name: str, token: int | None) -> tuple[LockInfo, list[Participant]]:
+    """Who holds that name, or that one of them; NotHeld if there is nobody."""
+    info = step(line_of(client).line(client.prefix + names.check(name), 0.0))
+    found = [holder for holder in info.holders if token is None or holder.token == token]
+    if not found:
+        who = "nobody holds it" if token is None else f"nobody holds it with token {token}"
+        raise client.error(NotHeld, name, who, info=info, step="let the code under test acquire it first")
+    return info, found
+
+
+def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
+    """As if leases had run out: first the holders know it, by their own clocks, and then the store lets others in."""
+    with stage.still():
+        for holder in holders(client, name, token)[1]:
+            encoded = client.prefix + name
+            for owner, grant in grants(stage, world_of(client), encoded):
+                if grant.token == holder.token:
+                    _lose(owner, grant)
+            step(line_of(client).evict(encoded, holder.token, 0.0))
+
+
+def _lose(owner: Client, grant: Grant) -> None:
+    if grant.state is HELD:
+        owner.keeper.lose(grant, gone=True)
+    elif grant.claim is not None:  # just granted, and its caller does not know yet: it finds out by looking
+        owner.me.inbox.deliver(grant.claim.id, LOOK.value)
+
+
+def grants(stage: Stage, world: World, encoded: str) -> list[tuple[Client, Grant]]:
+    """All that the clients on a stage know of one line."""
+    return [
+        (client, grant)
+        for client in stage.clients
+        if world_of(client) is world
+        for grant in list(client.keeper.renewing.values())
+        if grant.request.name == encoded
+    ]
+
+
+def world_of(client: Client) -> World:
+    world: World = client.store._world  # type: ignore[attr-defined]  # every client on a stage has a memory store
+    return world
+
+
+def line_of(client: Client) -> MemoryLine:
+    """A way to the store on which nothing goes wrong, and which needs no loop."""
+    return MemoryLine(world_of(client), client.runtime.blocking(), client.me)
+
+
+class Usurping:
+    """A store whose joins take the place of others, ahead of all who wait."""
+
+    def __init__(self, store: Any, stage: Stage) -> None:
+        self.victims: Collection[int] = ()
+        self._store = store
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def open(self, runtime: Runtime, me: Me) -> Line:
+        return _UsurpingLine(self, self._store.open(runtime, me), runtime)
+
+    def take_place(self, claim: Claim, now: float) -> Standing:
+        """In one step: the victims are gone, the claim holds, and whoever waits still waits, in the old order."""
+        world: World = self._store._world
+        with world.mutex:
+            line = list(world.line(claim.name))
+            held = head(line, lambda entry: entry.until <= now).holding
+            waiting = [entry for entry in line if entry not in held and entry.until > now]
+            for entry in line:
+                if entry not in held or entry.ticket in self.victims:
+                    world.remove(claim.name, entry)
+            claim.asked, claim.ticket = True, world.ticket(now)
+            world.add(claim.name, Entry(
+                claim.ticket, claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
+                now + claim.lease, now, now, False, claim.about,
+            ))  # fmt: skip
+            self._stand_again(world, claim.name, waiting, now)
+        return Standing(claim.ticket, True, claim.lease, float("inf"), False)
+
+    def _stand_again(self, world: World, name: str, waiting: Sequence[Entry], now: float) -> None:
+        """Tickets rise in the order of a line, so those behind get new ones; nobody holds by the old ones yet."""
+        known = {grant.claim.id: grant.claim for _, grant in grants(self._stage, world, name) if grant.claim}
+        for entry in waiting:
+            entry.ticket = world.ticket(now)
+            world.add(name, entry)
+            if entry.id in known:
+                known[entry.id].ticket = entry.ticket
+
+
+class _UsurpingLine:
+    def __init__(self, store: Usurping, line: Line, runtime: Runtime) -> None:
+        self._store = store
+        self._line = line
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._line, name)
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        return self._store.take_place(claim, self._runtime.now())

@@ -1,0 +1,87 @@
+"""The fixtures `dibs_client` and `dibs_aio_client`: see kit.py, and docs/testing-your-code.md.
+
+Both are plain fixtures, so that it does not matter what runs a coroutine: asyncio.run, pytest-asyncio or anyio. Asked
+for in one test, they share one kit. A test in which two holders overlapped fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def dibs_client(request: pytest.FixtureRequest) -> Any:
+    """A `dibs.Client` of an empty memory store, with `clock`, `expire`, `steal`, `lose_reply` and `pause_keeper`."""
+    return _kit(request).client()
+
+
+@pytest.fixture
+def dibs_aio_client(request: pytest.FixtureRequest) -> Any:
+    """As `dibs_client`, a `dibs.aio.Client`. Its controls are not awaited."""
+    return _kit(request).aio_client()
+
+
+_KITS: pytest.StashKey[Any] = pytest.StashKey()
+
+
+def _kit(request: pytest.FixtureRequest) -> Any:
+    """The kit of this test, from its first fixture until all of its fixtures are over."""
+    from dibs.testing.kit import Kit  # noqa: PLC0415  (this module is loaded in every run of pytest)
+
+    node, plugins = request.node, request.config.pluginmanager
+    if _KITS not in node.stash:
+        kit = node.stash[_KITS] = Kit()
+        judge = _Judge(node, kit)
+        plugins.register(judge)
+
+        def end() -> None:
+            plugins.unregister(judge)
+            del node.stash[_KITS]
+            kit.end()
+            judge.fail()
+
+        node.addfinalizer(end)
+        kit.begin()
+    return node.stash[_KITS]
+
+
+class _Judge:
+    """Fails the test, not its teardown, where that can still be done."""
+
+    def __init__(self, item: pytest.Item, kit: Any) -> None:
+        self._item = item
+        self._kit = kit
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        if item is not self._item:
+            return (yield)
+        try:
+            yield
+        except BaseException:
+            self._note()
+            raise
+        self.fail()
+        return None
+
+    def _note(self) -> None:
+        """It fails for another reason, which this may be the cause of."""
+        if text := self._verdict():
+            self._item.add_report_section("call", "dibs", text)
+            self._kit.record.overlaps.clear()
+
+    def fail(self) -> None:
+        text = self._verdict()
+        self._kit.record.overlaps.clear()
+        if text:
+            pytest.fail(text, pytrace=False)
+
+    def _verdict(self) -> str:
+        overlaps = self._kit.record.overlaps
+        if not overlaps:
+            return ""
+        told = "\n".join(str(overlap) for overlap in overlaps)
+        return f"{told}\nA test that expects this looks at `overlaps` of its client and clears it."

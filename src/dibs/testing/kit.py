@@ -1,0 +1,204 @@
+"""The test kit for applications: real clients of a memory store, on a clock and with faults that a test controls.
+
+While a `Kit` is begun, `DIBS_URL` is `memory://`, and every client that is connected to a memory store, by the test or
+by the code under test, stands on its stage: it runs on the test's clock, its keeper can be paused, its replies can get
+lost, and two holders at once are noticed. Clients that were connected before share the store, on the real clock.
+
+Used through the fixtures `dibs_client` and `dibs_aio_client`: docs/testing-your-code.md.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from typing import Any, cast
+
+import dibs.aio
+import dibs.aio.client
+import dibs.blocking.client
+from dibs.backends.memory import World, _worlds
+from dibs.core.client import Client
+from dibs.core.holds import Book
+from dibs.core.kinds.lock import Lock, Options
+from dibs.core.runtime import Runtime
+from dibs.faces import make_client
+from dibs.runtime.threads import ThreadRuntime, step
+from dibs.testing import faults
+from dibs.testing.faults import Faults, LostReply, Usurping, world_of
+from dibs.testing.overlap import Overlap, Record, WatchedBook
+from dibs.testing.stage import Clock, Pause, Stage
+
+URL = "memory://"
+
+
+class Kit:
+    """What one test has: see the module."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.faults = Faults(self.stage)
+        self.record = Record()
+        self._thieves: dict[tuple[str, str], Client] = {}
+        self._worlds: dict[int, World] = {}
+        self._undo = ExitStack()
+
+    def begin(self) -> None:
+        """The store is empty, and `connect()` leads here."""
+        self._use(_worlds.setdefault("", World("")))
+        self._undo.callback(_put_back, "DIBS_URL", os.environ.get("DIBS_URL"))
+        os.environ["DIBS_URL"] = URL
+        for face in (dibs.blocking.client, dibs.aio.client):
+            self._undo.callback(setattr, face, "make_client", make_client)
+            setattr(face, "make_client", self._make_client)  # noqa: B010  (mypy takes an import for a constant)
+
+    def end(self) -> None:
+        """Everything that the test left open is closed, and the store is empty again."""
+        self.stage.resume_all()
+        self._undo.close()
+        for client in self.stage.clients:
+            with suppress(dibs.DibsError):  # what it could not give back goes with the store
+                shut(client)
+        for world in self._worlds.values():
+            world.reset()
+
+    def client(self, url: str = URL, **options: Any) -> KitClient:
+        return KitClient(self._on_stage(dibs.connect(url, **options)._core), self)
+
+    def aio_client(self, url: str = URL, **options: Any) -> KitAioClient:
+        return KitAioClient(self._on_stage(dibs.aio.connect(url, **options)._core), self)
+
+    def _on_stage(self, client: Client) -> Client:
+        if client not in self.stage.clients:
+            raise ValueError(f"{client.shown} is no memory store: connect to it as the code under test does")
+        return client
+
+    def pause(self, clients: tuple[object, ...]) -> Pause:
+        wrong = [client for client in clients if not isinstance(client, dibs.Client | dibs.aio.Client)]
+        if wrong:
+            raise TypeError(f"pause_keeper takes clients, not {wrong[0]!r}")
+        cores = [client._core for client in clients if isinstance(client, dibs.Client | dibs.aio.Client)]
+        if any(core not in self.stage.clients for core in cores):
+            raise ValueError("pause_keeper takes clients that were connected to a memory store during this test")
+        return self.stage.pause([core.keeper for core in cores] or None)
+
+    def steal(self, client: Client, name: str, token: int | None) -> dibs.Hold:
+        info, victims = faults.holders(client, name, token)
+        thief = self._thief(client)
+        usurping = cast("Usurping", thief.store)
+        usurping.victims = [victim.token for victim in victims]
+        weight = sum(victim.weight for victim in victims)
+        lock = Lock(thief, name, Options.checked(), kind=info.kind, capacity=info.capacity, weight=weight)
+        attempt = lock.attempt(0, n=max(weight, 1))
+        hold = dibs.Hold(attempt.hold, lock)
+        step(attempt.run())
+        attempt.hand_over()
+        return hold
+
+    def _make_client(self, runtime: Runtime, url: object, **given: Any) -> Client:
+        """What `connect()` calls."""
+        address = url if url is not None else os.environ.get("DIBS_URL")
+        if not (isinstance(address, str) and address.lower().startswith(URL)):
+            return make_client(runtime, url, **given)
+        client = make_client(self.stage.runtime(runtime), url, **given)
+        self._use(world_of(client))
+        self.stage.clients.append(client)
+        client.book = cast("Book", WatchedBook(client, self.stage, self.record))
+        self.faults.wrap(client)
+        return client
+
+    def _thief(self, client: Client) -> Client:
+        """Somebody else, who is none of the test's holders: nobody watches, pauses or disturbs it."""
+        place = (client.store.shown, client.prefix)
+        if place not in self._thieves:
+            thief = make_client(
+                self.stage.runtime(ThreadRuntime(), may_pause=False), client.store.shown, lease=30.0, owner="thief",
+                info=None, namespace="dibs", retry=10.0, store_options={},
+            )  # fmt: skip
+            thief.prefix = client.prefix
+            thief.store = Usurping(thief.store, self.stage)  # type: ignore[assignment]  # it has all that a store has
+            self.stage.clients.append(thief)
+            self._thieves[place] = thief
+        return self._thieves[place]
+
+    def _use(self, world: World) -> None:
+        if id(world) not in self._worlds:
+            self._worlds[id(world)] = world
+            world.reset()
+
+
+class _Controls:
+    """What a client of the kit has beside all that a client has."""
+
+    __slots__ = ()
+    _core: Client
+    _kit: Kit
+
+    @property
+    def clock(self) -> Clock:
+        """Of every client of the test: `clock.advance(3600)` lets an hour pass."""
+        return self._kit.stage.clock
+
+    @property
+    def overlaps(self) -> list[Overlap]:
+        """Where two holders overlapped; the test fails at its end unless this is empty."""
+        return self._kit.record.overlaps
+
+    def expire(self, name: str, *, token: int | None = None) -> None:
+        """The leases of those who hold `name` run out: they are told, and the next in line get it."""
+        faults.expire(self._kit.stage, self._core, name, token)
+
+    def steal(self, name: str, *, token: int | None = None) -> dibs.Hold:
+        """Somebody else takes the place of those who hold `name`, who hear of it at their next renewal. The thief
+        keeps it until `release()` of what this returns, a blocking hold in both faces."""
+        return self._kit.steal(self._core, name, token)
+
+    def lose_reply(self, verb: str | None = None) -> LostReply:
+        """The next request to the store happens, and its reply is lost; with a verb, the next request of that kind."""
+        return self._kit.faults.lose_reply(verb)
+
+    def pause_keeper(self, *clients: object) -> Pause:
+        """The keepers of these clients, or of all, do nothing until `resume()`, or until the end of a `with`."""
+        return self._kit.pause(clients)
+
+
+class KitClient(_Controls, dibs.Client):
+    """A `dibs.Client`, and the controls of its test."""
+
+    __slots__ = ("_kit",)
+
+    def __init__(self, core: Client, kit: Kit) -> None:
+        super().__init__(core)
+        self._kit = kit
+
+    def another(self, url: str = URL, **options: Any) -> KitClient:
+        """One more client of the test, as `connect` would make it."""
+        return self._kit.client(url, **options)
+
+
+class KitAioClient(_Controls, dibs.aio.Client):
+    """A `dibs.aio.Client`, and the controls of its test."""
+
+    __slots__ = ("_kit",)
+
+    def __init__(self, core: Client, kit: Kit) -> None:
+        super().__init__(core)
+        self._kit = kit
+
+    def another(self, url: str = URL, **options: Any) -> KitAioClient:
+        """One more client of the test, as `connect` would make it."""
+        return self._kit.aio_client(url, **options)
+
+
+def shut(client: Client) -> None:
+    """Close from outside of any loop: the one that an asyncio client belongs to may be closed, or may not run."""
+    runtime = client.runtime
+    client.runtime, client._bind = runtime.blocking(), None
+    step(client.close())
+    runtime.close()
+
+
+def _put_back(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -1,0 +1,133 @@
+"""Two holders at once: seen from where the application holds, not from what the store says.
+
+A hold counts from when its acquire has returned until its release is called, also if it was lost in between: code that
+goes on after a loss is exactly what is looked for. Holds that share a grant count once. What was abandoned by an
+exception, and what belongs to a client that was closed, counts no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER
+from dibs.core.grant import Grant, Request
+from dibs.core.holds import Book, Hold
+from dibs.testing.stage import Stage
+
+
+@dataclass(frozen=True)
+class Holder:
+    who: str
+    """Thread or task."""
+    token: int
+    lost: bool
+    """Whether it could know, when the other one came, that it held no more."""
+
+    def __str__(self) -> str:
+        return f"{self.who} (token {self.token})"
+
+
+@dataclass(frozen=True)
+class Overlap:
+    name: str
+    first: Holder
+    second: Holder
+
+    def __str__(self) -> str:
+        how = "had lost it and went on" if self.first.lost else "had not been told of any loss and went on"
+        return (
+            f'"{self.name}": two holders at once: {self.first} {how} while {self.second} got it. Next: stop what the '
+            "lock protects once hold.lost is set or hold.check() raises, or let the resource refuse the lower token"
+        )
+
+
+class Record:
+    """Who holds what, over all clients of a test."""
+
+    def __init__(self) -> None:
+        self.overlaps: list[Overlap] = []
+        self._mutex = threading.Lock()
+        self._lines: dict[tuple[str, str], dict[Grant, list[Hold]]] = {}
+
+    def begin(self, line: tuple[str, str], hold: Hold) -> None:
+        grant = hold.grant
+        assert grant is not None  # it was acquired
+        with self._mutex:
+            spans = self._lines[line] = {
+                there: alive for there, holds in self._lines.get(line, {}).items() if (alive := _alive(holds))
+            }
+            if grant not in spans and not _fit(spans, hold.weight, grant.request.capacity):
+                self.overlaps.append(Overlap(hold.name, _holder(_in_the_way(spans)), _holder(hold)))
+            spans.setdefault(grant, []).append(hold)
+
+    def end(self, line: tuple[str, str], hold: Hold) -> None:
+        with self._mutex:
+            for holds in self._lines.get(line, {}).values():
+                if hold in holds:
+                    holds.remove(hold)
+
+
+class WatchedBook:
+    """A client's book, with what it gives and takes back written down."""
+
+    def __init__(self, client: Client, stage: Stage, record: Record) -> None:
+        self._book: Book = client.book
+        self._runtime = client.runtime
+        self._store = client.store.shown
+        self._stage = stage
+        self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._book, name)
+
+    async def acquire(self, hold: Hold, request: Request, share: bool, about: str, deadline: float) -> bool:
+        with self._stage.call(self._runtime, deadline):
+            held = await self._book.acquire(hold, request, share, about, deadline)
+            if held:
+                self._record.begin((self._store, request.name), hold)
+            return held
+
+    def release(self, hold: Hold) -> Coroutine[Any, Any, None]:
+        self._end(hold)
+        return self._release(hold)
+
+    async def _release(self, hold: Hold) -> None:
+        with self._stage.call(self._runtime, FOREVER):
+            await self._book.release(hold)
+
+    def abandon(self, hold: Hold) -> None:
+        self._end(hold)
+        self._book.abandon(hold)
+
+    def _end(self, hold: Hold) -> None:
+        if hold.grant is not None:
+            self._record.end((self._store, hold.grant.request.name), hold)
+
+
+def _alive(holds: list[Hold]) -> list[Hold]:
+    return [hold for hold in holds if hold.wanted() and not hold.client.closed]
+
+
+def _fit(spans: dict[Grant, list[Hold]], weight: int, capacity: int) -> bool:
+    """A grant weighs what its heaviest hold weighs, now: one may have been downgraded."""
+    return weight + sum(max(hold.weight for hold in holds) for holds in spans.values()) <= capacity
+
+
+def _in_the_way(spans: dict[Grant, list[Hold]]) -> Hold:
+    """Of those who hold already one that was lost; else the first."""
+    holds = [holds[0] for holds in spans.values()]
+    return next((hold for hold in holds if hold.is_lost()), holds[0])
+
+
+def _holder(hold: Hold) -> Holder:
+    taker = hold.taker
+    if isinstance(taker, asyncio.Task):
+        who = f"task {taker.get_name()}"
+    else:
+        who = f"thread {taker.name}" if isinstance(taker, threading.Thread) else repr(taker)
+    return Holder(who, hold.token, hold.is_lost())

@@ -1,0 +1,321 @@
+"""What the clients of one test share: a clock that can be set forward, and the turns of their keepers.
+
+Time flows as everywhere; `Clock.advance` moves it on by steps, from one instant at which something is due (a renewal,
+the end of a lease, somebody's time-out) to the next, and takes the turn of every worker at each of them in the calling
+thread. So everything happens as it would have in that time, and a day takes no longer than its renewals.
+
+One mutex stands around a worker's turn and around a step of the clock. No step is made while another thread is between
+two lines of an acquire or a release: an hour that passes there would cost it its lease. Whoever waits, for a signal or
+for an event, is not between two lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar, cast
+
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER, seconds
+from dibs.core.grant import ASKING, HELD
+from dibs.core.keeper import Keeper
+from dibs.core.runtime import Event, Runtime, Worker
+from dibs.faces import Kind, Raised, Trace
+from dibs.runtime.aio import AioRuntime
+from dibs.runtime.threads import ThreadRuntime, boottime, step
+
+T = TypeVar("T")
+Turn = Callable[[], Coroutine[Any, Any, float | None]]
+
+NAP = 0.01
+"""How soon a waiting thread or task notices that the clock was moved."""
+PATIENCE = 1.0
+"""Real seconds that a step waits for other threads: one that is stuck elsewhere must not stop the clock for ever."""
+_GLANCE = 0.0005
+_BEHIND = 1e-6
+"""A step ends just behind its instant, however floats are rounded."""
+
+
+class Clock:
+    """The clock of a test: the real one, and what was added to it.
+
+    >>> clock = Stage().clock
+    >>> before = clock.now()
+    >>> clock.advance(3600)
+    >>> clock.now() - before >= 3600
+    True
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._added = 0.0
+
+    def now(self) -> float:
+        return boottime() + self._added
+
+    def advance(self, length: float | timedelta) -> None:
+        """Let that much time pass, at once, for every client of the test."""
+        left = seconds(length, "the time to advance by")
+        while True:
+            with self._stage.between_calls():
+                now = self.now()
+                stride = min(left, self._stage.next_instant(now) + _BEHIND - now)
+                self._added += stride
+                self._stage.take_turns()
+            left -= stride
+            self._stage.see_off(self.now())
+            if left <= 0:
+                break
+        self._stage.ring()
+
+
+class Stage:
+    """One per test."""
+
+    def __init__(self) -> None:
+        self.clock = Clock(self)
+        self.clients: list[Client] = []
+        self._mutex = threading.Lock()
+        self._workers: list[StagedWorker] = []
+        self._calls: dict[object, Call] = {}
+        self._pauses: list[Pause] = []
+        self._pid = os.getpid()
+
+    def runtime(self, inner: Runtime, *, may_pause: bool = True) -> Runtime:
+        """Of the same face as the given one, on this stage."""
+        of_its_face = AioRuntime if isinstance(inner, AioRuntime) else ThreadRuntime
+        return cast("Runtime", StagedRuntime(self, of_its_face(self.clock.now, NAP), may_pause))
+
+    def call(self, runtime: Runtime, deadline: float) -> Call:
+        """A context manager around an acquire or a release."""
+        return Call(self._mutex, self._calls, runtime.taker(), deadline)
+
+    @contextmanager
+    def parked(self, taker: object) -> Iterator[None]:
+        """Around what a call may wait in."""
+        call = self._calls.get(taker)
+        if call is None:
+            yield
+            return
+        call.active = False
+        try:
+            yield
+        finally:
+            with self._mutex:
+                call.active = True
+
+    def pause(self, keepers: list[Keeper] | None) -> Pause:
+        """From when this returns no turn of theirs is under way."""
+        pause = Pause(self, keepers)
+        with self._mutex:
+            self._pauses.append(pause)
+        return pause
+
+    def resume(self, *pauses: Pause) -> None:
+        """What they missed is done when this returns."""
+        with self._mutex:
+            self._pauses = [pause for pause in self._pauses if pause not in pauses]
+            self.take_turns()
+        self.ring()
+
+    def resume_all(self) -> None:
+        self.resume(*self._pauses)
+
+    def is_paused(self, worker: StagedWorker) -> bool:
+        return worker.keeper is not None and any(pause.covers(worker.keeper) for pause in self._pauses)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No turn is taken and no time added meanwhile."""
+        with self._mutex:
+            yield
+
+    @contextmanager
+    def between_calls(self) -> Iterator[None]:
+        """As `still`, and no other thread is between two lines of a call."""
+        give_up_at = boottime() + PATIENCE
+        while True:
+            with self._mutex:
+                if boottime() >= give_up_at or not any(call.is_busy_elsewhere() for call in list(self._calls.values())):
+                    yield
+                    return
+            time.sleep(_GLANCE)
+
+    def next_instant(self, now: float) -> float:
+        """When something is due next."""
+        instants = [call.deadline for call in list(self._calls.values()) if not call.is_here()]
+        for client in self.clients:
+            for grant in list(client.keeper.renewing.values()):
+                if grant.state is HELD:
+                    instants += (grant.renew_at, grant.until, grant.ends_at)
+                elif grant.state is not ASKING:
+                    instants.append(grant.renew_at)
+        return min((instant for instant in instants if instant > now), default=FOREVER)
+
+    def take_turns(self) -> None:
+        """Of every worker, in this thread; keepers work over ports that never wait."""
+        for worker in list(self._workers):
+            worker.asks_for_more = step(worker.go()) is not None
+
+    def ring(self) -> None:
+        """Their own threads may sleep by what the clock was before."""
+        for worker in list(self._workers):
+            if worker.asks_for_more:
+                worker.ring()
+
+    def see_off(self, now: float) -> None:
+        """Whose time is over shall have noticed before more of it passes."""
+        late = [call for call in list(self._calls.values()) if call.deadline <= now and not call.is_here()]
+        give_up_at = boottime() + PATIENCE
+        while any(self._calls.get(call.taker) is call for call in late) and boottime() < give_up_at:
+            time.sleep(_GLANCE)
+        for call in late:
+            call.deadline = FOREVER  # whoever is stuck is not waited for again
+
+    def worker(self, turn: Turn, runtime: Runtime, may_pause: bool) -> Worker:
+        worker = StagedWorker(self, turn, runtime, may_pause)
+        self._workers.append(worker)
+        return worker
+
+    def dismiss(self, worker: StagedWorker) -> None:
+        if worker in self._workers:
+            self._workers.remove(worker)
+
+    def after_fork(self) -> None:
+        """In the child, by each client: the threads that may have held the mutex are not here."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._mutex = threading.Lock()
+            self._workers, self._calls = [], {}
+
+
+class Call:
+    """One acquire or release under way."""
+
+    def __init__(self, mutex: threading.Lock, calls: dict[object, Call], taker: object, deadline: float) -> None:
+        self.taker = taker
+        self.deadline = deadline
+        self.active = True
+        self._mutex = mutex
+        self._calls = calls
+        self._loop = _running_loop()
+
+    def is_here(self) -> bool:
+        """It cannot go on before whoever asks has returned: a task of the loop that runs in this thread."""
+        return self._loop is _running_loop() if self._loop is not None else self.taker is threading.current_thread()
+
+    def is_busy_elsewhere(self) -> bool:
+        return self.active and not self.is_here()
+
+    def __enter__(self) -> None:
+        with self._mutex:
+            self._calls[self.taker] = self
+
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        self._calls.pop(self.taker, None)
+
+
+class Pause:
+    """Keepers that stand still: a context manager, or until `resume()`."""
+
+    def __init__(self, stage: Stage, keepers: list[Keeper] | None) -> None:
+        self._stage = stage
+        self._keepers = keepers
+
+    def covers(self, keeper: Keeper) -> bool:
+        return self._keepers is None or keeper in self._keepers
+
+    def resume(self) -> None:
+        """A second time it does nothing."""
+        self._stage.resume(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        self.resume()
+
+
+class StagedWorker:
+    """A worker of the inner runtime, one turn of all at a time."""
+
+    def __init__(self, stage: Stage, turn: Turn, runtime: Runtime, may_pause: bool) -> None:
+        self.asks_for_more = False
+        self.keeper = _keeper_of(turn) if may_pause else None
+        """Whose turn it is, if it may be paused."""
+        self._stage = stage
+        self._turn = turn
+        self._worker = runtime.worker(self._turn_on_stage)
+        self.ring = self._worker.ring
+        self.retire = self._worker.retire
+
+    def stop(self) -> None:
+        self._stage.dismiss(self)
+        self._worker.stop()
+
+    async def go(self) -> float | None:
+        """With the stage's mutex."""
+        return None if self._stage.is_paused(self) else await self._turn()
+
+    async def _turn_on_stage(self) -> float | None:
+        with self._stage.still():
+            return await self.go()
+
+
+class StagedRuntime:
+    """A runtime on the stage's clock, whose workers' turns the stage can take."""
+
+    def __init__(self, stage: Stage, inner: Runtime, may_pause: bool) -> None:
+        self._stage = stage
+        self._inner = inner
+        self._may_pause = may_pause
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def worker(self, turn: Turn) -> Worker:
+        return self._stage.worker(turn, self._inner, self._may_pause)
+
+    def event(self) -> Event:
+        return StagedEvent(self._stage, self._inner)
+
+    async def sleep(self, length: float) -> None:
+        with self._stage.parked(self._inner.taker()):
+            await self._inner.sleep(length)
+
+    def after_fork(self) -> None:
+        self._stage.after_fork()
+        self._inner.after_fork()
+
+
+class StagedEvent:
+    """An acquire that waits for one, for another thread of its owner, stops no clock."""
+
+    def __init__(self, stage: Stage, runtime: Runtime) -> None:
+        self._stage = stage
+        self._runtime = runtime
+        self._event = runtime.event()
+        self.is_set = self._event.is_set
+        self.set = self._event.set
+
+    async def wait(self, until: float) -> bool:
+        with self._stage.parked(self._runtime.taker()):
+            return await self._event.wait(until)
+
+
+def _keeper_of(turn: Turn) -> Keeper | None:
+    """Only `Keeper.turn` is paused: its watcher of deadlines is not."""
+    keeper = getattr(turn, "__self__", None)
+    return keeper if isinstance(keeper, Keeper) and turn == keeper.turn else None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,43 @@
+"""Something that another thread does meanwhile, and conditions that come true, with an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE = 15.0
+"""Nothing here is a measurement."""
+
+
+class Aside(threading.Thread):
+    """Begun at once; `result()` gives what it returned, or raises what it raised."""
+
+    def __init__(self, work: Callable[[], Any], name: str | None = None) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._returned: Any = None
+        self._raised: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._returned = self._work()
+        except BaseException as error:
+            self._raised = error
+
+    def result(self) -> Any:
+        self.join(PATIENCE)
+        assert not self.is_alive(), f"{self.name} is still at it"
+        if self._raised is not None:
+            raise self._raised
+        return self._returned
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (seen := condition()):
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.002)
+    return seen

@@ -1,0 +1,432 @@
+"""expire, steal, lose_reply, pause_keeper: each alone, together, in both faces, and misused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+from dibs.testing.kit import KitAioClient, KitClient
+from testing.aside import Aside, until
+
+
+def taken(client: KitClient, name: str = "job", **options: Any) -> dibs.Hold:
+    hold = client.lock(name, **options).acquire(timeout=0)
+    assert hold is not None
+    return hold
+
+
+# expire
+
+
+def test_expire_tells_the_holder_and_lets_the_next_one_in(dibs_client: KitClient) -> None:
+    told: list[dibs.Hold] = []
+    hold = taken(dibs_client, on_lost=told.append)
+    waiter = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))
+    until(lambda: dibs_client.inspect("job").waiters)
+    dibs_client.expire("job")
+    assert hold.lost.is_set()
+    until(lambda: told == [hold])
+    with pytest.raises(dibs.LockLost):
+        hold.release()
+    assert waiter.result().token > hold.token
+    dibs_client.overlaps.clear()
+
+
+def test_expire_wakes_who_waits_for_the_loss(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    waiter = Aside(hold.lost.wait)
+    dibs_client.expire("job")
+    assert waiter.result() is True
+
+
+def test_expire_reaches_what_the_application_holds(dibs_client: KitClient) -> None:
+    application = dibs.connect()
+    hold = application.lock("job").acquire()
+    dibs_client.expire("job")
+    assert hold is not None
+    assert hold.lost.is_set()
+
+
+def test_expire_in_asyncio(dibs_aio_client: KitAioClient) -> None:
+    told: list[dibs.aio.Hold] = []
+
+    async def job(began: asyncio.Event) -> None:
+        async with dibs_aio_client.lock("job", cancel_on_lost=True, on_lost=told.append):
+            began.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        began = asyncio.Event()
+        task = asyncio.create_task(job(began))
+        await began.wait()
+        dibs_aio_client.expire("job")
+        with pytest.raises(dibs.LockLost):
+            await task
+        assert [hold.name for hold in told] == ["job"]
+        assert await dibs_aio_client.lock("job").acquire(timeout=0)
+
+    asyncio.run(main())
+
+
+def test_expire_all_holders_or_one(dibs_client: KitClient) -> None:
+    permits = [dibs_client.semaphore("api", 3).acquire() for _ in range(3)]
+    assert permits[0] is not None
+    dibs_client.expire("api", token=permits[0].token)
+    assert [hold is not None and hold.lost.is_set() for hold in permits] == [True, False, False]
+    dibs_client.expire("api")
+    assert all(hold is not None and hold.lost.is_set() for hold in permits)
+    assert not dibs_client.inspect("api").holders
+
+
+def test_expire_other_kinds(dibs_client: KitClient) -> None:
+    with pytest.raises(dibs.LockLost), dibs_client.rwlock("stock").write:
+        dibs_client.expire("stock")
+    with pytest.raises(dibs.LockLost), dibs_client.striped("shelf", 4).at("a"):
+        dibs_client.expire("shelf")
+    dibs_client.lock("a").acquire()
+    with pytest.raises(dibs.LockLost), dibs.multi(dibs_client.lock("b"), dibs_client.lock("c")):
+        dibs_client.expire("c")
+
+
+@pytest.mark.parametrize("fault", ["expire", "steal"])
+def test_nobody_holds(dibs_client: KitClient, fault: str) -> None:
+    with pytest.raises(dibs.NotHeld, match='"job" on memory://: nobody holds it') as caught:
+        getattr(dibs_client, fault)("job")
+    assert caught.value.name == "job"
+    hold = taken(dibs_client)
+    with pytest.raises(dibs.NotHeld, match=f"nobody holds it with token {hold.token + 1}"):
+        getattr(dibs_client, fault)("job", token=hold.token + 1)
+    with pytest.raises(dibs.BadName):
+        getattr(dibs_client, fault)("")
+    assert not hold.lost.is_set()
+
+
+def test_a_name_belongs_to_its_namespace(dibs_client: KitClient) -> None:
+    other = dibs_client.another(namespace="other")
+    hold = taken(other)
+    with pytest.raises(dibs.NotHeld):
+        dibs_client.expire("job")
+    other.expire("job")
+    assert hold.lost.is_set()
+
+
+# steal
+
+
+def test_a_stolen_lock_is_held_by_another_and_the_holder_hears_of_it_at_its_next_renewal(
+    dibs_client: KitClient,
+) -> None:
+    told: list[dibs.Hold] = []
+    hold = taken(dibs_client, on_lost=told.append)
+    thief = dibs_client.steal("job")
+    assert thief.token > hold.token
+    assert [holder.owner for holder in dibs_client.inspect("job").holders] == ["thief"]
+    hold.check()  # only the token protects
+    dibs_client.clock.advance(10)
+    assert hold.lost.is_set()
+    until(lambda: told == [hold])
+    assert dibs_client.lock("job").acquire(timeout=0) is None
+    dibs_client.clock.advance(3600)
+    thief.check()
+    thief.release()
+    with pytest.raises(dibs.LockLost):
+        hold.release()
+    taken(dibs_client).release()
+    assert not dibs_client.overlaps, "the thief is nobody"
+
+
+def test_a_thief_comes_before_those_who_wait_and_their_order_stays(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    waiters = []
+    for n in range(3):
+        waiters.append(Aside(lambda: dibs_client.lock("job").acquire(timeout=60)))
+        until(lambda n=n: len(dibs_client.inspect("job").waiters) == n + 1)
+    thief = dibs_client.steal("job")
+    assert len(dibs_client.inspect("job").waiters) == 3
+    hold.release()  # nobody told it: it gives back what it does not have, and the thief stays
+    tokens = [thief.token]
+    thief.release()
+    for waiter in waiters:
+        got = waiter.result()
+        assert got.token == dibs_client.inspect("job").holders[0].token
+        tokens.append(got.token)
+        got.release()
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_thief_can_be_robbed_and_can_lose_it(dibs_client: KitClient) -> None:
+    taken(dibs_client)
+    first = dibs_client.steal("job")
+    second = dibs_client.steal("job")
+    assert second.token > first.token
+    dibs_client.clock.advance(10)
+    assert first.lost.is_set()
+    dibs_client.expire("job")
+    assert second.lost.is_set()
+    assert not dibs_client.lock("job").locked()
+
+
+def test_permits_are_stolen_as_many_as_were_held(dibs_client: KitClient) -> None:
+    api = dibs_client.semaphore("api", 5)
+    two, one = api.acquire(2), api.acquire(1)
+    assert two is not None
+    assert one is not None
+    thief = dibs_client.steal("api", token=two.token)
+    assert sorted(holder.weight for holder in dibs_client.inspect("api").holders) == [1, 2]
+    assert api.acquire(3, timeout=0) is None
+    assert one.token in [holder.token for holder in dibs_client.inspect("api").holders]
+    thief.release()
+    assert api.acquire(3, timeout=0) is not None
+    dibs_client.overlaps.clear()  # nobody told the first one, and it goes on
+
+
+def test_a_write_lock_is_stolen_as_a_whole(dibs_client: KitClient) -> None:
+    rw = dibs_client.rwlock("stock")
+    hold = rw.write.acquire()
+    assert hold is not None
+    thief = dibs_client.steal("stock")
+    assert Aside(lambda: rw.read.acquire(timeout=0)).result() is None
+    dibs_client.clock.advance(10)
+    with pytest.raises(dibs.LockLost):
+        hold.release()
+    thief.release()
+    with rw.read, rw.read:
+        assert not dibs_client.overlaps
+
+
+def test_steal_in_asyncio(dibs_aio_client: KitAioClient) -> None:
+    async def main() -> None:
+        async with dibs_aio_client.lock("job") as hold:
+            thief = dibs_aio_client.steal("job")
+            hold.check()
+            dibs_aio_client.clock.advance(10)
+            assert hold.lost.is_set()
+            waiter = asyncio.create_task(dibs_aio_client.lock("job").acquire(timeout=60))
+            while not (await dibs_aio_client.inspect("job")).waiters:
+                await asyncio.sleep(0)
+            thief.release()
+            assert await asyncio.wait_for(waiter, 15)
+
+    with pytest.raises(dibs.LockLost):
+        asyncio.run(main())
+    dibs_aio_client.overlaps.clear()
+
+
+# lose_reply
+
+
+def test_an_acquire_whose_reply_is_lost_gets_one_hold(dibs_client: KitClient) -> None:
+    lost = dibs_client.lose_reply()
+    with dibs_client.lock("job", timeout=5) as hold:
+        assert lost.verb == "join"
+        assert [holder.token for holder in dibs_client.inspect("job").holders] == [hold.token]
+        assert not dibs_client.inspect("job").waiters
+    assert not dibs_client.inspect("job").holders
+
+
+def test_two_lost_replies_and_a_waiter(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    lost = [dibs_client.lose_reply("join"), dibs_client.lose_reply("join")]
+    waiter = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))
+    until(lambda: all(reply.verb for reply in lost) and dibs_client.inspect("job").waiters)
+    assert len(dibs_client.inspect("job").waiters) == 1
+    hold.release()
+    waiter.result().release()
+
+
+def test_a_try_whose_reply_is_lost_does_not_know(dibs_client: KitClient) -> None:
+    dibs_client.lose_reply()
+    with pytest.raises(dibs.StoreUnavailable, match='"job" on memory://: the reply to a join was lost'):
+        dibs_client.lock("job").acquire(timeout=0)
+    until(lambda: not dibs_client.inspect("job").holders)  # the keeper gives back what may stand
+
+
+def test_a_release_whose_reply_is_lost_says_so_and_nothing_stays(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    dibs_client.lose_reply("leave")
+    with pytest.raises(dibs.StoreUnavailable):
+        hold.release()
+    until(lambda: not dibs_client.inspect("job").holders)
+
+
+def test_a_renewal_whose_reply_is_lost_is_repeated(dibs_client: KitClient) -> None:
+    with dibs_client.lock("job") as hold:
+        lost = dibs_client.lose_reply("renew")
+        dibs_client.clock.advance(60)
+        assert lost.verb == "renew"
+        hold.check()
+
+
+def test_without_a_verb_it_is_a_request_of_the_application(dibs_client: KitClient) -> None:
+    """Not one of a keeper's, which come when they come."""
+    with dibs_client.lock("job"):
+        lost = dibs_client.lose_reply()
+        dibs_client.clock.advance(3600)
+        assert lost.verb is None
+        with pytest.raises(dibs.StoreUnavailable):
+            dibs_client.inspect("job")
+        assert lost.verb == "line"
+
+
+def test_a_write_to_a_cell_whose_reply_is_lost_happens_once(dibs_client: KitClient) -> None:
+    cell = dibs_client.cell("config")
+    lost = dibs_client.lose_reply("put")
+    assert cell.set(b"one", 0) == 1
+    assert lost.verb == "put"
+    assert cell.get() == (b"one", 1)
+
+
+def test_lost_replies_in_asyncio(dibs_aio_client: KitAioClient) -> None:
+    async def main() -> None:
+        lost = dibs_aio_client.lose_reply()
+        async with dibs_aio_client.lock("job") as hold:
+            assert lost.verb == "join"
+            seen = await dibs_aio_client.inspect("job")
+            assert [holder.token for holder in seen.holders] == [hold.token]
+            dibs_aio_client.lose_reply("leave")
+            with pytest.raises(dibs.StoreUnavailable):
+                await hold.release()
+        while (await dibs_aio_client.inspect("job")).holders:
+            await asyncio.sleep(0.005)
+
+    asyncio.run(main())
+
+
+def test_a_verb_that_nobody_sends(dibs_client: KitClient) -> None:
+    with pytest.raises(ValueError, match="an acquire sends join, a release sends leave"):
+        dibs_client.lose_reply("acquire")
+    with pytest.raises(ValueError, match="watch"):
+        dibs_client.lose_reply("watch")
+
+
+# pause_keeper
+
+
+def test_a_hold_is_lost_when_its_lease_is_over_and_its_keeper_stands_still(dibs_client: KitClient) -> None:
+    told: list[dibs.Hold] = []
+    hold = taken(dibs_client, on_lost=told.append)
+    with dibs_client.pause_keeper():
+        dibs_client.clock.advance(20)
+        hold.check()
+        dibs_client.clock.advance(10)
+        until(lambda: told == [hold])
+        with pytest.raises(dibs.LockLost):
+            hold.check()
+        assert dibs_client.lock("job").acquire(timeout=0), "the store let it go"
+    dibs_client.overlaps.clear()
+
+
+def test_a_resumed_keeper_goes_on(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    pause = dibs_client.pause_keeper()
+    dibs_client.clock.advance(20)
+    pause.resume()
+    assert hold.remaining > 20
+    pause.resume()
+    dibs_client.clock.advance(3600)
+    hold.check()
+
+
+def test_pauses_add_up(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    with dibs_client.pause_keeper():
+        with dibs_client.pause_keeper():
+            dibs_client.clock.advance(10)
+        dibs_client.clock.advance(10)
+        assert hold.remaining < 10
+
+
+def test_only_the_keepers_that_are_named_stand_still(dibs_client: KitClient) -> None:
+    stopped = dibs.connect()
+    first = stopped.lock("job").acquire()
+    mine = taken(dibs_client, "mine")
+    waiter = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))
+    until(lambda: dibs_client.inspect("job").waiters)
+    with dibs_client.pause_keeper(stopped):
+        dibs_client.clock.advance(31)
+        assert first is not None
+        assert first.lost.is_set()
+        mine.check()
+        assert waiter.result().token > first.token
+    dibs_client.overlaps.clear()
+
+
+def test_pause_in_asyncio(dibs_aio_client: KitAioClient) -> None:
+    async def main() -> None:
+        async with dibs_aio_client.lock("job") as hold:
+            pause = dibs_aio_client.pause_keeper()
+            dibs_aio_client.clock.advance(20)
+            pause.resume()
+            assert hold.remaining > 20
+            with dibs_aio_client.pause_keeper(dibs_aio_client):
+                dibs_aio_client.clock.advance(30)
+            assert hold.lost.is_set()
+
+    with pytest.raises(dibs.LockLost):
+        asyncio.run(main())
+
+
+def test_what_cannot_be_paused(dibs_client: KitClient, tmp_path: object) -> None:
+    with pytest.raises(TypeError, match="takes clients"):
+        dibs_client.pause_keeper("job")
+    with (
+        dibs.connect(f"sqlite:///{tmp_path}/locks.db") as file,
+        pytest.raises(ValueError, match="connected to a memory store during this test"),
+    ):
+        dibs_client.pause_keeper(file)
+
+
+# Together
+
+
+def test_a_lost_reply_while_the_keeper_stands_still(dibs_client: KitClient) -> None:
+    """What could not be given back stays until the lease is over, or until the keeper goes on."""
+    hold = taken(dibs_client)
+    with dibs_client.pause_keeper():
+        dibs_client.lose_reply("join")
+        with pytest.raises(dibs.StoreUnavailable):
+            dibs_client.lock("other").acquire(timeout=0)
+        assert dibs_client.lock("other").locked()
+    assert not dibs_client.lock("other").locked()
+    hold.release()
+
+
+def test_steal_then_expire_then_time(dibs_client: KitClient) -> None:
+    hold = taken(dibs_client)
+    with dibs_client.pause_keeper():
+        thief = dibs_client.steal("job")
+        dibs_client.clock.advance(20)
+        hold.check()  # its keeper stands still: nobody told it
+        thief.check()
+        dibs_client.clock.advance(3600)
+        thief.check()  # nobody pauses a thief
+        assert hold.lost.is_set()
+    dibs_client.expire("job")
+    assert thief.lost.is_set()
+    taken(dibs_client)
+    dibs_client.overlaps.clear()
+
+
+def test_both_faces_in_one_test(dibs_client: KitClient, dibs_aio_client: KitAioClient) -> None:
+    async def main() -> None:
+        async with dibs_aio_client.lock("job") as hold:
+            assert dibs_client.lock("job").acquire(timeout=0) is None
+            dibs_client.expire("job")
+            assert hold.lost.is_set()
+
+    with pytest.raises(dibs.LockLost):
+        asyncio.run(main())
+    assert isinstance(dibs_client, dibs.Client)
+    assert isinstance(dibs_aio_client, dibs.aio.Client)
+    assert dibs_client.lock("job").acquire(timeout=0)
+
+
+def test_another_is_of_the_same_store_and_no_other_store(dibs_client: KitClient, tmp_path: object) -> None:
+    with dibs_client.lock("job"):
+        assert dibs_client.another(lease=5).lock("job").acquire(timeout=0) is None
+    with pytest.raises(ValueError, match="no memory store"):
+        dibs_client.another(f"sqlite:///{tmp_path}/locks.db")
