@@ -1,6 +1,6 @@
 """The shape of the table of attacks (table.py): what a case is, and which stores and parts must show it.
 
-A store joins where it joins the suite of dibs.testing.contract: what runs over its stores attacks it at once. What only some
+A store joins where it joins dibs.testing.contract: what runs over the stores there attacks it at once. What only some
 stores have to withstand depends on their `TRAITS`. A store without traits, or a case that applies to a store and that
 no test shows there, fails test_table.py. So does a part (the command line, the dashboard) once it is there.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 EVERY = "every store"
-"""As a trait: applies to each. As a key of `shown`: tests that run over STORES, or that no store takes part in."""
+"""As a trait: applies to each. As a key of `shown`: tests that run over every store, or that no store takes part in."""
 FILE = "lives in a file"
 SQL = "speaks SQL"
 ROWS = "keeps claims where others of its user can write"

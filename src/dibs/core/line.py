@@ -3,7 +3,7 @@
 A `Store` is made by `connect()` and does no I/O until `open`. Each of its `Line`s is one way to talk to it: one for
 the face and one, blocking, for the keeper. Verbs are one round trip each; every verb evicts what expired where it
 looks and signals whoever now holds. `until` is the instant after which the caller no longer waits for the answer: the
-verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, each a test in tests/contract:
+verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, each a test in dibs.testing.contract:
 
 1. Ticket order is visibility order: no ticket becomes visible after a later one has been granted.
 2. Expiry is a write; renewing succeeds only while unexpired, by the store's clock, and never shortens. Only the first

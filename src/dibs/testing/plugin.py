@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from dibs.testing.fixtures import dibs_aio_client, dibs_client
+
+__all__ = ["dibs_aio_client", "dibs_client", "pytest_addoption", "pytest_configure"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("dibs").addoption(

@@ -24,7 +24,7 @@ class Striped:
         self.stripes = count_of(stripes, "stripes")
         self.timeout = options.timeout
         self._options = options
-        shared = replace(options, owner="client", renew=True, max_hold=None, fair=True)
+        shared = replace(options, owner="client", renew=True, max_hold=None, fair=None)
         self._guard = Lock(
             client, name, shared, kind="striped", capacity=self.stripes, weight=0, share=True
         )  # fmt: skip

@@ -1,6 +1,21 @@
 """What the tests beside this file are given."""
 
 from dibs.testing.contract.seats import ana, bob, seats
-from dibs.testing.contract.worlds import mutex, pytest_generate_tests, pytest_pycollect_makeitem, world
+from dibs.testing.contract.worlds import (
+    mutex,
+    pytest_configure,
+    pytest_generate_tests,
+    pytest_pycollect_makeitem,
+    world,
+)
 
-__all__ = ["ana", "bob", "mutex", "pytest_generate_tests", "pytest_pycollect_makeitem", "seats", "world"]
+__all__ = [
+    "ana",
+    "bob",
+    "mutex",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_pycollect_makeitem",
+    "seats",
+    "world",
+]

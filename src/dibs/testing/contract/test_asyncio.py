@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import on
+from dibs.testing.contract.worlds import needs, on
 
 pytestmark = on("aio")
 
@@ -33,7 +34,7 @@ async def cancelled(awaitable: asyncio.Task[Any]) -> Any:
         return None
 
 
-@pytest.mark.parametrize("fair", [True, False])
+@pytest.mark.parametrize("fair", [pytest.param(True, marks=needs(FAIR)), False])
 async def test_a_cancelled_wait_leaves_nothing(world: World, fair: bool) -> None:
     client, other = world.client(), world.client()
     hold = await other.lock("a").acquire()
@@ -91,6 +92,7 @@ async def test_cancellation_anywhere_in_a_multi_gives_back_all(world: World) -> 
     await held.release()
 
 
+@needs(FAIR)
 async def test_a_cancelled_asker_does_not_take_its_owners_others_with_it(world: World) -> None:
     client, other = world.client(owner="client"), world.client()
     held = await other.rlock("a").acquire()
@@ -282,6 +284,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(main())
 
 
+@needs(FAIR)
 def test_a_second_loop_after_the_first_was_closed_works(world: World) -> None:
     client = world.connect()
     hold = run(lambda: client.lock("a").acquire())

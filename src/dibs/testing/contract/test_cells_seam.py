@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import copy
 from itertools import pairwise
 
@@ -145,22 +146,22 @@ def test_the_same_value_again_is_another_version(here: Drawer) -> None:
     assert [here.set(b"same", version) for version in range(3)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("value", [b"", bytes(range(256)), b"\x00" * 10, bytes(LARGEST)], ids=len)
-def test_a_value_is_kept_as_it_is(here: Drawer, there: Drawer, value: bytes) -> None:
-    here.set(value, 0)
-    assert there.get() == (value, 1)
+def test_a_value_is_kept_as_it_is(here: Drawer, there: Drawer) -> None:
+    for version, value in enumerate((b"", bytes(range(256)), b"\x00" * 10, bytes(LARGEST))):
+        here.set(value, version)
+        assert there.get() == (value, version + 1)
 
 
 # 2. One version, one put.
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, 4, 2**62])
-def test_a_put_at_another_version_changes_nothing(here: Drawer, there: Drawer, version: int) -> None:
+def test_a_put_at_another_version_changes_nothing(here: Drawer, there: Drawer) -> None:
     here.set(b"one", 0)
     here.set(b"two", 1)
-    with pytest.raises(dibs.Conflict, match="version 2"):
-        there.set(b"three", version)
-    assert here.get() == (b"two", 2)
+    for version in (0, 1, 3, 4, 2**62):
+        with pytest.raises(dibs.Conflict, match="version 2"):
+            there.set(b"three", version)
+        assert here.get() == (b"two", 2)
 
 
 def test_a_put_at_a_version_of_an_unset_name_changes_nothing(here: Drawer) -> None:
@@ -259,8 +260,9 @@ def test_a_repeated_put_after_its_time_does_nothing(here: Drawer) -> None:
 def test_a_put_is_remembered_until_its_time_however_many_came_since(here: Drawer, there: Drawer) -> None:
     write = here.write(b"one", 0)
     assert here.put(write) == 1
-    for version in range(1, 40):
-        there.put(there.write(b"x", version, by=0.01))
+    while (version := there.get().version) < 30:
+        with suppress(dibs.StoreUnavailable):  # it came too late, and did nothing
+            there.put(there.write(b"x", version, by=0.02))
     assert here.put(write) == 1
 
 
@@ -317,7 +319,6 @@ def test_who_watches_again_hears_of_the_next_change(here: Drawer, there: Drawer)
         watching = here.watch(version)
         there.set(b"x", version)
         assert watching.heard()
-        until(lambda: here.get().version != version)
         version = here.get().version
         seen.append(version)
     assert seen == [1, 2, 3, 4, 5]
@@ -377,11 +378,11 @@ def test_fences_are_apart(here: Drawer) -> None:
     assert here.admit(9, name="a") == 9
 
 
-@pytest.mark.parametrize("token", [1, 10, 2**31, 2**32 + 1, 2**53 + 1, 2**63 - 2])
-def test_tokens_are_whole_numbers_to_the_last_digit(here: Drawer, token: int) -> None:
-    here.admit(token)
-    assert here.admit(token + 1) == token
-    assert here.admit(token) == token + 1
+def test_tokens_are_whole_numbers_to_the_last_digit(here: Drawer) -> None:
+    for token in (1, 10, 2**31, 2**32 + 1, 2**53 + 1, 2**63 - 2):
+        here.admit(token)
+        assert here.admit(token + 1) == token
+        assert here.admit(token) == token + 1
 
 
 def test_admitting_is_one_step(drawers: Callable[[], Drawer]) -> None:
@@ -401,10 +402,10 @@ def test_admitting_is_one_step(drawers: Callable[[], Drawer]) -> None:
     assert all(before[token] in admitted for token in tokens)
 
 
-@pytest.mark.parametrize("record", [b"", b"garbage", b"-5", b"1.5", b"5 ", b"\xff", b"9" * 21], ids=repr)
-def test_a_record_that_is_not_ours_admits_nobody(here: Drawer, record: bytes) -> None:
-    here.set(record, 0, Spot(FENCE, "a"))
-    for shared in (False, True):
-        with pytest.raises(dibs.StoreError, match="not one of ours"):
-            here.admit(2**62, shared=shared)
-    assert here.get(Spot(FENCE, "a")) == (record, 1)
+def test_a_record_that_is_not_ours_admits_nobody(here: Drawer) -> None:
+    for version, record in enumerate((b"", b"garbage", b"-5", b"1.5", b"5 ", b"\xff", b"9" * 21)):
+        here.set(record, version, Spot(FENCE, "a"))
+        for shared in (False, True):
+            with pytest.raises(dibs.StoreError, match="not one of ours"):
+                here.admit(2**62, shared=shared)
+        assert here.get(Spot(FENCE, "a")) == (record, version + 1)

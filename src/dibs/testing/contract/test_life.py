@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
+from dibs.testing.contract.worlds import needs
 
 
 async def close(world: World, client: Any) -> None:
     await world(client.close)
 
 
+@needs(RW)
 async def test_close_gives_back(world: World) -> None:
     client, other, ana = world.client(), world.client(), world.actor("ana")
     await ana(lambda: client.lock("a").acquire())
@@ -25,6 +28,7 @@ async def test_close_gives_back(world: World) -> None:
         assert not info.holders
 
 
+@needs(FAIR)
 async def test_close_wakes_others_who_wait(world: World) -> None:
     client, other = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -72,7 +76,7 @@ async def test_releasing_twice_does_nothing_also_after_close(world: World) -> No
     await ana(hold.release)
 
 
-@pytest.mark.parametrize("fair", [True, False])
+@pytest.mark.parametrize("fair", [pytest.param(True, marks=needs(FAIR)), False])
 async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
     client, other = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -90,6 +94,7 @@ async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
     held.check()
 
 
+@needs(FAIR)
 async def test_close_wakes_those_who_wait_for_another_of_their_owner(world: World) -> None:
     client, other = world.client(owner="client"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -158,6 +163,7 @@ async def test_closing_one_client_spares_the_others(world: World) -> None:
     assert len((await world.inspect(other, "b")).holders) == 1
 
 
+@needs(RW, PERMITS)
 async def test_making_locks_asks_nothing(world: World) -> None:
     client = world.client()
     for make in (client.lock, client.rlock, client.rwlock):

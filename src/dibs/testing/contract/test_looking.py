@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import dibs
+from dibs.core.line import FAIR, PERMITS
 from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.worlds import needs
 
 
 async def test_a_free_name_has_no_holders(world: World) -> None:
@@ -33,6 +35,7 @@ async def test_a_holder_is_shown(world: World) -> None:
     assert abs(holder.since - datetime.now(UTC)) < timedelta(seconds=10)
 
 
+@needs(FAIR)
 async def test_waiters_are_shown_in_order(world: World) -> None:
     client, other = world.client(owner="here"), world.client(owner="there")
     hold = await world.actor("ana")(lambda: client.lock("a").acquire())
@@ -45,6 +48,7 @@ async def test_waiters_are_shown_in_order(world: World) -> None:
     assert tokens == sorted(set(tokens))
 
 
+@needs(FAIR)
 async def test_since_is_when_it_came_to_hold(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -83,6 +87,7 @@ async def test_looking_changes_nothing(world: World) -> None:
     hold.check()
 
 
+@needs(PERMITS)
 async def test_locks_lists_what_is_busy(world: World) -> None:
     client, other = world.client(), world.client()
     ana = world.actor("ana")

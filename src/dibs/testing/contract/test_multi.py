@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
+from dibs.testing.contract.worlds import needs
 
 
 async def test_it_holds_all(world: World) -> None:
@@ -77,6 +79,7 @@ async def test_with_names_the_member_that_was_busy(world: World) -> None:
     await world.free(client, "a")
 
 
+@needs(FAIR)
 async def test_members_own_time_outs_do_not_count(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -87,6 +90,7 @@ async def test_members_own_time_outs_do_not_count(world: World) -> None:
     assert await pending
 
 
+@needs(PERMITS)
 async def test_holds_come_in_argument_order(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     async with ana.entering(world.multi(client.lock("z"), client.rlock("a"), client.semaphore("m", 3))) as hold:
@@ -148,6 +152,7 @@ async def test_leaving_with_a_lost_member_raises_and_gives_back_the_rest(world: 
     await world.free(client, "b")
 
 
+@needs(FAIR)
 async def test_a_member_lost_meanwhile_is_taken_anew(world: World) -> None:
     client, other = world.client(lease=0.5), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -175,7 +180,10 @@ MERGED: dict[str, tuple[Members, str, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("case", MERGED)
+NEEDED = {"permits add up": [PERMITS], "read and write": [RW], "write and read": [RW]}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=needs(*NEEDED.get(case, []))) for case in MERGED])
 async def test_equal_members_are_merged(world: World, case: str) -> None:
     make, name, weights = MERGED[case]
     client, ana = world.client(), world.actor("ana")
@@ -188,12 +196,14 @@ async def test_equal_members_are_merged(world: World, case: str) -> None:
     await world.free(client, name)
 
 
+@needs(PERMITS)
 async def test_more_permits_than_there_are_is_an_error(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     with pytest.raises(ValueError, match="can never be held"):
         await ana(lambda: world.multi(*[client.semaphore("a", 2)] * 3).acquire())
 
 
+@needs(PERMITS)
 async def test_one_name_in_two_sizes_is_a_mismatch(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     for members in ([client.semaphore("a", 2), client.semaphore("a", 3)], [client.lock("a"), client.semaphore("a", 3)]):
@@ -250,6 +260,7 @@ async def test_opposite_argument_orders_never_deadlock(world: World) -> None:
     await asyncio.gather(work(ana, one, "abc"), work(bob, other, "cba"))
 
 
+@needs(RW)
 async def test_it_needs_locks_of_its_face(world: World) -> None:
     with pytest.raises(ValueError, match="at least one"):
         world.multi()

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import ATOMIC_TRY, FAIR
 from dibs.testing.contract.harness import Actor, World
+from dibs.testing.contract.worlds import needs
 
 Mutex = Callable[..., Any]
 
@@ -72,6 +74,7 @@ async def test_never_two_inside(world: World, mutex: Mutex) -> None:
     assert rounds == 30
 
 
+@needs(FAIR)
 async def test_who_came_first_is_served_first(world: World, mutex: Mutex) -> None:
     one, other = world.client(), world.client()
     ana = world.actor("ana")
@@ -116,6 +119,7 @@ async def test_a_try_leaves_nobody_in_line(world: World, mutex: Mutex) -> None:
     assert not (await world.inspect(client, "a")).waiters
 
 
+@needs(FAIR)
 async def test_a_try_does_not_pass_those_who_wait(world: World, mutex: Mutex) -> None:
     client, lone = world.client(), world.client(lease=2)
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -126,6 +130,19 @@ async def test_a_try_does_not_pass_those_who_wait(world: World, mutex: Mutex) ->
     await ana(hold.release)
     assert await cy(lambda: mutex(client, "a").acquire(timeout=0)) is None
     assert await pending
+
+
+@needs(ATOMIC_TRY)
+async def test_a_try_that_fails_stands_in_nobodys_way(world: World, mutex: Mutex) -> None:
+    one, other = world.client(), world.client()
+    ana, bob, cy = world.actors("ana", "bob", "cy")
+    for _ in range(10):
+        held = await ana(lambda: mutex(one, "a").acquire())
+        first = bob.start(lambda: mutex(other, "a").acquire(timeout=0))  # before the release or after it
+        await ana(held.release)
+        second = await cy(lambda: mutex(one, "a").acquire(timeout=0))  # after it: nobody but the first can be ahead
+        (hold,) = [hold for hold in (await first, second) if hold is not None]
+        await ana(hold.release)
 
 
 async def test_acquire_gives_none_when_the_time_is_over(world: World, mutex: Mutex) -> None:
@@ -146,6 +163,7 @@ async def test_a_lock_has_a_default_time_out(world: World, mutex: Mutex) -> None
     assert await bob(lambda: mutex(client, "a", timeout=timedelta(seconds=0.05)).acquire()) is None
 
 
+@needs(FAIR)
 async def test_acquires_time_out_counts_for_more_than_the_locks(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -173,6 +191,7 @@ async def test_with_raises_when_the_time_is_over(world: World, mutex: Mutex) -> 
     assert error.info.holders[0].info == {"job": 7}
 
 
+@needs(FAIR)
 async def test_the_time_out_says_who_is_in_the_way(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -192,6 +211,7 @@ async def test_the_time_out_says_who_is_in_the_way(world: World, mutex: Mutex) -
     assert not pending.done()
 
 
+@needs(FAIR)
 async def test_who_gives_up_frees_the_place(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -216,6 +236,7 @@ async def test_tokens_rise_strictly(world: World, mutex: Mutex) -> None:
     assert tokens == sorted(set(tokens))
 
 
+@needs(FAIR)
 async def test_tokens_rise_while_others_wait(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")

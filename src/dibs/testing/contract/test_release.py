@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import PERMITS
 from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.worlds import needs
 
 Mutex = Callable[..., Any]
 
@@ -134,6 +136,7 @@ async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(worl
     assert await cy(lambda: mutex(other, "a").acquire(timeout=0)) is None
 
 
+@needs(PERMITS)
 async def test_lock_release_means_the_latest(world: World) -> None:
     semaphore, ana = world.client().semaphore("a", 3), world.actor("ana")
     first = await ana(semaphore.acquire)
@@ -176,6 +179,7 @@ async def test_a_with_may_end_on_another_actor(world: World, mutex: Mutex) -> No
     assert await bob(lambda: lock.acquire(timeout=0))
 
 
+@needs(PERMITS)
 async def test_withs_on_one_object_pair_by_actor(world: World) -> None:
     semaphore = world.client().semaphore("a", 2)
     ana, bob = world.actors("ana", "bob")
@@ -188,6 +192,7 @@ async def test_withs_on_one_object_pair_by_actor(world: World) -> None:
     assert his.remaining == 0
 
 
+@needs(PERMITS)
 async def test_a_with_that_ends_elsewhere_with_several_open_is_an_error(world: World) -> None:
     semaphore = world.client().semaphore("a", 2)
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -205,6 +210,7 @@ async def test_leaving_a_with_that_nobody_entered_is_an_error(world: World, mute
         await world.actor("ana").leave(mutex(world.client(), "a"))
 
 
+@needs(PERMITS)
 async def test_nested_withs_end_inside_out(world: World) -> None:
     semaphore, ana = world.client().semaphore("a", 2), world.actor("ana")
     async with ana.entering(semaphore) as outer:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR
 from dibs.testing.contract.harness import World
+from dibs.testing.contract.worlds import needs
 
 
 async def test_the_owner_re_enters(world: World) -> None:
@@ -25,6 +27,7 @@ async def test_re_entry_does_not_join_again(world: World) -> None:
     assert len(info.holders) == 1
 
 
+@needs(FAIR)
 async def test_re_entry_passes_those_who_wait(world: World) -> None:
     client, other = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -119,6 +122,7 @@ async def test_the_owner_is_shown_as_a_label(world: World) -> None:
     assert named.owner == "job 7"
 
 
+@needs(FAIR)
 async def test_a_second_asker_of_one_owner_waits_for_the_firsts_answer(world: World) -> None:
     client, other = world.client(owner="job 7"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -133,6 +137,7 @@ async def test_a_second_asker_of_one_owner_waits_for_the_firsts_answer(world: Wo
     assert (await first).token == (await second).token
 
 
+@needs(FAIR)
 async def test_a_second_asker_asks_itself_when_the_first_gives_up(world: World) -> None:
     client, other = world.client(owner="job 7"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")

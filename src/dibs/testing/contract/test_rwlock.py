@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 import dibs
+from dibs.core.line import FAIR, RW
 from dibs.testing.contract.harness import World
+from dibs.testing.contract.worlds import needs
+
+pytestmark = needs(RW)
 
 
 async def test_it_has_a_name_and_two_sides(world: World) -> None:
@@ -34,6 +38,7 @@ async def test_a_writer_excludes_readers(world: World) -> None:
     assert await bob(lambda: rw.read.acquire(timeout=0))
 
 
+@needs(FAIR)
 async def test_a_writer_waits_for_all_readers(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
@@ -47,6 +52,7 @@ async def test_a_writer_waits_for_all_readers(world: World) -> None:
     assert await pending
 
 
+@needs(FAIR)
 async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
@@ -59,6 +65,7 @@ async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) 
         (await reader).check()
 
 
+@needs(FAIR)
 async def test_a_reader_waits_behind_a_waiting_writer(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
@@ -76,6 +83,7 @@ async def test_a_reader_waits_behind_a_waiting_writer(world: World) -> None:
     assert await reader
 
 
+@needs(FAIR)
 async def test_a_reader_that_re_enters_does_not_wait_behind_a_writer(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
@@ -116,6 +124,7 @@ async def test_a_write_given_back_while_its_read_is_held_becomes_that_read(world
     assert read.mode == "shared"
 
 
+@needs(FAIR)
 async def test_a_write_that_becomes_a_read_wakes_readers(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
@@ -132,6 +141,7 @@ async def test_a_write_that_becomes_a_read_wakes_readers(world: World) -> None:
     read.check()
 
 
+@needs(FAIR)
 async def test_downgrade_lets_readers_in(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
@@ -217,6 +227,7 @@ async def test_owned_counts_either_side(world: World) -> None:
     assert not await bob(rw.read.owned)
 
 
+@needs(FAIR)
 async def test_onlookers_see_both_modes(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")

@@ -7,10 +7,12 @@ from copy import copy
 import pytest
 
 import dibs
-from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS
+from dibs.core.line import FAIR, LOOK, NOWHERE, OUTSIDE, PERMITS, RW, YOURS
 from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import needs
 
 
+@needs(FAIR)
 def test_the_first_holds_and_the_second_waits(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined()
     _, second = bob.joined()
@@ -20,6 +22,7 @@ def test_the_first_holds_and_the_second_waits(ana: Seat, bob: Seat) -> None:
     assert ana.waiters() == [second.ticket]
 
 
+@needs(FAIR)
 def test_a_holder_gets_its_lease_and_a_waiter_its_waiting_lease(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined(lease=20)
     _, second = bob.joined(lease=20, waiting=3)
@@ -33,6 +36,7 @@ def test_a_waiter_learns_when_to_look(ana: Seat, bob: Seat) -> None:
     assert second.next <= 2
 
 
+@needs(FAIR)
 def test_join_is_idempotent(ana: Seat, bob: Seat) -> None:
     claim, first = ana.joined()
     other, waits = bob.joined()
@@ -54,6 +58,7 @@ def test_a_repeated_join_extends_nothing(ana: Seat) -> None:
     assert said < first.left
 
 
+@needs(FAIR)
 def test_a_repeated_join_reports_a_grant(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     claim, _ = bob.joined(lease=10, waiting=3)
@@ -64,6 +69,7 @@ def test_a_repeated_join_reports_a_grant(ana: Seat, bob: Seat) -> None:
     assert again.left <= 3  # that it holds now does not make its waiting lease longer
 
 
+@needs(FAIR)
 def test_tickets_rise_along_the_line_and_after_it_was_empty(ana: Seat, bob: Seat) -> None:
     tickets = []
     for _ in range(3):
@@ -100,6 +106,7 @@ def test_renew_never_shortens(ana: Seat) -> None:
     assert standing.left > 15
 
 
+@needs(FAIR)
 def test_renew_is_a_batch_over_names_in_the_order_asked(ana: Seat, bob: Seat) -> None:
     held, _ = ana.joined(name="a")
     bob.joined(name="b")
@@ -131,6 +138,7 @@ def test_renew_of_an_expired_holder_leaves_its_successor_alone(ana: Seat, bob: S
     assert ana.holders() == [second.ticket]
 
 
+@needs(FAIR)
 def test_renew_of_an_expired_waiter_is_refused_also_behind_others(ana: Seat, bob: Seat) -> None:
     ana.joined()
     bob.joined()
@@ -139,6 +147,7 @@ def test_renew_of_an_expired_waiter_is_refused_also_behind_others(ana: Seat, bob
     assert ana.look(third) is None
 
 
+@needs(FAIR)
 def test_an_expired_holder_frees_its_successor_by_the_successors_renewal(ana: Seat, bob: Seat) -> None:
     ana.joined(lease=0.3)
     claim, second = bob.joined(lease=10)
@@ -147,6 +156,7 @@ def test_an_expired_holder_frees_its_successor_by_the_successors_renewal(ana: Se
     assert standing.left > 5
 
 
+@needs(FAIR)
 def test_expiry_is_a_write_that_signals(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined(lease=0.3)
     waits, _ = bob.joined(lease=10)
@@ -232,6 +242,7 @@ def test_a_renewal_with_another_id_is_refused(ana: Seat, bob: Seat) -> None:
     assert bob.look(forged) is None
 
 
+@needs(PERMITS)
 def test_an_amendment_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:
     claim, _ = ana.joined(capacity=3, weight=3, kind="semaphore")
     forged = copy(claim)
@@ -241,10 +252,17 @@ def test_an_amendment_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> N
     assert not second.holds
 
 
-@pytest.mark.parametrize(("kind", "capacity"), [("semaphore", 1), ("mutex", 2), ("rw", 1)])
+@pytest.mark.parametrize(
+    ("kind", "capacity"),
+    [
+        pytest.param("semaphore", 1, marks=needs(PERMITS)),
+        ("mutex", 2),
+        pytest.param("rw", 1, marks=needs(RW)),
+    ],
+)
 def test_another_kind_or_size_is_a_mismatch_and_changes_nothing(ana: Seat, bob: Seat, kind: str, capacity: int) -> None:
     mine, first = ana.joined()
-    for place in (LINE, OUTSIDE, NOWHERE):
+    for place in (bob.usual, OUTSIDE, NOWHERE):
         with pytest.raises(dibs.Mismatch):
             bob.join(bob.claim(kind=kind, capacity=capacity), place)
     assert (ana.holders(), ana.waiters()) == ([first.ticket], [])
@@ -266,6 +284,7 @@ def test_nothing_stays_behind(ana: Seat, bob: Seat) -> None:
     assert ana.holders() == ana.waiters() == []
 
 
+@needs(FAIR)
 def test_a_message_is_not_for_a_waiter_whose_claim_expired(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     dead, _ = bob.joined(waiting=0.2)

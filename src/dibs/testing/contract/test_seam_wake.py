@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import LOOK, NOWHERE, OUTSIDE, YOURS
+from dibs.core.line import FAIR, LOOK, NOWHERE, OUTSIDE, PERMITS, RW, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import needs
 
 
+@needs(FAIR)
 def test_leave_wakes_exactly_the_next(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     waiting = [seat.joined()[0] for seat in (bob, ana, bob)]
@@ -18,6 +20,7 @@ def test_leave_wakes_exactly_the_next(ana: Seat, bob: Seat) -> None:
     assert [bob.told(waiting[0]), ana.told(waiting[1]), bob.told(waiting[2])] == [YOURS, None, None]
 
 
+@needs(FAIR, PERMITS)
 def test_leave_wakes_all_whom_it_frees(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 4}
     mine, _ = ana.joined(weight=3, **options)
@@ -28,6 +31,7 @@ def test_leave_wakes_all_whom_it_frees(ana: Seat, bob: Seat) -> None:
     assert ana.told(keeps) is None
 
 
+@needs(PERMITS)
 def test_who_holds_already_is_not_told_again(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 2}
     mine, _ = ana.joined(**options)
@@ -36,6 +40,7 @@ def test_who_holds_already_is_not_told_again(ana: Seat, bob: Seat) -> None:
     assert bob.told(theirs) is None
 
 
+@needs(FAIR, PERMITS)
 def test_a_waiter_that_leaves_frees_those_behind_it(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 3}
     ana.joined(weight=2, **options)
@@ -48,6 +53,7 @@ def test_a_waiter_that_leaves_frees_those_behind_it(ana: Seat, bob: Seat) -> Non
     assert standing.holds
 
 
+@needs(FAIR)
 def test_a_waiter_that_leaves_from_the_middle_wakes_nobody(ana: Seat, bob: Seat) -> None:
     ana.joined()
     first, _ = bob.joined()
@@ -70,6 +76,7 @@ def test_a_try_that_fails_leaves_nothing_and_is_told_nothing(ana: Seat, bob: Sea
     assert bob.told(claim) is None
 
 
+@needs(FAIR, PERMITS)
 @pytest.mark.parametrize("place", [NOWHERE, OUTSIDE])
 def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat, place: Any) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 2}
@@ -95,6 +102,7 @@ def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob:
     assert standing.holds
 
 
+@needs(FAIR)
 def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
@@ -138,6 +146,7 @@ def test_an_expired_holder_wakes_outsiders_when_somebody_looks(ana: Seat, bob: S
     assert standing.holds
 
 
+@needs(FAIR, RW)
 def test_amend_lowers_and_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "rw", "capacity": 1_000_000}
     writer, first = ana.joined(weight=1_000_000, **options)
@@ -148,6 +157,7 @@ def test_amend_lowers_and_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
     assert len(ana.holders()) == 3
 
 
+@needs(PERMITS)
 def test_amend_only_lowers(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 3}
     claim, _ = ana.joined(weight=1, **options)
@@ -156,6 +166,7 @@ def test_amend_only_lowers(ana: Seat, bob: Seat) -> None:
     assert standing.holds
 
 
+@needs(PERMITS)
 def test_amend_is_idempotent_and_keeps_the_lease(ana: Seat) -> None:
     claim, first = ana.joined(weight=3, kind="semaphore", capacity=3, lease=10)
     for _ in range(2):
@@ -166,6 +177,7 @@ def test_amend_is_idempotent_and_keeps_the_lease(ana: Seat) -> None:
     assert again.left <= first.left
 
 
+@needs(PERMITS)
 def test_amend_of_what_is_gone_changes_nothing(ana: Seat, bob: Seat) -> None:
     claim, _ = ana.joined(weight=3, kind="semaphore", capacity=3)
     ana.leave(claim)
@@ -191,6 +203,7 @@ def test_evict_by_token_only(ana: Seat, bob: Seat) -> None:
     assert ana.look(claim) is None
 
 
+@needs(FAIR)
 def test_evict_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined()
     waits, _ = bob.joined()

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR, PERMITS
 from dibs.testing.contract.harness import Actor, World, eventually
+from dibs.testing.contract.worlds import needs
+
+pytestmark = needs(PERMITS)
 
 
 async def test_as_many_as_there_are_permits(world: World) -> None:
@@ -38,6 +42,7 @@ async def test_all_permits_are_exclusive(world: World) -> None:
     assert hold.mode == "exclusive"
 
 
+@needs(FAIR)
 async def test_the_head_of_the_line_is_not_passed(world: World) -> None:
     client = world.client()
     semaphore = client.semaphore("a", 3)
@@ -55,6 +60,7 @@ async def test_the_head_of_the_line_is_not_passed(world: World) -> None:
     assert await small
 
 
+@needs(FAIR)
 async def test_one_release_frees_all_who_fit(world: World) -> None:
     client = world.client()
     semaphore = client.semaphore("a", 3)

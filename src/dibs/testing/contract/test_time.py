@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR
 from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.worlds import needs
 
 Mutex = Callable[..., Any]
 SHORT = 0.5
@@ -44,6 +46,7 @@ async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     hold.check()
 
 
+@needs(FAIR)
 async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
     client = world.client(lease=SHORT)
     ana, bob = world.actors("ana", "bob")
@@ -57,6 +60,7 @@ async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
     assert (await pending).token == before
 
 
+@needs(FAIR)
 @pytest.mark.parametrize(("lease", "waiting"), [(30, 5), (2, 2)])
 async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World, lease: float, waiting: float) -> None:
     client = world.client(lease=lease)
@@ -67,6 +71,7 @@ async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World, lease: float, 
     assert 0 < (await world.inspect(client, "a")).waiters[0].remaining <= waiting
 
 
+@needs(FAIR)
 async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> None:
     client = world.client(lease=30)
     ana, bob = world.actors("ana", "bob")
@@ -93,6 +98,7 @@ async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
     assert await pending
 
 
+@needs(FAIR)
 async def test_a_hold_that_is_not_renewed_counts_its_lease_from_the_grant(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -200,7 +206,7 @@ async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
 async def test_what_on_lost_raises_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     client, ana = world.client(lease=SHORT), world.actor("ana")
 
-    def fail(hold: Any) -> None:
+    def fail(_: Any) -> None:
         raise ZeroDivisionError("in on_lost")
 
     one = await ana(lambda: client.lock("a", on_lost=fail).acquire())
@@ -231,6 +237,7 @@ async def test_break_of_a_free_name_says_so(world: World) -> None:
         await world(lambda: client.break_("a", token=1))
 
 
+@needs(FAIR)
 async def test_break_removes_holders_only(world: World) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")

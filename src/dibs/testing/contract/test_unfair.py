@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.line import FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
+from dibs.testing.contract.worlds import needs
 
 Mutex = Callable[..., Any]
 
@@ -54,6 +56,7 @@ async def test_an_expired_holder_frees_it(world: World) -> None:
     assert await bob(lambda: client.lock("a", fair=False).acquire(timeout=10))
 
 
+@needs(FAIR)
 async def test_it_does_not_pass_the_line(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -69,6 +72,7 @@ async def test_it_does_not_pass_the_line(world: World) -> None:
     assert await barger
 
 
+@needs(FAIR)
 async def test_never_two_inside_fair_or_not(world: World) -> None:
     clients = [world.client(), world.client()]
     inside: list[Actor] = []
@@ -103,7 +107,12 @@ KINDS: dict[str, Mutex] = {
     "semaphore of 1": lambda client: client.semaphore("a", 1),
     "semaphore of 2": lambda client: client.semaphore("a", 2),
 }
-PAIRS = [pair for pair in permutations(KINDS, 2) if set(pair) != {"read", "write"}]
+NEEDED = {"lock": [], "read": [RW], "write": [RW], "semaphore of 1": [PERMITS], "semaphore of 2": [PERMITS]}
+PAIRS = [
+    pytest.param(there, wanted, marks=needs(*NEEDED[there], *NEEDED[wanted]))
+    for there, wanted in permutations(KINDS, 2)
+    if {there, wanted} != {"read", "write"}
+]
 
 
 @pytest.mark.parametrize(("there", "wanted"), PAIRS)
@@ -128,6 +137,7 @@ async def test_lock_and_rlock_are_one_kind(world: World) -> None:
     assert await bob(lambda: client.rlock("a").acquire(timeout=0)) is None
 
 
+@needs(PERMITS)
 async def test_a_mismatch_is_said_to_who_would_wait_too(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")

@@ -11,11 +11,14 @@ import pytest
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import Grant, Request
 from dibs.core.keeper import Keeper
-from dibs.core.line import YOURS, Me
+from dibs.core.line import FAIR, YOURS, Me
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.worlds import needs
+
+pytestmark = needs(FAIR)
 
 
 class _Open:

@@ -60,6 +60,10 @@ def mutex(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return MUTEXES[request.param]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    chosen(config)  # what names no store is said once, before any test is looked at
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subjects = chosen(metafunc.config).values()
     if "world" in metafunc.fixturenames:

@@ -1,0 +1,134 @@
+"""What nobody owns, when answers get lost: a change is asked for again, happens once, and is reported as done."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.core.line import CELLS
+from dibs.testing.contract.harness import Action, World
+from dibs.testing.contract.worlds import needs
+
+pytestmark = needs(CELLS)
+
+
+async def losing(world: World, client: Any, verb: str, times: int, *meanwhile: Action) -> Callable[[], int]:
+    """So many answers to this verb of the client's way to the store get lost, each after what happens `meanwhile`;
+    gives how often it was asked. The store itself has heard every question."""
+    await world(client.cell("warm").get)  # the way to the store is opened at first use
+    cells, asked = client._core._cells, 0
+    usual = getattr(cells, verb)
+
+    async def lossy(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        answer = await usual(*args)
+        if asked > times:
+            return answer
+        for action in meanwhile:
+            result = action()
+            if inspect.isawaitable(result):
+                await result
+        raise dibs.StoreUnavailable("the answer was lost")
+
+    setattr(cells, verb, lossy)
+    return lambda: asked
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_set_whose_answer_was_lost_is_done_once(world: World, times: int) -> None:
+    client, other = world.client(), world.client()
+    asked = await losing(world, client, "put", times)
+    assert await world(lambda: client.cell("a").set(b"x", 0)) == 1
+    assert asked() == times + 1
+    assert await world(other.cell("a").get) == (b"x", 1)
+
+
+async def test_a_set_whose_answer_was_lost_is_done_whoever_wrote_since(world: World) -> None:
+    client, other = world.client(), world.client()
+    await losing(world, client, "put", 1, lambda: other.cell("a").set(b"later", 1))
+    assert await world(lambda: client.cell("a").set(b"x", 0)) == 1
+    assert await world(other.cell("a").get) == (b"later", 2)
+
+
+async def test_an_update_whose_answer_was_lost_adds_once(world: World) -> None:
+    client, other = world.client(), world.client()
+    await losing(world, client, "put", 2, lambda: other.cell("a").update(lambda value: value + b"-"))
+    assert await world(lambda: client.cell("a").update(lambda value: (value or b"") + b"+")) == (b"+", 1)
+    assert await world(other.cell("a").get) == (b"+--", 3)
+
+
+async def test_a_count_whose_answer_was_lost_counts_once(world: World) -> None:
+    client, other = world.client(), world.client()
+    await world(lambda: other.latch("a").arm(9))
+    asked = await losing(world, client, "put", 3, other.latch("a").count_down)
+    await world(client.latch("a").count_down)
+    assert asked() == 4
+    assert await world(other.latch("a").count) == 5, "three of the other's, one of ours"
+
+
+async def test_an_arm_whose_answer_was_lost_is_no_conflict(world: World) -> None:
+    client, other = world.client(), world.client()
+    await losing(world, client, "put", 2)
+    await world(lambda: client.latch("a").arm(3))
+    assert await world(other.latch("a").count) == 3
+
+
+async def test_an_admit_whose_answer_was_lost_is_admitted(world: World) -> None:
+    client, other = world.client(), world.client()
+    asked = await losing(world, client, "admit", 2)
+    await world(lambda: client.fence("a").admit(5))
+    assert asked() == 3
+    with pytest.raises(dibs.StaleToken):
+        await world(lambda: other.fence("a").admit(4))
+
+
+async def test_an_admit_whose_answer_was_lost_is_stale_if_a_higher_one_came_since(world: World) -> None:
+    client, other = world.client(), world.client()
+    await losing(world, client, "admit", 1, lambda: other.fence("a").admit(9))
+    with pytest.raises(dibs.StaleToken):
+        await world(lambda: client.fence("a").admit(5))
+
+
+async def test_a_set_that_was_never_answered_says_what_is_not_known(world: World) -> None:
+    client, other = world.client(retry=0), world.client()
+    asked = await losing(world, client, "put", 10**6)
+    with pytest.raises(dibs.StoreUnavailable, match="whether the change happened is not known") as caught:
+        await world(lambda: client.cell("a").set(b"x", 0))
+    assert asked() > 1
+    assert (caught.value.name, caught.value.store) == ("a", client._core.shown)
+    assert "read it again" in str(caught.value)
+    assert await world(other.cell("a").get) == (b"x", 1)
+
+
+async def test_a_read_that_is_never_answered_ends(world: World) -> None:
+    client = world.client(retry=0)
+    await losing(world, client, "get", 10**6)
+    for question in (client.cell("a").get, lambda: client.latch("a").wait(timeout=0)):
+        with pytest.raises(dibs.StoreUnavailable) as caught:
+            await world(question)
+        assert (caught.value.name, caught.value.store) == ("a", client._core.shown)
+
+
+async def test_who_waits_is_patient_with_a_store_that_cannot_be_watched(world: World) -> None:
+    """It goes on looking; that watching fails is no reason to give up."""
+    client, other = world.client(), world.client()
+    await world(lambda: other.latch("a").arm(2))
+    await world(client.latch("a").count)
+    watched = 0
+
+    async def unavailable(*_: Any) -> None:
+        nonlocal watched
+        watched += 1
+        counting = other.latch("a").count_down()
+        if inspect.isawaitable(counting):
+            await counting
+        raise dibs.StoreUnavailable("nobody answers")
+
+    client._core._cells.watch = unavailable
+    assert await world(lambda: client.latch("a").wait(timeout=20)) is True
+    assert watched == 2
