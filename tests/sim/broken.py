@@ -21,6 +21,7 @@ from dibs.core.holds import Book
 from dibs.core.kinds import multi
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.waiting import LineGrantor
+from sim.broken_cells import CELLS_BROKEN
 
 WAITING = 1.0
 """What a waiter's renewal is worth in the twin that lets it shorten."""
@@ -113,8 +114,9 @@ BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
 
 @contextmanager
 def broken(safeguard: str) -> Iterator[None]:
-    """Without that safeguard."""
-    patches = [patch.object(owner, name, twin) for owner, name, twin in BROKEN[safeguard]]
+    """Without that safeguard, of lines or of cells."""
+    twins = BROKEN.get(safeguard) or CELLS_BROKEN[safeguard]
+    patches = [patch.object(owner, name, twin) for owner, name, twin in twins]
     for each in patches:
         each.start()
     try:

@@ -36,6 +36,8 @@ class Node:
         self.offset = offset
         self.rate = rate
         self.paused = False
+        self.stood = 0.0
+        """Seconds for which it was paused, all in all."""
         self.dead = False
         self.deferred: list[Callable[[], object]] = []
         self.tasks: list[Task] = []
@@ -50,9 +52,11 @@ class Node:
 
     def pause(self) -> None:
         self.paused = True
+        self.stood -= self._sim.now
 
     def resume(self) -> None:
         self.paused = False
+        self.stood += self._sim.now
         waiting, self.deferred = self.deferred, []
         for call in waiting:
             self._sim.soon(self, call)

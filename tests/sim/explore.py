@@ -1,7 +1,8 @@
 """Many schedules, one after the other, and what was found, said so that anyone can see it again.
 
-python tests/sim/explore.py SEED             replays one schedule and prints its trace
+python tests/sim/explore.py SEED             replays one schedule of locks and prints its trace
 python tests/sim/explore.py SEED "margin"    the same without a safeguard (tests/sim/broken.py)
+python tests/sim/explore.py cells SEED       a schedule of latch, cell, fence and election; likewise without a safeguard
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ if __name__ == "__main__":
 from sim import schedule
 from sim.broken import broken
 from sim.invariants import Violation
+from sim.schedule import HABITS, LINES
 
 TAIL = 60
 """Lines of a trace that are shown with a failure; the replay shows all."""
 
 
 class Found(NamedTuple):
+    of: str
+    """The kind of schedule: of lines, or of cells."""
     seed: int
     what: str
     crashed: bool
@@ -47,14 +51,14 @@ class Sum(NamedTuple):
 NOTHING = Sum(0, 0, 0, Counter(), 0, [])
 
 
-def explore(first: int, count: int, *, until_found: bool = False) -> Sum:
+def explore(first: int, count: int, *, of: str = LINES, until_found: bool = False) -> Sum:
     """Schedules `first` to `first + count - 1`. What goes wrong in one is kept and the next one comes."""
     total = NOTHING
     for seed in range(first, first + count):
         try:
-            outcome = schedule.run(seed)
+            outcome = schedule.run(seed, of=of)
         except Violation as violation:
-            total += Sum(1, 0, 0, Counter(), 0, [_found(seed, violation)])
+            total += Sum(1, 0, 0, Counter(), 0, [_found(of, seed, violation)])
             if until_found:
                 break
         else:
@@ -63,21 +67,22 @@ def explore(first: int, count: int, *, until_found: bool = False) -> Sum:
     return total
 
 
-def _found(seed: int, violation: Violation) -> Found:
-    return Found(seed, str(violation), crashed=violation.__cause__ is not None)
+def _found(of: str, seed: int, violation: Violation) -> Found:
+    return Found(of, seed, str(violation), crashed=violation.__cause__ is not None)
 
 
 def told(found: Found, without: str | None = None) -> str:
     """A failure as a reader needs it: what, the command that shows it again, and how it came to it."""
-    command = f"python tests/sim/explore.py {found.seed}" + (f' "{without}"' if without else "")
-    lines = trace_of(found.seed, without)
+    which = str(found.seed) if found.of == LINES else f"{found.of} {found.seed}"
+    command = f"python tests/sim/explore.py {which}" + (f' "{without}"' if without else "")
+    lines = trace_of(found.seed, without, found.of)
     return "\n".join([found.what, f"replay: {command}", *lines[-TAIL:]])
 
 
-def trace_of(seed: int, without: str | None = None) -> list[str]:
+def trace_of(seed: int, without: str | None = None, of: str = LINES) -> list[str]:
     with broken(without) if without else nullcontext():
         try:
-            trace = schedule.run(seed, trace=True).trace
+            trace = schedule.run(seed, trace=True, of=of).trace
             end = "nothing was violated"
         except Violation as violation:
             trace = violation.trace
@@ -87,10 +92,11 @@ def trace_of(seed: int, without: str | None = None) -> list[str]:
 
 
 def main(args: list[str]) -> int:
+    of = args.pop(0) if args and args[0] in HABITS else LINES
     if not args or not args[0].isdigit():
         print(__doc__)
         return 64
-    lines = trace_of(int(args[0]), args[1] if len(args) > 1 else None)
+    lines = trace_of(int(args[0]), args[1] if len(args) > 1 else None, of)
     print("\n".join(lines))
     return int(lines[-1].startswith("VIOLATION"))
 

@@ -1,26 +1,20 @@
-"""The memory store as a server, and the ports that reach it: every verb is a request and a reply that may get lost,
-come late, come twice, or overtake what went out on another connection.
+"""The network: every verb is a request and a reply that may get lost, come late, come twice, or overtake what went out
+on another connection.
 
-A port is one connection: requests arrive in the order in which they were sent, as on TCP. A call that is not answered
-in time raises `StoreUnavailable` and drops the connection; what was sent on it may still arrive, at any later time.
-Signals to waiters travel on a connection of their own. The server's clock is its own: `claim.by`, an instant of the
-client, is turned into the store's time once per claim, from the store's times that came with replies, rounding early.
+A channel is one connection: requests arrive in the order in which they were sent, as on TCP. A call that is not
+answered in time raises `StoreUnavailable` and drops the connection; what was sent on it may still arrive, at any later
+time. Signals to waiters travel on a connection of their own. Every reply carries the store's time.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dibs.backends.memory import MemoryLine, MemoryStore, World
-from dibs.core.line import Me, Place, Signal, read_signal
-from dibs.core.rule import Claim, Standing
 from dibs.errors import DibsError, StoreUnavailable
-from dibs.info import LockInfo
-from dibs.runtime.threads import step
 from sim.clockwork import Node, Parked, Sim
 from sim.faults import FINE, Fate
+from sim.server import CellDesk, Server
 from sim.world import SimInbox, SimRuntime
 
 if TYPE_CHECKING:
@@ -28,19 +22,28 @@ if TYPE_CHECKING:
     from sim.invariants import Watcher
 
 LATENCY = 0.001
-REMOVING = frozenset({"leave", "evict"})
 DOUBTFUL = 0.01
 """A message that takes longer than this may outlast its caller's patience: only then is an alarm worth its event."""
+
+
+class Desk(Protocol):
+    """Where the server answers: its lines, or its cells."""
+
+    def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
+        """The store's time and the answer; an error is an answer too."""
 
 
 class Call(Parked):
     """One request, and the caller that waits for its answer."""
 
-    __slots__ = ("_args", "_network", "alarmed", "node", "until", "verb")
+    __slots__ = ("_args", "_desk", "_network", "alarmed", "node", "until", "verb")
 
-    def __init__(self, network: Network, node: Node, verb: str, args: tuple[Any, ...], until: float) -> None:
+    def __init__(
+        self, network: Network, desk: Desk, node: Node, verb: str, args: tuple[Any, ...], until: float
+    ) -> None:
         super().__init__()
         self._network = network
+        self._desk = desk
         self._args = args
         self.verb = verb
         self.node = node
@@ -49,7 +52,7 @@ class Call(Parked):
 
     def run(self) -> Any:
         """At the server."""
-        return self._network.server.run(self.verb, self._args)
+        return self._desk.run(self.verb, self._args)
 
     def arrive(self) -> None:
         self._network.reply(self, self.run())
@@ -75,7 +78,8 @@ class Network:
         self.sim = sim
         self.faults = faults
         self.watcher = watcher
-        self.server = Server(sim, self)
+        self.server = Server(sim, watcher)
+        self.cells = CellDesk(sim, self.server)
         self.outstanding: dict[Call, None] = {}
         self._delay = sim.dice("latency").random
 
@@ -129,6 +133,49 @@ class Network:
         return self
 
 
+class StoreTime:
+    """The store's time in the newest reply to a process, the one to connecting at first, and when that arrived."""
+
+    __slots__ = ("here", "told")
+
+    def __init__(self) -> None:
+        self.told = self.here = 0.0
+
+    def heard(self, told: float, here: float) -> None:
+        self.told, self.here = told, here
+
+    def early(self, local: float) -> float:
+        """A local instant in the store's time; rather too early, by the time that a reply travels."""
+        return self.told + local - self.here
+
+
+class Channel:
+    """One connection at a time from a process to the server."""
+
+    def __init__(self, network: Network, runtime: SimRuntime, time: StoreTime) -> None:
+        self._network = network
+        self._runtime = runtime
+        self._time = time
+        self._connection = Connection()
+
+    async def ask(self, desk: Desk, verb: str, *args: Any, until: float) -> Any:
+        call = Call(self._network, desk, self._runtime.node, verb, args, until)
+        self._network.send(self._connection, call)
+        try:
+            reply = await call
+        finally:
+            del self._network.outstanding[call]
+            if call.value is None:
+                self._connection = Connection()
+        if reply is None:
+            raise StoreUnavailable(f"no answer to {verb} in time")
+        told, answer = reply
+        self._time.heard(told, self._runtime.now())
+        if isinstance(answer, DibsError):
+            raise answer
+        return answer
+
+
 class Courier:
     """An inbox as the server sees it: at the other end of a network."""
 
@@ -139,144 +186,3 @@ class Courier:
 
     def deliver(self, key: bytes, message: bytes) -> None:
         self._network.signal(self._inbox, self._node, key, message)
-
-
-class Server:
-    """The memory store's own verbs, on the server's clock, under the eyes of the watcher."""
-
-    def __init__(self, sim: Sim, network: Network) -> None:
-        dice: random.Random = sim.dice("server's clock")
-        self.node = Node(sim, "store", dice.uniform(10, 1000), dice.uniform(0.96, 1.04))
-        self.world = World("sim")
-        runtime = SimRuntime(sim, self.node)
-        self._line = MemoryLine(self.world, runtime, Me(b"", runtime.inbox()))
-        self._watcher = network.watcher
-
-    def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
-        """Answer and the store's time, as every reply carries it; an error is an answer too."""
-        before = self._watcher.before(verb, args[0]) if verb in REMOVING else None
-        try:
-            answer = step(getattr(self._line, verb)(*args, 0.0))
-        except DibsError as error:
-            answer = error
-        self._watcher.after(verb, args[0], before, answer)
-        return self.node.now(), answer
-
-
-class SimStore:
-    """One client's way to the server: see core/line.py."""
-
-    capabilities: ClassVar[frozenset[str]] = MemoryStore.capabilities
-    shown = "sim://"
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.seen = (0.0, 0.0)
-        """The store's time in a reply, the one to connecting at first, and when that arrived here."""
-        self.by: dict[bytes, float] = {}
-
-    def open(self, runtime: SimRuntime, me: Me) -> SimPort:
-        assert isinstance(me.inbox, SimInbox)
-        self.seen = (self.network.server.node.now(), runtime.now())
-        self.network.server.world.inboxes[me.id] = Courier(self.network, me.inbox, runtime.node)
-        return SimPort(self, runtime, me)
-
-    def close(self) -> None:
-        self.by.clear()
-
-    def before_fork(self) -> None:
-        """Nothing is open that a child could harm."""
-
-    def after_fork(self, child: bool) -> None:
-        if child:
-            self.by = {}
-
-
-class SimPort:
-    """Seam 2 over the network; see core/line.py."""
-
-    def __init__(self, store: SimStore, runtime: SimRuntime, me: Me) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._network = store.network
-        self._me = me
-        self._connection = Connection()
-
-    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        claim.asked = True
-        standing = await self._call("join", self._wire(claim), place, until=until)
-        return self._learn(claim, standing)
-
-    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        self._network.watcher.renewing(claims)
-        standings = await self._call("renew", [self._wire(claim) for claim in claims], until=until)
-        return [self._learn(claim, standing) for claim, standing in zip(claims, standings, strict=True)]
-
-    async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        await self._call("amend", self._wire(claim), weight, until=until)
-
-    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
-        await self._call("leave", self._wire(claim), answered, until=until)
-        self._network.watcher.left(claim)
-
-    async def watch(self, claim: Claim, until: float) -> Signal | None:
-        return read_signal(await self._me.inbox.wait(claim.id, until))
-
-    async def line(self, name: str, until: float) -> LockInfo:
-        return await self._call("line", name, until=until)  # type: ignore[no-any-return]
-
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
-        return await self._call("names", prefix, after, until=until)  # type: ignore[no-any-return]
-
-    async def revoke(self, name: str, token: int, until: float) -> bool:
-        return await self._call("revoke", name, token, until=until)  # type: ignore[no-any-return]
-
-    async def evict(self, name: str, token: int, until: float) -> bool:
-        return await self._call("evict", name, token, until=until)  # type: ignore[no-any-return]
-
-    async def identity(self, until: float) -> str:
-        return "sim"
-
-    def close(self) -> None:
-        """A connection of this world costs nothing."""
-
-    async def _call(self, verb: str, *args: Any, until: float) -> Any:
-        call = Call(self._network, self._runtime.node, verb, args, until)
-        self._network.send(self._connection, call)
-        try:
-            reply = await call
-        finally:
-            del self._network.outstanding[call]
-            if call.value is None:
-                self._connection = Connection()
-        if reply is None:
-            raise StoreUnavailable(f"no answer to {verb} in time")
-        store_now, answer = reply
-        self._store.seen = (store_now, self._runtime.now())
-        if isinstance(answer, DibsError):
-            raise answer
-        return answer
-
-    def _wire(self, claim: Claim) -> Claim:
-        """The claim as the server reads it from the wire."""
-        return Claim(
-            claim.id, claim.name, claim.kind, claim.capacity, claim.weight, claim.lease, claim.waiting,
-            self._by(claim), claim.client, claim.about, True, claim.ticket,
-        )  # fmt: skip
-
-    def _by(self, claim: Claim) -> float:
-        """In the store's time, fixed once: a tombstone must last as long as a join that is still on its way counts."""
-        by = self._store.by.get(claim.id)
-        if by is None:
-            store_now, here = self._store.seen
-            by = self._store.by[claim.id] = store_now + claim.by - here
-        return by
-
-    @staticmethod
-    def _learn(claim: Claim, standing: Standing | None) -> Standing | None:
-        if standing is not None and standing.ticket:
-            claim.ticket = standing.ticket
-        return standing
-
-    def __deepcopy__(self, memo: object) -> SimPort:
-        return self

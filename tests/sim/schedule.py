@@ -8,20 +8,25 @@ to do, nobody expected, nothing shared.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sim.clockwork import Sim
-from sim.faults import KINDS, STEPPED, Faults
+from sim.faults import FEWEST, KINDS, STEPPED, Faults
+from sim.habits_cells import CellHabits
+from sim.habits_lines import LineHabits
 from sim.invariants import Violation, Watcher
 from sim.network import Network
-from sim.workload import Process, Users
+from sim.workload import ENOUGH, Habits, Process, Users
 
 BOUND = 60.0
 WHILE_FAULTY = 200.0
+LOOKING_OUT = 6.0
+"""What closing a client tells those who follow may miss them, if they look for themselves in that very instant."""
 EVERY_STEPPED = 8
 """One schedule in so many also steps clocks: there two valid holders are possible, and everything else must hold."""
-
+LINES, CELLS = "lines", "cells"
+HABITS: dict[str, Callable[[Users], Habits]] = {LINES: LineHabits, CELLS: CellHabits}
 
 _log = logging.getLogger("dibs")
 
@@ -35,12 +40,12 @@ class Outcome(NamedTuple):
     trace: list[tuple[float, str, str]] | None
 
 
-def run(seed: int, trace: bool = False) -> Outcome:
+def run(seed: int, trace: bool = False, of: str = LINES) -> Outcome:
     """Deterministic: the same seed gives the same steps, whatever machine it runs on."""
     sim = Sim(seed, trace)
     _log.disabled = True  # lost renewals are what this is about
     try:
-        return _run(sim, STEPPED if seed % EVERY_STEPPED == 0 else KINDS)
+        return _run(sim, STEPPED if seed % EVERY_STEPPED == 0 else KINDS, HABITS[of])
     except Exception as error:  # whatever nobody expected is a finding too
         violation = error if isinstance(error, Violation) else Violation(f"{type(error).__name__}: {error}")
         violation.trace = sim.trace
@@ -50,32 +55,37 @@ def run(seed: int, trace: bool = False) -> Outcome:
         sim.bury()
 
 
-def _run(sim: Sim, kinds: Sequence[str]) -> Outcome:
+def _run(sim: Sim, kinds: Sequence[str], habits: Callable[[Users], Habits]) -> Outcome:
     watcher = Watcher(sim)
     faults = Faults(sim, kinds)
     network = Network(sim, faults, watcher)
     watcher.meet(network.server)
-    users = Users(sim, faults, watcher, network)
+    users = Users(sim, faults, watcher, network, habits)
     faults.meet(users, network)
+    check = users.habits.check
 
-    if not sim.run(faults.quiet, WHILE_FAULTY, watcher.check):
+    if not sim.run(faults.quiet, WHILE_FAULTY, check):
         raise Violation(f"nothing moves any more, before every fault happened (at {sim.now:.1f} s)")
-    watcher.becomes_quiet()
-    if not sim.run(users.done, sim.now + BOUND, watcher.check):
+    users.habits.becomes_quiet()
+    if not sim.run(users.done, sim.now + BOUND, check):
         raise Violation(f"not everybody was served within {BOUND:g} s after healing ({_who(users)})")
-    _close(sim, users, watcher)
+    users.habits.ends()
+    _close(sim, users)
     _check_nothing_is_left(users, network)
-    if len(faults.happened) < 3 or watcher.handed < 20:
-        raise Violation(f"too little happened: {len(faults.happened)} faults, {watcher.handed} acquisitions")
-    return Outcome(sim.seed, watcher.handed, tuple(faults.happened), sim.steps, watcher.overlaps_after_steps, sim.trace)
+    done = users.habits.done()
+    if len(faults.happened) < FEWEST or done < ENOUGH:
+        raise Violation(f"too little happened: {len(faults.happened)} faults, {done} acquisitions or changes")
+    return Outcome(sim.seed, done, tuple(faults.happened), sim.steps, watcher.overlaps_after_steps, sim.trace)
 
 
-def _close(sim: Sim, users: Users, watcher: Watcher) -> None:
+def _close(sim: Sim, users: Users) -> None:
     for process in users.alive():
         sim.start(process.node, "closer", process.client.close())
-    if not sim.run(users.done, sim.now + BOUND, watcher.check):
+    if not sim.run(users.done, sim.now + BOUND, users.habits.check):
         raise Violation("closing does not come to an end")
-    sim.run(lambda: False, sim.now + 2.0, watcher.check)
+    if not sim.run(users.nobody_follows, sim.now + LOOKING_OUT, users.habits.check):
+        raise Violation("somebody goes on following after its client was closed")
+    sim.run(lambda: False, sim.now + 2.0, users.habits.check)
 
 
 def _check_nothing_is_left(users: Users, network: Network) -> None:

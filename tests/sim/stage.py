@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dibs.core.cells import Spot
 from dibs.core.holds import Hold
 from dibs.core.kinds.lock import Lock, Options
 from dibs.core.rule import Entry
@@ -17,7 +18,7 @@ from sim.clockwork import Interrupted, Node, Sim, Task
 from sim.faults import FINE, Fate
 from sim.invariants import Watcher
 from sim.network import Network
-from sim.workload import Process
+from sim.workload import RETRY, Process
 
 __all__ = ["Doing", "Fate", "Stage"]
 
@@ -78,8 +79,8 @@ class Stage:
 
     # Who acts.
 
-    def process(self, name: str) -> Process:
-        process = Process(self, name)  # type: ignore[arg-type]  # it needs of `Users` what is here
+    def process(self, name: str, retry: float = RETRY) -> Process:
+        process = Process(self, name, retry=retry)  # type: ignore[arg-type]  # it needs of `Users` what is here
         process.node.rate = 1.0
         return process
 
@@ -120,7 +121,14 @@ class Stage:
         self.until(lambda: doing.over, within)
         return doing.get()
 
+    def runs(self, process: Process, work: Coroutine[Any, Any, Any], within: float = 30.0) -> Any:
+        """All of it."""
+        return self.done(self.go(process, work), within)
+
     # What stands in the store.
+
+    def value(self, space: str, name: str = "x") -> tuple[bytes | None, int]:
+        return self.server.world.cell(Spot(space, name))
 
     def line(self, name: str = "x") -> list[Entry]:
         return list(self.server.world.lines.get(name, {}).values())

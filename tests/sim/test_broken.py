@@ -9,15 +9,20 @@ import pytest
 from dibs.backends import ledger
 from dibs.core.rule import Entry
 from sim.broken import BROKEN, WAITING, broken
+from sim.broken_cells import CELLS_BROKEN
 from sim.explore import explore
+from sim.schedule import CELLS, LINES
 
 WITHIN = 2_000
 
 
-@pytest.mark.parametrize("safeguard", BROKEN)
-def test_the_simulator_finds_what_is_broken(safeguard: str) -> None:
+EVERY = [*((LINES, name) for name in BROKEN), *((CELLS, name) for name in CELLS_BROKEN)]
+
+
+@pytest.mark.parametrize(("of", "safeguard"), EVERY)
+def test_the_simulator_finds_what_is_broken(of: str, safeguard: str) -> None:
     with broken(safeguard):
-        total = explore(0, WITHIN, until_found=True)
+        total = explore(0, WITHIN, of=of, until_found=True)
     assert total.found, f"{WITHIN} schedules without «{safeguard}» and nothing was found"
     assert not total.found[0].crashed, f"the twin itself fails: {total.found[0].what}"
 
@@ -33,7 +38,12 @@ def test_a_short_renewal_is_harmless_as_long_as_it_shortens_nothing() -> None:
 
 
 def test_afterwards_nothing_is_broken_any_more() -> None:
-    for safeguard in BROKEN:
+    for _, safeguard in EVERY:
         with broken(safeguard):
             pass
     assert not explore(0, 20).found
+    assert not explore(0, 20, of=CELLS).found
+
+
+def test_no_two_safeguards_bear_one_name() -> None:
+    assert not set(BROKEN) & set(CELLS_BROKEN)

@@ -1,44 +1,74 @@
-"""What the simulated users do: three seats, each a process with a task or two that take and give back locks.
+"""Who uses the store in a schedule: three seats, each a process with a task or two. What they do is their `Habits`.
 
 A process uses the core as the faces do. When it dies, another one takes its seat and goes on. A task goes on until its
-seat has acquired often enough and every fault has happened. While faults happen, bodies may outlast a lease; after that
-they are short, so that whoever still waits then waits for the line and not for a user.
+seat has done enough and every fault has happened. While faults happen, bodies may outlast a lease; after that they are
+short, so that whoever still waits then waits for the line and not for a user.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from copy import deepcopy
-from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from dibs.core.client import Client
 from dibs.core.holds import Hold
-from dibs.core.kinds.lock import Attempt, Lock, Options
-from dibs.core.kinds.multi import Multi, MultiAttempt
-from dibs.core.rule import RW_CAPACITY
+from dibs.core.kinds.lock import Attempt, Lock
+from dibs.core.kinds.multi import MultiAttempt
 from dibs.errors import DibsError
 from sim.clockwork import Interrupted, Node, Sim
 from sim.faults import Faults
 from sim.invariants import Watcher
-from sim.network import Network, SimStore
-from sim.world import KEEPER, SimRuntime
+from sim.network import Network
+from sim.ports import SimStore
+from sim.world import FOLLOWER, KEEPER, SimRuntime
 
 SEATS, QUOTA = 3, 7
+ENOUGH = 20
+"""Acquisitions, or other deeds, that make a schedule."""
 TASKS = (1, 1, 2)
 """How many tasks a process has: mostly one, as a process with two only makes the others wait longer."""
-LEASES = (1.0, 2.0, 2.0, 3.0)
-PERMITS = 3
+RETRY = 10.0
 SHORT = (0.0005, 0.002, 0.01, 0.05)
 LONG = (0.0005, 0.002, 0.02, 0.02, 0.02, 0.5, 1.6)
+
+
+class Habits(Protocol):
+    """What the users of a schedule do, and what must be true of it."""
+
+    names: dict[str, str]
+    """The lines that they use, and the kind that each is of."""
+    retry: float
+    """How patient their clients are."""
+
+    async def use(self, process: Process) -> bool:
+        """Once; False: it got nothing."""
+
+    def follow(self, process: Process) -> list[Coroutine[Any, Any, None]]:
+        """What a process does all the time."""
+
+    def enough(self, seat: int, process: Process) -> bool:
+        """The seat has done its part."""
+
+    def check(self) -> None:
+        """After every step."""
+
+    def becomes_quiet(self) -> None: ...
+
+    def ends(self) -> None:
+        """Everybody is through, and nothing is closed yet."""
+
+    def done(self) -> int:
+        """How much was done, all in all."""
 
 
 class Process:
     """One client process: a node, a client, its tasks."""
 
-    def __init__(self, users: Users, name: str, seat: int | None = None) -> None:
+    def __init__(self, users: Users, name: str, seat: int | None = None, retry: float = RETRY) -> None:
         self._users = users
         self._seat = seat
         dice = users.dice
@@ -46,27 +76,12 @@ class Process:
         self.runtime = SimRuntime(users.sim, self.node)
         self.store = SimStore(users.network)
         self.client = Client(
-            self.store, self.runtime, lease=2.0, owner=None, info={}, namespace="", retry=10.0,
+            self.store, self.runtime, lease=2.0, owner=None, info={}, namespace="", retry=retry,
             identity=("user", name, 1), note="",
         )  # type: ignore[arg-type]  # fmt: skip
         users.watcher.keeps(self.node, self.client.me, self.client.keeper.renewing)
         self.hands: list[Hold] = []
         self.taking = 0
-
-    def lock(self, name: str, **more: Any) -> Lock:
-        """Of the kind that this name is of in every process."""
-        dice, kind = self._users.dice, self._users.names[name]
-        options = _options(
-            dice.choice(LEASES), dice.random() < 0.75, None if dice.random() < 0.85 else False,
-            1.5 if dice.random() < 0.05 else None,
-        )  # fmt: skip
-        if kind == "rw":
-            more = {"kind": "rw", "capacity": RW_CAPACITY, "share": True, "weight": 1, **more}
-        elif kind == "semaphore":
-            more = {"kind": "semaphore", "capacity": PERMITS}
-        else:
-            more = {"share": dice.random() < 0.4}
-        return Lock(self.client, name, options, **more)
 
     async def take(self, attempt: Attempt | MultiAttempt) -> list[Hold]:
         """As a face does; the holds are in the user's hands from the step in which acquire returns."""
@@ -79,14 +94,18 @@ class Process:
             for hold in holds:
                 self._users.watcher.taken(self.node, hold)
                 self.hands.append(hold)
-            if self._seat is not None:
-                self._users.todo[self._seat] -= len(holds)
+            self.did(len(holds))
             return holds
         except BaseException:
             attempt.abandon()
             raise
         finally:
             self.taking -= 1
+
+    def did(self, much: int) -> None:
+        """So much less is to be done at its seat."""
+        if self._seat is not None:
+            self._users.todo[self._seat] -= much
 
     async def give(self, lock: Lock, hold: Hold) -> None:
         self.let_go(hold)
@@ -98,21 +117,18 @@ class Process:
             self._users.watcher.given(hold)
 
 
-@cache
-def _options(lease: float, renew: bool, fair: bool | None, max_hold: float | None) -> Options:
-    return Options(lease=lease, renew=renew, fair=fair, max_hold=max_hold)
-
-
 class Users:
     """Everybody who uses the store in one schedule; also the `Victim` of its faults."""
 
-    def __init__(self, sim: Sim, faults: Faults, watcher: Watcher, network: Network) -> None:
+    def __init__(
+        self, sim: Sim, faults: Faults, watcher: Watcher, network: Network, habits: Callable[[Users], Habits]
+    ) -> None:
         self.sim = sim
         self.faults = faults
         self.watcher = watcher
         self.network = network
         self.dice: random.Random = sim.dice("workload")
-        self.names = self._some_names()
+        self.habits = habits(self)
         self.todo = [QUOTA] * SEATS
         self._coming = 0
         """Seats that are empty because somebody died there: another one is on the way."""
@@ -127,8 +143,11 @@ class Users:
         return (
             self.faults.through()
             and not self._coming
-            and not any(task.name != KEEPER for process in self.alive() for task in process.node.tasks)
+            and not any(task.name not in (KEEPER, FOLLOWER) for process in self.alive() for task in process.node.tasks)
         )
+
+    def nobody_follows(self) -> bool:
+        return not any(task.name == FOLLOWER for process in self.alive() for task in process.node.tasks)
 
     def crash(self, node: Node) -> bool:
         if node not in self.processes:
@@ -171,28 +190,31 @@ class Users:
         return True
 
     def clock_stepped(self) -> None:
-        self.watcher.stepped = True
+        self.watcher.stepped = self.network.cells.watcher.stepped = True
 
     def alive(self) -> list[Process]:
         return [process for _, process in self.processes.values()] + self.children
 
-    def _some_names(self) -> dict[str, str]:
-        """One to three names, and the kind that each is of."""
-        kinds = ["mutex", "mutex", "rw", "semaphore"]
-        return {name: self.dice.choice(kinds) for name in ("a", "b", "c")[: self.dice.choice((1, 1, 2, 2, 3))]}
+    def length(self) -> float:
+        return self.dice.choice(SHORT if self.faults.through() else LONG)
+
+    def patience(self) -> float | None:
+        return self.dice.choice((None, None, None, None, 0.0, 0.05, 1.0, 3.0))
 
     def _sit_down(self, seat: int) -> None:
         self._coming -= 1
         self._sit(seat)
 
     def _sit(self, seat: int) -> None:
-        process = Process(self, f"p{next(self._numbers)}", seat)
+        process = Process(self, f"p{next(self._numbers)}", seat, self.habits.retry)
         self.processes[process.node] = (seat, process)
         for _ in range(self.dice.choice(TASKS)):
             self.sim.start(process.node, "user", self._work(seat, process))
+        for following in self.habits.follow(process):
+            self.sim.start(process.node, FOLLOWER, following)
 
     async def _work(self, seat: int, process: Process) -> None:
-        while self.todo[seat] > process.taking or not self.faults.through():
+        while not self.habits.enough(seat, process):
             with suppress(Interrupted):
                 if not await self._use_whole(process):
                     await process.runtime.sleep(self.dice.random() * 0.02)
@@ -200,7 +222,7 @@ class Users:
     async def _use_whole(self, process: Process) -> bool:
         """Whatever comes in between: afterwards this task holds nothing. False: it got nothing either."""
         try:
-            return await self._use(process)
+            return await self.habits.use(process)
         except Interrupted:
             for hold in process.hands[:]:
                 if hold.taker is self.sim.running:
@@ -209,51 +231,6 @@ class Users:
         except DibsError as error:
             self.sim.note(process.node.name, f"{type(error).__name__}: {error}")
         return False
-
-    async def _use(self, process: Process) -> bool:
-        names = list(self.names)
-        if len(names) > 1 and self.dice.random() < 0.3:
-            return await self._use_several(process, self.dice.sample(names, 2))
-        name = self.dice.choice(names)
-        more = {"weight": RW_CAPACITY} if self.names[name] == "rw" and self.dice.random() < 0.5 else {}
-        lock = process.lock(name, **more)
-        n = self.dice.randint(1, PERMITS) if lock.request.kind == "semaphore" else 1
-        holds = await process.take(lock.attempt(self._patience(), n=n))
-        for hold in holds:
-            try:
-                await self._body(process, lock, hold)
-            finally:
-                await process.give(lock, hold)
-        return bool(holds)
-
-    async def _use_several(self, process: Process, names: list[str]) -> bool:
-        multi = Multi([process.lock(name) for name in names], None, lambda hold, lock: hold)
-        attempt = multi.attempt(self._patience())
-        holds = await process.take(attempt)
-        if holds:
-            await process.runtime.sleep(self._length())
-            for hold in holds:
-                process.let_go(hold)
-            await attempt.hold.release()
-        return bool(holds)
-
-    async def _body(self, process: Process, lock: Lock, hold: Hold) -> None:
-        await process.runtime.sleep(self._length())
-        if lock.share and self.dice.random() < 0.7:
-            for again in await process.take(lock.attempt(None)):
-                try:
-                    await process.runtime.sleep(self._length() / 4)
-                finally:
-                    await process.give(lock, again)
-        if lock.weight == RW_CAPACITY and self.dice.random() < 0.4:
-            await lock.downgrade(hold)
-            await process.runtime.sleep(self._length() / 4)
-
-    def _patience(self) -> float | None:
-        return self.dice.choice((None, None, None, None, 0.0, 0.05, 1.0, 3.0))
-
-    def _length(self) -> float:
-        return self.dice.choice(SHORT if self.faults.through() else LONG)
 
     async def _child(self, child: Process) -> None:
         """A forked child gives back what it believes to hold, and works a little."""
@@ -265,7 +242,7 @@ class Users:
 
     async def _break(self, process: Process) -> None:
         try:
-            name = self.dice.choice(list(self.names))
+            name = self.dice.choice(list(self.habits.names))
             info = await process.client.inspect(name)
             if info.holders:
                 await process.client.break_(name, self.dice.choice(info.holders).token)

@@ -14,8 +14,12 @@ from sim.clockwork import Node, Parked, Sim
 
 T = TypeVar("T")
 INSTANT = 1e-9
+GLANCE = 1.0
+"""How often who watches something in the store looks for itself: a signal can get lost, a leader die without a word."""
 KEEPER = "keeper"
 """What the tasks are called that are not a user's."""
+FOLLOWER = "follower"
+"""A user's tasks that go on for as long as their client is open: nobody waits for their end."""
 
 
 class SimEvent:

@@ -28,13 +28,13 @@ class Table(Watched, Protocol):
 
 
 def put(table: Table, write: Write, now: float) -> tuple[int, list[Wake]]:
-    if now > write.by:
+    if too_late(write, now):
         raise StoreUnavailable("the write came too late to count")
     again, write.asked = write.asked, True
     if again and (done := table.written(write)) is not None:
         return done, []
     there = table.cell(write.spot)
-    if there.version != write.version:
+    if not follows(write, there):
         raise Conflict(
             f"it is at version {there.version}, no longer at {write.version}", step="read it again, then write"
         )
@@ -51,3 +51,12 @@ def admit(table: Table, name: str, token: int, shared: bool) -> int:
     if token > highest and not shared:
         table.keep(spot, Kept(record_of(token), there.version + 1))
     return highest
+
+
+def too_late(write: Write, now: float) -> bool:
+    return now > write.by
+
+
+def follows(write: Write, there: Kept) -> bool:
+    """It was made for what stands there now."""
+    return there.version == write.version

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import count, islice
+from heapq import heappop, heappush
+from itertools import count
 from typing import ClassVar
 
 from dibs.backends import cabinet, ledger
@@ -42,7 +43,8 @@ class World:
         self.tombs: dict[bytes, float] = {}
         self.outside: dict[str, dict[bytes, bytes]] = {}
         self.cells: dict[Spot, Kept] = {}
-        self.writes: dict[bytes, tuple[float, int]] = {}
+        self.writes: dict[bytes, int] = {}
+        self.ends: list[tuple[float, bytes]] = []
         self.watchers: dict[Spot, dict[bytes, bytes]] = {}
 
     def wake(self, wakes: Sequence[Wake]) -> None:
@@ -105,14 +107,13 @@ class World:
         self.cells[spot] = kept
 
     def written(self, write: Write) -> int | None:
-        done = self.writes.get(write.id)
-        return None if done is None else done[1]
+        return self.writes.get(write.id)
 
     def note(self, write: Write, version: int, now: float) -> None:
-        for id, (by, _) in list(islice(self.writes.items(), 2)):  # about the oldest: more go than come
-            if by < now:
-                del self.writes[id]
-        self.writes[write.id] = (write.by, version)
+        while self.ends and self.ends[0][0] < now:
+            self.writes.pop(heappop(self.ends)[1], None)
+        heappush(self.ends, (write.by, write.id))
+        self.writes[write.id] = version
 
     def watch(self, spot: Spot, client: bytes, key: bytes) -> None:
         self.watchers.setdefault(spot, {})[key] = client

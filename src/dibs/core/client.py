@@ -13,17 +13,18 @@ from typing import Any, TypeVar
 
 from dibs.core import names
 from dibs.core.cells import Cells
-from dibs.core.deadline import RELEASE_PATIENCE
+from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
 from dibs.core.keeper import Keeper
-from dibs.core.line import LOOK, Me, Store
+from dibs.core.line import LOOK, Me, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
-from dibs.errors import Closed, DibsError, NotHeld, StoreError, Unsupported
+from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
 from dibs.info import LockInfo, write_about
 
 E = TypeVar("E", bound=DibsError)
+T = TypeVar("T")
 _ABOUTS = 1024
 _EXIT_PATIENCE = 1.0
 _LOOK_OUT = 5.0
@@ -96,7 +97,7 @@ class Client:
             await self.open()
         return self._cells if self._cells is not None else await self._gate.once(lambda: self._cells, self._open_cells)
 
-    async def look_out(self, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
+    async def look_out(self, name: str, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
         """Wait for a change that the store tells us under a key, for a while; closing the client ends it."""
         key = self.runtime.fresh_id()
         self.me.inbox.expect(key)
@@ -105,9 +106,31 @@ class Client:
             self.check_open()
             await watch(key, min(until, self.now() + max(self.retry, _LOOK_OUT)))
             self.check_open()
+        except StoreUnavailable as error:
+            if isinstance(error, Replaced):
+                raise self.seen(error, name) from None
+            # Whoever watches looks next, patiently; only not at once, if it is just watching that fails.
+            await self.runtime.sleep(max(min(self.runtime.jitter(LONGEST_PAUSE), until - self.now()), 0.0))
+        except DibsError as error:
+            raise self.seen(error, name) from None
         finally:
             self.me.inbox.forget(key)
             self._watching.pop(key, None)
+
+    async def patiently(self, name: str | None, ask: Callable[[], Awaitable[T]], until: float) -> T:
+        """Ask a silent store again, until then: for what may as well happen twice."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable as error:
+                if isinstance(error, Replaced) or self.now() + pause >= until:
+                    raise self.seen(error, name) from None
+            except DibsError as error:
+                raise self.seen(error, name) from None
+            await self.runtime.sleep(pause + self.runtime.jitter(pause))
+            pause = min(pause * 2, LONGEST_PAUSE)
+            self.check_open()
 
     def check_open(self) -> None:
         if self.closed:
@@ -142,10 +165,8 @@ class Client:
     async def identity(self) -> str:
         """The id kept in the store; asked each time, as the store may be another one by now."""
         await self.ready()
-        try:
-            return await self.opened.identity(self.now() + self.retry)
-        except DibsError as error:
-            raise self.seen(error, None) from None
+        until = self.now() + self.retry
+        return await self.patiently(None, lambda: self.opened.identity(until), until)
 
     async def inspect(self, name: str) -> LockInfo:
         return await self.look(names.check(name), self.prefix + name)
@@ -153,21 +174,15 @@ class Client:
     async def look(self, name: str, encoded: str, patience: float | None = None) -> LockInfo:
         await self.ready()
         until = self.now() + (self.retry if patience is None else patience)
-        try:
-            return self._named(await self.opened.line(encoded, until), name)
-        except DibsError as error:
-            raise self.seen(error, name) from None
+        return self._named(await self.patiently(name, lambda: self.opened.line(encoded, until), until), name)
 
     async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
         """A page of busy lines and the name to go on behind; an empty page is the end."""
         await self.ready()
         until = self.now() + self.retry
-        try:
-            found = await self.opened.names(self.prefix + prefix, after, until)
-            infos = [await self.opened.line(encoded, until) for encoded in found]
-        except DibsError as error:
-            raise self.seen(error, None) from None
-        own = [self._named(info, info.name[len(self.prefix) :]) for info in infos if info.holders or info.waiters]
+        found = await self.patiently(None, lambda: self.opened.names(self.prefix + prefix, after, until), until)
+        infos = [await self.look(encoded[len(self.prefix) :], encoded) for encoded in found]
+        own = [info for info in infos if info.holders or info.waiters]
         end = max(found, default="")
         return own, end if end > after else ""  # a damaged store may list them out of order, or in a circle
 

@@ -57,8 +57,8 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "doubtful", "dropped", "ended", "ends_at", "holds", "key", "renew_at", "request",
-        "revoke_seen", "revoked", "state", "until", "watched",
+        "answered", "claim", "decided", "doubtful", "dropped", "ended", "ends_at", "holds", "key", "renew_at",
+        "request", "revoke_seen", "revoked", "state", "until", "watched",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:

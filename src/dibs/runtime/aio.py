@@ -100,13 +100,15 @@ class AioInbox:
             self._runtime.in_loop(lambda: self._hand_over(key, message))
 
     async def wait(self, key: bytes, until: float) -> bytes | None:
-        there = self._expected.get(key)
-        if isinstance(there, bytes):
-            self._expected[key] = None
-            return there
         self._attach()
         runtime = self._runtime
-        while (left := until - runtime.now()) > 0:
+        while True:
+            there = self._expected.get(key)
+            if isinstance(there, bytes):
+                self._expected[key] = None
+                return there
+            if (left := until - runtime.now()) <= 0:
+                return None
             future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
             self._expected[key] = future
             try:
@@ -116,7 +118,6 @@ class AioInbox:
                     self._expected[key] = None
             if message is not None:
                 return message
-        return None
 
     def listen(self, source: Source) -> None:
         self._source = source
@@ -143,11 +144,10 @@ class AioInbox:
                 self._hand_over(key, message)
 
     def _hand_over(self, key: bytes, message: bytes) -> None:
-        there = self._expected.get(key, b"")
-        if isinstance(there, asyncio.Future):
-            if not there.done():
-                there.set_result(message)
-        elif key in self._expected:
+        there = self._expected.get(key)
+        if isinstance(there, asyncio.Future) and not there.done():
+            there.set_result(message)
+        elif key in self._expected:  # also for a wait that just ended, whose task has not gone on yet
             self._expected[key] = message
 
 

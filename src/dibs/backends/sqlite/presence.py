@@ -5,7 +5,7 @@ lock test on that very inode says dead; a missing or other file says nothing, an
 child closes the descriptor and never unlocks, so a process killed while a forked child that did not go through Python
 lives on counts as alive until its leases end.
 
-Wake-ups are datagrams of a claim's id and a signal, sent without waiting; a lost one costs a second.
+Wake-ups are datagrams of ids and signals, sent without waiting; a lost one costs a second.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ _LONGEST_ADDRESS = 100
 _ALIVE_FOR = 0.25
 """How long a verdict "alive" is believed."""
 ID_SIZE = 16
+_WORD = ID_SIZE + 1
+"""An id and a signal."""
+MOST = 256
+"""Words in one datagram: a socket keeps few datagrams for a process that is not at it."""
 _FRESH = ".new"
 """How a client's file ends until it is locked."""
 _ENDS = (_FRESH, ".live", ".sock")
@@ -78,10 +82,11 @@ class Presence:
 
     def _take(self, flags: int) -> list[tuple[bytes, bytes]]:
         try:
-            message = self._socket.recv(ID_SIZE + 1, flags)
+            message = self._socket.recv(MOST * _WORD, flags)
         except OSError:
             return []
-        return [(message[:ID_SIZE], message[ID_SIZE:])] if len(message) > ID_SIZE else []
+        words = [message[at : at + _WORD] for at in range(0, len(message) - ID_SIZE, _WORD)]
+        return [(word[:ID_SIZE], word[ID_SIZE:]) for word in words]
 
     def poke(self) -> None:
         self.send(self.address, b"")

@@ -24,12 +24,12 @@ from dibs.backends.sqlite.cells import SqliteCells
 from dibs.backends.sqlite.database import Busy, Database
 from dibs.backends.sqlite.line import SqliteLine
 from dibs.backends.sqlite.port import Port
-from dibs.backends.sqlite.presence import Others, Presence, sweep
+from dibs.backends.sqlite.presence import MOST, Others, Presence, sweep
 from dibs.backends.sqlite.table import Client, SqliteTable
 from dibs.core.cells import Cells, Spot
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, PERMITS, RW, Line, Me
 from dibs.core.runtime import Runtime
-from dibs.errors import StoreError
+from dibs.errors import Closed, StoreError
 from dibs.runtime.threads import boottime
 from dibs.url import Url
 
@@ -64,6 +64,7 @@ class SqliteStore:
         self._forking = False
         self._databases: WeakSet[Database] = WeakSet()
         self._client: Me | None = None
+        self._closed = False
 
     def open(self, runtime: Runtime, me: Me) -> Line:
         self.me = me.id
@@ -86,8 +87,10 @@ class SqliteStore:
                 with suppress(StoreError):
                     made.persist(lambda table, _: table.unregister(), self.now() + 0.5)
             made.close()
-            for one in list(self._databases):
-                one.close()
+        self._closed = True  # a thread that still looks must not move in again
+        for one in list(self._databases):
+            one.close()
+        if presence is not None:
             self.presence = None
             presence.close()
 
@@ -103,6 +106,8 @@ class SqliteStore:
             return self._inode
         known: set[str] | Busy
         with self._settling:
+            if self._closed:
+                raise Closed("this client was closed", step="connect again")
             if self._inode is not None and self.presence is not None:
                 return self._inode
             try:
@@ -143,11 +148,17 @@ class SqliteStore:
         return table.sweep(self.now(), lambda live: (self.directory / live).exists())
 
     def wake(self, wakes: Sequence[tuple[Wake, str | None]], me: Me) -> None:
+        letters: dict[str, list[bytes]] = {}
         for wake, address in wakes:
             if wake.client == me.id:
                 me.inbox.deliver(wake.id, wake.signal.value)
-            elif address is not None and self.presence is not None:
-                self.presence.send(address, wake.id + wake.signal.value)
+            elif address is not None:
+                letters.setdefault(address, []).append(wake.id + wake.signal.value)
+        presence = self.presence
+        if presence is not None:
+            for address, words in letters.items():
+                for first in range(0, len(words), MOST):
+                    presence.send(address, b"".join(words[first : first + MOST]))
 
     def before_fork(self) -> None:
         self._forking = self._settling.acquire(timeout=5)

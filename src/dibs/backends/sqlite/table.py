@@ -57,6 +57,8 @@ CREATE TABLE watchers (
 """
 STATEMENTS = tuple(statement.strip() for statement in SCHEMA.split(";") if statement.strip())
 
+_NO_VERSION = 2**63 - 1
+"""As large as SQLite's integers get: nothing can follow it."""
 _WALK = "ticket, id, client, kind, capacity, weight, until, asked, held, revoked"
 _LINE = f"SELECT {_WALK}, '' FROM claims WHERE name = ? ORDER BY ticket"
 _LINE_WITH_ABOUT = f"SELECT {_WALK}, about FROM claims WHERE name = ? ORDER BY ticket"
@@ -226,7 +228,12 @@ class SqliteTable:
 
     def cell(self, spot: Spot) -> Kept:
         row = self._execute(_CELL, spot).fetchone()
-        return UNSET if row is None else Kept(*row)
+        if row is None:
+            return UNSET
+        kept = Kept(*row)
+        if not isinstance(kept.value, bytes) or not 1 <= kept.version < _NO_VERSION:
+            raise damaged("a cell in it holds what no put has made")
+        return kept
 
     def keep(self, spot: Spot, kept: Kept) -> None:
         self._execute(_KEEP, (*spot, *kept))

@@ -43,7 +43,10 @@ class SqliteTransaction:
             cursor.execute(_ADMIT, given)
         if cursor.rowcount == 1:
             return token
-        return int(cursor.execute(_HIGHEST, given).fetchone()[0])
+        (highest,) = cursor.execute(_HIGHEST, given).fetchone()
+        if not isinstance(highest, int):
+            raise StoreError("the record of this fence is no number", step="find out who writes to dibs_fence")
+        return highest
 
     def _check_transaction(self) -> None:
         """Python begins one by itself at the first write, except where it was told not to."""

@@ -12,7 +12,7 @@ from dibs.core.client import Client
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.lock import Lock, Options
 from dibs.core.line import ELECTION
-from dibs.errors import DibsError, Mismatch
+from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant
 
 
@@ -38,10 +38,8 @@ class Election:
             token = 0 if leader is None else leader.token
             if token != seen:
                 return leader, token
-            try:
-                await self.client.look_out(partial(self.client.opened.await_change, self._encoded, token), FOREVER)
-            except DibsError as error:
-                raise self.client.seen(error, self.name) from None
+            watch = partial(self.client.opened.await_change, self._encoded, token)
+            await self.client.look_out(self.name, watch, FOREVER)
 
     def describe(self) -> str:
         return f'"{self.name}" on {self.client.shown}'

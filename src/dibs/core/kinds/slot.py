@@ -12,9 +12,9 @@ from typing import TypeVar
 from dibs.core import names
 from dibs.core.cells import Cells, Kept, Spot, Write
 from dibs.core.client import Client
-from dibs.core.deadline import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_PAUSE
-from dibs.core.line import CELLS, Replaced
-from dibs.errors import Conflict, DibsError, StoreUnavailable
+from dibs.core.deadline import LEAST_PATIENCE
+from dibs.core.line import CELLS
+from dibs.errors import Conflict, StoreUnavailable
 
 T = TypeVar("T")
 _TRIES = 100
@@ -71,25 +71,8 @@ class Slot:
     async def changed(self, version: int, until: float) -> None:
         """Wait until it is at another version; returning without a change is fine."""
         cells = await self.client.cells()
-        try:
-            await self.client.look_out(lambda key, end: cells.watch(self.spot, version, key, end), until)
-        except DibsError as error:
-            if not isinstance(error, StoreUnavailable) or isinstance(error, Replaced):
-                raise self.client.seen(error, self.name) from None
-            # The next look is the patient one; only not at once, if it is just watching that fails.
-            await self.client.runtime.sleep(self.client.runtime.jitter(LONGEST_PAUSE))
+        await self.client.look_out(self.name, lambda key, end: cells.watch(self.spot, version, key, end), until)
 
     async def ask(self, question: Callable[[Cells], Awaitable[T]], until: float) -> T:
-        client, pause = self.client, FIRST_PAUSE
-        cells = await client.cells()
-        while True:
-            try:
-                return await question(cells)
-            except StoreUnavailable as error:
-                if isinstance(error, Replaced) or client.now() + pause >= until:
-                    raise client.seen(error, self.name) from None
-            except DibsError as error:
-                raise client.seen(error, self.name) from None
-            await client.runtime.sleep(pause + client.runtime.jitter(pause))
-            pause = min(pause * 2, LONGEST_PAUSE)
-            client.check_open()
+        cells = await self.client.cells()
+        return await self.client.patiently(self.name, lambda: question(cells), until)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, PERMITS
+from dibs.core.line import ELECTION, FAIR, PERMITS
+from dibs.runtime.threads import step
 from dibs.testing.contract.harness import Actor, World, eventually
+from dibs.testing.contract.seats import Seat
 from dibs.testing.contract.worlds import needs, on
 
 SHORT = 0.5
@@ -202,6 +204,18 @@ async def test_a_follower_sees_the_own_client_lead(world: World) -> None:
     pending = follower.begin()
     hold = await leads(ana, client.election("a"))
     assert token_of(await pending) == hold.token
+
+
+def test_a_leader_that_fell_silent_is_seen_to_be_gone(ana: Seat, bob: Seat) -> None:
+    """By hand, over seam 2: nobody renews its lease, nobody gives it back, and nobody else comes by."""
+    _, leads = ana.joined(kind=ELECTION, lease=0.3)
+    key, end = bob.runtime.fresh_id(), bob.now() + 8
+    bob.me.inbox.expect(key)
+    while bob.holders() == [leads.ticket]:
+        step(bob.line.await_change("a", leads.ticket, key, end))
+    assert bob.now() < end
+    step(bob.line.await_change("a", leads.ticket, key, end))
+    assert bob.now() < end, "what has changed before is no reason to wait"
 
 
 @needs(FAIR)

@@ -1,0 +1,93 @@
+"""What the watcher of cells keeps about users: their deeds, whom they follow, and who leads in truth.
+
+A deed ends `DONE`, `NOT_DONE` (it raised, and said nothing else) or `UNKNOWN` (it said that it is not known, or was
+interrupted; one whose process died has no end).
+"""
+
+from __future__ import annotations
+
+from dibs.backends.ledger import foremost
+from dibs.backends.memory import World
+from dibs.core.cells import Spot
+from dibs.core.deadline import FOREVER
+from sim.clockwork import Node
+
+DONE, NOT_DONE, UNKNOWN = "done", "not done", "unknown"
+
+
+class Deed:
+    """One operation of a user."""
+
+    __slots__ = (
+        "amount", "armed", "awaited", "calm_at", "deadline", "first", "floor", "made", "node", "number", "outcome",
+        "spot", "stood", "unseen", "verb",
+    )  # fmt: skip
+
+    def __init__(self, number: int, node: Node, verb: str, spot: Spot, amount: int, deadline: float) -> None:
+        self.number = number
+        self.node = node
+        self.verb = verb
+        self.spot = spot
+        self.amount = amount
+        """Of an arm or a count: how many. Of an admit: the token."""
+        self.deadline = deadline
+        """By its node's clock."""
+        self.stood = node.stood
+        self.armed = False
+        self.outcome: str | None = None
+        self.made: int | None = None
+        """The version that it has made in the store."""
+        self.first: tuple[int, int] | None = None
+        """Generation and count of a latch, as the deed first saw them: what it is about."""
+        self.awaited = 0
+        self.floor = 0
+        """What was certain when it began: the version of a cell, the highest exclusive token of a fence."""
+        self.calm_at = FOREVER
+        """When it first asked the store after the last fault: from then on nothing it relies on goes wrong."""
+        self.unseen = True
+        """Of a wait: the generation had not opened when it last looked."""
+
+    def word(self) -> bytes:
+        return b" %d" % self.number
+
+    def overdue(self) -> float:
+        """Seconds past its deadline, not counting those for which its process stood still."""
+        if self.node.paused or self.node.dead:
+            return 0.0
+        return self.node.now() - self.deadline - (self.node.stood - self.stood) * self.node.rate
+
+
+class Following:
+    """One watch of an election, from its beginning."""
+
+    __slots__ = ("calm_at", "highest", "last", "node", "spot")
+
+    def __init__(self, node: Node, spot: Spot) -> None:
+        self.node = node
+        self.spot = spot
+        self.last: int | None = None
+        self.highest = 0
+        self.calm_at = FOREVER
+
+
+class Truth:
+    """Who leads an election, by the store."""
+
+    __slots__ = ("_name", "_stands", "led", "since", "token", "told")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stands = 0
+        self.token = 0
+        self.since = 0.0
+        self.told = True
+        """False: the leader's lease ran out, and nobody has removed it yet."""
+        self.led = {0}
+
+    def look(self, world: World, store_now: float, now: float) -> None:
+        token = foremost(world, self._name, store_now)[0]
+        stands = next((entry.ticket for entry in world.line(self._name)), 0)
+        if token != self.token or stands != self._stands:
+            self.token, self._stands, self.since = token, stands, now
+            self.told = token == stands
+            self.led.add(token)

@@ -1,0 +1,111 @@
+"""The memory store as a server: its own verbs, on a clock of its own, under the eyes of the watchers.
+
+`Server` answers for lines, `CellDesk` for values and for whoever watches a value or a line. To watch is one step here:
+either something has changed already, or the watcher is put down. The signal itself travels, and may get lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dibs.backends import ledger
+from dibs.backends.ledger import LINES
+from dibs.backends.memory import MemoryCells, MemoryLine, World
+from dibs.core.cells import FENCE, Kept, Spot, Write
+from dibs.core.line import Me
+from dibs.errors import DibsError
+from dibs.runtime.threads import step
+from sim.cells_invariants import CellWatcher
+from sim.clockwork import Node, Sim
+from sim.world import SimRuntime
+
+if TYPE_CHECKING:
+    from sim.invariants import Watcher
+
+REMOVING = frozenset({"leave", "evict"})
+
+
+class Server:
+    """The lines."""
+
+    def __init__(self, sim: Sim, watcher: Watcher) -> None:
+        dice: random.Random = sim.dice("server's clock")
+        self.node = Node(sim, "store", dice.uniform(10, 1000), dice.uniform(0.96, 1.04))
+        self.world = World("sim")
+        self.runtime = SimRuntime(sim, self.node)
+        self.nobody = Me(b"", self.runtime.inbox())
+        """The memory store's own client: nobody waits there."""
+        self._line = MemoryLine(self.world, self.runtime, self.nobody)
+        self._watcher = watcher
+
+    def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
+        """The store's time, as every reply carries it, and the answer; an error is an answer too."""
+        before = self._watcher.before(verb, args[0]) if verb in REMOVING else None
+        try:
+            answer = step(getattr(self._line, verb)(*args, 0.0))
+        except DibsError as error:
+            answer = error
+        self._watcher.after(verb, args[0], before, answer)
+        return self.node.now(), answer
+
+
+class CellDesk:
+    """The values, and who watches."""
+
+    def __init__(self, sim: Sim, server: Server) -> None:
+        self._sim = sim
+        self._world = server.world
+        self._node = server.node
+        self._cells = MemoryCells(server.world, server.runtime, server.nobody)
+        self.watcher = CellWatcher(sim, server.world, server.node)
+
+    def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
+        try:
+            answer = getattr(self, verb)(*args)
+        except DibsError as error:
+            answer = error
+        if self._sim.trace is not None:
+            self._sim.note("store", f"{verb} {_shown(args[0])} -> {str(answer)[:60]}")
+        return self._node.now(), answer
+
+    def get(self, spot: Spot) -> Kept:
+        return step(self._cells.get(spot, 0.0))
+
+    def put(self, write: Write) -> int:
+        before = self._world.cell(write.spot)
+        try:
+            version = step(self._cells.put(write, 0.0))
+        except DibsError:
+            self.watcher.refused(write, before)
+            raise
+        self.watcher.put(write, before, version)
+        return version
+
+    def admit(self, name: str, token: int, shared: bool) -> int:
+        before = self._world.cell(Spot(FENCE, name))
+        highest = step(self._cells.admit(name, token, shared, 0.0))
+        self.watcher.admitted(name, token, shared, before, highest)
+        return highest
+
+    def watch(self, spot: Spot, seen: int, key: bytes, client: bytes, over: Sequence[tuple[Spot, bytes]]) -> bool:
+        """True: it has changed already. Whoever was put down before and watches no longer is struck out."""
+        for past in over:
+            self._world.unwatch(*past)
+        if self.changed(spot, seen):
+            return True
+        self._world.watch(spot, client, key)
+        return False
+
+    def changed(self, spot: Spot, seen: int) -> bool:
+        """A look, without being put down."""
+        if spot.space == LINES:
+            return ledger.foremost(self._world, spot.name, self._node.now())[0] != seen
+        return self._world.cell(spot).version != seen
+
+
+def _shown(what: object) -> str:
+    if isinstance(what, Write):
+        return f"{what.spot.name}@{what.version} {what.value!r}"
+    return what.name if isinstance(what, Spot) else str(what)

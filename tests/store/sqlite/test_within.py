@@ -1,0 +1,438 @@
+"""A fence inside the caller's own SQLite transaction: the record comes and goes with it, and keeps others out."""
+
+# ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+
+Open = Callable[..., sqlite3.Connection]
+BY_HAND: dict[str, dict[str, Any]] = {"isolation_level=None": {"isolation_level": None}}
+"""Where Python begins no transaction by itself."""
+BY_ITSELF: dict[str, dict[str, Any]] = {
+    "default": {},
+    "IMMEDIATE": {"isolation_level": "IMMEDIATE"},
+    "EXCLUSIVE": {"isolation_level": "EXCLUSIVE"},
+}
+if sys.version_info >= (3, 12):
+    BY_HAND["autocommit=True"] = {"autocommit": True}
+    BY_ITSELF["autocommit=False"] = {"autocommit": False}
+
+
+@pytest.fixture
+def resource(tmp_path: Path) -> Path:
+    """The caller's own database."""
+    path = tmp_path / "stock.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE stock (pieces INTEGER)")
+        connection.execute("INSERT INTO stock VALUES (10)")
+    return path
+
+
+@pytest.fixture
+def open_(resource: Path) -> Iterator[Open]:
+    made: list[sqlite3.Connection] = []
+
+    def connect(**options: Any) -> sqlite3.Connection:
+        made.append(sqlite3.connect(resource, **{"timeout": 0, **options}))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def fence() -> Iterator[dibs.Fence]:
+    with dibs.connect("memory://within") as client:
+        yield client.fence("stock")
+
+
+def records(resource: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(resource)) as connection:
+        try:
+            return dict(connection.execute("SELECT name, token FROM dibs_fence").fetchall())
+        except sqlite3.OperationalError:
+            return {}
+
+
+def pieces(resource: Path) -> int:
+    with closing(sqlite3.connect(resource)) as connection:
+        return int(connection.execute("SELECT pieces FROM stock").fetchone()[0])
+
+
+def begin(connection: sqlite3.Connection, options: dict[str, Any]) -> None:
+    if options in BY_HAND.values():
+        connection.execute("BEGIN")
+
+
+def end(connection: sqlite3.Connection, how: str) -> None:
+    """`commit()` and `rollback()` do nothing where transactions are made by hand."""
+    if connection.in_transaction and getattr(connection, "autocommit", None) is True:
+        connection.execute(how)
+    else:
+        getattr(connection, how.lower())()
+
+
+@pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
+def test_the_record_is_committed_and_rolled_back_with_the_change(
+    open_: Open, resource: Path, fence: dibs.Fence, options: dict[str, Any]
+) -> None:
+    connection = open_(**options)
+    for token, how in ((5, "COMMIT"), (9, "ROLLBACK"), (7, "COMMIT")):
+        begin(connection, options)
+        fence.admit(token, within=connection)
+        assert connection.in_transaction, "nothing may come between the check and the change"
+        connection.execute("UPDATE stock SET pieces = ?", (token,))
+        end(connection, how)
+    assert pieces(resource) == 7
+    assert list(records(resource).values()) == [7]
+    begin(connection, options)
+    with pytest.raises(dibs.StaleToken, match="token 6 is stale: 7 was admitted before"):
+        fence.admit(6, within=connection)
+    end(connection, "ROLLBACK")
+
+
+@pytest.mark.parametrize("options", BY_HAND.values(), ids=BY_HAND)
+def test_without_a_transaction_nothing_is_admitted(
+    open_: Open, resource: Path, fence: dibs.Fence, options: dict[str, Any]
+) -> None:
+    connection = open_(**options)
+    with pytest.raises(dibs.StoreError, match="in no transaction") as caught:
+        fence.admit(5, within=connection)
+    assert caught.value.name == "stock"
+    assert "BEGIN IMMEDIATE" in str(caught.value)
+    assert not isinstance(caught.value, dibs.StoreUnavailable)
+    assert records(resource) == {}
+
+
+def test_a_transaction_that_is_open_already_is_joined(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    connection = open_()
+    connection.execute("UPDATE stock SET pieces = 1")
+    fence.admit(5, within=connection)
+    connection.rollback()
+    assert pieces(resource) == 10
+    assert records(resource) == {}
+
+
+def test_a_stale_token_leaves_the_transaction_to_its_owner(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    connection = open_()
+    with connection:
+        fence.admit(9, within=connection)
+    connection.execute("UPDATE stock SET pieces = 1")
+    with pytest.raises(dibs.StaleToken) as caught:
+        fence.admit(8, within=connection)
+    assert (caught.value.name, caught.value.store) == ("stock", "your own transaction")
+    assert connection.in_transaction
+    assert connection.execute("SELECT pieces FROM stock").fetchone() == (1,)
+    connection.rollback()
+    assert pieces(resource) == 10
+    with connection:
+        fence.admit(9, within=connection)
+        connection.execute("UPDATE stock SET pieces = 3")
+    assert pieces(resource) == 3
+
+
+def test_with_connection_rolls_back_what_a_stale_token_was_to_do(
+    open_: Open, resource: Path, fence: dibs.Fence
+) -> None:
+    """The pattern of the documentation."""
+    with open_() as connection:
+        fence.admit(9, within=connection)
+    with pytest.raises(dibs.StaleToken), open_() as connection:
+        connection.execute("UPDATE stock SET pieces = 0")
+        fence.admit(8, within=connection)
+    assert pieces(resource) == 10
+
+
+def test_readers_are_compared_with_writers_only(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    connection = open_()
+    fence.admit(7, shared=True, within=connection)
+    fence.admit(4, within=connection)
+    fence.admit(4, shared=True, within=connection)
+    fence.admit(9, shared=True, within=connection)
+    with pytest.raises(dibs.StaleToken, match="4 was admitted before"):
+        fence.admit(3, within=connection)  # a reader has not lowered the mark either
+    fence.admit(5, within=connection)
+    with pytest.raises(dibs.StaleToken, match="5 was admitted before"):
+        fence.admit(4, shared=True, within=connection)
+    connection.commit()
+    assert list(records(resource).values()) == [5]
+
+
+def test_fences_and_namespaces_are_apart(open_: Open, fence: dibs.Fence) -> None:
+    connection = open_()
+    fence.admit(9, within=connection)
+    with dibs.connect("memory://within", namespace="elsewhere") as client:
+        client.fence("stock").admit(1, within=connection)
+        client.fence("b").admit(1, within=connection)
+    with pytest.raises(dibs.StaleToken):
+        fence.admit(8, within=connection)
+    fence.admit(1)  # the store's own record is another one
+
+
+@pytest.mark.parametrize("token", [1, 2**31, 2**53 + 1, 2**63 - 1])
+def test_tokens_are_whole_numbers_to_the_last_digit(open_: Open, fence: dibs.Fence, token: int) -> None:
+    connection = open_()
+    fence.admit(token, within=connection)
+    fence.admit(token, within=connection)
+    if token > 1:
+        with pytest.raises(dibs.StaleToken, match=f"{token} was admitted"):
+            fence.admit(token - 1, within=connection)
+
+
+def test_bad_tokens_touch_nothing(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    connection = open_()
+    bad: list[Any] = [0, -1, True, "5", 5.0, None, 2**63]
+    for token in bad:
+        with pytest.raises((TypeError, ValueError), match="token must be"):
+            fence.admit(token, within=connection)
+    assert not connection.in_transaction
+    assert records(resource) == {}
+
+
+# Others.
+
+
+@pytest.mark.parametrize("first", ["admits", "is refused", "is shared"])
+@pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
+def test_nobody_is_admitted_between_the_check_and_the_commit(
+    open_: Open, fence: dibs.Fence, options: dict[str, Any], first: str
+) -> None:
+    """Checking takes the write lock, whatever comes of it; the other gets SQLite's own error, as it is."""
+    one, other = open_(**options), open_(**options)
+    with open_() as connection:
+        fence.admit(6, within=connection)
+    begin(one, options)
+    if first == "is refused":
+        with pytest.raises(dibs.StaleToken):
+            fence.admit(5, within=one)
+    else:
+        fence.admit(7, within=one, shared=first == "is shared")
+    with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+        begin(other, options)
+        fence.admit(9, within=other)
+    assert caught.value.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    end(one, "COMMIT")
+    if not other.in_transaction:
+        begin(other, options)
+    fence.admit(9, within=other)
+    end(other, "COMMIT")
+    begin(one, options)
+    with pytest.raises(dibs.StaleToken):
+        fence.admit(7, within=one)
+
+
+def test_who_read_before_somebody_else_changed_it_gets_sqlites_error(
+    open_: Open, resource: Path, fence: dibs.Fence
+) -> None:
+    """In WAL mode a transaction that began with a read cannot write once others did: nothing is admitted on it."""
+    with open_() as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        fence.admit(5, within=connection)
+    one, other = open_(isolation_level=None), open_()
+    one.execute("BEGIN")
+    one.execute("SELECT pieces FROM stock").fetchone()
+    with other:
+        fence.admit(9, within=other)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        fence.admit(7, within=one)
+    one.execute("ROLLBACK")
+    assert list(records(resource).values()) == [9]
+
+
+_ADMITS = """
+import sqlite3, sys, dibs
+fence = dibs.connect("memory://").fence("stock")
+connection = sqlite3.connect(sys.argv[1], timeout=20)
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        with connection:
+            fence.admit(int(line), within=connection)
+        print("ok", flush=True)
+    except (dibs.StaleToken, sqlite3.OperationalError) as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_two_processes_that_make_the_table_at_once(resource: Path) -> None:
+    """Neither may fail but by SQLite's busy error, and the higher token stands in the end."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ADMITS, str(resource)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+
+    def says(child: subprocess.Popen[str]) -> str:
+        assert child.stdout is not None
+        return child.stdout.readline().strip()
+
+    try:
+        assert [says(child) for child in children] == ["ready", "ready"]
+        last = 0
+        for _ in range(10):
+            last += 2
+            with closing(sqlite3.connect(resource, timeout=20)) as connection, connection:
+                connection.execute("DROP TABLE IF EXISTS dibs_fence")
+            for number, child in enumerate(children):
+                assert child.stdin is not None
+                child.stdin.write(f"{last + number}\n")
+                child.stdin.flush()
+            lower, higher = [says(child) for child in children]
+            assert higher == "ok"
+            assert lower in ("ok", "StaleToken")
+            assert list(records(resource).values()) == [last + 1]
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+def test_somebody_else_makes_the_table_just_before(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    class Late(sqlite3.Cursor):
+        def execute(self, sql: str, *given: Any) -> Any:
+            if sql.startswith("CREATE TABLE"):
+                with closing(sqlite3.connect(resource)) as connection, connection:
+                    fence.admit(3, within=connection)
+            return super().execute(sql, *given)
+
+    class Unlucky(sqlite3.Connection):
+        def cursor(self, factory: Any = Late) -> Any:
+            return super().cursor(factory)
+
+    connection = open_(factory=Unlucky)
+    fence.admit(5, within=connection)
+    connection.commit()
+    assert list(records(resource).values()) == [5]
+
+
+# The caller's connection is the caller's.
+
+
+def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+@pytest.mark.parametrize("factory", [sqlite3.Row, as_dict, lambda cursor, row: None], ids=["Row", "dict", "none"])
+def test_a_row_factory_is_left_alone(open_: Open, fence: dibs.Fence, factory: Any) -> None:
+    connection = open_()
+    connection.row_factory = factory
+    connection.text_factory = bytes
+    fence.admit(9, within=connection)
+    with pytest.raises(dibs.StaleToken, match="9 was admitted"):
+        fence.admit(8, within=connection)
+    assert connection.row_factory is factory
+    assert connection.text_factory is bytes
+
+
+def test_a_subclass_of_a_connection_is_one(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    class Traced(sqlite3.Connection):
+        pass
+
+    connection = open_(factory=Traced)
+    fence.admit(5, within=connection)
+    connection.commit()
+    assert list(records(resource).values()) == [5]
+
+
+def test_a_closed_connection_is_the_callers_own_error(open_: Open, fence: dibs.Fence) -> None:
+    connection = open_()
+    connection.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        fence.admit(5, within=connection)
+
+
+def test_a_database_that_can_only_be_read_is_the_callers_own_error(resource: Path, fence: dibs.Fence) -> None:
+    with (
+        closing(sqlite3.connect(f"file:{resource}?mode=ro", uri=True)) as connection,
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+    ):
+        fence.admit(5, within=connection)
+
+
+def test_a_table_of_that_name_that_is_not_ours_admits_nobody(open_: Open, fence: dibs.Fence) -> None:
+    connection = open_()
+    connection.execute("CREATE TABLE dibs_fence (colour TEXT)")
+    with pytest.raises((sqlite3.OperationalError, dibs.StoreError)):
+        fence.admit(5, within=connection)
+
+
+def test_a_record_that_is_no_number_admits_nobody(open_: Open, fence: dibs.Fence) -> None:
+    connection = open_()
+    with connection:
+        fence.admit(5, within=connection)
+    for damage in ("'garbage'", "x'00'"):
+        with connection:
+            connection.execute(f"UPDATE dibs_fence SET token = {damage}")
+        for shared in (False, True):
+            with pytest.raises(dibs.StoreError) as caught:
+                fence.admit(2**62, shared=shared, within=connection)
+            assert caught.value.name == "stock"
+            connection.rollback()
+
+
+def test_within_needs_no_cells_of_the_store_and_no_io(tmp_path: Path, open_: Open) -> None:
+    """The record is in the caller's database alone."""
+    with dibs.connect(f"sqlite:///{tmp_path / 'never.db'}") as client:
+        client.fence("stock").admit(5, within=open_())
+    assert not (tmp_path / "never.db").exists()
+
+
+@pytest.mark.parametrize("within", [object(), "stock.db", 5, sqlite3], ids=["object", "str", "int", "module"])
+def test_anything_else_is_no_connection(fence: dibs.Fence, within: Any) -> None:
+    with pytest.raises(TypeError, match=r"open connection \(sqlite3\.Connection\)"):
+        fence.admit(5, within=within)
+
+
+def test_a_cursor_is_no_connection(open_: Open, fence: dibs.Fence) -> None:
+    with pytest.raises(TypeError, match="open connection"):
+        fence.admit(5, within=open_().cursor())
+
+
+def test_the_asyncio_face(open_: Open, resource: Path) -> None:
+    async def main() -> None:
+        async with dibs.aio.connect("memory://within") as client:
+            fence, connection = client.fence("stock"), open_()
+            with connection:
+                await fence.admit(9, within=connection)
+                connection.execute("UPDATE stock SET pieces = 1")
+            with pytest.raises(dibs.StaleToken), connection:
+                connection.execute("UPDATE stock SET pieces = 0")
+                await fence.admit(8, within=connection)
+            with pytest.raises(TypeError):
+                await fence.admit(9, within=object())
+            with suppress(sqlite3.ProgrammingError):
+                connection.close()
+
+    asyncio.run(main())
+    assert pieces(resource) == 1
+    assert list(records(resource).values()) == [9]
+
+
+def test_a_hold_and_a_fence_of_ones_own_database(tmp_path: Path, open_: Open, resource: Path) -> None:
+    """Two holders, one after the other; the first one writes late."""
+    with dibs.connect(f"sqlite:///{tmp_path / 'locks.db'}") as client:
+        first = client.lock("stock").acquire(timeout=5)
+        assert first is not None
+        client.break_("stock", token=first.token)
+        with client.lock("stock", timeout=5) as second, open_() as connection:
+            client.fence("stock").admit(second.token, within=connection)
+            connection.execute("UPDATE stock SET pieces = pieces - 1")
+        with pytest.raises(dibs.StaleToken), open_() as connection:
+            connection.execute("UPDATE stock SET pieces = 0")
+            client.fence("stock").admit(first.token, within=connection)
+    assert pieces(resource) == 9
