@@ -1,0 +1,58 @@
+"""A Celery task that settles an invoice: never two at once, and never twice.
+
+celery -A celery_task worker
+celery -A celery_task call celery_task.settle --args '[42]'
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+
+from celery import Celery, Task
+from celery.utils.log import get_task_logger
+
+import dibs
+
+DATABASE = os.environ.get("SHOP_DATABASE", "shop.db")
+log = get_task_logger(__name__)
+
+app = Celery("shop")
+app.conf.update(
+    task_acks_late=True,  # a task that dies is delivered again ...
+    task_reject_on_worker_lost=True,  # ... also if its whole process died
+    worker_prefetch_multiplier=1,
+)
+
+# Made once, before the worker forks: each of its processes has connections and holds of its own.
+client = dibs.connect()
+
+
+@app.task(bind=True, max_retries=20, soft_time_limit=60, time_limit=90)
+def settle(self: Task, invoice: int) -> str:
+    """A duplicate that comes while the first is at work goes back into the queue: if the first one dies, it is the
+    one that does the work; if not, it finds the work done."""
+    try:
+        with client.lock(f"invoice:{invoice}", timeout=1, info={"task": self.request.id}) as hold:
+            outcome = pay(invoice, hold.token)
+    except dibs.AcquireTimeout as busy:
+        log.info("%s", busy)
+        raise self.retry(exc=busy, countdown=2) from None
+    except (dibs.LockLost, dibs.StaleToken) as lost:
+        raise self.retry(exc=lost, countdown=2) from None
+    log.info("invoice %s: %s, token %s", invoice, outcome, hold.token)
+    return outcome
+
+
+def pay(invoice: int, token: int) -> str:
+    """What must not happen twice. The database compares, in the step in which it changes."""
+    with closing(sqlite3.connect(DATABASE, timeout=30)) as db, db:
+        change = "UPDATE invoices SET paid = 1, fence = :token WHERE id = :id AND NOT paid AND fence <= :token"
+        if db.execute(change, {"id": invoice, "token": token}).rowcount == 1:
+            db.execute("INSERT INTO payments (invoice, token) VALUES (?, ?)", (invoice, token))
+            return "paid"
+        row = db.execute("SELECT paid FROM invoices WHERE id = ?", (invoice,)).fetchone()
+        if row is not None and not row[0]:
+            raise dibs.StaleToken(f"token {token} is stale", name=f"invoice:{invoice}", step="take the lock again")
+        return "paid before" if row else "no such invoice"

@@ -1,0 +1,1 @@
+"""An application with invoices that have to be settled."""

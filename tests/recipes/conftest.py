@@ -1,0 +1,33 @@
+"""The fixture `stage`: programs around one store, killed and reaped at the end however the test went."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from recipes.programs import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    try:
+        yield made
+    finally:
+        made.disband()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
+    """Connections to the application's own database, `shop.db` in the programs' directory."""
+    with ExitStack() as connections:
+
+        def connect() -> sqlite3.Connection:
+            made = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, timeout=20)
+            return connections.enter_context(closing(made))
+
+        yield connect

@@ -1,0 +1,181 @@
+"""The programs of examples/, run as a stranger would: each in a process of its own, all around one embedded store.
+
+Nothing here sleeps to synchronise: `Program.hear` waits for a line, `until` polls a condition, both with an end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import dibs
+from process.children import PATIENCE, until
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+class Program:
+    """One process, in a process group of its own, heard by the lines on its stdout and stderr."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+        self.argv = argv
+        self.output: list[str] = []
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output.append(line)
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def text(self) -> str:
+        return "".join(self.output)
+
+    def hear(self, pattern: str, within: float = PATIENCE) -> re.Match[str]:
+        """The next line in which `pattern` is found; those before it are passed over."""
+        while True:
+            try:
+                line = self._lines.get(timeout=within)
+            except Empty:
+                raise AssertionError(f"{self.argv} did not say {pattern!r} within {within:g} s:\n{self.text}") from None
+            assert line is not None, f"{self.argv} ended without saying {pattern!r}:\n{self.text}"
+            if found := re.search(pattern, line):
+                return found
+
+    def tell(self, text: str, *, last: bool = True) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+        if last:
+            self.process.stdin.close()
+
+    def end(self, within: float = PATIENCE) -> int:
+        """Wait for its own end; gives its status, and everything that it wrote has arrived."""
+        try:
+            status = self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.argv} did not end within {within:g} s:\n{self.text}") from None
+        self._reader.join(PATIENCE)
+        return status
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, of this process alone."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until every thread of it stands still."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: all(state == "T" for state in self.states()), what="stopped")
+
+    def states(self) -> Iterator[str]:
+        """Of its threads: S sleeps, R runs, T is stopped."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            yield (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+    def has_open(self, path: Path) -> bool:
+        with suppress(FileNotFoundError):  # closed while we look
+            return any(link.readlink() == path for link in Path(f"/proc/{self.pid}/fd").iterdir())
+        return False
+
+    def discard(self) -> None:
+        """At the end of a test, however that went: it and everything that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+
+class Stage:
+    """The programs of one test, in one directory, and a client that looks at their locks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.url = f"sqlite:///{directory / 'locks.db'}"
+        self.client = dibs.connect(self.url, retry=2)
+        self._programs: list[Program] = []
+
+    def start(self, *argv: object, **env: str) -> Program:
+        """A program of Python: a file of examples/, or `-m` and a module."""
+        inherited = {name: value for name, value in os.environ.items() if name != "KUBERNETES_SERVICE_HOST"}
+        own = {"DIBS_URL": self.url, "PYTHONDONTWRITEBYTECODE": "1"}
+        words = [str(word) for word in argv]
+        if words[0].endswith(".py"):
+            # A file left open, or a call that will not be there for long, ends up on stderr or ends the program.
+            words = ["-W", "error", str(EXAMPLES / words[0]), *words[1:]]
+        program = Program([sys.executable, "-u", *words], self.directory, {**inherited, **own, **env})
+        self._programs.append(program)
+        return program
+
+    def run(self, *argv: object, **env: str) -> str:
+        """What a program says that must end well."""
+        program = self.start(*argv, **env)
+        assert program.end() == 0, program.text
+        return program.text
+
+    def holders(self, name: str) -> list[int]:
+        """The pids of who holds it."""
+        return [holder.pid for holder in self.client.inspect(name).holders]
+
+    def taken(self, name: str, by: Program) -> None:
+        """Wait until that program holds it."""
+        until(lambda: self.holders(name) == [by.pid], what=f"{name} held by {by.argv}")
+
+    def waiting(self, name: str, number: int) -> None:
+        until(lambda: len(self.client.inspect(name).waiters) == number, what=f"{number} waiting for {name}")
+
+    def free(self, name: str, within: float = PATIENCE) -> None:
+        until(lambda: not self.holders(name), within, what=f"{name} free")
+
+    def freeze(self, program: Program) -> None:
+        """Stop it between its steps: stopped inside a transaction of the store, it would stop the store as well."""
+        program.freeze()
+        while not self._goes_on():
+            program.signal(signal.SIGCONT)
+            program.freeze()
+
+    def _goes_on(self) -> bool:
+        try:
+            with self.client.lock("does the store go on"):
+                return True
+        except dibs.StoreUnavailable:
+            return False
+
+    def disband(self) -> None:
+        for program in self._programs:
+            program.discard()
+        self.client.close()

@@ -1,0 +1,206 @@
+"""docs/recipes/fenced-*.md: what a stale holder writes is refused, by each of the guarded resources."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from recipes.programs import ROOT, Program, Stage
+
+Connect = Callable[[], sqlite3.Connection]
+
+
+def take_away(stage: Stage, name: str) -> None:
+    """As an operator does. The holder hears of it at its next renewal, ten seconds from now: it goes on meanwhile."""
+    (holder,) = stage.client.inspect(name).holders
+    stage.client.break_(name, token=holder.token)
+
+
+class TestSql:
+    LOCK = "stock:bolt"
+
+    @pytest.fixture
+    def db(self, stage: Stage, shop: Connect) -> sqlite3.Connection:
+        missing = stage.start("fenced_sql.py", "shop.db", "bolt")
+        assert missing.end() == 1
+        assert "no item 'bolt' in stock" in missing.text
+        db = shop()
+        db.execute("INSERT INTO stock (item, n) VALUES ('bolt', 10)")
+        return db
+
+    def clerk(self, stage: Stage) -> Program:
+        return stage.start("fenced_sql.py", "shop.db", "bolt")
+
+    def test_one_after_the_other(self, stage: Stage, db: sqlite3.Connection) -> None:
+        ana = self.clerk(stage)
+        ana.hear("10 in stock")
+        bob = self.clerk(stage)
+        stage.waiting(self.LOCK, 1)
+        ana.tell("3\n")
+        bob.hear("7 in stock")
+        bob.tell("8\n")
+        assert (ana.end(), bob.end()) == (0, 1)
+        assert "not possible: 8 of 7" in bob.text
+        assert db.execute("SELECT n FROM stock").fetchone() == (7,)
+
+    def test_a_stale_decision_is_refused_once_the_next_holder_has_read(
+        self, stage: Stage, db: sqlite3.Connection
+    ) -> None:
+        """Also before it has written: its token went ahead of its read."""
+        ana = self.clerk(stage)
+        ana.hear("10 in stock")
+        take_away(stage, self.LOCK)
+        bob = self.clerk(stage)
+        bob.hear("10 in stock")
+        ana.tell("3\n")
+        assert ana.end() == 1
+        assert "refused: " in ana.text
+        assert "nothing was changed" in ana.text
+        bob.tell("1\n")
+        bob.hear("9 left")
+        assert bob.end() == 0
+        assert db.execute("SELECT n FROM stock").fetchone() == (9,)
+
+
+class TestWithin:
+    def test_an_invoice_is_paid_once(self, stage: Stage, shop: Connect) -> None:
+        assert stage.run("fenced_within.py", "shop.db", 42) == "nothing to pay\n"
+        db = shop()
+        db.execute("INSERT INTO invoices (id) VALUES (42)")
+        payers = [stage.start("fenced_within.py", "shop.db", 42) for _ in range(3)]
+        assert [payer.end() for payer in payers] == [0] * 3
+        assert sorted(payer.text for payer in payers) == ["nothing to pay\n", "nothing to pay\n", "paid\n"]
+        assert db.execute("SELECT count(*) FROM payments").fetchone() == (1,)
+
+    def test_a_stale_payer_is_refused(self, stage: Stage, shop: Connect) -> None:
+        stage.run("fenced_within.py", "shop.db", 42)
+        db, name = shop(), "invoice:42"
+        db.execute("INSERT INTO invoices (id) VALUES (42)")
+        db.execute("BEGIN IMMEDIATE")  # the payer has to wait for it, with the lock in its hand
+        payer = stage.start("fenced_within.py", "shop.db", 42)
+        stage.taken(name, payer)
+        take_away(stage, name)
+        with stage.client.lock(name, timeout=5) as hold:
+            stage.client.fence(name).admit(hold.token, within=db)
+            db.execute("COMMIT")
+            assert payer.end() == 1
+        assert "refused: " in payer.text
+        assert "is stale" in payer.text
+        assert db.execute("SELECT paid FROM invoices").fetchone() == (0,)
+
+
+class TestFile:
+    @pytest.fixture
+    def path(self, stage: Stage) -> Path:
+        return stage.directory / "settings.txt"
+
+    def test_writers_take_turns_and_the_last_one_stands(self, stage: Stage, path: Path) -> None:
+        ana = stage.start("fenced_file.py", path)
+        stage.taken(f"file:{path}", ana)
+        bob = stage.start("fenced_file.py", path)
+        bob.tell("bob\n")
+        stage.waiting(f"file:{path}", 1)
+        assert not path.exists()
+        ana.tell("ana\n")
+        assert (ana.end(), bob.end()) == (0, 0), ana.text + bob.text
+        assert path.read_text() == "bob\n"
+
+    def test_a_stale_writer_is_refused(self, stage: Stage, path: Path) -> None:
+        ana = stage.start("fenced_file.py", path)
+        stage.taken(f"file:{path}", ana)
+        take_away(stage, f"file:{path}")
+        bob = stage.start("fenced_file.py", path)
+        bob.tell("bob\n")
+        assert bob.end() == 0, bob.text
+        ana.tell("ana\n")
+        assert ana.end() == 1
+        assert "refused: " in ana.text
+        assert path.read_text() == "bob\n"
+
+    def test_a_killed_writer_leaves_the_old_file_and_no_lock(self, stage: Stage, path: Path) -> None:
+        path.write_text("old\n")
+        ana = stage.start("fenced_file.py", path)
+        stage.taken(f"file:{path}", ana)
+        ana.tell("half of wh", last=False)
+        ana.kill()
+        stage.free(f"file:{path}", within=10)
+        assert path.read_text() == "old\n"
+        bob = stage.start("fenced_file.py", path)
+        bob.tell("bob\n")
+        assert bob.end() == 0, bob.text
+        assert path.read_text() == "bob\n"
+
+
+class TestHttp:
+    @pytest.fixture
+    def tokens(self, stage: Stage) -> tuple[int, int]:
+        """Of two holders, the earlier one first."""
+        found = []
+        for _ in range(2):
+            with stage.client.lock("settings") as hold:
+                found.append(hold.token)
+        return found[0], found[1]
+
+    @staticmethod
+    def serve(stage: Stage) -> tuple[Program, int]:
+        server = stage.start("fenced_http.py", "shop.db")
+        return server, int(server.hear(r"http://127.0.0.1:(\d+)")[1])
+
+    @staticmethod
+    def ask(port: int, method: str, body: str | None = None, **headers: object) -> tuple[int, str]:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            named = {name.replace("_", "-"): str(value) for name, value in headers.items()}
+            connection.request(method, "/settings", body, named)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+    def test_a_stale_write_is_refused(self, stage: Stage, tokens: tuple[int, int]) -> None:
+        _, port = self.serve(stage)
+        old, new = tokens
+        assert self.ask(port, "GET")[0] == 404
+        assert self.ask(port, "PUT", "one", Fencing_Token=old) == (204, "")
+        assert self.ask(port, "PUT", "two", Fencing_Token=new) == (204, "")
+        assert self.ask(port, "PUT", "three", Fencing_Token=new) == (204, ""), "a holder may write more than once"
+        status, why = self.ask(port, "PUT", "late", Fencing_Token=old)
+        assert status == 409
+        assert "later token" in why
+        assert self.ask(port, "GET") == (200, "three")
+
+    def test_a_restart_forgets_no_token(self, stage: Stage, tokens: tuple[int, int]) -> None:
+        server, port = self.serve(stage)
+        old, new = tokens
+        assert self.ask(port, "PUT", "new", Fencing_Token=new)[0] == 204
+        server.kill()
+        _, port = self.serve(stage)
+        assert self.ask(port, "PUT", "late", Fencing_Token=old)[0] == 409
+        assert self.ask(port, "GET") == (200, "new")
+
+    def test_a_write_that_makes_no_sense_is_refused(self, stage: Stage) -> None:
+        _, port = self.serve(stage)
+        assert self.ask(port, "PUT", "x")[0] == 428
+        for token in ("", "x", "-1", "1.5", "1" * 40):
+            assert self.ask(port, "PUT", "x", Fencing_Token=token)[0] == 428, token
+        assert self.ask(port, "PUT", None, Fencing_Token=1, Content_Length=10**9)[0] == 413
+        assert self.ask(port, "GET")[0] == 404
+
+
+def test_without_a_fence_an_update_is_lost_and_with_one_it_is_not(stage: Stage) -> None:
+    said = stage.run("stopped_holder.py")
+    plain, fenced = said.split("With a fence:")
+    assert "ana: writes 1: accepted" in plain
+    assert "the number is 1" in plain
+    assert "ana: writes 1: refused" in fenced
+    assert "ana: begins again" in fenced
+    assert "the number is 2" in fenced
+    page = (ROOT / "docs" / "concepts" / "fencing.md").read_text(encoding="utf-8")
+    assert without_tokens(said) in without_tokens(page), "the page shows what the script says"
+
+
+def without_tokens(text: str) -> str:
+    return re.sub(r"token \.\.\.\d{7}", "token ...", text)

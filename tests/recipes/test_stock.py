@@ -1,0 +1,97 @@
+"""docs/recipes/stock.md: a stock of 2,000 in 100 segments is sold to the last piece, and not one more."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+import pytest
+
+import dibs
+from recipes.programs import Stage
+
+Connect = Callable[[], sqlite3.Connection]
+
+
+@pytest.mark.timeout(150)  # one machine's SQLite writes one order after the other, and waits in naps
+@pytest.mark.parametrize("amount", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_everything_is_sold_and_not_one_piece_more(stage: Stage, shop: Connect, amount: int) -> None:
+    stage.run("stock.py", "shop.db", "fill", amount)
+    sellers, orders = 4, amount // 4 + 25
+    started = [stage.start("stock.py", "shop.db", "sell") for _ in range(sellers)]
+    for number, seller in enumerate(started):
+        seller.tell("".join(f"{number}-{order} user-{order}\n" for order in range(orders)))
+    ends = [seller.end(within=120) for seller in started]
+    said = "".join(seller.text for seller in started)
+    assert ends == [0] * sellers, said[-2000:]
+    assert (said.count(" sold\n"), said.count(" sold-out\n")) == (amount, 100)
+    assert stage.run("stock.py", "shop.db", "total") == "0\n"
+    db = shop()
+    assert db.execute("SELECT count(*), min(n), max(n) FROM stock").fetchone() == (100, 0, 0)
+    assert db.execute("SELECT count(*) FROM orders").fetchone() == (amount,)
+
+
+def test_segments_are_even_and_buyers_of_different_ones_do_not_wait(stage: Stage, shop: Connect) -> None:
+    stage.run("stock.py", "shop.db", "fill", 2000)
+    assert shop().execute("SELECT DISTINCT n FROM stock").fetchall() == [(20,)]
+    stock = stage.client.striped("stock", 100)
+    mine, other = "user-1", "user-2"
+    assert stock.at(mine).name != stock.at(other).name
+    with stock.at(mine):
+        seller = stage.start("stock.py", "shop.db", "sell")
+        seller.tell(f"a {other}\n")
+        seller.hear("a sold")
+        assert seller.end() == 0
+
+
+def test_the_total_waits_for_who_sells(stage: Stage) -> None:
+    stage.run("stock.py", "shop.db", "fill", 2000)
+    stripe = stage.client.striped("stock", 100).at("user-1")
+    with stripe:
+        counting = stage.start("stock.py", "shop.db", "total")
+        stage.waiting(stripe.name, 1)
+        assert counting.text == ""
+    assert counting.end() == 0
+    assert counting.text == "2000\n"
+
+
+def test_an_order_that_comes_again_takes_nothing(stage: Stage, shop: Connect) -> None:
+    stage.run("stock.py", "shop.db", "fill", 100)
+    for _ in range(2):
+        seller = stage.start("stock.py", "shop.db", "sell")
+        seller.tell("a user-1\n")
+        assert seller.end() == 0
+        assert seller.text == "a sold\n"
+    assert stage.run("stock.py", "shop.db", "total") == "99\n"
+
+
+def test_a_killed_seller_leaves_nothing_half_done(stage: Stage, shop: Connect) -> None:
+    stage.run("stock.py", "shop.db", "fill", 100)
+    db = shop()
+    db.execute("BEGIN IMMEDIATE")
+    seller = stage.start("stock.py", "shop.db", "sell")
+    seller.tell("a user-1\n")
+    stripe = stage.client.striped("stock", 100).at("user-1")
+    stage.taken(stripe.name, seller)
+    seller.kill()
+    db.execute("ROLLBACK")
+    assert stage.run("stock.py", "shop.db", "total") == "100\n"
+    assert db.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_a_stale_seller_is_refused(stage: Stage, shop: Connect) -> None:
+    stage.run("stock.py", "shop.db", "fill", 100)
+    db = shop()
+    db.execute("BEGIN IMMEDIATE")
+    stale = stage.start("stock.py", "shop.db", "sell")
+    stale.tell("a user-1\n")
+    stripe = stage.client.striped("stock", 100).at("user-1")
+    stage.taken(stripe.name, stale)
+    (holder,) = stage.client.inspect(stripe.name).holders
+    stage.client.break_(stripe.name, token=holder.token)
+    with stripe as hold:  # the next holder writes first
+        db.execute("UPDATE stock SET fence = ? WHERE segment = ?", (hold.token, hold.name))
+        db.execute("COMMIT")
+        assert stale.end() == 1
+    assert dibs.StaleToken.__name__ in stale.text
+    assert stage.run("stock.py", "shop.db", "total") == "100\n"
