@@ -18,7 +18,8 @@ SAID = re.search(r'^```text\n("settle".+?)^```$', PAGE.read_text(), re.MULTILINE
 @pytest.mark.parametrize(("fails", "code"), BLOCKS)
 def test_a_block_is_a_test_file(pytester: pytest.Pytester, fails: str, code: str) -> None:
     pytester.makepyfile(code)
-    result = pytester.runpytest_inprocess("-p", "no:dibs", "-p", "no:cacheprovider", "-p", "dibs.testing.fixtures")
+    plugins = ("no:dibs", "no:asyncio", "no:cacheprovider", "dibs.testing.fixtures")
+    result = pytester.runpytest_inprocess(*(word for plugin in plugins for word in ("-p", plugin)))
     tests = code.count("\ndef test_") + code.startswith("def test_")
     assert tests > 0
     result.assert_outcomes(**{"failed" if fails else "passed": tests})

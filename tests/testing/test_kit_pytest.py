@@ -20,17 +20,18 @@ def aside(work):
 
 
 ARGS = ("-p", "no:dibs", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "dibs.testing.fixtures")
+ALONE = (*ARGS, "-p", "no:asyncio")
 
 
 def run(pytester: pytest.Pytester, code: str, *args: str) -> pytest.RunResult:
     pytester.makepyfile(HEAD + code)
-    return pytester.runpytest_inprocess(*ARGS, *args)
+    return pytester.runpytest_inprocess(*(args or ALONE))
 
 
 def run_apart(pytester: pytest.Pytester, code: str) -> pytest.RunResult:
     """In a process of its own, where nothing else of this repository is loaded or runs."""
     pytester.makepyfile(HEAD + code)
-    return pytester.runpytest_subprocess(*ARGS)
+    return pytester.runpytest_subprocess(*ALONE)
 
 
 def test_code_that_ignores_a_loss_fails_and_code_that_respects_it_passes(pytester: pytest.Pytester) -> None:
@@ -255,7 +256,6 @@ async def test_overlap(dibs_aio_client):
 
 
 def test_under_pytest_asyncio(pytester: pytest.Pytester) -> None:
-    pytest.importorskip("pytest_asyncio")
     run(
         pytester,
         """
@@ -276,7 +276,9 @@ async def test_overlap(dibs_aio_client):
     dibs_aio_client.expire("job")
     await dibs_aio_client.lock("job").acquire()
 """,
-        *("-o", "asyncio_default_fixture_loop_scope=function"),
+        *ARGS,
+        "-o",
+        "asyncio_default_fixture_loop_scope=function",
     ).assert_outcomes(passed=2, failed=1)
 
 

@@ -59,13 +59,25 @@ def test_the_plugin_loads_nothing_that_nobody_asked_for(acme: Acme, tmp_path: Pa
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_stores_of_another_package_pass(acme: Acme, tmp_path: Path) -> None:
-    done = acme.pytest("-q", "-n", "4", "--pyargs", SUITE, *over(CAN_DO_ALL, CAN_DO_LEAST), cwd=tmp_path, timeout=280)
+@pytest.mark.parametrize(
+    ("store", "parts", "least"),
+    [
+        pytest.param(CAN_DO_LEAST, [SUITE], 300, id="least"),
+        pytest.param(
+            CAN_DO_ALL, [f"{SUITE}.{part}" for part in (*TELLING, "test_cells_seam")], 60, id="all, the seams"
+        ),
+        pytest.param(CAN_DO_ALL, [SUITE], 800, id="all", marks=pytest.mark.soak),
+    ],
+)
+def test_a_store_of_another_package_passes(
+    acme: Acme, tmp_path: Path, store: str, parts: list[str], least: int
+) -> None:
+    done = acme.pytest("-q", "-n", "4", "--pyargs", *parts, *over(store), cwd=tmp_path, timeout=280)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     summary = done.stdout.splitlines()[-1]
     passed = re.match(r"(\d+) passed in ", summary)
     assert passed, f"nothing may be skipped: {summary}"
-    assert int(passed[1]) > 1000
+    assert int(passed[1]) > least
 
 
 def test_what_a_store_cannot_do_it_is_not_asked_for(acme: Acme, tmp_path: Path) -> None:
