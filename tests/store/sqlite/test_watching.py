@@ -72,16 +72,17 @@ def test_who_waits_for_a_latch_is_told(path: Path, connect: Connect) -> None:
 
 
 @pytest.mark.usefixtures("no_glance")
-def test_who_waits_in_asyncio_is_told(path: Path, connect: Connect) -> None:
+@pytest.mark.parametrize("count", [5, 600])  # more than a socket keeps, and more than one datagram holds
+def test_who_waits_in_asyncio_is_told(path: Path, connect: Connect, count: int) -> None:
     counter = connect()
     counter.latch("a").arm(1)
 
     async def main() -> None:
         async with dibs.aio.connect(url_of(path), retry=60) as client:
-            waiting = [asyncio.ensure_future(client.latch("a").wait()) for _ in range(5)]
-            await asyncio.to_thread(watched, path, 5)
+            waiting = [asyncio.ensure_future(client.latch("a").wait()) for _ in range(count)]
+            await asyncio.to_thread(watched, path, count)
             await asyncio.to_thread(counter.latch("a").count_down)
-            assert await asyncio.wait_for(asyncio.gather(*waiting), 15) == [True] * 5
+            assert await asyncio.wait_for(asyncio.gather(*waiting), 15) == [True] * count
 
     asyncio.run(main())
 

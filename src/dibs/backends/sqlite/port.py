@@ -44,12 +44,14 @@ class Port:
         self.me = me
 
     async def step(self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False) -> T:
-        done: T | Busy = database.BUSY
-        if not durable:  # that one waits for the disk: not in a loop
-            try:
+        done: T | Busy
+        try:
+            if durable:  # that one waits for the disk: not in a loop
+                done = await self._runtime.offload(lambda: self._db.attempt(work, durable=True))
+            else:
                 done = self._db.attempt(work)
-            except BlockUsedUp:
-                done = database.BUSY
+        except BlockUsedUp:
+            done = database.BUSY
         begun = self._store.now()
         while isinstance(done, Busy):
             # In slices: in asyncio all tasks share one thread for this, and a patient one must not delay a hasty one.

@@ -81,8 +81,7 @@ _NOTE = "INSERT INTO writes VALUES (?, ?, ?)"
 _FORGET_WRITES = "DELETE FROM writes WHERE until < ?"
 _WATCH = "INSERT INTO watchers VALUES (?, ?, ?, ?)"
 _UNWATCH = "DELETE FROM watchers WHERE space = ? AND name = ? AND id = ?"
-_WATCHERS = "SELECT client, id FROM watchers WHERE space = ? AND name = ?"
-_DISMISS = "DELETE FROM watchers WHERE space = ? AND name = ?"
+_DISMISS = "DELETE FROM watchers WHERE space = ? AND name = ? RETURNING client, id"
 _NAMES = (
     "SELECT DISTINCT name FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
 )
@@ -253,10 +252,7 @@ class SqliteTable:
         self._execute(_UNWATCH, (*spot, key))
 
     def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
-        there: list[tuple[bytes, bytes]] = self._execute(_WATCHERS, spot).fetchall()
-        if there:
-            self._execute(_DISMISS, spot)
-        return there
+        return self._execute(_DISMISS, spot).fetchall()
 
     def names(self, prefix: str, after: str) -> list[str]:
         rows = self._execute(_NAMES, (after, prefix, len(prefix), prefix, PAGE)).fetchall()
