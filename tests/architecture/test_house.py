@@ -26,6 +26,7 @@ unwanted, plain, seen = set({unwanted!r}), builtins.__import__, {{}}
 def spy(name, globals=None, locals=None, fromlist=(), level=0):
     found = plain(name, globals, locals, fromlist, level)
     for top in unwanted & sys.modules.keys() - seen.keys():
+        seen[top] = []  # reading a stack may import by itself
         stack = [f"{{f.filename}}:{{f.lineno}} {{f.line}}" for f in traceback.extract_stack()[:-1]]
         seen[top] = [line for line in stack if "importlib._bootstrap" not in line]
     return found
