@@ -178,3 +178,21 @@ def test_options_of_another_type_are_refused(option: dict[str, object]) -> None:
 def test_options_out_of_range_are_refused(option: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         Options.checked(**option)
+
+
+def test_an_option_that_no_lock_has_is_told_with_those_that_there_are() -> None:
+    with dibs.connect("memory://texts") as client:
+        for make in (lambda: client.lock("a", ttl=3), lambda: client.synchronized("a", ttl=3)):  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match=r"no lock has an option 'ttl'; there are timeout, lease, ") as told:
+                make()
+            assert "Options" not in str(told.value)
+
+
+def test_a_latch_that_is_left_closed_says_how_it_is_opened() -> None:
+    with dibs.connect("memory://texts") as client:
+        latch = client.latch("a")
+        latch.arm(3)
+        with pytest.raises(dibs.Conflict, match=r"3 to go.*latch\.count_down\(latch\.count\(\)\) opens it"):
+            latch.arm(3)
+        latch.count_down(latch.count())
+        latch.arm(3)

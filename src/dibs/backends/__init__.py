@@ -72,13 +72,12 @@ def _factory(url: Url) -> Callable[..., Store]:
     if target is None:
         from importlib.metadata import entry_points  # noqa: PLC0415  (a quarter of the time that `import dibs` takes)
 
-        for point in entry_points(group="dibs.backends"):
-            if point.name == url.scheme:
-                target = point.value
+        others = {point.name: point.value for point in entry_points(group="dibs.backends")}
+        target = others.get(url.scheme)
     if target is None:
         if url.scheme in _LATER:
             raise Unsupported(f"{url.scheme}:// is not in this version of dibs yet", step="use sqlite:/// or memory://")
-        known = ", ".join(f"{scheme}://" for scheme in sorted(_STORES))
+        known = ", ".join(f"{scheme}://" for scheme in sorted({*_STORES, *others}))
         raise ValueError(f"no store is known for {url.scheme[:40]}:// URLs; known are {known}")
     try:
         return _load(target)

@@ -36,7 +36,7 @@ def put(table: Table, write: Write, now: float) -> tuple[int, list[Wake]]:
     there = table.cell(write.spot)
     if not follows(write, there):
         raise Conflict(
-            f"it is at version {there.version}, no longer at {write.version}", step="read it again, then write"
+            f"it is at version {there.version}, not at {write.version}", step="read it again, then write"
         )
     version = write.version + 1
     table.keep(write.spot, Kept(write.value, version))

@@ -65,7 +65,7 @@ class Cell(Unpicklable):
     ...     cell.set(b"v2", 1)
     ... except dibs.Conflict as error:
     ...     print(error.what)
-    it is at version 2, no longer at 1
+    it is at version 2, not at 1
     """
 
     __slots__ = ("_core",)

@@ -42,7 +42,7 @@ class Latch:
             if there.left:
                 raise self._client.error(
                     Conflict, self.name, f"the latch is not open: {there.left} to go",
-                    step="wait for it to open before it is armed again",
+                    step="wait for it to open; if who was to count down is gone, latch.count_down(latch.count()) opens it",
                 )  # fmt: skip
             return State(there.generation + 1, wanted).record()
 

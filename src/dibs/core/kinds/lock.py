@@ -16,7 +16,7 @@ a `with` find the right one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -72,7 +72,11 @@ class Options:
         info: object = None,
         on_lost: object = None,
         cancel_on_lost: object = False,
+        **unknown: object,
     ) -> Options:
+        if unknown:
+            known = ", ".join(one.name for one in fields(cls))
+            raise TypeError(f"no lock has an option {', '.join(map(repr, unknown))}; there are {known}")
         for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost)):
             if not isinstance(flag, bool):
                 raise TypeError(f"{what} must be True or False, not {flag!r}")
