@@ -17,6 +17,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from dibs.core import names
@@ -34,7 +35,7 @@ log = logging.getLogger("dibs")
 _MISSING = inspect.Parameter.empty
 _BEYOND = sys.maxsize
 """The position of a parameter that is given by keyword only."""
-_ADDRESS = re.compile(r"<[^<>]+ at 0x[0-9a-fA-F]+>")
+_ADDRESS = re.compile(r"<.* at 0x[0-9a-fA-F]+")
 
 
 class Plan(Generic[L]):
@@ -69,9 +70,10 @@ class Plan(Generic[L]):
             return lambda *_: self._lock(name)
         signature = _signature(function, self._template)
         if unknown := [field for field in self._fields if field not in signature.parameters]:
+            wrapper = "; put @client.synchronized(...) below the other decorator" if _is_wrapper(function) else ""
             raise ValueError(
                 f'"{self._template}": {label(function)} has no parameter {unknown[0]!r}, '
-                f"it has {', '.join(signature.parameters) or 'none'}"
+                f"it has {', '.join(signature.parameters) or 'none'}{wrapper}"
             )
         finders = [(field, _finder(signature, field)) for field in self._fields]
 
@@ -95,6 +97,12 @@ class Plan(Generic[L]):
 
 def skipped(function: Callable[..., object], busy: AcquireTimeout) -> None:
     log.info("skipped %s: %s", label(function), busy)
+
+
+def sign(call: object, function: Callable[..., object]) -> None:
+    """What we made takes what the function takes: so another `synchronized` may stand above it."""
+    with suppress(TypeError, ValueError):  # some functions in C do not tell
+        call.__signature__ = inspect.signature(function, follow_wrapped=False)  # type: ignore[attr-defined]
 
 
 def label(function: object) -> str:
@@ -187,9 +195,13 @@ def _makes_context_managers(function: Callable[..., object]) -> bool:
 
 def _signature(function: Callable[..., object], template: str) -> inspect.Signature:
     try:
-        return inspect.signature(function)
+        return inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f'"{template}" has fields, and {label(function)} does not tell its parameters') from error
+
+
+def _is_wrapper(function: object) -> bool:
+    return hasattr(function, "__wrapped__")
 
 
 def _finder(signature: inspect.Signature, field: str) -> Callable[[Args, Kwargs], Any]:

@@ -57,7 +57,7 @@ def allowed(found: Import) -> bool:
     if here == "backends" and there == "core":
         return found.target in OPEN_CORE
     if here == "testing" and there == "backends":
-        return found.target == "dibs.backends.memory"
+        return found.target in ("dibs.backends.memory", "dibs.backends.ledger")
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,7 @@ class Face:
         def function(*args: Any, **kwargs: Any) -> Any:
             return step(body(*args, **kwargs))
 
+        function.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]  # it takes just that
         return function
 
     async def pause(self) -> None:

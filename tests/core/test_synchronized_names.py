@@ -77,12 +77,12 @@ def test_a_field_is_what_the_call_gives_to_the_parameter(
     held: list[str] = []
     client = dibs.connect("memory://synchronized-fields")
 
-    @client.synchronized(template, timeout=0)
-    @functools.wraps(function)
     def body(*args: Any, **kwargs: Any) -> dict[str, Any]:
         held.extend(names_held(client))
         return function(*args, **kwargs)
 
+    body.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    body = client.synchronized(template, timeout=0)(body)
     with client:
         try:
             bound = function(*args, **kwargs)
@@ -137,21 +137,21 @@ def test_a_missing_argument_is_pythons_own_error_and_nothing_is_taken(face: Face
     assert names_held(face.other) == []
 
 
-def test_a_function_whose_wrapper_takes_less_never_runs_without_the_lock(face: Face) -> None:
-    """`inspect.signature` believes `__wrapped__`; so the function may fit a call that its signature does not."""
-    ran: list[bool] = []
+@pytest.mark.parametrize("takes", ["something else", "whatever comes"])
+def test_what_another_decorator_made_tells_its_own_parameters(face: Face, takes: str) -> None:
+    """`inspect.signature` believes `__wrapped__`: with one argument more or less another name would be taken."""
 
-    async def inner(invoice: Invoice) -> None: ...
+    async def inner(db: str, number: int, amount: int) -> None: ...
 
-    @face.client.synchronized("invoice:{invoice.id}")
-    @functools.wraps(inner)
-    @face.function
-    async def outer() -> None:
-        ran.append(True)
+    async def outer(number: int) -> None: ...
 
-    with pytest.raises(TypeError, match="missing a required argument"):
-        face.call(outer)
-    assert not ran
+    async def any_outer(*args: Any, **kwargs: Any) -> None: ...
+
+    made = functools.wraps(inner)(face.function(outer if takes == "something else" else any_outer))
+    with pytest.raises(
+        ValueError, match=r"has no parameter 'amount', it has .*; put @client.synchronized\(...\) below"
+    ):
+        face.client.synchronized("invoice:{amount}")(made)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,7 @@ def test_a_function_whose_wrapper_takes_less_never_runs_without_the_lock(face: F
         ("\ud800", "lone surrogate"),
         (object(), "holds the address of an object.*Next: name an attribute"),
         (len.__call__, "holds the address of an object"),
+        (fresh_url.__code__, "holds the address of an object"),
     ],
 )
 def test_a_bad_name_is_refused_at_the_call_before_any_io(face: Face, tmp_path: Path, value: object, said: str) -> None:

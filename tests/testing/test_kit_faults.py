@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -429,3 +430,21 @@ def test_another_is_of_the_same_store_and_no_other_store(dibs_client: KitClient,
         assert dibs_client.another(lease=5).lock("job").acquire(timeout=0) is None
     with pytest.raises(ValueError, match="no memory store"):
         dibs_client.another(f"sqlite:///{tmp_path}/locks.db")
+
+
+def test_who_follows_hears_of_a_thief_at_once(dibs_client: KitClient) -> None:
+    """The test's clock stands: no look of its own would come."""
+    hold = dibs_client.another().election("boss").lead().acquire()
+    assert hold is not None
+    changes = dibs_client.election("boss").watch()
+    leader = next(changes)
+    assert leader is not None
+    assert leader.token == hold.token
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(lambda: next(changes))
+        until(lambda: dibs_client._core._watching)
+        thief = dibs_client.steal("boss")
+        seen = following.result(4)
+        assert seen is not None
+        assert seen.token == thief.token
+    thief.release()

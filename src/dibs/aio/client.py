@@ -21,7 +21,7 @@ from dibs.errors import AcquireTimeout
 from dibs.faces import Kind, Raised, Seconds, Trace, Unpicklable, make_client
 from dibs.info import LockInfo
 from dibs.runtime.aio import AioRuntime
-from dibs.synchronized import OnBusy, Plan, skipped
+from dibs.synchronized import OnBusy, Plan, sign, skipped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,6 +121,7 @@ class Client(Unpicklable):
                     skipped(function, busy)
                     return None
 
+            sign(call, function)
             return call
 
         return decorate

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from dibs import LockInfo, NotHeld, Participant, StoreUnavailable
-from dibs.backends import memory
+from dibs.backends import ledger, memory
 from dibs.backends.memory import MemoryLine, World
 from dibs.core import names
+from dibs.core.cells import Spot
 from dibs.core.client import Client
 from dibs.core.grant import HELD, Grant
 from dibs.core.line import LOOK, Line, Me, Place
@@ -197,6 +198,8 @@ class Usurping:
                 now + claim.lease, now, now, False, claim.about,
             ))  # fmt: skip
             self._stand_again(world, claim.name, waiting, now)
+            wakes = ledger.tell(world, Spot(ledger.LINES, claim.name))
+        world.wake(wakes)
         return Standing(claim.ticket, True, claim.lease, float("inf"), False)
 
     def _stand_again(self, world: World, name: str, waiting: Sequence[Entry], now: float) -> None:

@@ -1,6 +1,7 @@
 """The pytest plugin of dibs: `--dibs-store` for the behavioural suite, and the fixtures for applications.
 
-pytest loads it in every run in an environment that dibs is installed in: so it imports nothing else of dibs by itself.
+pytest loads it in every run in an environment that dibs is installed in. The blocking face comes with the package, in
+some 60 ms; the kit, the suite and the asyncio face are imported when they are used.
 """
 
 from __future__ import annotations

@@ -206,21 +206,17 @@ def test_bad_tokens_touch_nothing(open_: Open, resource: Path, fence: dibs.Fence
 # Others.
 
 
-@pytest.mark.parametrize("first", ["admits", "is refused", "is shared"])
+@pytest.mark.parametrize("first", ["admits", "is shared"])
 @pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
 def test_nobody_is_admitted_between_the_check_and_the_commit(
     open_: Open, fence: dibs.Fence, options: dict[str, Any], first: str
 ) -> None:
-    """Checking takes the write lock, whatever comes of it; the other gets SQLite's own error, as it is."""
+    """Checking takes the write lock; the other gets SQLite's own error, as it is."""
     one, other = open_(**options), open_(**options)
     with open_() as connection:
         fence.admit(6, within=connection)
     begin(one, options)
-    if first == "is refused":
-        with pytest.raises(dibs.StaleToken):
-            fence.admit(5, within=one)
-    else:
-        fence.admit(7, within=one, shared=first == "is shared")
+    fence.admit(7, within=one, shared=first == "is shared")
     with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
         begin(other, options)
         fence.admit(9, within=other)
@@ -436,3 +432,24 @@ def test_a_hold_and_a_fence_of_ones_own_database(tmp_path: Path, open_: Open, re
             connection.execute("UPDATE stock SET pieces = 0")
             client.fence("stock").admit(first.token, within=connection)
     assert pieces(resource) == 9
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_refusal_keeps_others_out_only_as_long_as_the_caller_does(
+    open_: Open, fence: dibs.Fence, begun: bool
+) -> None:
+    """What the check began by itself it ends; what the caller began is the caller's to end."""
+    mine, other = open_(), open_()
+    with mine:
+        fence.admit(5, within=mine)
+    if begun:
+        mine.execute("UPDATE stock SET pieces = 9")
+    with pytest.raises(dibs.StaleToken):
+        fence.admit(4, within=mine)
+    assert mine.in_transaction is begun
+    if begun:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            fence.admit(6, within=other)
+        mine.rollback()
+    with other:
+        fence.admit(6, within=other)

@@ -31,6 +31,7 @@ class SqliteTransaction:
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         """The highest exclusive token admitted before, or `token` itself if none was above it."""
         self._check_transaction()
+        theirs = self._connection.in_transaction
         given = {"name": name, "token": 0 if shared else token, "most": token}
         cursor = self._connection.cursor()
         cursor.row_factory = None
@@ -44,6 +45,8 @@ class SqliteTransaction:
         if cursor.rowcount == 1:
             return token
         (highest,) = cursor.execute(_HIGHEST, given).fetchone()
+        if not theirs:  # it began with our check, which changed nothing: it need not keep others out any longer
+            self._connection.rollback()
         if not isinstance(highest, int):
             raise StoreError("the record of this fence is no number", step="find out who writes to dibs_fence")
         return highest

@@ -8,6 +8,9 @@ from dibs.core.cells import CELL, LARGEST
 from dibs.core.client import Client
 from dibs.core.kinds.slot import Slot
 
+TRIES = 40
+"""How often `update` calls its function while others come before it: with pauses that grow, some fifteen seconds."""
+
 
 class Cell:
     """`dibs.Cell` and its asyncio twin are faces of this."""
@@ -24,7 +27,7 @@ class Cell:
         return await self._slot.put(checked(value), version_of(version))
 
     async def update(self, fn: Callable[[bytes | None], bytes]) -> tuple[bytes, int]:
-        there = await self._slot.update(lambda value: checked(fn(value)))
+        there = await self._slot.update(lambda value: checked(fn(value)), TRIES)
         assert there.value is not None  # it was written just now
         return there.value, there.version
 

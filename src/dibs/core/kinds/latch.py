@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dibs.core.cells import LATCH
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, patience
-from dibs.core.kinds.lock import count_of
+from dibs.core.kinds.lock import MOST, count_of
 from dibs.core.kinds.slot import Slot
 from dibs.errors import Conflict, StoreError
 
@@ -42,11 +42,11 @@ class Latch:
             if there.left:
                 raise self._client.error(
                     Conflict, self.name, f"the latch is not open: {there.left} to go",
-                    step="wait for it to open; if who was to count down is gone, latch.count_down(latch.count()) opens it",
+                    step="wait for it to open; if whoever was to count is gone: latch.count_down(latch.count())",
                 )  # fmt: skip
             return State(there.generation + 1, wanted).record()
 
-        await self._slot.update(armed)
+        await self._slot.update(armed, MOST)
 
     async def count_down(self, n: object = 1) -> None:
         less, generation = count_of(n, "n"), -1
@@ -59,7 +59,7 @@ class Latch:
                 return None  # it is open, or was: there is nothing left to count
             return State(generation, max(there.left - less, 0)).record()
 
-        await self._slot.update(counted)
+        await self._slot.update(counted, MOST)  # each other is one that counts, and they are at most so many
 
     async def count(self) -> int:
         return self._read((await self._slot.get()).value).left

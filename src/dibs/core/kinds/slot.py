@@ -17,9 +17,8 @@ from dibs.core.line import CELLS
 from dibs.errors import Conflict, StoreUnavailable
 
 T = TypeVar("T")
-_TRIES = 100
-"""How often a change is tried while others come before it: with pauses that grow, some seconds."""
-_FIRST_GAP, _LONGEST_GAP = 0.0005, 0.05
+_FIRST_GAP, _LONGEST_GAP = 0.0005, 1.0
+"""Between two tries while others come before us: many at once spread out over as long as they need."""
 
 
 class Slot:
@@ -50,10 +49,10 @@ class Slot:
                 step="read it again before you go on",
             ) from None  # fmt: skip
 
-    async def update(self, change: Callable[[bytes | None], bytes | None]) -> Kept:
+    async def update(self, change: Callable[[bytes | None], bytes | None], tries: int) -> Kept:
         """Change the value, again if somebody else came before; None: it stays. Gives what stands there then."""
         gap = _FIRST_GAP
-        for _ in range(_TRIES):
+        for _ in range(tries):
             there = await self.get()
             value = change(there.value)
             if value is None:
@@ -64,7 +63,7 @@ class Slot:
                 await self.client.runtime.sleep(self.client.runtime.jitter(gap))
                 gap = min(gap * 2, _LONGEST_GAP)
         raise self.client.error(
-            Conflict, self.name, f"others changed it before us {_TRIES} times in a row",
+            Conflict, self.name, f"others changed it before us {tries} times in a row",
             step="try again later, or take a lock for it",
         )  # fmt: skip
 

@@ -149,7 +149,7 @@ async def test_update_gives_up_when_others_are_always_first(world: World) -> Non
     assert (caught.value.name, caught.value.store) == ("a", client._core.shown)
     assert "take a lock" in str(caught.value)
     assert 10 <= tries <= 1000
-    assert 0.01 < sum(pauses) < 10
+    assert 0.01 < sum(pauses) < 30
     assert await world(theirs.get) == (b"theirs", tries)
 
 
