@@ -12,6 +12,7 @@ from dibs.core.cells import FENCE, Kept, Spot, Write, record_of
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.election import Election
 from dibs.core.kinds.latch import Latch, State
+from dibs.core.kinds.lock import MOST
 from dibs.core.kinds.slot import Slot
 from dibs.errors import Conflict, StoreUnavailable
 from sim.server import CellDesk
@@ -57,7 +58,7 @@ async def _count_what_is_there(self: Latch, n: int = 1) -> None:
         there = self._read(value)
         return State(there.generation, max(there.left - n, 0)).record() if there.left else None
 
-    await self._slot.update(counted)
+    await self._slot.update(counted, MOST)
 
 
 async def _wait_for_nought(self: Latch, timeout: float | None, armed: bool) -> bool:

@@ -22,7 +22,7 @@ from sim.faults import KINDS, STEPPED
 from sim.schedule import CELLS, LINES
 
 CHUNK = 500
-KNOWN = {LINES: 5_000, CELLS: 1_500}
+KNOWN = {LINES: 5_000, CELLS: 1_000}
 FRESH = {LINES: 500, CELLS: 200}
 
 

@@ -62,11 +62,12 @@ def test_the_plugin_loads_nothing_that_nobody_asked_for(acme: Acme, tmp_path: Pa
 @pytest.mark.parametrize(
     ("store", "parts", "least"),
     [
-        pytest.param(CAN_DO_LEAST, [SUITE], 300, id="least"),
+        pytest.param(CAN_DO_LEAST, [SUITE, "-k", "not aio"], 150, id="least, one face"),
         pytest.param(
             CAN_DO_ALL, [f"{SUITE}.{part}" for part in (*TELLING, "test_cells_seam")], 60, id="all, the seams"
         ),
         pytest.param(CAN_DO_ALL, [SUITE], 800, id="all", marks=pytest.mark.soak),
+        pytest.param(CAN_DO_LEAST, [SUITE], 300, id="least", marks=pytest.mark.soak),
     ],
 )
 def test_a_store_of_another_package_passes(

@@ -396,17 +396,3 @@ def test_a_foreign_database_is_left_alone(path: Path, connect: Connect) -> None:
     with pytest.raises(dibs.StoreError, match="something else"):
         connect().cell("a").set(b"x", 0)
     assert path.read_bytes() == before
-
-
-def test_however_many_count_at_once_nobody_gives_up(path: Path) -> None:
-    """With pauses that do not grow with the crowd, one of a hundred tries is not enough for each of 800."""
-    many = 800
-
-    async def main() -> None:
-        async with dibs.aio.connect(url_of(path)) as client:
-            latch = client.latch("a")
-            await latch.arm(many)
-            await asyncio.gather(*(latch.count_down() for _ in range(many)))
-            assert await latch.count() == 0
-
-    asyncio.run(main())

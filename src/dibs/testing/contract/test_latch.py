@@ -397,3 +397,28 @@ async def test_a_cancelled_wait_leaves_those_who_stay_alone(world: World) -> Non
 async def test_a_latch_shows_where_it_is(world: World) -> None:
     client = world.client()
     assert repr(client.latch("jobs")).endswith(f'Latch "jobs" on {client._core.shown}>')
+
+
+async def test_a_count_never_gives_up_before_others(world: World) -> None:
+    """Whoever came before has counted too, so all of them come to an end."""
+    client, other = world.client(), world.client()
+    latch, theirs, before = client.latch("a"), other.latch("a"), 150
+    await world(lambda: latch.arm(1000))
+    put, tries = latch._core._slot.put, 0
+
+    async def late_put(value: bytes, version: int) -> int:
+        nonlocal tries
+        tries += 1
+        if tries <= before:
+            counted = theirs.count_down()
+            if inspect.isawaitable(counted):
+                await counted
+        return int(await put(value, version))
+
+    async def at_once(seconds: float) -> None:
+        """Instead of a pause."""
+
+    latch._core._slot.put, client._core.runtime.sleep = late_put, at_once
+    await world(latch.count_down)
+    assert tries == before + 1
+    assert await world(latch.count) == 1000 - before - 1
