@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,73 +15,9 @@ import pytest
 
 import dibs
 import dibs.aio
+from store.sqlite.owndb import BY_HAND, BY_ITSELF, Open, begin, end, fence, open_, pieces, records, resource
 
-Open = Callable[..., sqlite3.Connection]
-BY_HAND: dict[str, dict[str, Any]] = {"isolation_level=None": {"isolation_level": None}}
-"""Where Python begins no transaction by itself."""
-BY_ITSELF: dict[str, dict[str, Any]] = {
-    "default": {},
-    "IMMEDIATE": {"isolation_level": "IMMEDIATE"},
-    "EXCLUSIVE": {"isolation_level": "EXCLUSIVE"},
-}
-if sys.version_info >= (3, 12):
-    BY_HAND["autocommit=True"] = {"autocommit": True}
-    BY_ITSELF["autocommit=False"] = {"autocommit": False}
-
-
-@pytest.fixture
-def resource(tmp_path: Path) -> Path:
-    """The caller's own database."""
-    path = tmp_path / "stock.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE stock (pieces INTEGER)")
-        connection.execute("INSERT INTO stock VALUES (10)")
-    return path
-
-
-@pytest.fixture
-def open_(resource: Path) -> Iterator[Open]:
-    made: list[sqlite3.Connection] = []
-
-    def connect(**options: Any) -> sqlite3.Connection:
-        made.append(sqlite3.connect(resource, **{"timeout": 0, **options}))
-        return made[-1]
-
-    yield connect
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def fence() -> Iterator[dibs.Fence]:
-    with dibs.connect("memory://within") as client:
-        yield client.fence("stock")
-
-
-def records(resource: Path) -> dict[str, int]:
-    with closing(sqlite3.connect(resource)) as connection:
-        try:
-            return dict(connection.execute("SELECT name, token FROM dibs_fence").fetchall())
-        except sqlite3.OperationalError:
-            return {}
-
-
-def pieces(resource: Path) -> int:
-    with closing(sqlite3.connect(resource)) as connection:
-        return int(connection.execute("SELECT pieces FROM stock").fetchone()[0])
-
-
-def begin(connection: sqlite3.Connection, options: dict[str, Any]) -> None:
-    if options in BY_HAND.values():
-        connection.execute("BEGIN")
-
-
-def end(connection: sqlite3.Connection, how: str) -> None:
-    """`commit()` and `rollback()` do nothing where transactions are made by hand."""
-    if connection.in_transaction and getattr(connection, "autocommit", None) is True:
-        connection.execute(how)
-    else:
-        getattr(connection, how.lower())()
+__all__ = ["fence", "open_", "resource"]
 
 
 @pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
@@ -314,124 +248,6 @@ def test_somebody_else_makes_the_table_just_before(open_: Open, resource: Path, 
     fence.admit(5, within=connection)
     connection.commit()
     assert list(records(resource).values()) == [5]
-
-
-# The caller's connection is the caller's.
-
-
-def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
-
-
-@pytest.mark.parametrize("factory", [sqlite3.Row, as_dict, lambda cursor, row: None], ids=["Row", "dict", "none"])
-def test_a_row_factory_is_left_alone(open_: Open, fence: dibs.Fence, factory: Any) -> None:
-    connection = open_()
-    connection.row_factory = factory
-    connection.text_factory = bytes
-    fence.admit(9, within=connection)
-    with pytest.raises(dibs.StaleToken, match="9 was admitted"):
-        fence.admit(8, within=connection)
-    assert connection.row_factory is factory
-    assert connection.text_factory is bytes
-
-
-def test_a_subclass_of_a_connection_is_one(open_: Open, resource: Path, fence: dibs.Fence) -> None:
-    class Traced(sqlite3.Connection):
-        pass
-
-    connection = open_(factory=Traced)
-    fence.admit(5, within=connection)
-    connection.commit()
-    assert list(records(resource).values()) == [5]
-
-
-def test_a_closed_connection_is_the_callers_own_error(open_: Open, fence: dibs.Fence) -> None:
-    connection = open_()
-    connection.close()
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        fence.admit(5, within=connection)
-
-
-def test_a_database_that_can_only_be_read_is_the_callers_own_error(resource: Path, fence: dibs.Fence) -> None:
-    with (
-        closing(sqlite3.connect(f"file:{resource}?mode=ro", uri=True)) as connection,
-        pytest.raises(sqlite3.OperationalError, match="readonly"),
-    ):
-        fence.admit(5, within=connection)
-
-
-def test_a_table_of_that_name_that_is_not_ours_admits_nobody(open_: Open, fence: dibs.Fence) -> None:
-    connection = open_()
-    connection.execute("CREATE TABLE dibs_fence (colour TEXT)")
-    with pytest.raises((sqlite3.OperationalError, dibs.StoreError)):
-        fence.admit(5, within=connection)
-
-
-def test_a_record_that_is_no_number_admits_nobody(open_: Open, fence: dibs.Fence) -> None:
-    connection = open_()
-    with connection:
-        fence.admit(5, within=connection)
-    for damage in ("'garbage'", "x'00'"):
-        with connection:
-            connection.execute(f"UPDATE dibs_fence SET token = {damage}")
-        for shared in (False, True):
-            with pytest.raises(dibs.StoreError) as caught:
-                fence.admit(2**62, shared=shared, within=connection)
-            assert caught.value.name == "stock"
-            connection.rollback()
-
-
-def test_within_needs_no_cells_of_the_store_and_no_io(tmp_path: Path, open_: Open) -> None:
-    """The record is in the caller's database alone."""
-    with dibs.connect(f"sqlite:///{tmp_path / 'never.db'}") as client:
-        client.fence("stock").admit(5, within=open_())
-    assert not (tmp_path / "never.db").exists()
-
-
-@pytest.mark.parametrize("within", [object(), "stock.db", 5, sqlite3], ids=["object", "str", "int", "module"])
-def test_anything_else_is_no_connection(fence: dibs.Fence, within: Any) -> None:
-    with pytest.raises(TypeError, match=r"open connection \(sqlite3\.Connection\)"):
-        fence.admit(5, within=within)
-
-
-def test_a_cursor_is_no_connection(open_: Open, fence: dibs.Fence) -> None:
-    with pytest.raises(TypeError, match="open connection"):
-        fence.admit(5, within=open_().cursor())
-
-
-def test_the_asyncio_face(open_: Open, resource: Path) -> None:
-    async def main() -> None:
-        async with dibs.aio.connect("memory://within") as client:
-            fence, connection = client.fence("stock"), open_()
-            with connection:
-                await fence.admit(9, within=connection)
-                connection.execute("UPDATE stock SET pieces = 1")
-            with pytest.raises(dibs.StaleToken), connection:
-                connection.execute("UPDATE stock SET pieces = 0")
-                await fence.admit(8, within=connection)
-            with pytest.raises(TypeError):
-                await fence.admit(9, within=object())
-            with suppress(sqlite3.ProgrammingError):
-                connection.close()
-
-    asyncio.run(main())
-    assert pieces(resource) == 1
-    assert list(records(resource).values()) == [9]
-
-
-def test_a_hold_and_a_fence_of_ones_own_database(tmp_path: Path, open_: Open, resource: Path) -> None:
-    """Two holders, one after the other; the first one writes late."""
-    with dibs.connect(f"sqlite:///{tmp_path / 'locks.db'}") as client:
-        first = client.lock("stock").acquire(timeout=5)
-        assert first is not None
-        client.break_("stock", token=first.token)
-        with client.lock("stock", timeout=5) as second, open_() as connection:
-            client.fence("stock").admit(second.token, within=connection)
-            connection.execute("UPDATE stock SET pieces = pieces - 1")
-        with pytest.raises(dibs.StaleToken), open_() as connection:
-            connection.execute("UPDATE stock SET pieces = 0")
-            client.fence("stock").admit(first.token, within=connection)
-    assert pieces(resource) == 9
 
 
 @pytest.mark.parametrize("begun", [False, True])
