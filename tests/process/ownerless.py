@@ -8,25 +8,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+
+from worker import outcome, say  # beside this script
 
 import dibs
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)
-
-
 def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def outcome(action: Callable[[], object]) -> str:
-    try:
-        action()
-    except dibs.DibsError as error:
-        return type(error).__name__
-    return "ok"
 
 
 class Ownerless:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
+
+from process import children
 
 PATIENCE = 15.0
 """Nothing here is a measurement."""
@@ -36,8 +37,4 @@ class Aside(threading.Thread):
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (seen := condition()):
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.002)
-    return seen
+    return children.until(condition, PATIENCE)
