@@ -183,7 +183,7 @@ class AioRuntime:
         loop = self._loop
         if loop is None or loop.is_closed():
             return
-        if _running_loop() is loop:
+        if running_loop() is loop:
             call()
         else:
             with suppress(RuntimeError):  # closed in between: nobody waits there any more
@@ -263,7 +263,7 @@ class AioRuntime:
             loop.call_soon_threadsafe(lambda: None if future.done() else answer(value))
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -11,7 +11,6 @@ for an event, is not between two lines.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -26,7 +25,7 @@ from dibs.core.grant import ASKING, HELD
 from dibs.core.keeper import Keeper
 from dibs.core.runtime import Event, Runtime, Worker
 from dibs.faces import Kind, Raised, Trace
-from dibs.runtime.aio import AioRuntime
+from dibs.runtime.aio import AioRuntime, running_loop
 from dibs.runtime.threads import ThreadRuntime, boottime, step
 
 T = TypeVar("T")
@@ -203,11 +202,11 @@ class Call:
         self.active = True
         self._mutex = mutex
         self._calls = calls
-        self._loop = _running_loop()
+        self._loop = running_loop()
 
     def is_here(self) -> bool:
         """It cannot go on before whoever asks has returned: a task of the loop that runs in this thread."""
-        return self._loop is _running_loop() if self._loop is not None else self.taker is threading.current_thread()
+        return self._loop is running_loop() if self._loop is not None else self.taker is threading.current_thread()
 
     def is_busy_elsewhere(self) -> bool:
         return self.active and not self.is_here()
@@ -312,10 +311,3 @@ def _keeper_of(turn: Turn) -> Keeper | None:
     """Only `Keeper.turn` is paused: its watcher of deadlines is not."""
     keeper = getattr(turn, "__self__", None)
     return keeper if isinstance(keeper, Keeper) and turn == keeper.turn else None
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
