@@ -144,6 +144,10 @@ class Client:
     def error(self, kind: type[E], name: str | None, what: str, **more: Any) -> E:
         return kind(what, name=name, store=self.shown, **more)
 
+    def place(self, name: str) -> str:
+        """A name and where it is, as texts speak of it."""
+        return f'"{name}" on {self.shown}'
+
     def about(self, label: str, info: Mapping[str, Any] | None) -> str:
         """What others are shown of a claim made here and now; the usual ones are made once."""
         name = self.runtime.taker_name()

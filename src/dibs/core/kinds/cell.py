@@ -32,7 +32,7 @@ class Cell:
         return there.value, there.version
 
     def describe(self) -> str:
-        return f'"{self.name}" on {self._slot.client.shown}'
+        return self._slot.client.place(self.name)
 
 
 def checked(value: object) -> bytes:

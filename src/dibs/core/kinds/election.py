@@ -42,7 +42,7 @@ class Election:
             await self.client.look_out(self.name, watch, FOREVER)
 
     def describe(self) -> str:
-        return f'"{self.name}" on {self.client.shown}'
+        return self.client.place(self.name)
 
     def _first(self, info: LockInfo) -> Participant | None:
         if not info.holders:

@@ -43,7 +43,7 @@ class Fence:
             )  # fmt: skip
 
     def describe(self) -> str:
-        return f'"{self.name}" on {self._slot.client.shown}'
+        return self._slot.client.place(self.name)
 
 
 def _checked(token: object) -> int:

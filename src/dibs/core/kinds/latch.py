@@ -88,7 +88,7 @@ class Latch:
         return True
 
     def describe(self) -> str:
-        return f'"{self.name}" on {self._client.shown}'
+        return self._client.place(self.name)
 
     async def _look(self, deadline: float) -> tuple[State, int]:
         """Also when the time is over the store has a moment to answer."""

@@ -250,7 +250,7 @@ class Lock:
         return self.client.error(AcquireTimeout, self.name, what, info=info, step=f"dibs show {self.name}")
 
     def describe(self) -> str:
-        return f'"{self.name}" on {self.client.shown}'
+        return self.client.place(self.name)
 
 
 class Attempt:
