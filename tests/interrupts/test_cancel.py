@@ -20,7 +20,7 @@ import dibs
 import dibs.aio
 from interrupts.stores import STORES
 
-LEASE = 2.0
+LEASE = 1.5
 KEEPER_TURN = LEASE / 3 + 0.2
 OTHERS = 30.0
 """The lease of whoever is in the way: that is how ours are told from theirs."""

@@ -20,7 +20,7 @@ import dibs
 from interrupts.lines import CHECKS, LINES, Case, Interrupt
 from interrupts.stores import STORES
 
-LEASE = 2.0
+LEASE = 1.5
 KEEPER_TURN = LEASE / 3 + 0.15
 """A claim that nobody wants is noticed at its next renewal, at the latest."""
 FREE_BY = LEASE + 1.0
