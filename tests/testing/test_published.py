@@ -49,6 +49,12 @@ def test_the_package_is_installed_from_its_wheel(acme: Acme, tmp_path: Path) -> 
     assert seen.stdout.split() == ["True", "False", "False", "True"], seen.stderr
 
 
+def test_a_scheme_that_nobody_has_is_told_with_those_of_other_packages(acme: Acme, tmp_path: Path) -> None:
+    done = acme.run("-c", "import dibs; dibs.connect('acmee://x')", cwd=tmp_path)
+    told = done.stderr.splitlines()[-1]
+    assert all(f"{scheme}://" in told for scheme in ("acme", "memory", "sqlite")), done.stderr
+
+
 def test_the_plugin_loads_nothing_that_nobody_asked_for(acme: Acme, tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(
         "import sys\n\ndef test_own():\n"
