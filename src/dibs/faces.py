@@ -147,7 +147,7 @@ def make_client(
         )
     store = make_store(parse(given if given is not None else default_url()), dict(store_options))
     described = checked_info(info)
-    identity = (_login(), os.uname().nodename if hasattr(os, "uname") else "?", os.getpid())
+    identity = (login(), os.uname().nodename if hasattr(os, "uname") else "?", os.getpid())
     write_about(*identity, "", described)
     client = Client(
         store,
@@ -162,6 +162,20 @@ def make_client(
     )
     process.track(client)
     return client
+
+
+def has_secret(url: str) -> bool:
+    """Whether a URL would tell somebody more than where the store is. What is no URL is none of ours to show."""
+    try:
+        found = parse(url)
+    except ValueError:
+        return "@" in url
+    return found.password is not None or any("pass" in key.lower() or "secret" in key.lower() for key, _ in found.query)
+
+
+def without_secret(url: str) -> str:
+    """The same store, for whoever has the password himself."""
+    return parse(url).shown if has_secret(url) else url
 
 
 def default_url() -> str:
@@ -181,7 +195,7 @@ def _checked_namespace(namespace: object) -> str:
     return str(namespace)
 
 
-def _login() -> str:
+def login() -> str:
     """A label for others to read, never a credential."""
     if sys.platform != "win32":
         import pwd  # noqa: PLC0415  (not on Windows)

@@ -1,0 +1,7 @@
+"""`python -m dibs.cli`: the command, where its script is not on the path."""
+
+import sys
+
+from dibs.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,85 @@
+"""`dibs COMMAND ...`: finds the command, runs it, and turns what it raises into a message and an exit status.
+
+One module per command, with a `main(arguments) -> status` of its own; only the one that is asked for is imported, as
+`dibs run` stands in front of other programs and its start is their delay.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from dibs.cli.talk import BY_SIGNAL, OK, UNREACHABLE, USAGE, occupy_closed_descriptors, put, say
+
+COMMANDS = {
+    "run": ("dibs.cli.run", "run a command while holding a lock"),
+    "ls": ("dibs.cli.ls", "list what is held or waited for, worst first"),
+    "show": ("dibs.cli.show", "show one lock: its holders, and who waits, in order"),
+    "watch": ("dibs.cli.watch", "follow one lock as its line moves"),
+    "wait": ("dibs.cli.wait", "wait until a lock is free, without taking it"),
+    "break": ("dibs.cli.break_", "take a lock away from the holder with that token"),
+    "doctor": ("dibs.cli.doctor", "say what the store promises, and what endangers that"),
+    "demo": ("dibs.cli.demo", "watch processes fight for one resource"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    occupy_closed_descriptors()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        return _help(words)
+    if words[0] in ("-V", "--version"):
+        import dibs  # noqa: PLC0415  (as in _perform)
+
+        put(f"dibs {dibs.__version__}")
+        return OK
+    if words[0] not in COMMANDS:
+        say(f"there is no command {words[0][:40]!a}; there are {', '.join(COMMANDS)}", command="")
+        return USAGE
+    return _perform(words[0], words[1:])
+
+
+def _perform(command: str, words: list[str]) -> int:
+    from dibs.cli.options import UsageError  # noqa: PLC0415
+    from dibs.errors import BadName, Mismatch, MissingDriver, StoreError, Unsupported  # noqa: PLC0415
+
+    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a locale that cannot say a name shows it nevertheless
+    try:
+        status: int = import_module(COMMANDS[command][0]).main(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on (`| head`). What is still buffered must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BY_SIGNAL + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return BY_SIGNAL + signal.SIGINT
+    except (UsageError, BadName, Mismatch, Unsupported) as error:
+        say(str(error), command=command)
+        return USAGE
+    except (StoreError, MissingDriver) as error:
+        say(str(error), command=command)
+        return UNREACHABLE
+    except (ValueError, TypeError) as error:
+        say(str(error), command=command)
+        return USAGE
+    return status
+
+
+def _help(words: list[str]) -> int:
+    if len(words) > 1 and words[1] in COMMANDS:
+        return _perform(words[1], ["--help"])
+    width = max(map(len, COMMANDS))
+    put("usage: dibs COMMAND ...\n\nLocks that processes and machines share.\n")
+    for command, (_, what) in COMMANDS.items():
+        put(f"  {command:<{width}}  {what}")
+    put("\nEach has its own options: dibs COMMAND --help. The store is $DIBS_URL, or --url.")
+    return OK if words else USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
