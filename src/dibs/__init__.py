@@ -41,7 +41,7 @@ from dibs.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from dibs.info import LockInfo, Participant
+from dibs.info import Finding, LockInfo, Participant
 
 __version__ = "0.1.0"
 
@@ -57,6 +57,7 @@ __all__ = [
     "DibsError",
     "Election",
     "Fence",
+    "Finding",
     "Hold",
     "HoldEvent",
     "Latch",

@@ -8,10 +8,8 @@ from _thread import get_ident
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
-from urllib.parse import quote
 from weakref import ref
 
 from dibs.backends import make_store, transaction
@@ -178,8 +176,16 @@ def without_secret(url: str) -> str:
     return parse(url).shown if has_secret(url) else url
 
 
+def place(client: Any) -> str:
+    """How a client's store is called in texts, and whether it reaches no further than this machine."""
+    return str(client._core.shown)
+
+
 def default_url() -> str:
     """One file for this user on this machine, in the XDG state directory."""
+    from pathlib import Path  # noqa: PLC0415  (whoever names a store does not need them)
+    from urllib.parse import quote  # noqa: PLC0415
+
     state = os.environ.get("XDG_STATE_HOME", "")
     home = Path(state) if state.startswith("/") else Path("~").expanduser() / ".local" / "state"
     if not home.is_absolute():

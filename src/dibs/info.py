@@ -1,4 +1,5 @@
-"""What anyone may see of a line: `LockInfo` and its `Participant`s, and the words in which errors speak of them.
+"""What anyone may see of a line: `LockInfo` and its `Participant`s, and the words in which errors speak of them; and
+`Finding`, what a store says of itself.
 
 Nothing here is a credential: claim ids never appear. What other processes wrote about themselves (`about`) is foreign
 text: it is parsed with a size limit and its control characters are made visible before anyone prints them.
@@ -8,16 +9,55 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Never, dataclass_transform
 
 _LONGEST_ABOUT = 16_384
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Participant:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Seen:
+    """What somebody saw: made by keyword, compared and shown by its fields, and never changed.
+
+    To a type checker it is a data class. To Python it is not: `dataclasses` would be a quarter of `import dibs`.
+    """
+
+    _fields: ClassVar[tuple[str, ...]]
+    _needed: ClassVar[frozenset[str]]
+    """Those without a default; a default stays in the class."""
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = tuple(cls.__annotations__)
+        cls._needed = frozenset(name for name in cls._fields if not hasattr(cls, name))
+
+    def __init__(self, **given: Any) -> None:
+        if not self._needed <= given.keys() <= set(self._fields):
+            raise TypeError(f"a {type(self).__name__} is made of {', '.join(self._fields)}, not of {', '.join(given)}")
+        vars(self).update(given)
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(f"a {type(self).__name__} is what was seen, and cannot be changed")
+
+    def __delattr__(self, name: str) -> Never:
+        raise AttributeError(f"a {type(self).__name__} is what was seen, and cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if type(self) is type(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self._fields)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
+
+
+class Participant(Seen):
     """One claim in a line, holding or waiting.
 
     >>> Participant(owner="ana", host="web-3", pid=4121).label
@@ -32,15 +72,14 @@ class Participant:
     remaining: float = 0.0
     token: int = 0
     weight: int = 1
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def label(self) -> str:
         return f"{printable(self.owner)}@{printable(self.host)} pid {self.pid}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockInfo:
+class LockInfo(Seen):
     """A line as it stood when it was looked at; holders and waiters in line order.
 
     >>> LockInfo(name="invoice:42").holders
@@ -54,21 +93,35 @@ class LockInfo:
     waiters: tuple[Participant, ...] = ()
 
 
+class Finding(NamedTuple):
+    """What a store promises, or what endangers that where it is; see `Client.doctor`.
+
+    >>> Finding("danger", "3 MB are left on the disk", "make room").cure
+    'make room'
+    """
+
+    level: Literal["about", "promise", "note", "danger"]
+    """about: which store this is, with the versions; note: a limit that one should know of."""
+    what: str
+    cure: str = ""
+
+
 def printable(text: object) -> str:
     """Foreign text with control characters made visible, so that it cannot steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
+    said = str(text)
+    if said.isprintable():
+        return said
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in said)
 
 
 def read_about(text: str) -> dict[str, Any]:
     """What a claim says of itself; anything that is not what we write is shown as unknown, never raised."""
-    if len(text) > _LONGEST_ABOUT:
-        return {}
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    said: object = None
+    if len(text) <= _LONGEST_ABOUT:
+        with suppress(ValueError, RecursionError):
+            said = json.loads(text)
     if not isinstance(said, dict):
-        return {}
+        said = {}
     pid, info = said.get("pid"), said.get("info")
     return {
         "owner": str(said.get("owner", "?")),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -24,13 +23,13 @@ from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.lock import Options
+from dibs.core.log import log
 from dibs.errors import AcquireTimeout, BadName
 
 OnBusy = Literal["wait", "skip", "raise"]
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 L = TypeVar("L")
-log = logging.getLogger("dibs")
 
 _MISSING = inspect.Parameter.empty
 _BEYOND = sys.maxsize
@@ -96,7 +95,7 @@ class Plan(Generic[L]):
 
 
 def skipped(function: Callable[..., object], busy: AcquireTimeout) -> None:
-    log.info("skipped %s: %s", label(function), busy)
+    log().info("skipped %s: %s", label(function), busy)
 
 
 def sign(call: object, function: Callable[..., object]) -> None:

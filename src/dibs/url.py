@@ -7,28 +7,35 @@ What cannot be parsed is never echoed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _OF_FILES = frozenset({"sqlite", "unix"})
 """Where the path is a file's: only there an @ in it is no password gone astray."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Url:
     """
     >>> parse("redis://:secret@cache:6379/0").shown
     'redis://cache:6379/0'
     """
 
-    scheme: str
-    username: str | None
-    password: str | None
-    host: str
-    port: int | None
-    path: str
-    query: tuple[tuple[str, str], ...]
+    __slots__ = ("host", "password", "path", "port", "query", "scheme", "username")
+
+    def __init__(
+        self, scheme: str, username: str | None, password: str | None, host: str, port: int | None, path: str,
+        query: tuple[tuple[str, str], ...],
+    ) -> None:  # fmt: skip
+        self.scheme = scheme
+        self.username = username
+        self.password = password
+        self.host = host
+        self.port = port
+        self.path = path
+        self.query = query
 
     @property
     def shown(self) -> str:
@@ -41,6 +48,8 @@ class Url:
 
 def parse(text: object) -> Url:
     """The parts of a URL, or a ValueError that does not repeat what was given."""
+    from urllib.parse import unquote  # noqa: PLC0415  (as below)
+
     if not isinstance(text, str):
         raise TypeError(f"a store's URL must be a str, not {type(text).__name__}")
     if _has_control(text):
@@ -73,6 +82,8 @@ def parse(text: object) -> Url:
 
 
 def _split(text: str) -> tuple[SplitResult, int | None, tuple[tuple[str, str], ...]] | None:
+    from urllib.parse import parse_qsl, urlsplit  # noqa: PLC0415  (a program imports dibs, and may never connect)
+
     try:
         parts = urlsplit(text, allow_fragments=False)
         return parts, parts.port, tuple(parse_qsl(parts.query, keep_blank_values=True))

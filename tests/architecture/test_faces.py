@@ -15,7 +15,7 @@ import dibs.aio
 import dibs.blocking
 
 AWAITED = frozenset(
-    {"acquire", "release", "locked", "revoke", "downgrade", "leader", "inspect", "break_", "close", "wait"}
+    {"acquire", "release", "locked", "revoke", "downgrade", "leader", "inspect", "break_", "close", "wait", "doctor"}
     | {"arm", "count_down", "count", "get", "set", "update", "admit"}
 )
 ITERATED = frozenset({"locks", "watch"})

@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,12 @@ from architecture.sources import SRC, modules, tree
 
 LONGEST_FILE = 450
 LONGEST_DOCSTRING = 20
-NOT_AT_START = ("asyncio", "sqlite3", "hashlib", "ssl", "http")
+NOT_IN_A_RUN = (
+    "asyncio", "dataclasses", "hashlib", "http", "inspect", "logging", "random", "shutil", "socket", "ssl",
+    "subprocess",
+)  # fmt: skip
+"""What `dibs run` does without, from its start to its end: it stands in front of other programs."""
+NOT_AT_START = (*NOT_IN_A_RUN, "argparse", "ipaddress", "pathlib", "sqlite3", "urllib")
 """What `import dibs` must not cost."""
 WHO_IMPORTS = """
 import builtins, sys, traceback
@@ -97,8 +103,8 @@ def test_there_are_examples_to_run() -> None:
     assert len(found) >= 15
 
 
-def _unwanted(code: str) -> str:
-    script = WHO_IMPORTS.format(unwanted=NOT_AT_START, code=code)
+def _unwanted(code: str, unwanted: tuple[str, ...] = NOT_AT_START) -> str:
+    script = WHO_IMPORTS.format(unwanted=unwanted, code=code)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout
 
@@ -109,3 +115,9 @@ def test_importing_dibs_is_cheap() -> None:
 
 def test_the_spy_on_imports_sees() -> None:
     assert "dibs/aio/__init__.py" in _unwanted("import dibs.aio")
+
+
+def test_dibs_run_is_cheap(tmp_path: Path) -> None:
+    words = ["run", "x", "--url", f"sqlite:///{tmp_path}/locks.db", "--", "true"]
+    code = f"from dibs.cli.main import main; assert main({words!r}) == 0"
+    assert _unwanted(code, NOT_IN_A_RUN) == ""

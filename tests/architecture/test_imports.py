@@ -27,8 +27,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "info": frozenset(),
     "url": frozenset(),
 }
-DRIVERS = {"testing": {"pytest"}}
-"""What a room may import from elsewhere: nothing, but for who writes tests."""
+DRIVERS = {"testing": {"pytest"}, "cli": {"rich"}}
+"""What a room may import from elsewhere: nothing, but for who writes tests, or draws a table where it may."""
 NOT_IN_CORE = frozenset(
     {"asyncio", "threading", "_thread", "time", "random", "socket", "select", "selectors", "signal", "sqlite3", "os"}
 )

@@ -48,9 +48,10 @@ def _class(path: str, cls: type) -> Iterator[str]:
         for key, kind in sorted(cls.__annotations__.items()):
             yield f"{path}[{key!r}]: {getattr(kind, '__forward_arg__', kind)}"
         return
-    names = {name for base in cls.__mro__ if base.__module__.startswith("dibs") for name in vars(base)}
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("dibs")]
+    names = {name for base in ours for name in (*vars(base), *inspect.get_annotations(base))}
     for name in sorted(names):
-        value = inspect.getattr_static(cls, name)
+        value = inspect.getattr_static(cls, name, None)
         if name not in WITH and name.startswith("_"):
             continue
         if isinstance(value, property):

@@ -54,6 +54,29 @@ def test_errors_pickle(kind: type[dibs.DibsError]) -> None:
         assert (again.name, again.store, again.info, str(again)) == ("a", "memory://", info, str(error))
 
 
+def test_what_was_seen_is_compared_by_what_it_says() -> None:
+    assert LockInfo(name="a", capacity=1) == LockInfo(name="a")
+    assert LockInfo(name="a") != LockInfo(name="b")
+    assert LockInfo(name="a") != ("a", "mutex", 1, (), ())
+    assert hash(LockInfo(name="a")) == hash(LockInfo(name="a", kind="mutex"))
+    assert repr(LockInfo(name="a")) == "LockInfo(name='a', kind='mutex', capacity=1, holders=(), waiters=())"
+
+
+def test_what_was_seen_is_not_changed() -> None:
+    info = LockInfo(name="a")
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        info.name = "b"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        del info.name
+    assert info == LockInfo(name="a")
+
+
+@pytest.mark.parametrize("given", [{}, {"kind": "mutex"}, {"name": "a", "token": 7}])
+def test_what_was_seen_is_made_of_its_fields(given: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match="a LockInfo is made of name, kind, capacity, holders, waiters"):
+        LockInfo(**given)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", ERRORS)
 def test_errors_say_where_what_and_what_next(kind: type[dibs.DibsError]) -> None:
     assert str(kind("busy", name="a", store="memory://", step="wait")) == '"a" on memory://: busy. Next: wait'

@@ -225,10 +225,10 @@ def test_a_file_that_is_swapped_all_the_time(path: Path, connect: Connect, tmp_p
 def test_names_that_a_store_lists_in_a_circle_come_to_an_end(monkeypatch: pytest.MonkeyPatch, pages: list[str]) -> None:
     """As rows out of order do, that were damaged after the file was opened."""
 
-    async def names(line: object, prefix: str, after: str, until: float) -> list[str]:
-        return [f"dibs:{name}" for name in pages]
+    async def lines(line: object, prefix: str, after: str, until: float) -> list[dibs.LockInfo]:
+        return [dibs.LockInfo(name=f"dibs:{name}", holders=(dibs.Participant(),)) for name in pages]
 
-    monkeypatch.setattr(MemoryLine, "names", names)
-    with dibs.connect("memory://circle") as client, client.lock("a"), client.lock("b"):
+    monkeypatch.setattr(MemoryLine, "lines", lines)
+    with dibs.connect("memory://circle") as client:
         assert {info.name for info in islice(client.locks(), 100)} == set(pages)
         assert len(list(islice(client.locks(), 100))) == len(pages)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +30,12 @@ _expired, _passed_over = ledger.expired, set[bytes]()
 _answer, _granted, _report, _settle = Grant.answer, Grant.granted, ledger._report, ledger._settle
 
 
+def _with_left(standing: Standing, left: float) -> Standing:
+    said = copy(standing)
+    said.left = left
+    return said
+
+
 def _from_the_reply(self: Grant, standing: Standing, sent_at: float) -> None:
     """Counted from when the answer arrived."""
     _answer(self, standing, self.holds[0].client.now() if self.holds else sent_at)
@@ -37,13 +43,13 @@ def _from_the_reply(self: Grant, standing: Standing, sent_at: float) -> None:
 
 def _own_lease(self: Grant, standing: Standing, sent_at: float) -> None:
     """What was asked for counts, not what the store says is left."""
-    _answer(self, replace(standing, left=self.request.lease), sent_at)
+    _answer(self, _with_left(standing, self.request.lease), sent_at)
 
 
 def _as_new(table: Any, claim: Claim, entry: Entry, now: float) -> Any:
     """A repeated join is answered as if it had extended."""
     standing, wakes = _report(table, claim, entry, now)
-    return (standing and replace(standing, left=claim.lease)), wakes
+    return (standing and _with_left(standing, claim.lease)), wakes
 
 
 def _by_message(self: Grant, now: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dibs.backends import cabinet, ledger
@@ -22,7 +21,8 @@ _put, _admit, _slot_put, _change = cabinet.put, cabinet.admit, Slot.put, Electio
 
 def _at_any_version(table: Any, write: Write, now: float) -> Any:
     """Whatever stands there is written over."""
-    return _put(table, replace(write, version=table.cell(write.spot).version), now)
+    version = table.cell(write.spot).version
+    return _put(table, Write(write.spot, write.value, version, write.id, write.by, write.asked), now)
 
 
 def _at_any_time(table: Any, write: Write, now: float) -> Any:

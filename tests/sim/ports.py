@@ -17,7 +17,7 @@ from dibs.backends.memory import MemoryStore
 from dibs.core.cells import Kept, Spot, Write
 from dibs.core.line import Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 from sim.network import Channel, Courier, Network, StoreTime
 from sim.world import GLANCE, SimInbox, SimRuntime
 
@@ -98,8 +98,8 @@ class SimPort:
         self._lookout.looks()
         return await self._ask("line", name, until=until)  # type: ignore[no-any-return]
 
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
-        return await self._ask("names", prefix, after, until=until)  # type: ignore[no-any-return]
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        return await self._ask("lines", prefix, after, until=until)  # type: ignore[no-any-return]
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         return await self._ask("revoke", name, token, until=until)  # type: ignore[no-any-return]
@@ -112,6 +112,9 @@ class SimPort:
 
     async def identity(self, until: float) -> str:
         return "sim"
+
+    async def doctor(self, until: float) -> list[Finding]:
+        return []
 
     def close(self) -> None:
         """A connection of this world costs nothing."""

@@ -42,6 +42,9 @@ def test_a_users_program_is_typed(program: str, cache: Path) -> None:
         ('assert_type(dibs.connect().lock("a").acquire(), dibs.Hold)', "[assert-type]"),
         ('dibs.connect().lock("a", patience=5)', "[call-arg]"),
         ('dibs.connect().lock("a", timeout=5)  # type: ignore[call-arg]', "unused-ignore"),
+        ('dibs.connect().inspect("a").name = "b"', "[misc]"),
+        ('dibs.Participant("ana")', "Too many positional"),
+        ('dibs.LockInfo(name="a", owner="ana")', "[call-arg]"),
         ('assert_type(dibs.connect().synchronized("a", on_busy="skip")(len)("b"), int)', "[assert-type]"),
     ],
 )

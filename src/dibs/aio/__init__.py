@@ -25,9 +25,9 @@ from dibs.aio.locks import (
     multi,
 )
 from dibs.aio.ownerless import Cell, Fence, Latch
-from dibs.info import LockInfo, Participant
+from dibs.info import Finding, LockInfo, Participant
 
 __all__ = [
-    "Cell", "Client", "Election", "Fence", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions", "Multi",
-    "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "connect", "multi",
+    "Cell", "Client", "Election", "Fence", "Finding", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions",
+    "Multi", "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "connect", "multi",
 ]  # fmt: skip

@@ -19,9 +19,8 @@ from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
 from dibs.faces import Kind, Raised, Seconds, Trace, Unpicklable, make_client
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 from dibs.runtime.aio import AioRuntime
-from dibs.synchronized import OnBusy, Plan, sign, skipped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,9 +98,11 @@ class Client(Unpicklable):
     ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]: ...
 
     def synchronized(
-        self, name: str, on_busy: OnBusy = "wait", **options: Unpack[LockOptions]
+        self, name: str, on_busy: Literal["wait", "skip", "raise"] = "wait", **options: Unpack[LockOptions]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
         """A coroutine function that runs only while it holds the lock of this name: see `dibs.Client.synchronized`."""
+        from dibs.synchronized import Plan, sign, skipped  # noqa: PLC0415  (it needs `inspect`, a costly import)
+
         plan = Plan(self._core, Lock, name, on_busy, options)
 
         def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
@@ -138,6 +139,10 @@ class Client(Unpicklable):
 
     async def break_(self, name: str, *, token: int) -> None:
         await self._core.break_(name, token)
+
+    async def doctor(self) -> list[Finding]:
+        """What the store promises as it stands, and what endangers that: see `dibs.Client.doctor`."""
+        return await self._core.doctor()
 
     async def close(self) -> None:
         await self._core.close()

@@ -67,6 +67,8 @@ class Table(Watched, Protocol):
 
 LINES = "line"
 """The space of the lines themselves, for those who watch one."""
+PAGE = 1000
+"""How many claims an onlooker is given at once; a line is never cut."""
 NOBODY: tuple[Entry, ...] = ()
 """What a table may give for a line that it knows to be empty."""
 _LONG = 1e9
@@ -210,7 +212,22 @@ def revoke(table: Table, name: str, token: int, now: float) -> tuple[bool, list[
 
 def view(table: Table, name: str, now: float, wall: datetime) -> LockInfo:
     """For onlookers: nothing is changed, what expired is left out."""
-    alive = [entry for entry in table.line(name) if not (expired(entry, now) or table.dead(entry.client))]
+    return _view(table, name, table.line(name), now, wall)
+
+
+def page(table: Table, lines: Iterable[tuple[str, Sequence[Entry]]], now: float, wall: datetime) -> list[LockInfo]:
+    """The same of many lines, which are read no further than this page goes."""
+    found, claims = [], 0
+    for name, line in lines:
+        found.append(_view(table, name, line, now, wall))
+        claims += len(line)
+        if claims >= PAGE:
+            break
+    return found
+
+
+def _view(table: Table, name: str, line: Iterable[Entry], now: float, wall: datetime) -> LockInfo:
+    alive = [entry for entry in line if not (expired(entry, now) or table.dead(entry.client))]
     if not alive:
         return LockInfo(name=name)
     seen = head(alive, lambda _: False)

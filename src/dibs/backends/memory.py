@@ -18,11 +18,9 @@ from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Inbox, Runtime
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import mutex
 from dibs.url import Url
-
-PAGE = 1000
 
 
 class World:
@@ -201,10 +199,11 @@ class MemoryLine:
         with self._world.mutex:
             return ledger.view(self._world, name, self._runtime.now(), datetime.now(UTC))
 
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         with self._world.mutex:
             found = sorted(name for name in self._world.lines if name.startswith(prefix) and name > after)
-        return found[:PAGE]
+            lines = ((name, list(self._world.line(name))) for name in found)
+            return ledger.page(self._world, lines, self._runtime.now(), datetime.now(UTC))
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         with self._world.mutex:
@@ -229,6 +228,18 @@ class MemoryLine:
 
     async def identity(self, until: float) -> str:
         return f"memory:{self._world.name}"
+
+    async def doctor(self, until: float) -> list[Finding]:
+        return [
+            Finding("about", "the memory of this process"),
+            Finding("promise", "at most one valid holder among the threads and tasks of this process"),
+            Finding("promise", "first come, first served"),
+            Finding("promise", "tokens rise strictly, from 1, for the life of this process"),
+            Finding("note", "one process only: another one has a store of its own, also under the same URL",
+                    "sqlite:///, or a server, for locks that processes share"),
+            Finding("note", "nothing survives this process, and the tokens of the next begin again",
+                    "do not give them to a resource that outlives it"),
+        ]  # fmt: skip
 
     def close(self) -> None:
         """Nothing of this machine is held."""

@@ -19,9 +19,8 @@ from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
 from dibs.faces import Kind, Raised, Seconds, Trace, Unpicklable, make_client
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
-from dibs.synchronized import OnBusy, Plan, sign, skipped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,7 +109,7 @@ class Client(Unpicklable):
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
 
     def synchronized(
-        self, name: str, on_busy: OnBusy = "wait", **options: Unpack[LockOptions]
+        self, name: str, on_busy: Literal["wait", "skip", "raise"] = "wait", **options: Unpack[LockOptions]
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
         """A function that runs only while it holds the lock of this name, which may hold fields of the call.
 
@@ -126,6 +125,8 @@ class Client(Unpicklable):
         (True, False)
         >>> client.close()
         """
+        from dibs.synchronized import Plan, sign, skipped  # noqa: PLC0415  (it needs `inspect`, a costly import)
+
         plan = Plan(self._core, Lock, name, on_busy, options)
 
         def decorate(function: Callable[P, T]) -> Callable[P, T | None]:
@@ -161,6 +162,19 @@ class Client(Unpicklable):
 
     def break_(self, name: str, *, token: int) -> None:
         step(self._core.break_(name, token))
+
+    def doctor(self) -> list[Finding]:
+        """What the store promises as it stands, and what endangers that, with the cure.
+
+        >>> import dibs
+        >>> client = dibs.connect("memory://example")
+        >>> print(client.doctor()[0].what)
+        memory://example, the memory of this process
+        >>> [finding.cure for finding in client.doctor() if finding.level == "danger"]
+        []
+        >>> client.close()
+        """
+        return step(self._core.doctor())
 
     def close(self) -> None:
         step(self._core.close())

@@ -16,7 +16,6 @@ dibs.testing.contract:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from dibs.errors import StoreError
@@ -45,19 +44,21 @@ class Kept(NamedTuple):
 UNSET = Kept(None, 0)
 
 
-@dataclass(slots=True, eq=False)
 class Write:
     """One wish to change a value. The id is random and made for this wish alone."""
 
-    spot: Spot
-    value: bytes
-    version: int
-    """The one that it is to follow."""
-    id: bytes = field(repr=False)
-    by: float
-    """A local instant: a put that runs later does nothing."""
-    asked: bool = False
-    """Set by a store before it first sends the put: until then nobody can know the id, so nobody need look for it."""
+    __slots__ = ("asked", "by", "id", "spot", "value", "version")
+
+    def __init__(self, spot: Spot, value: bytes, version: int, id: bytes, by: float, asked: bool = False) -> None:
+        self.spot = spot
+        self.value = value
+        self.version = version
+        """The one that it is to follow."""
+        self.id = id
+        self.by = by
+        """A local instant: a put that runs later does nothing."""
+        self.asked = asked
+        """Set by a store before it first sends the put: until then nobody can know the id, nobody need look for it."""
 
 
 class Admits(Protocol):

@@ -21,7 +21,7 @@ from dibs.core.line import LOOK, Me, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
-from dibs.info import LockInfo, write_about
+from dibs.info import Finding, LockInfo, write_about
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
@@ -172,6 +172,17 @@ class Client:
         until = self.now() + self.retry
         return await self.patiently(None, lambda: self.opened.identity(until), until)
 
+    async def doctor(self) -> list[Finding]:
+        """What the store says of itself; which store that is stands first."""
+        await self.ready()
+        until = self.now() + self.retry
+        said = await self.patiently(None, lambda: self.opened.doctor(until), until)
+        made_of = [finding.what for finding in said if finding.level == "about"]
+        return [
+            Finding("about", ", ".join([self.shown, *made_of])),
+            *(finding for finding in said if finding.level != "about"),
+        ]
+
     async def inspect(self, name: str) -> LockInfo:
         return await self.look(names.check(name), self.prefix + name)
 
@@ -184,10 +195,9 @@ class Client:
         """A page of busy lines and the name to go on behind; an empty page is the end."""
         await self.ready()
         until = self.now() + self.retry
-        found = await self.patiently(None, lambda: self.opened.names(self.prefix + prefix, after, until), until)
-        infos = [await self.look(encoded[len(self.prefix) :], encoded) for encoded in found]
-        own = [info for info in infos if info.holders or info.waiters]
-        end = max(found, default="")
+        found = await self.patiently(None, lambda: self.opened.lines(self.prefix + prefix, after, until), until)
+        own = [self._named(info, info.name[len(self.prefix) :]) for info in found if info.holders or info.waiters]
+        end = max((info.name for info in found), default="")
         return own, end if end > after else ""  # a damaged store may list them out of order, or in a circle
 
     async def break_(self, name: str, token: int) -> None:

@@ -11,34 +11,32 @@ at each question. Only the keeper's table decides who ends a grant: whoever take
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 
 if TYPE_CHECKING:
     from dibs.core.holds import Hold
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """What is wanted, the same for every attempt at it."""
 
-    name: str
-    kind: str
-    capacity: int
-    lease: float
-    renew: bool
-    fair: bool
-    waiting: float = field(init=False)
-    """What the claim is kept at while it waits, whatever `renew` says."""
+    __slots__ = ("capacity", "fair", "kind", "lease", "name", "renew", "waiting")
 
-    def __post_init__(self) -> None:
-        self.waiting = min(WAITING_LEASE, self.lease)
+    def __init__(self, name: str, kind: str, capacity: int, lease: float, renew: bool, fair: bool) -> None:
+        self.name = name
+        self.kind = kind
+        self.capacity = capacity
+        self.lease = lease
+        self.renew = renew
+        self.fair = fair
+        self.waiting = min(WAITING_LEASE, lease)
+        """What the claim is kept at while it waits, whatever `renew` says."""
 
 
 class State(Enum):
@@ -152,7 +150,7 @@ class Grantor(Protocol):
 
     async def line(self, name: str, until: float) -> LockInfo: ...
 
-    async def names(self, prefix: str, after: str, until: float) -> list[str]: ...
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
 
     async def revoke(self, name: str, token: int, until: float) -> bool: ...
 
@@ -161,6 +159,8 @@ class Grantor(Protocol):
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None: ...
 
     async def identity(self, until: float) -> str: ...
+
+    async def doctor(self, until: float) -> list[Finding]: ...
 
     def close(self) -> None: ...
 

@@ -12,7 +12,6 @@ something meanwhile rings: that way no schedule falls between a scan and the sle
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,11 +20,10 @@ from typing import Any, NamedTuple
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, KeeperPort
 from dibs.core.line import LOOK, YOURS, Me, Replaced
+from dibs.core.log import log
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import StoreError
-
-log = logging.getLogger("dibs")
 
 TICK = 1.0
 _SOON = 0.5
@@ -228,7 +226,7 @@ class Keeper:
             standings = await self._open().renew(due, sent_at + shortest / 6)
         except StoreError as error:
             self.heard(error)
-            log.warning("renewal of %d claims failed, will be tried again: %s", len(due), error)
+            log().warning("renewal of %d claims failed, will be tried again: %s", len(due), error)
             again = self._now() + min(shortest / 12, TICK)
             for grant in due:
                 grant.renew_at = again
@@ -288,7 +286,7 @@ class Keeper:
             await self._open().amend(grant, weight, self._now() + _LEAVE_ATTEMPT)
         except StoreError as error:
             self.heard(error)
-            log.warning("a claim could not be made lighter, will be tried again: %s", error)
+            log().warning("a claim could not be made lighter, will be tried again: %s", error)
 
     def _open(self) -> KeeperPort:
         if self._port is None:

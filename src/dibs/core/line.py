@@ -19,7 +19,6 @@ verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import ClassVar, Protocol
 
@@ -27,7 +26,7 @@ from dibs.core.cells import Cells
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreUnavailable
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 
 
 class Place(Enum):
@@ -60,12 +59,14 @@ class Replaced(StoreUnavailable):
     """The store is no longer the one that our claims stand in: every one of them is void."""
 
 
-@dataclass(frozen=True, slots=True)
 class Me:
     """A client as its store knows it: whom to wake, and how to hand over what concerns this process."""
 
-    id: bytes
-    inbox: Inbox
+    __slots__ = ("id", "inbox")
+
+    def __init__(self, id: bytes, inbox: Inbox) -> None:
+        self.id = id
+        self.inbox = inbox
 
 
 class Line(Protocol):
@@ -89,8 +90,9 @@ class Line(Protocol):
     async def line(self, name: str, until: float) -> LockInfo:
         """The line as it stands."""
 
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
-        """A page of the busy names that start with `prefix` and sort behind `after`; an empty one is the end."""
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        """A page of the lines whose names start with `prefix` and sort behind `after`, in that order; an empty page is
+        the end. A line in which all is over may be among them, empty."""
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         """Ask the claim with that ticket to let go. False: it is not there."""
@@ -104,6 +106,10 @@ class Line(Protocol):
 
     async def identity(self, until: float) -> str:
         """An id kept in the store itself, equal for all who talk to it."""
+
+    async def doctor(self, until: float) -> list[Finding]:
+        """What the store promises as it stands here, and what endangers that, each tried or measured; every danger
+        has a cure. What it is made of, with versions, is said at the level `about`. Claims are left alone."""
 
     def close(self) -> None:
         """Let go of what this line holds on the machine; claims are not its business."""

@@ -17,77 +17,99 @@ test holds the renderings equal. It stops at the first claim that must wait: eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 RW_CAPACITY = 1_000_000
 """What a writer weighs: more readers than this cannot hold at once."""
 
 
-@dataclass(slots=True, eq=False)
 class Claim:
     """One wish to hold. The id is random, made for this acquisition, and shown to nobody."""
 
-    id: bytes = field(repr=False)
-    name: str
-    kind: str
-    capacity: int
-    weight: int
-    lease: float
-    waiting: float
-    by: float
-    """A local instant: a join that runs later does nothing."""
-    client: bytes
-    about: str
-    asked: bool = False
-    """Set by a store before it first sends the join: until then nobody can know the id, so nobody need look for it."""
-    ticket: int | None = None
-    """Set by a store once it knows the place, as the quickest way back to it."""
+    __slots__ = (
+        "about", "asked", "by", "capacity", "client", "id", "kind", "lease", "name", "ticket", "waiting", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self, id: bytes, name: str, kind: str, capacity: int, weight: int, lease: float, waiting: float, by: float,
+        client: bytes, about: str, asked: bool = False, ticket: int | None = None,
+    ) -> None:  # fmt: skip
+        self.id = id
+        self.name = name
+        self.kind = kind
+        self.capacity = capacity
+        self.weight = weight
+        self.lease = lease
+        self.waiting = waiting
+        self.by = by
+        """A local instant: a join that runs later does nothing."""
+        self.client = client
+        self.about = about
+        self.asked = asked
+        """Set by a store before it first sends the join: until then nobody can know the id, nobody need look for it."""
+        self.ticket = ticket
+        """Set by a store once it knows the place, as the quickest way back to it."""
+
+    def __repr__(self) -> str:
+        return f"<Claim on {self.name!r}: {self.kind}, weight {self.weight}, ticket {self.ticket}, {self.about}>"
 
 
-@dataclass(slots=True)
 class Standing:
     """What the store says of a claim."""
 
-    ticket: int
-    holds: bool
-    left: float
-    next: float
-    """Seconds until something ahead can end by itself."""
-    revoked: bool
+    __slots__ = ("holds", "left", "next", "revoked", "ticket")
+
+    def __init__(self, ticket: int, holds: bool, left: float, next: float, revoked: bool) -> None:
+        self.ticket = ticket
+        self.holds = holds
+        self.left = left
+        self.next = next
+        """Seconds until something ahead can end by itself."""
+        self.revoked = revoked
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
     """A claim as it stands in a store."""
 
-    ticket: int
-    id: bytes = field(repr=False)
-    client: bytes
-    kind: str
-    capacity: int
-    weight: int
-    until: float
-    asked: float
-    held: float | None
-    revoked: bool
-    about: str
-    was: int | None = None
-    """What it weighed before the change in hand; None where the change is not its own."""
+    __slots__ = (
+        "about", "asked", "capacity", "client", "held", "id", "kind", "revoked", "ticket", "until", "was", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self, ticket: int, id: bytes, client: bytes, kind: str, capacity: int, weight: int, until: float, asked: float,
+        held: float | None, revoked: bool, about: str, was: int | None = None,
+    ) -> None:  # fmt: skip
+        self.ticket = ticket
+        self.id = id
+        self.client = client
+        self.kind = kind
+        self.capacity = capacity
+        self.weight = weight
+        self.until = until
+        self.asked = asked
+        self.held = held
+        self.revoked = revoked
+        self.about = about
+        self.was = was
+        """What it weighed before the change in hand; None where the change is not its own."""
 
 
-@dataclass(slots=True)
 class Head:
     """What a walk saw."""
 
-    holding: list[Entry]
-    freed: list[Entry]
-    """Those among the holding that the change in hand made holders: exactly they are to be woken."""
-    gone: list[Entry]
-    blocked: Entry | None
-    """The first that must wait."""
-    used: int
-    next: float
-    """The instant at which something seen here can expire."""
+    __slots__ = ("blocked", "freed", "gone", "holding", "next", "used")
+
+    def __init__(
+        self, holding: list[Entry], freed: list[Entry], gone: list[Entry], blocked: Entry | None, used: int, next: float
+    ) -> None:
+        self.holding = holding
+        self.freed = freed
+        """Those among the holding that the change in hand made holders: exactly they are to be woken."""
+        self.gone = gone
+        self.blocked = blocked
+        """The first that must wait."""
+        self.used = used
+        self.next = next
+        """The instant at which something seen here can expire."""
 
 
 def fits(ahead: int, weight: int, capacity: int) -> bool:

@@ -18,7 +18,7 @@ from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import LockLost, StoreError, StoreUnavailable
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 
 _BARGE_PAUSE = 0.005
 """Woken outsiders spread out over this long before they try."""
@@ -159,8 +159,8 @@ class LineGrantor:
     async def line(self, name: str, until: float) -> LockInfo:
         return await self._line.line(name, until)
 
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
-        return await self._line.names(prefix, after, until)
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        return await self._line.lines(prefix, after, until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         return await self._line.revoke(name, token, until)
@@ -173,6 +173,9 @@ class LineGrantor:
 
     async def identity(self, until: float) -> str:
         return await self._line.identity(until)
+
+    async def doctor(self, until: float) -> list[Finding]:
+        return await self._line.doctor(until)
 
     def close(self) -> None:
         self._line.close()

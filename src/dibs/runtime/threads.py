@@ -8,10 +8,8 @@ Everything that a thread may be interrupted in (KeyboardInterrupt, a Celery time
 from __future__ import annotations
 
 import _thread
-import logging
 import math
 import os
-import random
 import threading
 import time
 from collections import deque
@@ -21,11 +19,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from dibs.core.log import log
 from dibs.core.runtime import Event, Gate, Inbox, Runtime, Worker
 from dibs.runtime.inbox import ThreadInbox
 
 T = TypeVar("T")
-log = logging.getLogger("dibs")
 
 LINGER = 60.0
 """How long a worker without work keeps its thread."""
@@ -35,7 +33,6 @@ LONGEST_NAP = 1.0
 """Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _ID_SIZE = 16
-_random = random.SystemRandom()
 
 boottime = partial(time.clock_gettime, _CLOCK)
 mutex: Callable[[], AbstractContextManager[Any]] = _thread.allocate_lock
@@ -169,8 +166,8 @@ class ThreadWorker:
     def _take_turn(self) -> float | None:
         try:
             return step(self._turn())
-        except BaseException:  # whatever it was, the next turn comes: locks depend on this thread
-            log.exception("a turn failed; the next one comes in %s s", AFTER_A_FAILURE)
+        except BaseException:  # noqa: BLE001  (whatever it was, the next turn comes: locks depend on this thread)
+            log().exception("a turn failed; the next one comes in %s s", AFTER_A_FAILURE)
             return AFTER_A_FAILURE
 
 
@@ -216,7 +213,7 @@ class ThreadRuntime:
         return os.urandom(_ID_SIZE)  # one at a time: a pool would be copied with a snapshot of the machine
 
     def jitter(self, most: float) -> float:
-        return _random.uniform(0.0, most)
+        return most * int.from_bytes(os.urandom(4)) / 2**32
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
@@ -244,5 +241,5 @@ def run_logged(callback: Callable[[], object]) -> None:
     """A user's function must not take the thread that runs it down."""
     try:
         callback()
-    except Exception:
-        log.exception("on_lost failed")
+    except Exception:  # noqa: BLE001  (it is logged)
+        log().exception("on_lost failed")

@@ -140,6 +140,16 @@ class Database:
 
     def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         """For onlookers: readers wait for nobody in WAL mode."""
+
+        def look(connection: sqlite3.Connection, table: SqliteTable) -> T:
+            with connection:
+                connection.execute("BEGIN")
+                return work(table, self._store.now())
+
+        return self.look(look, until)
+
+    def look(self, work: Callable[[sqlite3.Connection, SqliteTable], T], until: float) -> T:
+        """As `read`, but in no transaction."""
         spins = 0
         while True:
             if self._open():
@@ -147,9 +157,7 @@ class Database:
                     with self.mutex:
                         connection = self._ready()
                         if connection is not None:
-                            with connection:
-                                connection.execute("BEGIN")
-                                return work(self._table, self._store.now())
+                            return work(connection, self._table)
                 except (sqlite3.Error, UnicodeDecodeError) as error:
                     if _code(error) not in _BUSY:
                         raise self._failed(error) from None
@@ -275,7 +283,7 @@ def begin(path: Path, looked_at: Inode, move_in: Callable[[sqlite3.Connection, i
             raise removed()
         _mark(connection)
         if _version(connection) == VERSION:  # before the write lock: whoever renews meanwhile need not wait for it
-            _check_tables(connection)
+            check_tables(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             version = _version(connection)
@@ -304,7 +312,7 @@ def _mark(connection: sqlite3.Connection) -> None:
         raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
 
 
-def _check_tables(connection: sqlite3.Connection) -> None:
+def check_tables(connection: sqlite3.Connection) -> None:
     """They do what we think: no trigger, no view, no row out of order that would lead a search astray."""
     if _tables(connection) != set(STATEMENTS):
         raise damaged("its tables are not those of dibs")

@@ -50,7 +50,7 @@ def prepare(path: Path, *, make_directory: bool) -> None:
         raise StoreError(
             "everybody may write to the directory of the database", step=f"chmod 700 {path.parent}, or another place"
         )
-    kind = file_system(directory.st_dev, os.path.realpath(path.parent), _mounts())
+    kind = kind_of(path.parent)
     if kind in _NETWORK:
         raise StoreError(
             f"the database would lie on a network file system ({kind}), where its locks prove nothing",
@@ -93,6 +93,11 @@ def private_directory(path: Path) -> None:
         raise StoreError(f"{path} is not a private directory of this user", step="remove it, or give another path")
 
 
+def kind_of(directory: Path) -> str:
+    """The type of the file system that a directory lies on; empty if nobody tells."""
+    return file_system(directory.stat().st_dev, os.path.realpath(directory), _mounts())
+
+
 def file_system(device: int, path: str, mounts: str) -> str:
     """The type of the file system a path lies on, from the text of /proc/self/mountinfo; empty if it is not told."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
@@ -130,5 +135,11 @@ def _make(path: Path) -> None:
         return
     except OSError as error:
         raise StoreError(
-            f"the database cannot be made: {error.strerror}", step=f"make {path.parent} writable, or give another path"
+            f"the database cannot be made: {error.strerror}",
+            step=remedy(error, f"make {path.parent} writable, or give another path"),
         ) from None
+
+
+def remedy(error: OSError, usual: str) -> str:
+    """The next step where a file could not be made."""
+    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else usual

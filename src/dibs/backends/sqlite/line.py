@@ -12,7 +12,7 @@ from dibs.backends.sqlite.table import SqliteTable
 from dibs.core.cells import Spot
 from dibs.core.line import Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
-from dibs.info import LockInfo
+from dibs.info import Finding, LockInfo
 
 
 class SqliteLine:
@@ -41,8 +41,10 @@ class SqliteLine:
     async def line(self, name: str, until: float) -> LockInfo:
         return await self._port.read(lambda table, now: _seen(table, name, now), until)
 
-    async def names(self, prefix: str, after: str, until: float) -> list[str]:
-        return await self._port.read(lambda table, _: table.names(prefix, after), until)
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        return await self._port.read(
+            lambda table, now: ledger.page(table, table.lines(prefix, after), now, datetime.now(UTC)), until
+        )
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         return await self._port.tell(
@@ -59,6 +61,9 @@ class SqliteLine:
 
     async def identity(self, until: float) -> str:
         return await self._port.read(lambda table, _: table.identity(), until)
+
+    async def doctor(self, until: float) -> list[Finding]:
+        return await self._port.doctor(until)
 
     def close(self) -> None:
         self._port.close()

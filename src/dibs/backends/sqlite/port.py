@@ -17,6 +17,7 @@ from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable
 from dibs.core.cells import Spot
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
+from dibs.info import Finding
 
 T = TypeVar("T")
 Told = tuple[T, list[tuple[Wake, str | None]]]
@@ -34,6 +35,8 @@ class Home(Protocol):
     def now(self) -> float: ...
 
     def wake(self, wakes: list[tuple[Wake, str | None]], me: Me) -> None: ...
+
+    def doctor(self, until: float) -> list[Finding]: ...
 
 
 class Port:
@@ -69,6 +72,9 @@ class Port:
 
     async def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         return await self._runtime.offload(lambda: self._db.read(work, until))
+
+    async def doctor(self, until: float) -> list[Finding]:
+        return await self._runtime.offload(lambda: self._store.doctor(until))
 
     async def watch(self, spot: Spot, key: bytes, changed: Callable[[SqliteTable, float], bool], until: float) -> None:
         """Until it is changed, or whoever changed something there tells us."""

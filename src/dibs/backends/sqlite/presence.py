@@ -10,10 +10,10 @@ Wake-ups are datagrams of ids and signals, sent without waiting; a lost one cost
 
 from __future__ import annotations
 
+import _socket as socket  # `socket` itself makes enumerations of some hundred constants first
 import fcntl
 import os
 import re
-import socket
 from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
@@ -172,6 +172,21 @@ def _sweep_one(client: Path, seen: list[Path]) -> None:
     finally:
         for file in held:
             os.close(file)
+
+
+def try_liveness(directory: Path) -> tuple[bool, bool]:
+    """Whether a living client is taken for alive in this place, and a dead one for dead; tried with one made up."""
+    path = directory / names_of(os.urandom(ID_SIZE))[0]
+    file = _locked(path)
+    try:
+        made = os.fstat(file)
+        alive = not is_dead(path, made.st_dev, made.st_ino)
+        fcntl.flock(file, fcntl.LOCK_UN)  # not by closing: a child that was forked meanwhile has it open too
+        dead = is_dead(path, made.st_dev, made.st_ino) or not path.exists()  # who swept it away could lock it
+    finally:
+        os.close(file)
+        path.unlink(missing_ok=True)
+    return alive, dead
 
 
 class Others:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import os
 import sqlite3
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from dibs.core.cells import Cells, Spot
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, PERMITS, RW, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError
+from dibs.info import Finding
 from dibs.runtime.threads import boottime
 from dibs.url import Url
 
@@ -75,9 +77,27 @@ class SqliteStore:
         return SqliteCells(self._port(runtime, me))
 
     def _port(self, runtime: Runtime, me: Me) -> Port:
+        return Port(self, self._database(), runtime, me)
+
+    def _database(self) -> Database:
         made = Database(self)
         self._databases.add(made)
-        return Port(self, made, runtime, me)
+        return made
+
+    def doctor(self, until: float) -> list[Finding]:
+        """On a connection of its own: what takes a while must be in nobody's way."""
+        from dibs.backends.sqlite.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
+
+        patient = Patient(self.path, self.directory, self._default, _clock())
+        made = self._database()
+        try:
+            return made.look(lambda connection, table: examine(patient, connection, table), until)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise _unsettled(error) from None
+        finally:
+            made.close()
 
     def close(self) -> None:
         presence = self.presence
@@ -123,9 +143,7 @@ class SqliteStore:
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise
-                raise StoreError(
-                    f"cannot settle beside the database: {error.strerror}", step="make its directory writable"
-                ) from None
+                raise _unsettled(error) from None
             if isinstance(known, Busy):
                 return None
             self._inode = (found.st_dev, found.st_ino)
@@ -178,18 +196,33 @@ class SqliteStore:
             self._settling.release()
 
 
+def _unsettled(error: OSError) -> StoreError:
+    step = files.remedy(error, "make its directory writable")
+    return StoreError(f"cannot settle beside the database: {error.strerror}", step=step)
+
+
 def _boot() -> str:
-    """Which boot of the machine this is; where nobody tells, its time."""
+    """Which boot of the machine this is. Never guessed by the wall clock: whoever set it, or guessed otherwise than the
+    others, would take everybody's claims for those of before a restart."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
-        return str(round((time.time() - boottime()) / 60))
+        if sys.platform == "darwin":
+            return _boot_of_macos()
+        raise StoreError("the kernel does not tell which boot of the machine this is", step="mount /proc") from None
+
+
+def _boot_of_macos() -> str:
+    import subprocess  # noqa: PLC0415  (not needed elsewhere)
+
+    asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603  (fixed words)
 
 
 def _clock() -> str:
     """How far the clock that counts since boot is shifted in this process's time namespace."""
     try:
-        offsets = Path("/proc/self/timens_offsets").read_text(encoding="ascii")
+        offsets = Path("/proc/self/timens_offsets").read_text(encoding="utf-8")
     except OSError:
         return ""
     return "".join("+".join(line.split()[1:]) for line in offsets.splitlines() if line.startswith("boottime"))

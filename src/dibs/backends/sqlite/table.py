@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from dibs.backends.ledger import NOBODY
@@ -27,7 +29,6 @@ APPLICATION = 0x64696273
 VERSION = 2
 BLOCK = 60 * 1_000_000
 """How far ahead tickets are reserved: a minute's worth."""
-PAGE = 1000
 
 SCHEMA = """
 CREATE TABLE store (
@@ -71,6 +72,7 @@ _REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
 _TICKETS = "SELECT base, reserved FROM store"
 _RESERVE = f"UPDATE store SET reserved = max(reserved, base + ? + {BLOCK})"
 _CLIENT = "SELECT live, dev, ino, address FROM clients WHERE id = ?"
+_BUSY = "SELECT * FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
 _OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
 _STAY_OUTSIDE = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
 _COME_IN = "DELETE FROM outsiders WHERE name = ? AND id = ?"
@@ -82,8 +84,9 @@ _FORGET_WRITES = "DELETE FROM writes WHERE until < ?"
 _WATCH = "INSERT INTO watchers VALUES (?, ?, ?, ?)"
 _UNWATCH = "DELETE FROM watchers WHERE space = ? AND name = ? AND id = ?"
 _DISMISS = "DELETE FROM watchers WHERE space = ? AND name = ? RETURNING client, id"
-_NAMES = (
-    "SELECT DISTINCT name FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
+_LINES = (
+    f"SELECT name, {_WALK}, about FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ?"
+    " ORDER BY name, ticket"
 )
 
 
@@ -254,9 +257,11 @@ class SqliteTable:
     def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
         return self._execute(_DISMISS, spot).fetchall()
 
-    def names(self, prefix: str, after: str) -> list[str]:
-        rows = self._execute(_NAMES, (after, prefix, len(prefix), prefix, PAGE)).fetchall()
-        return [name for (name,) in rows]
+    def lines(self, prefix: str, after: str) -> Iterator[tuple[str, list[Entry]]]:
+        """By name, each with what it says of itself; read no further than it is consumed."""
+        rows = self._execute(_LINES, (after, prefix, len(prefix), prefix))
+        for name, line in groupby(rows, itemgetter(0)):
+            yield name, [_entry(row[1:]) for row in line]
 
     # The store's own life.
 
@@ -268,6 +273,16 @@ class SqliteTable:
 
     def identity(self) -> str:
         return str(self._execute("SELECT id FROM store").fetchone()[0])
+
+    def busy(self, now: float) -> dict[bytes, Client]:
+        """Who holds or waits."""
+        known = {id: Client(*rest) for id, *rest in self._execute(_BUSY, (now,)).fetchall()}
+        return {id: client for id, client in known.items() if client.belongs_to(id)}
+
+    def ahead(self, now: float, wall: float) -> float:
+        """By how many seconds tickets are ahead of the wall clock that they once began with."""
+        base, _ = self._execute(_TICKETS).fetchone()
+        return float(base / 1e6 + now - wall)
 
     def note_boot(self, boot: str, clock: str, now: float, wall: int) -> None:
         """Another boot of the machine: all clients are gone, and whatever was reserved may have been used."""

@@ -16,10 +16,10 @@ a `with` find the right one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from weakref import ref
 
 from dibs.core import names
@@ -45,8 +45,7 @@ UNSET = Unset()
 MOST = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """What every lock takes, checked."""
 
     timeout: float | None = None
@@ -55,7 +54,7 @@ class Options:
     max_hold: float | None = None
     fair: bool | None = None
     owner: str | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = MappingProxyType({})
     on_lost: Callable[[Any], object] | None = None
     cancel_on_lost: bool = False
 
@@ -75,7 +74,7 @@ class Options:
         **unknown: object,
     ) -> Options:
         if unknown:
-            known = ", ".join(one.name for one in fields(cls))
+            known = ", ".join(cls._fields)
             raise TypeError(f"no lock has an option {', '.join(map(repr, unknown))}; there are {known}")
         for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost)):
             if not isinstance(flag, bool):

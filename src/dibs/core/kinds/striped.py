@@ -7,7 +7,6 @@ a Mismatch while any stripe is busy, and two ways to split the keys can never be
 
 from __future__ import annotations
 
-from dataclasses import replace
 from zlib import crc32
 
 from dibs.core import names
@@ -24,7 +23,7 @@ class Striped:
         self.stripes = count_of(stripes, "stripes")
         self.timeout = options.timeout
         self._options = options
-        shared = replace(options, owner="client", renew=True, max_hold=None, fair=None)
+        shared = options._replace(owner="client", renew=True, max_hold=None, fair=None)
         self._guard = Lock(
             client, name, shared, kind="striped", capacity=self.stripes, weight=0, share=True
         )  # fmt: skip

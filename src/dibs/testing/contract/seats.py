@@ -93,8 +93,9 @@ class Seat:
     def waiters(self, name: str = "a") -> list[int]:
         return [waiter.token for waiter in step(self.line.line(name, self.soon)).waiters]
 
-    def names(self) -> list[str]:
-        return list(step(self.line.names("", "", self.soon)))
+    def names(self, prefix: str = "", after: str = "") -> list[str]:
+        """Of the lines on a page, also of those in which all is over."""
+        return [info.name for info in step(self.line.lines(prefix, after, self.soon))]
 
     def evict(self, token: int, name: str = "a") -> bool:
         return step(self.line.evict(name, token, self.soon))

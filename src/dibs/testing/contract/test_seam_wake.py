@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import FAIR, LOOK, NOWHERE, OUTSIDE, PERMITS, RW, YOURS
+from dibs.core.line import FAIR, LINE, LOOK, NOWHERE, OUTSIDE, PERMITS, RW, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
 from dibs.testing.contract.worlds import needs
@@ -225,19 +225,33 @@ def test_revoke_by_token_only(ana: Seat, bob: Seat) -> None:
     assert standing.holds
 
 
-def test_names_are_pages_in_order(ana: Seat) -> None:
+def test_lines_are_pages_in_order_of_their_names(ana: Seat) -> None:
     for name in ("b", "a", "c", "ab"):
         ana.joined(name=name)
     assert ana.names() == ["a", "ab", "b", "c"]
 
 
-def test_names_by_prefix_and_behind_a_name(ana: Seat) -> None:
+def test_lines_by_prefix_and_behind_a_name(ana: Seat) -> None:
     for name in ("a1", "a2", "a%", "b1"):
         ana.joined(name=name)
-    assert step(ana.line.names("a", "", ana.soon)) == ["a%", "a1", "a2"]
-    assert step(ana.line.names("a", "a1", ana.soon)) == ["a2"]
-    assert step(ana.line.names("a%", "", ana.soon)) == ["a%"]
-    assert step(ana.line.names("zz", "", ana.soon)) == []
+    assert ana.names("a") == ["a%", "a1", "a2"]
+    assert ana.names("a", "a1") == ["a2"]
+    assert ana.names("a%") == ["a%"]
+    assert ana.names("zz") == []
+
+
+@needs(FAIR)
+def test_a_line_on_a_page_is_the_line_itself(ana: Seat, bob: Seat) -> None:
+    _, first = ana.joined(name="a")
+    _, second = bob.joined(LINE, name="a")
+    _, third = bob.joined(name="b")
+    one, other = step(ana.line.lines("", "", ana.soon))
+    assert [holder.token for holder in one.holders] == [first.ticket]
+    assert [waiter.token for waiter in one.waiters] == [second.ticket]
+    assert [holder.token for holder in other.holders] == [third.ticket]
+    seen = step(ana.line.line("a", ana.soon))
+    assert (one.name, one.kind, one.capacity) == (seen.name, seen.kind, seen.capacity)
+    assert one.holders[0].info == seen.holders[0].info
 
 
 def test_identity_is_the_stores_own(ana: Seat, bob: Seat) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from dibs.backends.memory import MemoryStore
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
-from dibs.url import Url
+from dibs.url import Url, parse
 
 
 class AcmeLine:
@@ -27,7 +26,7 @@ class AcmeStore:
 
     def __init__(self, url: Url) -> None:
         self.shown = f"{url.scheme}://{url.host}"
-        self._inner = MemoryStore(replace(url, scheme="memory", host=f"{url.scheme}.{url.host}"))
+        self._inner = MemoryStore(parse(f"memory://{url.scheme}.{url.host}"))
 
     def open(self, runtime: Runtime, me: Me) -> Any:
         return self.line(self._inner.open(runtime, me))

@@ -1,0 +1,240 @@
+"""What the embedded store says of itself where it stands: what it promises there, and what endangers that.
+
+Everything is tried or measured on the spot: a lock is taken, tested and given back as that of a dying process would be,
+the file system is asked for room, SQLite checks the file. What the store refuses when it opens a file was raised there
+and is not said again. No claim is touched; the one file that is made is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dibs.backends.sqlite import files
+from dibs.backends.sqlite.database import check_tables
+from dibs.backends.sqlite.presence import try_liveness
+from dibs.backends.sqlite.table import SqliteTable
+from dibs.errors import StoreError
+from dibs.info import Finding, duration
+from dibs.runtime.threads import boottime
+
+MB = 1_000_000
+LEAST_ROOM = 8 * MB
+"""The log alone takes 4 MB before SQLite moves it into the database."""
+LEAST_FILES = 100
+"""Each client makes two."""
+LONG_LOG = 16 * MB
+"""Four times what it grows to while nobody hinders SQLite."""
+FAR_AHEAD = 600.0
+"""Seconds that tokens may be ahead of the wall clock: each reboot moves them by up to a minute."""
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
+LAYERED = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
+LEVELS = ("about", "promise", "note", "danger")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The kernel's own number for it."""
+
+
+class Patient(NamedTuple):
+    path: Path
+    directory: Path
+    """The private one beside it."""
+    is_default: bool
+    shift: str
+    """How far the boot clock is shifted here, as the database notes it."""
+
+
+def examine(patient: Patient, connection: sqlite3.Connection, table: SqliteTable) -> list[Finding]:
+    kind = files.kind_of(patient.path.parent)
+    alive, dead = try_liveness(patient.directory)
+    unsound = [*_exclusion(alive), *_content(connection)]
+    found = [
+        Finding("about", f"SQLite {sqlite3.sqlite_version}"),
+        *_promises(kind, sound=not unsound, told=alive and dead),
+        *_reach(patient),
+        *_file_system(kind),
+        *_neighbours(patient.path.parent),
+        *_clock(patient),
+        *_library(sqlite3.sqlite_version_info),
+        *unsound,
+        *_deaths(dead),
+        *_unseen(patient, table),
+        *_room(patient.path.parent),
+        *_log(patient, connection),
+        *_tokens(kind, table),
+    ]
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+
+
+def _promises(kind: str, *, sound: bool, told: bool) -> Iterator[Finding]:
+    if sound:
+        yield Finding("promise", "at most one valid holder among the processes of this user on this machine")
+    yield Finding("promise", "first come, first served, across processes")
+    if told:
+        yield Finding("promise", "a holder whose process dies is noticed within about a second")
+    if kind in IN_MEMORY:
+        yield Finding("promise", "tokens rise strictly until the machine restarts")
+    else:
+        yield Finding("promise", "tokens rise strictly for the life of the file, over reboots and power cuts too")
+        yield Finding("promise", "cells and fences that were answered survive a power cut")
+    yield Finding("promise", "the wall clock may be set at will: no lease is counted by it")
+
+
+def _reach(patient: Patient) -> Iterator[Finding]:
+    if patient.is_default:
+        yield Finding(
+            "note", "this machine only, as no URL was given: other users and other machines have locks of their own",
+            "set DIBS_URL to a store that all of them reach",
+        )  # fmt: skip
+    if _is_contained():
+        yield Finding(
+            "note", "this process is in a container: another one shares these locks only if it uses the same directory",
+            f"mount {patient.path.parent} into each, under the same user id",
+        )  # fmt: skip
+
+
+def _file_system(kind: str) -> Iterator[Finding]:
+    if kind in IN_MEMORY:
+        yield Finding(
+            "note", f"the file lies in memory ({kind}): a reboot forgets it, with its cells and fences, and tokens "
+            "begin again at the wall clock", "a file on a disk, if they must outlive that",
+        )  # fmt: skip
+    elif kind in LAYERED:
+        yield Finding(
+            "note", f"the file lies in a layer ({kind}), as a container's: it is lost with it, and another container "
+            "has one of its own", "a file on a volume",
+        )  # fmt: skip
+    elif kind.startswith("fuse"):
+        yield Finding(
+            "note", f"the file lies on {kind}: those that reach over a network are not all known, nor refused",
+            "make sure that no other machine uses it",
+        )  # fmt: skip
+
+
+def _neighbours(parent: Path) -> Iterator[Finding]:
+    """Who else may remove the file, and with it every lock."""
+    found = parent.stat()
+    sticky = bool(found.st_mode & stat.S_ISVTX)
+    if found.st_uid not in (0, os.geteuid()) or (found.st_mode & stat.S_IWGRP and not sticky):
+        yield Finding(
+            "note", f"others may remove the file, and every lock with it: {parent} is theirs, or open to its group",
+            "a directory of your own, closed to others (0700)",
+        )  # fmt: skip
+    for above in (parent, *parent.parents):
+        mode = above.stat().st_mode
+        if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
+            yield Finding(
+                "note", f"{above} is for temporary files: where old ones are removed, every lock in the file is lost",
+                "a place that nobody tidies, such as ~/.local/state",
+            )  # fmt: skip
+
+
+def _clock(patient: Patient) -> Iterator[Finding]:
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        yield Finding(
+            "note", "no clock of this system is known to count while it is suspended: leases may stand still meanwhile"
+        )
+    if patient.shift.strip("0+"):
+        yield Finding(
+            "note", f"this process is in a time namespace ({patient.shift} s): those outside it are refused on this "
+            "file", "give all that share it the same one",
+        )  # fmt: skip
+
+
+def _library(version: tuple[int, ...]) -> Iterator[Finding]:
+    mended = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+    if not mended:
+        yield Finding(
+            "note", "this SQLite has the WAL-reset bug: very rarely, two that write in one instant damage a database",
+            "SQLite 3.51.3 or later (or 3.50.7, 3.44.6)",
+        )  # fmt: skip
+
+
+def _exclusion(alive: bool) -> Iterator[Finding]:
+    if not alive:
+        yield Finding(
+            "danger", "locks on files exclude nobody here: living holders are taken for dead, and lose what they hold",
+            "put the file on a local disk, such as ext4 or xfs",
+        )  # fmt: skip
+
+
+def _deaths(dead: bool) -> Iterator[Finding]:
+    if not dead:
+        yield Finding(
+            "danger", "the death of a process is not noticed here: what it held is free only when its lease is over",
+            "put the file on a local disk, such as ext4 or xfs",
+        )  # fmt: skip
+
+
+def _content(connection: sqlite3.Connection) -> Iterator[Finding]:
+    try:
+        check_tables(connection)
+    except StoreError as error:
+        yield Finding("danger", f"{error.what}: whoever opens it next is refused", error.step or "")
+
+
+def _unseen(patient: Patient, table: SqliteTable) -> Iterator[Finding]:
+    """Clients whose death nobody would notice. One that goes leaves the database first, then the directory."""
+    now = boottime()
+    gone = {id for id, client in table.busy(now).items() if not _is_there(patient.directory / client.live, client[1:3])}
+    if gone and (gone := gone & table.busy(now).keys()):
+        yield Finding(
+            "danger", f"{len(gone)} of those who hold or wait would not be noticed if they died, nor are they woken: "
+            f"their files are not in {patient.directory}, or are others than those that they made",
+            "start them anew, and leave that directory alone; containers must mount it as one device",
+        )  # fmt: skip
+
+
+def _room(parent: Path) -> Iterator[Finding]:
+    disk = os.statvfs(parent)
+    left = disk.f_bavail * disk.f_frsize
+    if left < LEAST_ROOM:
+        yield Finding(
+            "danger", f"{left / MB:.1f} MB are left on the disk: a full one refuses locks and renewals", "make room"
+        )
+    if disk.f_files and disk.f_favail < LEAST_FILES:  # some file systems do not count them
+        yield Finding(
+            "danger", f"{disk.f_favail} more files fit on the disk: a client that starts makes two", "remove some"
+        )
+
+
+def _log(patient: Patient, connection: sqlite3.Connection) -> Iterator[Finding]:
+    log = patient.path.with_name(f"{patient.path.name}-wal")
+    size = log.stat().st_size
+    if size >= LONG_LOG:
+        _, written, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if moved < written:
+            yield Finding(
+                "danger", f"the log has grown to {size / MB:.0f} MB, as a program that reads the database does not end "
+                "its transaction", f"find it (lsof {log}), and stop it",
+            )  # fmt: skip
+
+
+def _tokens(kind: str, table: SqliteTable) -> Iterator[Finding]:
+    ahead = table.ahead(boottime(), time.time())
+    if ahead > FAR_AHEAD:
+        removed = "after a reboot" if kind in IN_MEMORY else "if the file is ever removed"
+        yield Finding(
+            "danger" if kind in IN_MEMORY else "note",
+            f"tokens are {duration(ahead)} ahead of the wall clock: {removed}, new ones begin below those given out",
+            "set the clock right; if it is, keep the file" + (", on a disk" if kind in IN_MEMORY else ""),
+        )
+
+
+def _is_contained() -> bool:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino != _FIRST_PID_NAMESPACE  # noqa: PTH116  (a link into the kernel)
+    except OSError:
+        return False
+
+
+def _is_there(path: Path, inode: tuple[int, int]) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == inode

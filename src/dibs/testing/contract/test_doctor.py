@@ -1,0 +1,58 @@
+"""What a store says of itself: promises, notes and dangers, with cures, through both faces; and asking harms nobody."""
+
+from __future__ import annotations
+
+from typing import get_args, get_type_hints
+
+import pytest
+
+import dibs
+from dibs.testing.contract.harness import World
+
+LEVELS = get_args(get_type_hints(dibs.Finding)["level"])
+
+
+async def test_which_store_it_is_stands_first_and_once(world: World) -> None:
+    client = world.client()
+    first, *others = await world(client.doctor)
+    assert first.level == "about"
+    assert client._core.shown in first.what
+    assert [finding for finding in others if finding.level == "about"] == []
+
+
+async def test_there_are_promises(world: World) -> None:
+    assert [finding for finding in await world(world.client().doctor) if finding.level == "promise"]
+
+
+async def test_every_finding_is_one_line_of_a_known_level(world: World) -> None:
+    for finding in await world(world.client().doctor):
+        assert isinstance(finding, dibs.Finding)
+        assert finding.level in LEVELS
+        assert finding.what.strip()
+        assert (finding.what + finding.cure).isprintable()
+
+
+async def test_a_promise_needs_no_cure_and_every_danger_has_one(world: World) -> None:
+    for finding in await world(world.client().doctor):
+        assert not finding.cure or finding.level in ("note", "danger"), finding
+        assert finding.cure or finding.level != "danger", finding
+
+
+async def test_asking_changes_nothing(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: client.lock("a").acquire())
+    before = await world(client.doctor)
+    assert await world(client.doctor) == before
+    hold.check()
+    (holder,) = (await world.inspect(client, "a")).holders
+    assert holder.token == hold.token
+    assert [info.name for info in await world.locks(client)] == ["a"]
+
+
+async def test_a_closed_client_says_so(world: World) -> None:
+    client = world.connect()
+    await world(client.doctor)
+    await world(client.close)
+    with pytest.raises(dibs.Closed) as caught:
+        await world(client.doctor)
+    assert caught.value.store == client._core.shown

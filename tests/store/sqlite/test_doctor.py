@@ -1,0 +1,311 @@
+"""What the embedded store says of itself: each condition is made true, and gone when it is over.
+
+What needs another machine than this one (file systems, namespaces, no /proc) is in tests/cli/test_doctor.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.backends.sqlite import doctor
+from store.sqlite.places import beside, change, names_in
+
+Connect = Callable[..., dibs.Client]
+ALONE = "at most one valid holder"
+NOTICED = "noticed within"
+SIZE = 65_536
+"""Of the largest value of a cell."""
+
+
+def said(client: dibs.Client, level: str) -> list[str]:
+    return [finding.what for finding in client.doctor() if finding.level == level]
+
+
+def dangers(client: dibs.Client) -> list[str]:
+    """But for the room that is left on the machine that runs this."""
+    found = [finding for finding in client.doctor() if finding.level == "danger"]
+    assert all(finding.cure for finding in found), found
+    return [finding.what for finding in found if "on the disk" not in finding.what]
+
+
+def says(texts: list[str], *words: str) -> list[str]:
+    return [text for text in texts if all(word in text for word in words)]
+
+
+def on(kind: str, path: Path) -> str:
+    """A text of /proc/self/mountinfo that says so."""
+    device = path.parent.stat().st_dev
+    return f"1 0 {os.major(device)}:{os.minor(device)} / / rw - {kind} x rw\n"
+
+
+def test_a_good_place(path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.backends.sqlite.files._mounts", lambda: on("ext4", path))
+    client = connect()
+    assert dangers(client) == []
+    promises = said(client, "promise")
+    for words in (ALONE, "first come", NOTICED, "over reboots and power cuts", "cells and fences", "wall clock"):
+        assert says(promises, words), words
+    assert client.doctor()[0].what == f"sqlite:///{path}, SQLite {sqlite3.sqlite_version}"
+
+
+def test_nothing_of_it_stays(path: Path, connect: Connect) -> None:
+    client = connect()
+    client.doctor()  # SQLite closes no file that it has locked elsewhere in the process; it opens it again from there
+    before = names_in(beside(path)), names_in(Path("/proc/self/fd"))
+    for _ in range(5):
+        client.doctor()
+    assert (names_in(beside(path)), names_in(Path("/proc/self/fd"))) == before
+
+
+def kernel_locks(path: Path) -> list[str]:
+    """What this process has locked of the database itself."""
+    wanted = f":{path.stat().st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    return sorted(line.partition(": ")[2] for line in lines if wanted in line and f" {os.getpid()} " in line)
+
+
+def test_sqlites_own_locks_stay(path: Path, connect: Connect) -> None:
+    """They are this process's: whoever opens and closes the file by himself drops them all."""
+    client = connect()
+    with client.lock("a", timeout=5):
+        before = kernel_locks(path)
+        assert before, "SQLite keeps one on a database that is open"
+        client.doctor()
+        assert kernel_locks(path) == before
+
+
+def test_the_default_store_is_of_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIBS_URL", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with dibs.connect() as client:
+        assert says(said(client, "note"), "this machine only")
+        assert "(this machine only)" in client.doctor()[0].what
+
+
+def test_a_store_that_was_chosen_is_not_told_so(connect: Connect) -> None:
+    assert not says(said(connect(), "note"), "this machine only")
+
+
+def grow_log(client: dibs.Client) -> None:
+    for number in range(doctor.LONG_LOG // SIZE + 2):
+        client.cell("large").update(lambda _, number=number: bytes([number % 256]) * SIZE)
+
+
+def test_a_reader_that_does_not_end_makes_the_log_grow(path: Path, connect: Connect) -> None:
+    client = connect()
+    client.inspect("a")
+    with closing(sqlite3.connect(path)) as foreign:
+        foreign.execute("BEGIN")
+        foreign.execute("SELECT * FROM store").fetchall()
+        assert dangers(client) == [], "it reads, and the log is short"
+        grow_log(client)
+        assert path.with_name("locks.db-wal").stat().st_size > doctor.LONG_LOG
+        (found,) = dangers(client)
+        assert says([found], "log has grown", "does not end its transaction")
+    assert dangers(client) == [], "the log is as long as before, and nobody hinders SQLite"
+    assert path.with_name("locks.db-wal").stat().st_size > doctor.LONG_LOG
+
+
+def test_a_liveness_file_that_is_gone(path: Path, connect: Connect) -> None:
+    holder, other = connect(), connect()
+    hold = holder.lock("a").acquire(timeout=5)
+    assert hold is not None
+    assert dangers(other) == []
+    live = beside(path) / f"{holder._core.me.id.hex()}.live"
+    aside = live.with_suffix(".aside")
+    live.rename(aside)
+    for client in (holder, other):
+        assert says(dangers(client), "1 of those who hold or wait", str(beside(path)))
+    live.write_bytes(b"")
+    assert dangers(other), "another file is no better than none"
+    aside.rename(live)
+    assert dangers(other) == []
+    live.unlink()
+    hold.release()
+    assert dangers(other) == [], "nothing depends on it"
+
+
+def test_a_directory_that_was_moved_away(path: Path, connect: Connect) -> None:
+    holder = connect()
+    hold = holder.lock("a").acquire(timeout=5)
+    assert hold is not None
+    beside(path).rename(path.with_name("elsewhere"))
+    newcomer = connect()
+    assert says(dangers(newcomer), "1 of those who hold or wait")
+    hold.release()
+    assert dangers(newcomer) == []
+
+
+def test_who_leaves_while_the_doctor_looks_is_not_missed(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving, client = connect(), connect()
+    assert leaving.lock("a").acquire(timeout=5) is not None
+    look, looked = doctor._is_there, []
+
+    def leave_first(path: Path, inode: tuple[int, int]) -> bool:
+        leaving.close()
+        looked.append(look(path, inode))
+        return looked[-1]
+
+    monkeypatch.setattr(doctor, "_is_there", leave_first)
+    assert dangers(client) == []
+    assert looked == [False], "it stood in the database and its file was gone: the case that is meant"
+
+
+def test_locks_on_files_that_exclude_nobody(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = connect()
+    client.inspect("a")
+    with monkeypatch.context() as broken:
+        broken.setattr(fcntl, "flock", lambda *_: None)
+        assert says(dangers(client), "living holders are taken for dead")
+        assert not says(said(client, "promise"), ALONE)
+        assert not says(said(client, "promise"), NOTICED)
+    assert dangers(client) == []
+
+
+def test_locks_on_files_that_nobody_gets(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, real = connect(), fcntl.flock
+    client.inspect("a")
+
+    def deny_tests(file: int, how: int) -> None:
+        if how & fcntl.LOCK_SH:
+            raise BlockingIOError
+        real(file, how)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(fcntl, "flock", deny_tests)
+        assert says(dangers(client), "death", "not noticed")
+        assert says(said(client, "promise"), ALONE), "the lease decides"
+        assert not says(said(client, "promise"), NOTICED)
+    assert dangers(client) == []
+
+
+def test_a_table_that_was_meddled_with(path: Path, connect: Connect) -> None:
+    client = connect()
+    client.inspect("a")
+    change(path, "CREATE TRIGGER t AFTER INSERT ON claims BEGIN DELETE FROM claims; END")
+    assert says(dangers(client), "not those of dibs", "refused")
+    assert not says(said(client, "promise"), ALONE)
+    with pytest.raises(dibs.StoreError, match="not those of dibs"):
+        connect().doctor()
+    change(path, "DROP TRIGGER t")
+    assert dangers(client) == []
+
+
+def test_damage_since_it_was_opened(path: Path, connect: Connect) -> None:
+    client = connect()
+    holds = [client.lock(f"held {number:02}").acquire(timeout=5) for number in range(20)]
+    assert all(holds)
+    with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    assert content.count(b"dibs:held 17") == 1
+    with path.open("r+b") as file:
+        file.seek(content.index(b"dibs:held 17"))
+        file.write(b"di`s:held 17")
+    assert says(dangers(client), "SQLite's own check fails")
+    assert not says(said(client, "promise"), ALONE)
+
+
+@pytest.mark.parametrize(("kind", "level"), [("ext4", "note"), ("tmpfs", "danger")])
+def test_tokens_that_a_new_file_would_begin_below(
+    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, kind: str, level: str
+) -> None:
+    """As after a wall clock that was a day ahead when the file was made."""
+    monkeypatch.setattr("dibs.backends.sqlite.files._mounts", lambda: on(kind, path))
+    client = connect()
+    client.inspect("a")
+    assert not says(said(client, level), "ahead of the wall clock")
+    change(path, "UPDATE store SET base = base + 86400000000, reserved = reserved + 86400000000")
+    assert says(said(client, level), "tokens are 24h0m ahead of the wall clock")
+
+
+def test_a_few_minutes_ahead_are_nothing(path: Path, connect: Connect) -> None:
+    client = connect()
+    client.inspect("a")
+    change(path, "UPDATE store SET base = base + 120000000, reserved = reserved + 120000000")
+    assert not says(said(client, "note"), "ahead of the wall clock")
+
+
+def test_a_file_system_that_nobody_knows(path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.backends.sqlite.files._mounts", lambda: on("fuse.newfs", path))
+    assert says(said(connect(), "note"), "fuse.newfs")
+
+
+def test_a_directory_that_its_group_may_write_to(path: Path, connect: Connect) -> None:
+    client = connect()
+    assert not says(said(client, "note"), "others may remove")
+    path.parent.chmod(0o770)
+    assert says(said(client, "note"), "others may remove", str(path.parent))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
+def test_a_directory_of_somebody_else(path: Path, connect: Connect) -> None:
+    client = connect()
+    client.inspect("a")
+    os.chown(path.parent, 65534, 65534)
+    assert says(said(client, "note"), "others may remove", str(path.parent))
+
+
+def test_a_directory_for_temporary_files(path: Path, connect: Connect) -> None:
+    client = connect()
+    words = (str(path.parent), "temporary files")
+    assert not says(said(client, "note"), *words)
+    path.parent.chmod(0o1777)
+    assert says(said(client, "note"), *words)
+    assert not says(said(client, "note"), "others may remove")
+
+
+@pytest.mark.parametrize(
+    ("version", "mended"),
+    [
+        ((3, 40, 1), False), ((3, 44, 5), False), ((3, 44, 6), True), ((3, 45, 0), False), ((3, 50, 6), False),
+        ((3, 50, 7), True), ((3, 51, 2), False), ((3, 51, 3), True), ((3, 53, 0), True),
+    ],
+)  # fmt: skip
+def test_libraries_with_a_known_fault(version: tuple[int, ...], mended: bool) -> None:
+    assert mended is not bool(list(doctor._library(version)))
+
+
+@pytest.mark.parametrize("field", ["f_bavail", "f_favail"])
+def test_what_is_left_is_told_before_it_is_gone(connect: Connect, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    """The edge itself; that real file systems are asked is shown in tests/cli/test_doctor.py."""
+    client, real = connect(), os.statvfs
+    least = doctor.LEAST_ROOM if field == "f_bavail" else doctor.LEAST_FILES
+
+    class Disk:
+        def __init__(self, left: int) -> None:
+            self._left = left
+
+        def __call__(self, path: Path) -> Disk:
+            return self
+
+        def __getattr__(self, asked: str) -> Any:
+            amount = {"f_frsize": 1, "f_bavail": 10**12, "f_files": 10**9, "f_favail": 10**9}
+            return self._left if asked == field else amount[asked]
+
+    for left, expected in ((least, []), (least - 1, ["danger"])):
+        monkeypatch.setattr(os, "statvfs", Disk(left))
+        assert [one.level for one in client.doctor() if "on the disk" in one.what] == expected
+    monkeypatch.setattr(os, "statvfs", real)
+
+
+def test_a_standstill_is_an_error_with_an_end(path: Path, connect: Connect) -> None:
+    """A client that is there already may look at any time; one that comes must write first."""
+    client = connect()
+    client.inspect("a")
+    newcomer = connect(retry=0.3)
+    with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        assert dangers(client) == []
+        with pytest.raises(dibs.StoreUnavailable, match="busy all the time"):
+            newcomer.doctor()
