@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pty
+import json
 import re
 import signal
 import subprocess
@@ -11,53 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-SMALL = ("--workers=3", "--turns=5", "--lease=0.6", "--seed=7")
-
-
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "dibs.cli.demo", *SMALL, *options]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Temporary directories lie below the test's own, and a store of the user's is not touched."""
-    (tmp_path / "tmp").mkdir()
-    return {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "DIBS_URL": "sqlite:////nonexistent/never.db"}
-
-
-@pytest.fixture
-def demo(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*options), capture_output=True, text=True, timeout=50, env=environment, check=False
-        )
-
-    return run
+from demo.plays import command, heed_signals, left_behind, workers_below
 
 
 def figures(output: str) -> dict[str, str]:
     """The rows of the proof: what it says, and the number."""
     return dict(re.findall(r"^  ([a-z][a-z -]+?) {2,}(\S+)", output, re.MULTILINE))
-
-
-def workers_below(tmp_path: Path) -> list[str]:
-    """Command lines of processes that name a directory of this test."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if "demo_worker" in line and str(tmp_path) in line:
-            found.append(line)
-    return found
-
-
-def left_behind(tmp_path: Path) -> list[str]:
-    return [*workers_below(tmp_path), *(str(path) for path in (tmp_path / "tmp").iterdir())]
 
 
 def test_the_proof(demo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
@@ -134,6 +96,53 @@ def test_a_reader_that_goes_away_ends_it(environment: dict[str, str], tmp_path: 
     assert left_behind(tmp_path) == []
 
 
+def test_as_objects_the_same_is_told(demo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    done = demo("--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    began, *events, proof = map(json.loads, done.stdout.splitlines())
+    assert began == {"event": "began", "workers": 3, "turns": 5, "lease": 0.6, "seed": 7}
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        assert {"event", "at", "worker", "token"} <= event.keys()
+        by_kind.setdefault(event["event"], []).append(event)
+    (killed,), (again,), (stopped,) = by_kind["killed"], by_kind["started again"], by_kind["stopped"]
+    assert killed["worker"] == again["worker"] != stopped["worker"]
+    assert [event["overtaken"] for event in by_kind["went on"]][-1] is True
+    assert (stopped["worker"], stopped["token"]) in [(event["worker"], event["token"]) for event in by_kind["refused"]]
+    assert sorted(event["worker"] for event in by_kind["done"]) == ["worker-1", "worker-2", "worker-3"]
+    tokens = [event["token"] for event in by_kind["took"]]
+    assert len(set(tokens)) == len(tokens) >= 15 + 2, "two turns were begun in vain"
+    assert {killed["token"], stopped["token"]} < set(tokens)
+    times = [event["at"] for event in events]
+    assert times == sorted(times)
+    assert proof["event"] == "proof"
+    assert proof["proved"] is True
+    assert proof["objections"] == []
+    assert proof["turns_done"] == proof["count"] == 15
+    assert proof["killed_while_holding"] == proof["stopped_while_holding"] == 1
+    assert proof["take_overs"] == 2
+    assert proof["overlaps"] == proof["tokens_fell"] == 0
+    assert proof["time"] >= times[-1]
+    assert left_behind(tmp_path) == []
+
+
+def test_as_objects_the_last_one_says_what_was_not_proved(
+    demo: Callable[..., subprocess.CompletedProcess[str]], environment: dict[str, str]
+) -> None:
+    done = demo("--json", "--no-lock")
+    assert done.returncode == 1
+    proof = json.loads(done.stdout.splitlines()[-1])
+    assert proof["proved"] is False
+    assert f"{proof['overlaps']} overlaps" in proof["objections"]
+    running = until("killed", environment, "--json")
+    with running:
+        running.send_signal(signal.SIGINT)
+        assert running.stdout is not None
+        last = running.stdout.read().splitlines()[-1]
+    assert running.returncode == 128 + signal.SIGINT
+    assert json.loads(last) == {"event": "gave up", "why": "interrupted", "proved": False}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG; elsewhere a stopped worker cannot see the pipe")
 def test_workers_die_with_the_demo_even_a_stopped_one(environment: dict[str, str], tmp_path: Path) -> None:
     running = until("stopped", environment)
@@ -146,23 +155,17 @@ def test_workers_die_with_the_demo_even_a_stopped_one(environment: dict[str, str
     assert workers_below(tmp_path) == []
 
 
-def until(fault: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def until(fault: str, environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
     """A demo that has just struck."""
     running = subprocess.Popen(
-        command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         preexec_fn=heed_signals,  # noqa: PLW1509  # it takes no lock that another thread could hold
     )  # fmt: skip
     assert running.stdout is not None
     for line in running.stdout:
-        if f" {fault} while it holds" in line:
+        if f" {fault} while it holds" in line or f'"event": "{fault}"' in line:
             return running
     pytest.fail(f"nobody was {fault}")
-
-
-def heed_signals() -> None:
-    """Tests may run where these are ignored (in the background, under nohup), and that is inherited."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,8 @@ def heed_signals() -> None:
         (["--workers=1"], 64, "--workers must be 2 to 32"),
         (["--turns=1"], 64, "--turns at least 2"),
         (["--lease=0.1"], 64, "lease must be at least 0.5"),
-        (["--lease=soon"], 64, "invalid float value"),
+        (["--lease=soon"], 64, "is no length of time"),
+        (["--plain", "--json"], 64, "not allowed with"),
         (["--url=memory://"], 64, "one store per process"),
         (["--url=nonsense"], 64, "looks like scheme://"),
         (["--url=sqlite:////nonexistent/directory/x.db"], 69, "cannot be used"),
@@ -185,31 +189,3 @@ def test_what_cannot_be_played_is_refused_in_one_line(
     assert why in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert left_behind(tmp_path) == []
-
-
-@pytest.mark.parametrize("no_colour", ["", "1"])
-def test_on_a_terminal_one_line_is_redrawn(environment: dict[str, str], no_colour: str) -> None:
-    ours, theirs = pty.openpty()
-    terminal = {**environment, "TERM": "xterm", "COLUMNS": "70", "NO_COLOR": no_colour}
-    with subprocess.Popen(command(), stdout=theirs, stderr=subprocess.STDOUT, env=terminal) as running:
-        os.close(theirs)
-        output = everything(ours)
-    os.close(ours)
-    assert running.returncode == 0
-    drawn = re.findall(r"\r([^\r\n]*held by[^\r\n]*)\x1b\[K", output)
-    assert len(drawn) > 5
-    assert max(len(line) for line in drawn) < 70, "a line that wraps cannot be redrawn"
-    assert ("\x1b[32m" in output) is (not no_colour)
-
-
-def everything(terminal: int) -> str:
-    """A terminal whose other side is closed answers with an error instead of an end."""
-    found = b""
-    while True:
-        try:
-            said = os.read(terminal, 65536)
-        except OSError:
-            return found.decode()
-        if not said:
-            return found.decode()
-        found += said

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from dibs import StaleToken
-from dibs.cli.demo_resource import Audit, Record, Resource, User, is_dead, now
-from dibs.cli.demo_show import Outcome
+from dibs.cli.demo_proof import Outcome
+from dibs.cli.demo_resource import Audit, Record, Resource, User, is_dead
+from dibs.cli.system import now
 
 PAST, FUTURE = 0.0, 1e12
 

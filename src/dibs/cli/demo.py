@@ -2,7 +2,8 @@
 
 Five workers take one lock 25 times each. On the way one is killed while it holds the lock, and one is stopped while it
 holds it, until somebody else was admitted after its lease; then it goes on, finds its lock lost, and its late write is
-refused by the resource (demo_resource.py). demo_supervisor.py decides when, demo_worker.py is one worker.
+refused by the resource (demo_resource.py). demo_supervisor.py decides when, demo_worker.py is one worker; demo_show.py
+and demo_screen.py tell it.
 
 Exit status: 0 proved, 1 not proved, 64 usage, 69 store unreachable, 128+n ended by signal n. No process, file or
 directory stays behind.
@@ -11,69 +12,57 @@ directory stays behind.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import quote
 
-import dibs
 from dibs.cli.demo_resource import Resource
-from dibs.cli.demo_show import Show, show_proof
+from dibs.cli.demo_screen import Screen, has_colour, is_live
+from dibs.cli.demo_show import Lines, Objects, Show
 from dibs.cli.demo_supervisor import Demo, GaveUp
 from dibs.cli.demo_worker import NAMESPACE
-from dibs.errors import DibsError, StoreError
+from dibs.cli.options import Parser, connect, time
+from dibs.cli.talk import BY_SIGNAL, NO, OK
 
-_NOT_PROVED, _USAGE, _UNREACHABLE = 1, 64, 69
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST_WORKERS = 32
 """The resource's record has room for so many."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
-    try:
-        with _noted_signals() as signals, _temporary_directory() as directory:
-            return _play(options, directory, signals)
-    except StoreError as error:
-        print(f"dibs demo: {error}", file=sys.stderr)
-        return _UNREACHABLE
-    except BrokenPipeError:
-        # Nobody reads on (`| head`). What is still buffered must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    with _noted_signals() as signals, _temporary_directory() as directory:
+        return _play(options, directory, signals)
 
 
 def _play(options: argparse.Namespace, directory: Path, signals: list[int]) -> int:
-    show = Show(plain=options.plain)
+    show = _show(options)
     options.url = options.url or f"sqlite:///{quote(str(directory / 'demo.db'))}"
-    with _connected(options) as client:
-        show.say(
-            f"{options.workers} workers, {options.turns} turns each, one lock, one resource. "
-            f"Lease {options.lease:g} s, seed {options.seed}."
-        )
+    with connect(options, "demo", lease=options.lease, owner="demo") as client:
         demo = Demo(options, directory, client, Resource(directory), show, signals)
         try:
+            show.begin(options, demo.names)
             outcome = demo.play()
         except GaveUp as reason:
-            show.say(f"given up: {reason}", good=False)
-            return 128 + signals[0] if signals else _NOT_PROVED
+            show.give_up(str(reason))
+            return BY_SIGNAL + signals[0] if signals else NO
         finally:
             demo.end()
-    return 0 if show_proof(show, outcome) else _NOT_PROVED
+            show.close()
+    show.prove(outcome)
+    return NO if outcome.objections() else OK
 
 
-def _connected(options: argparse.Namespace) -> dibs.Client:
-    try:
-        return dibs.connect(options.url, lease=options.lease, owner="demo", namespace=NAMESPACE)
-    except (ValueError, DibsError) as error:
-        _refuse(str(error))
+def _show(options: argparse.Namespace) -> Show:
+    if options.json:
+        return Objects()
+    lines = Lines(colour=has_colour())
+    return Screen(lines, colour=has_colour()) if is_live() and not options.plain else lines
 
 
 @contextmanager
@@ -100,38 +89,25 @@ def _temporary_directory() -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-def _refuse(why: str) -> NoReturn:
-    print(f"dibs demo: {why}", file=sys.stderr)
-    sys.exit(_USAGE)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        _refuse(message)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
-        prog="dibs demo",
-        description="Worker processes fight for one resource that notices a second user. One is killed and one is "
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        "demo",
+        description="Worker processes fight for one resource that notices a second user. One is killed and one is\n"
         "stopped while it holds the lock; the proof at the end says whether two ever overlapped.",
     )
     parser.add_argument("--url", help="the store (default: a fresh database that is removed at the end)")
     parser.add_argument("--workers", type=int, default=5, help="2 to 32 (default: 5)")
     parser.add_argument("--turns", type=int, default=25, help="of each worker, at least 2 (default: 25)")
     parser.add_argument("--seed", type=int, help="decides who is struck and how long turns take (default: a new one)")
-    parser.add_argument("--lease", type=float, default=1.0, help="seconds, at least 0.5 (default: 1)")
-    parser.add_argument("--plain", action="store_true", help="lines instead of a live line")
+    parser.add_argument("--lease", type=time, default=1.0, help="at least 0.5 s (default: 1s)")
+    told = parser.add_mutually_exclusive_group()
+    told.add_argument("--plain", action="store_true", help="lines instead of a picture, as in a pipe")
+    told.add_argument("--json", action="store_true", help="one JSON object per event; the last one says proved")
     parser.add_argument("--no-lock", action="store_true", help=argparse.SUPPRESS)  # the resource must convict this
+    parser.set_defaults(url_file=None, namespace=NAMESPACE)
     options = parser.parse_args(arguments)
     if not 2 <= options.workers <= _MOST_WORKERS or options.turns < 2:
         parser.error(f"--workers must be 2 to {_MOST_WORKERS}, --turns at least 2")
-    if (options.url or "").startswith("memory:"):
-        parser.error("memory:// is one store per process: give a URL that processes share")
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1000)
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

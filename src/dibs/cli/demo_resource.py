@@ -17,22 +17,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dibs import StaleToken
+from dibs.cli.system import now
 
 SIZE = 4096
 """The record is always this long and written by one call within one page: a kill leaves the old one or the new one."""
 _PF_EXITING = 0x4
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def now() -> float:
-    """The clock that holds end by: it also counts suspended time, and every process of the machine reads the same."""
-    return time.clock_gettime(_CLOCK)
 
 
 @dataclass(frozen=True)

@@ -1,123 +1,152 @@
-"""What the demo prints: one live line that is redrawn on a terminal, lines on change elsewhere, and the proof.
+"""How the demo is told: `Lines` in a pipe and with --plain, `Objects` with --json; demo_screen.py draws it instead.
 
-The line is the store's own account (`client.inspect`), the figures are the resource's. Colour only on a terminal, and
-not where NO_COLOR is set.
+The line is the store's own account (`client.inspect`), the turns and the figures are the resource's. An event with a
+sentence stays to be read; one without happens all the time, and only --json and the picture heed it.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+import argparse
+import errno
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from dibs.cli.demo_resource import Audit, Record
-from dibs.info import LockInfo, duration, printable
+from dibs.cli.demo_proof import Outcome
+from dibs.cli.demo_resource import Record
+from dibs.cli.talk import harmless, put_json
+from dibs.info import LockInfo, printable
 
 _BETWEEN_LINES = 0.25
 """Seconds between two plain lines: a hand-over takes milliseconds, and nobody reads hundreds of lines."""
-_BOLD, _GREEN, _RED = "1", "32", "31"
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 
-class Show:
-    def __init__(self, *, plain: bool) -> None:
-        self._live = not plain and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a worker, `at` seconds after the beginning."""
+
+    at: float
+    what: str
+    worker: str
+    token: int | None = None
+    text: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class Show(Protocol):
+    def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def glance(self, at: float, info: LockInfo, record: Record) -> None:
+        """How the line and the resource look now; called often."""
+
+    def give_up(self, why: str) -> None: ...
+
+    def prove(self, outcome: Outcome) -> None: ...
+
+    def close(self) -> None:
+        """Nothing half said stays, whatever ended the demo. May be called again."""
+
+
+class Lines:
+    """Lines on change, each of which stays."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+        self._wanted = 0
         self._shown = ""
         self._next_at = 0.0
 
-    def line(self, at: float, info: LockInfo, turns: int, of: int) -> None:
-        """Who holds it and who stands in line, now."""
+    def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None:
+        self._wanted = len(names) * options.turns
+        self._put(
+            f"{len(names)} workers, {options.turns} turns each, one lock, one resource. "
+            f"Lease {options.lease:g} s, seed {options.seed}."
+        )
+
+    def event(self, event: Event) -> None:
+        if event.text:
+            self._put(event.text, BOLD, before=f"{event.at:6.2f} s  ")
+
+    def glance(self, at: float, info: LockInfo, record: Record) -> None:
         holder = " ".join(printable(one.owner) for one in info.holders) or "nobody"
         waiting = " ".join(printable(one.owner) for one in info.waiters) or "nobody"
         token = f"   token {info.holders[0].token}" if info.holders else ""
         text = f"held by {holder:<9}  line: {waiting}{token}"
-        if self._live:
-            room = shutil.get_terminal_size().columns - 1
-            self._put("\r" + f"{at:6.2f} s  {turns:>3}/{of}  {text}"[:room] + "\x1b[K")
-        elif text != self._shown and at >= self._next_at:
-            self._put(f"{at:6.2f} s  {turns:>3}/{of}  {text}\n")
+        if text != self._shown and at >= self._next_at:
+            self._put(f"{at:6.2f} s  {sum(record.turns.values()):>3}/{self._wanted}  {text}")
             self._shown, self._next_at = text, at + _BETWEEN_LINES
 
-    def event(self, at: float, text: str) -> None:
-        """Something that stays to be read."""
-        self._put(f"{self._fresh()}{at:6.2f} s  {self._paint(text, _BOLD)}\n")
+    def give_up(self, why: str) -> None:
+        self._put(f"given up: {why}", RED)
 
-    def say(self, text: str, *, good: bool | None = None) -> None:
-        colour = None if good is None else _GREEN if good else _RED
-        self._put(f"{self._fresh()}{self._paint(text, colour)}\n")
+    def prove(self, outcome: Outcome) -> None:
+        self._put("")
+        for figure in outcome.figures():
+            self._put(f"  {figure.what:<22}{figure.shown:>8}  {figure.which}".rstrip())
+        self._put("")
+        if objections := outcome.objections():
+            self._put("NOT PROVED: " + "; ".join(objections), RED)
+        else:
+            self._put("PROVED: one at a time, whatever happened to them.", GREEN)
 
-    def _fresh(self) -> str:
-        """Start of line, with the live line wiped away."""
-        return "\r\x1b[K" if self._live else ""
+    def close(self) -> None:
+        """Every line is whole when it is put."""
 
-    def _paint(self, text: str, colour: str | None) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour and colour else text
+    def _put(self, text: str, style: str = "", *, before: str = "") -> None:
+        write(f"{before}{painted(harmless(text), style if self._colour else '')}\n")
 
-    @staticmethod
-    def _put(text: str) -> None:
+
+class Objects:
+    """One JSON object per event; the last one says `proved`, however the demo ended by itself."""
+
+    def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None:
+        put_json(
+            {
+                "event": "began",
+                "workers": len(names),
+                "turns": options.turns,
+                "lease": options.lease,
+                "seed": options.seed,
+            }
+        )
+
+    def event(self, event: Event) -> None:
+        about = {"event": event.what, "at": round(event.at, 3), "worker": event.worker, "token": event.token}
+        put_json({**about, **event.facts})
+
+    def glance(self, at: float, info: LockInfo, record: Record) -> None:
+        """Nothing has happened."""
+
+    def give_up(self, why: str) -> None:
+        put_json({"event": "gave up", "why": why, "proved": False})
+
+    def prove(self, outcome: Outcome) -> None:
+        objections = outcome.objections()
+        figures = {
+            figure.what.replace(" ", "_").replace("-", "_"): round(figure.number, 3) for figure in outcome.figures()
+        }
+        put_json({"event": "proof", "proved": not objections, "objections": objections, **figures})
+
+    def close(self) -> None:
+        """Every object is whole when it is put."""
+
+
+def painted(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text else text
+
+
+def write(text: str) -> None:
+    """As it is: what is foreign in it was made harmless before. A terminal that was closed is a pipe without reader."""
+    if sys.stdout is None:
+        return
+    try:
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-@dataclass
-class Outcome:
-    """What is known when the last worker is done."""
-
-    wanted: int
-    record: Record
-    audit: Audit
-    seconds: float
-    longest_wait: float
-    kills: list[str] = field(default_factory=list)
-    stops: list[str] = field(default_factory=list)
-    faults_wanted: int = 1
-
-    @property
-    def turns(self) -> int:
-        return sum(self.record.turns.values())
-
-    def objections(self) -> list[str]:
-        """Why this proves nothing, or the opposite; empty is what the demo is for."""
-        record, audit = self.record, self.audit
-        checks = {
-            f"{self.turns} turns instead of {self.wanted}": self.turns == self.wanted == audit.writes,
-            f"{record.overlaps} overlaps": record.overlaps == 0,
-            f"the count is {record.value} instead of {self.wanted}: writes were lost": record.value == self.wanted,
-            f"accepted tokens fell {audit.fell} times": audit.fell == 0,
-            "no holder was killed": len(self.kills) >= self.faults_wanted,
-            "no holder was stopped past its lease": len(self.stops) >= self.faults_wanted,
-            "no stale write was refused": len(audit.refused_writes) >= self.faults_wanted,
-        }
-        return [text for text, holds in checks.items() if not holds]
-
-    def rows(self) -> list[tuple[str, object, str]]:
-        """The proof: what, how many, and which."""
-        record, audit = self.record, self.audit
-        late = "; ".join(f"{user.worker}, token {user.token}" for user in audit.refused_writes)
-        return [
-            ("turns done", self.turns, f"of {self.wanted}"),
-            ("hand-overs", audit.handovers, "from one worker to another"),
-            ("killed while holding", len(self.kills), "; ".join(self.kills)),
-            ("stopped while holding", len(self.stops), "; ".join(self.stops)),
-            ("take-overs", record.takeovers, "from a holder that was dead or past its own deadline"),
-            ("overlaps", record.overlaps, "two inside while both holds were valid"),
-            ("stale writes refused", len(audit.refused_writes), late),
-            ("tokens fell", audit.fell, f"times; the highest was {record.highest}"),
-            ("count", record.value, "each turn read it and wrote one more"),
-            ("longest wait", duration(self.longest_wait), ""),
-            ("time", duration(self.seconds), ""),
-        ]
-
-
-def show_proof(show: Show, outcome: Outcome) -> bool:
-    show.say("")
-    for what, number, which in outcome.rows():
-        show.say(f"  {what:<22}{number!s:>8}  {which}".rstrip())
-    show.say("")
-    objections = outcome.objections()
-    show.say(
-        "NOT PROVED: " + "; ".join(objections) if objections else "PROVED: one at a time, whatever happened to them.",
-        good=not objections,
-    )
-    return not objections
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise BrokenPipeError(*error.args) from None
+        raise

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import dibs
-from dibs.cli.demo_resource import Resource, now
-from dibs.cli.demo_show import Outcome, Show
+from dibs.cli.demo_proof import Outcome
+from dibs.cli.demo_resource import Resource
+from dibs.cli.demo_show import Event, Show
 from dibs.cli.demo_worker import NAME
+from dibs.cli.system import now
 
 _GLANCE = 0.03
 _PATIENCE = 30.0
@@ -115,7 +117,7 @@ class Demo:
                 turns, moved_at = done, now()
             elif now() - moved_at > _PATIENCE + 3 * self.options.lease:
                 raise GaveUp(f"no turn was done for {_PATIENCE:.0f} seconds")
-            self.show.line(self._at(), self.client.inspect(NAME), turns, self._wanted)
+            self.show.glance(self._at(), self.client.inspect(NAME), record)
         return Outcome(
             self._wanted, self.resource.look(), self.resource.audit(), self._at(), self.longest_wait,
             self.kills, self.stops, faults_wanted=1 if self.pauses else 0,
@@ -139,6 +141,9 @@ class Demo:
 
     def _at(self) -> float:
         return now() - self.begun
+
+    def _tell(self, what: str, worker: Worker, token: int | None, text: str = "", **facts: object) -> None:
+        self.show.event(Event(self._at(), what, worker.name, token, text and f"{worker.name}{text}", facts))
 
     def _start(self, name: str, pause_at: int | None) -> None:
         options = self.options
@@ -164,17 +169,19 @@ class Demo:
             self._is_ready(worker)
         elif what == "took":
             self.longest_wait = max(self.longest_wait, said["waited"])
+            self._tell("took", worker, said["token"], waited=round(said["waited"], 3))
         elif what == "holding":
             self._strike(worker, said["token"])
         elif what == "went on" and stopped is not None and stopped.token == said["token"]:
             stopped.lost = said["lost"]
         elif what == "refused":
-            self.show.event(self._at(), f"{worker.name}'s {said['why']}")
+            self._tell("refused", worker, said["token"], f"'s {said['why']}", why=said["why"])
             if stopped is not None and stopped.token == said["token"] and stopped.lost:
                 length = f"{stopped.for_seconds:.1f} s"
                 self.stops.append(f"{worker.name}, token {stopped.token}, for {length}: it found its lock lost")
         elif what == "done":
             worker.done = True
+            self._tell("done", worker, None)
         elif what == "ended":
             self._ended(worker)
 
@@ -198,11 +205,11 @@ class Demo:
         elif worker.name == self.to_kill:
             worker.process.kill()
             self.kills.append(f"{worker.name}, token {token}: another process did the rest of its turns")
-            self.show.event(self._at(), f"{worker.name} killed while it holds the lock (token {token})")
+            self._tell("killed", worker, token, f" killed while it holds the lock (token {token})")
         else:
             worker.process.send_signal(signal.SIGSTOP)
             self.stopped = Stopped(worker, token, now())
-            self.show.event(self._at(), f"{worker.name} stopped while it holds the lock (token {token})")
+            self._tell("stopped", worker, token, f" stopped while it holds the lock (token {token})")
 
     def _overtaken(self, highest: int) -> None:
         """Let the stopped worker go on once a higher token was admitted: that proves that its lease was over."""
@@ -222,7 +229,10 @@ class Demo:
         else:
             return
         stopped.worker.process.send_signal(signal.SIGCONT)
-        self.show.event(self._at(), f"{stopped.worker.name} {text}")
+        self._tell(
+            "went on", stopped.worker, stopped.token, f" {text}",
+            after=round(stopped.for_seconds, 3), overtaken=stopped.overtaken,
+        )  # fmt: skip
 
     def _ended(self, worker: Worker) -> None:
         assert worker.process.stdout is not None
@@ -235,7 +245,7 @@ class Demo:
                 assert pipe is not None
                 pipe.close()
             self._start(worker.name, None)
-            self.show.event(self._at(), f"{worker.name} started again")
+            self._tell("started again", worker, None, " started again")
             return
         log = (self.directory / f"{worker.name}.log").read_text(errors="replace")
         raise GaveUp(f"{worker.name} ended with status {status}\n{log}".rstrip())

@@ -12,12 +12,9 @@ It does not outlive the demo: the kernel kills it with its parent (Linux), and e
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import random
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,18 +22,17 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import dibs
-from dibs.cli.demo_resource import Resource, User, now
+from dibs.cli.demo_resource import Resource, User
+from dibs.cli.system import ORPHANED, die_with, now
 
 NAME = "shared-resource"
 NAMESPACE = "dibs-demo"
 SHORTEST_TURN, LONGEST_TURN = 0.005, 0.030
-_PR_SET_PDEATHSIG = 1
-_ORPHANED = 3
 
 
 def main() -> None:
     options = _options()
-    _die_with(options.parent)
+    die_with(options.parent)
     orders: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     with dibs.connect(lease=options.lease, owner=options.worker, namespace=NAMESPACE) as client:
@@ -118,14 +114,7 @@ def _listen(orders: SimpleQueue[str]) -> None:
         *lines, text = (text + said).split(b"\n")
         for line in lines:
             orders.put(line.decode())
-    os._exit(_ORPHANED)
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it went before we asked
-        os._exit(_ORPHANED)
+    os._exit(ORPHANED)
 
 
 def _options() -> argparse.Namespace:

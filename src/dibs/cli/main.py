@@ -6,13 +6,13 @@ One module per command, with a `main(arguments) -> status` of its own; only the 
 
 from __future__ import annotations
 
-import os
+import gc
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from dibs.cli.talk import BY_SIGNAL, OK, UNREACHABLE, USAGE, occupy_closed_descriptors, put, say
+from dibs.cli.talk import BY_SIGNAL, OK, UNREACHABLE, USAGE, drop_unread, occupy_closed_descriptors, put, say
 
 COMMANDS = {
     "run": ("dibs.cli.run", "run a command while holding a lock"),
@@ -29,6 +29,17 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     occupy_closed_descriptors()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _dispatch(words)
+    except BrokenPipeError:
+        drop_unread(1)  # as by `| head`
+        status = BY_SIGNAL + signal.SIGPIPE
+    if arguments is None:  # before it ends, the interpreter would look through all that was loaded, several times
+        gc.freeze()
+    return status
+
+
+def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         return _help(words)
     if words[0] in ("-V", "--version"):
@@ -44,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _perform(command: str, words: list[str]) -> int:
     from dibs.cli.options import UsageError  # noqa: PLC0415
-    from dibs.errors import BadName, Mismatch, MissingDriver, StoreError, Unsupported  # noqa: PLC0415
+    from dibs.errors import DibsError, Mismatch, Unsupported  # noqa: PLC0415
 
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a locale that cannot say a name shows it nevertheless
@@ -52,22 +63,25 @@ def _perform(command: str, words: list[str]) -> int:
         status: int = import_module(COMMANDS[command][0]).main(words)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads on (`| head`). What is still buffered must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return BY_SIGNAL + signal.SIGPIPE
     except KeyboardInterrupt:
         return BY_SIGNAL + signal.SIGINT
-    except (UsageError, BadName, Mismatch, Unsupported) as error:
-        say(str(error), command=command)
+    except (UsageError, Mismatch, Unsupported, ValueError) as error:  # BadName is a ValueError too
+        _tell(command, words, error)
         return USAGE
-    except (StoreError, MissingDriver) as error:
-        say(str(error), command=command)
+    except DibsError as error:
+        _tell(command, words, error)
         return UNREACHABLE
-    except (ValueError, TypeError) as error:
-        say(str(error), command=command)
-        return USAGE
     return status
+
+
+def _tell(command: str, words: list[str], error: Exception) -> None:
+    """All that `run --json` says of its own is JSON: on its stderr it stands between the lines of the command."""
+    if command == "run" and "--json" in words[: words.index("--") if "--" in words else None]:
+        import json  # noqa: PLC0415  (not needed to start)
+
+        say(json.dumps({"event": "error", "text": str(error)}))
+    else:
+        say(str(error), command=command)
 
 
 def _help(words: list[str]) -> int:

@@ -12,6 +12,8 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +24,7 @@ from dibs.cli.talk import USAGE, say
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 _LONGEST_URL = 10_000
+_WIDTH = 79
 
 
 class UsageError(Exception):
@@ -32,13 +35,16 @@ class Parser(argparse.ArgumentParser):
     """argparse, with our exit status, and without guessing at half an option."""
 
     def __init__(self, command: str, **more: Any) -> None:
-        super().__init__(
-            prog=f"dibs {command}", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **more
-        )
+        # To learn the width of the terminal, argparse would import shutil, and with it every compressor that there is.
+        formatter = partial(argparse.RawDescriptionHelpFormatter, width=_WIDTH)
+        super().__init__(prog=f"dibs {command}", allow_abbrev=False, formatter_class=formatter, **more)
         self.command = command
 
     def error(self, message: str) -> NoReturn:
-        say(f"{message} (see dibs {self.command} --help)", command=self.command)
+        """What is said of a word that is not understood repeats it: it may be a URL behind a mistyped `--url`."""
+        from dibs.cli.about import without_secrets  # noqa: PLC0415  (seldom needed)
+
+        say(f"{without_secrets(message)} (see dibs {self.command} --help)", command=self.command)
         raise SystemExit(USAGE)
 
 
@@ -48,7 +54,7 @@ def add_store(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     one = group.add_mutually_exclusive_group()
     one.add_argument("--url", help="its URL (default: $DIBS_URL, else a file of this user on this machine)")
     one.add_argument("--url-file", metavar="FILE", help="a file with the URL: keeps a password off the command line")
-    group.add_argument("--namespace", default="dibs", help="what its names stand under (default: dibs)")
+    group.add_argument("--namespace", default="dibs", type=name, help="what its names stand under (default: dibs)")
     if json:
         parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
@@ -58,7 +64,7 @@ def name(text: str) -> str:
     try:
         return os.fsencode(text).decode()
     except UnicodeDecodeError:
-        raise argparse.ArgumentTypeError("a name must be UTF-8") from None
+        raise argparse.ArgumentTypeError(f"the name {text[:80]!a} is not UTF-8") from None
 
 
 def time(text: str) -> float:
@@ -77,18 +83,25 @@ def connect(options: argparse.Namespace, command: str, **more: Any) -> dibs.Clie
     """The client that the options ask for; nothing is asked of the store yet."""
     url = options.url
     if options.url_file is not None:
-        url = _read_url(options.url_file)
+        url = _read_url(options, command)
     elif url is not None and faces.has_secret(url):
-        say("a password in --url is seen by everybody on this machine: use DIBS_URL or --url-file", command=command)
-    if (url or os.environ.get("DIBS_URL") or "").startswith("memory:"):
+        _warn(options, command, "a password in --url is seen by all on this machine: use DIBS_URL or --url-file")
+    if (url or os.environ.get("DIBS_URL") or "").lower().startswith("memory:"):
         raise UsageError("memory:// is one store per process, and each command is a process of its own")
     return dibs.connect(url, namespace=options.namespace, **more)
+
+
+def here_only(options: argparse.Namespace) -> str:
+    """What is said of a lock that reaches no further than this machine, because nobody said which store."""
+    given = options.url or options.url_file or os.environ.get("DIBS_URL")
+    return "" if given else " (this machine only)"
 
 
 def pairs(given: list[str]) -> Mapping[str, str]:
     """What `--info k=v` says, one or more times."""
     found = {}
-    for text in given:
+    for word in given:
+        text = os.fsencode(word).decode(errors="backslashreplace")  # the same in every locale
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise UsageError(f"--info takes key=value, not {text!a}")
@@ -96,12 +109,21 @@ def pairs(given: list[str]) -> Mapping[str, str]:
     return found
 
 
-def _read_url(path: str) -> str:
+def _warn(options: argparse.Namespace, command: str, text: str) -> None:
+    """Between the lines of a command that `run --json` started, our own are JSON."""
+    if command == "run" and options.json:
+        say(dumps({"event": "warning", "text": text}))
+    else:
+        say(text, command=command)
+
+
+def _read_url(options: argparse.Namespace, command: str) -> str:
     """The first line of a file that nobody else can read."""
+    path = options.url_file
     try:
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                say(f"others may open {path!a}, which holds a store's URL: chmod 600 it")
+                _warn(options, command, f"others may open {path!a}, which holds a store's URL: chmod 600 it")
             text = file.read(_LONGEST_URL).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -24,16 +23,43 @@ BY_SIGNAL = 128
 def say(text: str, *, command: str = "") -> None:
     """To whoever sits there. A closed stderr is no reason to fail."""
     if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"dibs {command}: {text}\n" if command else f"{text}\n")
+        try:
+            sys.stderr.write(harmless(f"dibs {command}: {text}\n" if command else f"{text}\n"))
             sys.stderr.flush()
+        except OSError:
+            drop_unread(2)
+        except ValueError:
+            return
+
+
+def drop_unread(number: int) -> None:
+    """Nobody reads there any more: what is still buffered must not fail once more at exit, with a status of its own."""
+    opened = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(opened, number)
+    os.close(opened)
 
 
 def put(text: str) -> None:
-    """A result: one line, whole, now. Whoever reads no more (`| head`) is heard as BrokenPipeError."""
+    """A result: one line, whole, now. Whoever reads no more (`| head`) is heard as BrokenPipeError; not so, where
+    Python is told not to buffer, by one write of many lines: what of it a pipe does not take is lost."""
     if sys.stdout is not None:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(harmless(text) + "\n")
         sys.stdout.flush()
+
+
+def harmless(text: str) -> str:
+    """Whatever is in it, it steers no terminal: here everything passes that is said. Only its own newlines are kept."""
+    return "\n".join(line if line.isprintable() else printable(line) for line in text.split("\n"))
+
+
+def clip(text: object, most: int) -> str:
+    """Foreign text on one line, and not longer than that.
+
+    >>> clip("\\x1b[2J", 20), clip("a" * 99, 6)
+    ('\\\\x1b[2J', 'aaa...')
+    """
+    said = printable(str(text)[: most + 1])
+    return said if len(said) <= most else said[: most - 3] + "..."
 
 
 def put_json(what: Mapping[str, Any]) -> None:
@@ -46,12 +72,12 @@ def lock_object(info: LockInfo) -> dict[str, Any]:
         "name": info.name,
         "kind": info.kind,
         "capacity": info.capacity,
-        "holders": [_participant_object(one) for one in info.holders],
-        "waiters": [_participant_object(one) for one in info.waiters],
+        "holders": [participant_object(one) for one in info.holders],
+        "waiters": [participant_object(one) for one in info.waiters],
     }
 
 
-def _participant_object(one: Participant) -> dict[str, Any]:
+def participant_object(one: Participant) -> dict[str, Any]:
     return {
         "owner": one.owner,
         "host": one.host,
@@ -69,11 +95,44 @@ def instant(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def who(one: Participant) -> str:
+    """Who it is and what it runs: ana@web-3 pid 4121 (deploy.sh)."""
+    command = one.info.get("command")
+    ran = f" ({clip(command, 80)})" if command else ""
+    return f"{clip(one.label, 120)}{ran}"
+
+
+def age(since: datetime, now: datetime) -> str:
+    return duration(max((now - since).total_seconds(), 0.0))
+
+
 def describe(one: Participant, now: datetime) -> str:
     """Who it is, what it runs and since when, as people say it: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
-    command = one.info.get("command")
-    ran = f" ({printable(command)[:80]})" if command else ""
-    return f"{one.label}{ran} for {duration(max((now - one.since).total_seconds(), 0.0))}"
+    return f"{who(one)} for {age(one.since, now)}"
+
+
+def ordinal(number: int) -> str:
+    """A place in line.
+
+    >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 101, 111)]
+    ['1st', '2nd', '3rd', '4th', '11th', '12th', '21st', '101st', '111th']
+    """
+    teens = 10 < number % 100 < 14
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def whose(name: str, one: Participant) -> str:
+    """Said behind a participant of this lock: that it is the reader's own, as far as labels tell. Nothing else: ""."""
+    under = os.fsencode(os.environ.get("DIBS_NAME", "")), os.environ.get("DIBS_TOKEN")
+    if under == (name.encode(), str(one.token)):
+        return " (this is you: this command runs under it)"
+    from dibs.faces import login  # noqa: PLC0415  (not needed to start)
+
+    return " (this is you, in another process)" if (one.owner, one.host) == (login(), host()) else ""
+
+
+def host() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else "?"
 
 
 def occupy_closed_descriptors() -> None:

@@ -1,0 +1,203 @@
+"""A real pseudo-terminal with a demo on it, and what its screen shows: just the sequences that the demo may use.
+
+`Screen` refuses every other one, so that nothing is sent to a terminal that nobody here has thought about.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from demo.plays import heed_signals
+
+PATIENCE = 40.0
+_PART = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b|[^\x1b]")
+_WHOLE = re.compile(r"\x1b\[\??[\d;]*[A-Za-z]|[^\x1b]")
+
+
+class Screen:
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.lines = [""] * rows
+        self.row = self.column = 0
+        self.cursor = self.wraps = True
+        self.styled = False
+        self.cut = 0
+        """How many characters had no room while nothing was wrapped."""
+
+    def feed(self, text: str) -> None:
+        for part in _PART.finditer(text):
+            if part[2]:
+                self._control(part[1], part[2])
+            else:
+                self._character(part[0])
+
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.lines).rstrip("\n")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """As a terminal that cuts: another one would fold the lines anew, which the demo cannot know either."""
+        lines = [line[:columns] for line in self.lines]
+        gone = max(0, self.row - rows + 1)
+        self.lines = [*lines[gone : gone + rows], *[""] * (rows - len(lines[gone : gone + rows]))]
+        self.row, self.column = self.row - gone, min(self.column, columns - 1)
+        self.columns, self.rows = columns, rows
+
+    def _character(self, one: str) -> None:
+        if one == "\r":
+            self.column = 0
+        elif one == "\n":
+            self._down()
+        else:
+            assert one.isprintable(), f"{one!r} on the screen"
+            if self.column >= self.columns:
+                if not self.wraps:
+                    self.cut += 1
+                    return
+                self.column = 0
+                self._down()
+            line = self.lines[self.row].ljust(self.column)
+            self.lines[self.row] = line[: self.column] + one + line[self.column + 1 :]
+            self.column += 1
+
+    def _down(self) -> None:
+        if self.row < self.rows - 1:
+            self.row += 1
+        else:
+            self.lines = [*self.lines[1:], ""]
+
+    def _control(self, number: str, what: str) -> None:
+        if what == "m":
+            self.styled = self.styled or number != "0"
+        elif what == "A":
+            assert self.row >= int(number), "above the screen"
+            self.row -= int(number)
+        elif (number, what) == ("", "H"):
+            self.row = self.column = 0
+        elif (number, what) == ("", "K"):
+            self.lines[self.row] = self.lines[self.row][: self.column]
+        elif (number, what) == ("", "J"):
+            self.lines[self.row] = self.lines[self.row][: self.column]
+            self.lines[self.row + 1 :] = [""] * (self.rows - self.row - 1)
+        elif number == "?25" and what in "lh":
+            self.cursor = what == "h"
+        elif number == "?7" and what in "lh":
+            self.wraps = what == "h"
+        else:
+            raise AssertionError(f"unknown sequence {number}{what}")
+
+
+class Terminal:
+    """The side of a pseudo-terminal at which a user sits; a frame is what the screen shows whenever the cursor does."""
+
+    def __init__(self, process: subprocess.Popen[bytes], side: int, screen: Screen) -> None:
+        self.process = process
+        self.screen = screen
+        self.frames: list[str] = []
+        self.seen = ""
+        self._side: int | None = side
+        self._rest = b""
+        self._text = ""
+
+    def read(self) -> bool:
+        """Once, with an end; False is the end of the output."""
+        assert self._side is not None
+        ready, _, _ = select.select([self._side], [], [], PATIENCE)
+        assert ready, f"nothing more came; the screen shows\n{self.screen.text()}"
+        try:
+            said = os.read(self._side, 65536)
+        except OSError:  # a terminal whose other side is closed answers with an error instead of an end
+            said = b""
+        whole, self._rest = _whole_characters(self._rest + said)
+        self.seen += whole
+        self._show(whole)
+        return bool(said)
+
+    def _show(self, text: str) -> None:
+        self._text += text
+        *frames, rest = re.split(r"(?<=\x1b\[\?25h)", self._text)
+        for frame in frames:
+            self.screen.feed(frame)
+            assert self.screen.wraps
+            self.frames.append(self.screen.text())
+        # A sequence may arrive in two halves.
+        whole = re.match(rf"(?:{_WHOLE.pattern})*", rest, re.DOTALL)
+        assert whole
+        self.screen.feed(whole[0])
+        self._text = rest[whole.end() :]
+
+    def until(self, condition: Callable[[str], bool]) -> None:
+        """Until a frame shows it."""
+        end, looked = time.monotonic() + PATIENCE, 0
+        while not any(map(condition, self.frames[looked:])):
+            looked = len(self.frames)
+            assert self.read(), f"it ended before; the screen shows\n{self.screen.text()}"
+            assert time.monotonic() < end, "no frame shows it"
+
+    def finish(self) -> int:
+        while self.read():
+            pass
+        assert self._text == "", "half a sequence at the end"
+        return self.process.wait(PATIENCE)
+
+    def type(self, keys: bytes) -> None:
+        assert self._side is not None
+        os.write(self._side, keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        assert self._side is not None
+        _set_size(self._side, columns, rows)
+        self.screen.resize(columns, rows)
+
+    def hang_up(self) -> None:
+        if self._side is not None:
+            os.close(self._side)
+            self._side = None
+
+
+@contextmanager
+def terminal(
+    command: Sequence[str], environment: Mapping[str, str], columns: int = 100, rows: int = 40
+) -> Iterator[Terminal]:
+    """The command as a shell in that terminal would run it; nothing of it stays."""
+    ours, theirs = os.openpty()
+    _set_size(ours, columns, rows)
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
+        preexec_fn=_take_terminal,  # noqa: PLW1509  # it takes no lock that another thread could hold
+    )  # fmt: skip
+    os.close(theirs)
+    there = Terminal(process, ours, Screen(columns, rows))
+    try:
+        yield there
+    finally:
+        there.hang_up()
+        process.kill()
+        process.wait()
+
+
+def _take_terminal() -> None:
+    """Ctrl-C reaches only those whose controlling terminal it is, and only those who do not ignore it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    heed_signals()
+
+
+def _set_size(side: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _whole_characters(text: bytes) -> tuple[str, bytes]:
+    for cut in range(4):
+        try:
+            return text[: len(text) - cut].decode(), text[len(text) - cut :]
+        except UnicodeDecodeError:
+            continue
+    raise AssertionError(f"not UTF-8: {text[-20:]!r}")

@@ -1,0 +1,182 @@
+"""What the picture shows, drawn without a terminal: every state of a lane, every size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+from itertools import pairwise
+
+import pytest
+
+from demo.test_resource import good
+from dibs.cli.demo_picture import ASCII, FINE, Marks, Picture, fitted
+from dibs.cli.demo_resource import Record
+from dibs.cli.demo_show import Event, Lines, Objects
+from dibs.info import LockInfo, Participant
+
+NAMES = ["worker-1", "worker-2", "worker-3"]
+
+
+def line(*names: str, left: float = 1.0) -> LockInfo:
+    """The first one holds with token 7, the others wait."""
+    of = [Participant(owner=name, token=7 + place, remaining=left) for place, name in enumerate(names)]
+    return LockInfo(name="x", holders=tuple(of[:1]), waiters=tuple(of[1:]))
+
+
+def event(what: str, worker: str = "worker-1", token: int | None = None, at: float = 1.0, text: str = "") -> Event:
+    return Event(at, what, worker, token, text)
+
+
+def picture(*events: Event, names: list[str] | None = None, marks: Marks = ASCII) -> Picture:
+    found = Picture(names or NAMES, 10, marks)
+    for one in events:
+        found.heed(one)
+    return found
+
+
+def drawn(
+    of: Picture, info: LockInfo, record: Record | None = None, at: float = 1.0, columns: int = 100, rows: int = 40
+) -> list[str]:
+    lines = of.drawn(at, info, record or Record(), columns, rows)
+    return [fitted(line, columns, colour=False) for line in lines]
+
+
+def lane(of: Picture, info: LockInfo, at: float = 1.0) -> tuple[str, str]:
+    """The mark of worker-1, and what is said of it."""
+    (text,) = [text for text in drawn(of, info, at=at) if "worker-1" in text]
+    return text[2], re.split(r" {2,}", text)[-1]
+
+
+@pytest.mark.parametrize(
+    ("events", "line_of", "shown"),
+    [
+        ([], [], (" ", "starting")),
+        ([], ["worker-1"], (">", "holds, token 7")),
+        ([], ["worker-2", "worker-3", "worker-1"], (" ", "2nd in line")),
+        (["took"], [], (" ", "between two turns")),
+        (["took", "killed"], ["worker-1"], ("x", "killed")),
+        (["killed", "started again"], ["worker-1", "worker-2"], (" ", "killed, started again")),
+        (["killed", "started again"], ["worker-2", "worker-1"], (" ", "1st in line")),
+        (["started again", "took"], ["worker-1"], (">", "holds, token 7")),
+        (["stopped"], ["worker-1"], ("=", "stopped, lease ends in 1.0 s")),
+        (["stopped"], ["worker-2"], ("=", "stopped past its lease")),
+        (["stopped", "went on"], ["worker-2"], (" ", "goes on past its lease")),
+        (["stopped", "went on", "refused", "lost"], ["worker-2", "worker-1"], ("!", "its write was refused")),
+        (["refused", "took"], ["worker-1"], (">", "holds, token 7")),
+        (["done"], ["worker-2"], (" ", "done")),
+    ],
+)
+def test_what_a_worker_is_doing(events: list[str], line_of: list[str], shown: tuple[str, str]) -> None:
+    assert lane(picture(*map(event, events)), line(*line_of)) == shown
+
+
+def test_past_its_lease_is_what_the_store_says_of_the_lease() -> None:
+    assert lane(picture(event("stopped")), line("worker-1", left=0.0)) == ("=", "stopped past its lease")
+
+
+def test_a_refusal_is_forgotten_after_a_moment() -> None:
+    refused = picture(event("refused", at=1.0))
+    assert lane(refused, line("worker-2", "worker-1"), at=2.4) == ("!", "its write was refused")
+    assert lane(refused, line("worker-2", "worker-1"), at=2.6) == (" ", "1st in line")
+
+
+def test_the_bar_and_the_figures_are_the_resources() -> None:
+    text = drawn(picture(), line(), Record(turns={"worker-1": 10, "worker-2": 5, "worker-3": 1}), at=3.14)
+    assert text[1] == "  16 of 30 turns   0 hand-overs   3.1 s"
+    bars = [re.search(r"  (#*)(\.*) {2,}(\d+)/10", one) for one in text[3:6]]
+    whole = text[3].count("#")
+    assert whole >= 10
+    assert [(len(bar[1]), len(bar[2]), bar[3]) for bar in bars if bar] == [
+        (whole, 0, "10"),
+        (whole // 2, whole - whole // 2, "5"),
+        (whole // 10, whole - whole // 10, "1"),
+    ]
+    assert drawn(picture(), line(), Record(overlaps=3))[1].endswith("   3 overlaps")
+
+
+def test_the_locks_way_goes_in_the_order_of_the_tokens() -> None:
+    """The reports of several processes come in any order."""
+    takes = [event("took", f"worker-{1 + token % 3}", token) for token in (3, 1, 2, 6, 5, 4)]
+    shown = picture(*takes, event("killed", "worker-2", 4), event("refused", "worker-3", 5))
+    strips = [re.search(r"/10  -*([-ox!=]{6})  ", text) for text in drawn(shown, line())]
+    assert [strip[1] for strip in strips if strip] == ["--o--o", "o--x--", "-o--!-"]
+    assert shown.handovers == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_hand_overs_are_counted_whatever_the_order_of_the_reports(seed: int) -> None:
+    chance = random.Random(seed)
+    takes = [(token, chance.choice(NAMES)) for token in range(30)]
+    reported = chance.sample(takes, len(takes))
+    shown = picture(*(event("took", worker, token) for token, worker in reported))
+    assert shown.takes == takes
+    assert shown.handovers == sum(one != other for (_, one), (_, other) in pairwise(takes))
+
+
+@pytest.mark.parametrize("workers", [2, 5, 32])
+@pytest.mark.parametrize("rows", [*range(12), 24, 60])
+def test_it_fits_whatever_the_size(workers: int, rows: int) -> None:
+    names = [f"worker-{number}" for number in range(1, workers + 1)]
+    takes = [event("took", name, token) for token, name in enumerate(names * 3)]
+    told = [event("stopped", text="x" * 200, at=float(number)) for number in range(9)]
+    shown = picture(*takes, *told, names=names, marks=FINE)
+    for columns in range(140):
+        text = drawn(shown, line(*names[1:]), columns=columns, rows=rows)
+        assert len(text) <= rows
+        assert max(map(len, text), default=0) <= columns
+        progress = f"  0 of {10 * workers} turns   {3 * workers - 1} hand-overs   1.0 s"[:columns]
+        assert rows < 1 or progress in text[:2]
+
+
+def test_what_matters_least_goes_first() -> None:
+    told = [event("took", token=1), *(event("killed", token=1, text=f"told {number}") for number in range(9))]
+
+    def has(columns: int, rows: int) -> tuple[bool, bool, bool, int, int]:
+        text = "\n".join(drawn(picture(*told), line("worker-2"), columns=columns, rows=rows))
+        return "-x" in text, "....." in text, "hand-overs" in text, text.count("worker-"), text.count("told")
+
+    assert has(100, 40) == (True, True, True, 3, 5)
+    assert has(62, 40) == (False, True, True, 3, 5)
+    assert has(50, 40) == (False, False, True, 3, 5)
+    assert has(100, 9) == (True, True, True, 3, 2)
+    assert has(100, 7) == (True, True, True, 3, 0)
+    assert has(100, 4) == (True, True, True, 3, 0)
+    assert has(100, 3) == (True, True, True, 1, 0)
+    assert "    and 2 more" in drawn(picture(*told), line(), rows=3)
+
+
+def test_colour_takes_no_room() -> None:
+    pieces = [("abc", "31"), ("", "1"), ("def", "")]
+    assert fitted(pieces, 5, colour=True) == "\x1b[31mabc\x1b[0mde"
+    assert fitted(pieces, 3, colour=True) == "\x1b[31mabc\x1b[0m"
+    assert fitted(pieces, 5, colour=False) == "abcde"
+
+
+def test_marks_are_one_column_each() -> None:
+    assert str(ASCII).isascii()
+    assert {len(mark) for marks in (FINE, ASCII) for mark in vars(marks).values()} == {1}
+
+
+def test_lines_and_objects_say_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = good()
+    outcome.seconds, outcome.longest_wait = 12.25, 0.5
+    Lines(colour=False).prove(outcome)
+    rows = re.findall(r"^  ([a-z][a-z -]+?) {2,}([\d.]+)", capsys.readouterr().out, re.MULTILINE)
+    Objects().prove(outcome)
+    said = json.loads(capsys.readouterr().out)
+    assert (said.pop("event"), said.pop("proved"), said.pop("objections")) == ("proof", True, [])
+    assert {re.sub("[ -]", "_", what): float(number) for what, number in rows} == said
+    outcome.record.overlaps = 1
+    Objects().prove(outcome)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["proved"], said["objections"]) == (False, ["1 overlaps"])
+
+
+def test_what_begins_is_told_in_both(capsys: pytest.CaptureFixture[str]) -> None:
+    options = argparse.Namespace(turns=4, lease=0.5, seed=9)
+    Lines(colour=False).begin(options, NAMES)
+    assert "3 workers, 4 turns each" in capsys.readouterr().out
+    Objects().begin(options, NAMES)
+    assert json.loads(capsys.readouterr().out)["workers"] == 3

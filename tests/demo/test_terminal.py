@@ -1,0 +1,154 @@
+"""The demo on a terminal: a picture that fits, whatever the terminal is, and nothing of it on the screen afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from demo.plays import command, left_behind
+from demo.terminal import PATIENCE, Terminal, terminal
+
+STAYS = re.compile(
+    r"3 workers, 5 turns each, one lock, one resource\. Lease 0\.6 s, seed 7\."
+    r"| +\d+\.\d\d s  worker-\d.*"  # an event
+    r"|  [a-z][a-z -]+ {2,}\d.*"  # a row of the proof
+    r"|PROVED: one at a time, whatever happened to them\."
+    r"|given up: interrupted"
+    r"|"
+)
+
+
+@pytest.fixture
+def place(environment: dict[str, str]) -> dict[str, str]:
+    """A terminal that can everything."""
+    unset = ("NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8", "COLUMNS", "LINES")
+    kept = {name: value for name, value in environment.items() if name not in unset}
+    return {**kept, "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+
+
+def left_on_the_screen(there: Terminal) -> list[str]:
+    """The lines, none of which is of the picture; and the terminal is as it was found."""
+    screen = there.screen
+    assert (screen.cursor, screen.wraps, screen.column) == (True, True, 0)
+    lines = screen.text().splitlines()
+    assert [line for line in lines if not STAYS.fullmatch(line)] == []
+    return lines
+
+
+def test_a_picture_and_then_the_story_and_the_proof(place: dict[str, str], tmp_path: Path) -> None:
+    with terminal(command(), place, columns=130) as there:
+        assert there.finish() == 0
+    assert len(there.frames) > 5
+    assert there.screen.cut == 0
+    for frame in there.frames:
+        assert len(re.findall(r"^  ► worker-\d .* holds, token \d+$", frame, re.MULTILINE)) <= 1
+    all_frames = "\n".join(there.frames)
+    for shown in (
+        r"^  \d+ of 15 turns   \d+ hand-overs   \d+\.\d s$",
+        r"^  ► worker-\d  █*░*  \d/5  ─*[─●✕‖!]*●  holds, token \d+$",
+        r"^    worker-\d  █*░*  \d/5  [─●✕‖!]+  1st in line$",
+        r"^  ✕ worker-\d  █*░*  \d/5  [─●‖!]*✕[─●]*  killed$",
+        r"^  ‖ worker-\d  █*░*  \d/5  [─●✕]*‖[─●]*  stopped",
+        r"^    worker-\d  █+  5/5  [─●✕‖!]+  done$",
+        r"^ +\d\.\d\d s  worker-\d killed while it holds the lock \(token \d+\)$",
+    ):
+        assert re.search(shown, all_frames, re.MULTILINE), shown
+    lines = left_on_the_screen(there)
+    story = (
+        re.search("killed.*started again.*", " ".join(lines)),
+        re.search("stopped.*goes on.*refused", " ".join(lines)),
+    )
+    assert all(story)
+    assert lines[0].startswith("3 workers")
+    assert lines[-1].startswith("PROVED")
+    times = [float(line.split(" s  ")[0]) for line in lines if " s  worker-" in line]
+    assert times == sorted(times)
+    assert len(times) >= 5
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "columns", "rows", "styled", "fine"),
+    [
+        ({}, 80, 24, True, True),
+        ({"NO_COLOR": "1"}, 44, 50, False, True),
+        ({"NO_COLOR": ""}, 24, 5, True, True),
+        ({"LC_ALL": "C"}, 80, 9, True, False),
+        ({"PYTHONIOENCODING": "ascii"}, 80, 24, True, False),
+        ({}, 1, 1, True, False),
+    ],
+)
+def test_it_fits_into_what_there_is(
+    place: dict[str, str], more: dict[str, str], columns: int, rows: int, styled: bool, fine: bool
+) -> None:
+    with terminal(command(), {**place, **more}, columns, rows) as there:
+        assert there.finish() == 0
+    assert len(there.frames) > 5
+    assert there.screen.cut == 0
+    assert there.screen.styled is styled
+    assert there.seen.isascii() is not fine
+    assert (there.screen.cursor, there.screen.wraps, there.screen.column) == (True, True, 0)
+    text = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", there.seen[there.seen.rindex("\x1b[J") :])
+    lines = text.replace("\r", "").splitlines()
+    assert [line for line in lines if not STAYS.fullmatch(line)] == []
+    assert lines[-1].startswith("PROVED")
+
+
+@pytest.mark.parametrize(("name", "option"), [("dumb", ()), ("", ()), ("xterm", ("--plain",))])
+def test_without_a_picture_nothing_moves(place: dict[str, str], name: str, option: tuple[str, ...]) -> None:
+    with terminal(command(*option), {**place, "TERM": name}, columns=130) as there:
+        assert there.finish() == 0
+    codes = set(re.findall(r"\x1b\[?[^A-Za-z]*[A-Za-z]", there.seen))
+    assert codes == ({"\x1b[1m", "\x1b[32m", "\x1b[0m"} if name == "xterm" else set())
+    assert "held by worker-" in there.seen
+
+
+def test_when_the_size_changes_the_screen_is_begun_anew(place: dict[str, str]) -> None:
+    with terminal(command(), place, columns=130, rows=40) as there:
+        there.until(lambda frame: "holds, token" in frame)
+        there.resize(40, 20)
+        there.until(lambda frame: "killed" in frame)
+        before = len(there.frames)
+        there.resize(125, 30)
+        there.until(lambda frame: "refused" in frame)
+        assert there.finish() == 0
+    assert there.screen.text().splitlines()[-1].startswith("PROVED")
+    assert max(frame.count("hand-overs") for frame in there.frames[before:]) == 1, "no second picture"
+    left_on_the_screen(there)
+
+
+@pytest.mark.parametrize("fault", ["killed while", "stopped while"])
+def test_ctrl_c_leaves_the_story_so_far(place: dict[str, str], tmp_path: Path, fault: str) -> None:
+    with terminal(command(), place, columns=130) as there:
+        there.until(lambda frame: fault in frame)
+        there.type(b"\x03")
+        assert there.finish() == 128 + signal.SIGINT
+    lines = left_on_the_screen(there)
+    assert lines[0].startswith("3 workers")
+    assert fault in " ".join(lines)
+    assert lines[-1] == "given up: interrupted"
+    assert left_behind(tmp_path) == []
+
+
+def test_after_a_stop_it_goes_on_below(place: dict[str, str]) -> None:
+    """What the shell writes meanwhile is not ours to draw over."""
+    with terminal(command("--turns=10"), place, columns=130, rows=60) as there:
+        there.until(lambda frame: "holds, token" in frame)
+        os.kill(there.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, there.process.pid, os.WSTOPPED)
+        os.kill(there.process.pid, signal.SIGCONT)
+        there.until(lambda frame: frame.count("hand-overs") == 2)
+        assert there.finish() == 0
+    assert there.screen.text().splitlines()[-1].startswith("PROVED")
+
+
+def test_a_terminal_that_is_closed_ends_it(place: dict[str, str], tmp_path: Path) -> None:
+    with terminal(command(), place) as there:
+        there.until(lambda frame: "stopped while" in frame)
+        there.hang_up()
+        assert there.process.wait(PATIENCE) in (128 + signal.SIGHUP, 128 + signal.SIGPIPE)
+        assert left_behind(tmp_path) == []
