@@ -1,0 +1,74 @@
+"""`dibs show NAME`: who holds a lock and who waits for it, in order, with all that they say of themselves.
+
+A name that nobody holds is free, which is no error: the status is 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from dibs.cli import breaks
+from dibs.cli import options as given
+from dibs.cli.ls import kind
+from dibs.cli.options import Parser, add_store, connect
+from dibs.cli.talk import OK, age, clip, lock_object, ordinal, put, put_json, whose
+from dibs.faces import place
+from dibs.info import LockInfo, Participant, duration
+
+_LONGEST_VALUE, _LONGEST_INFO = 200, 1000
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser("show", description="Show one lock: its holders, and who waits, in order.")
+    parser.add_argument("name", metavar="NAME", type=given.name, help="the lock")
+    add_store(parser)
+    options = parser.parse_args(arguments)
+    with connect(options, "show") as client:
+        info, broken, store = client.inspect(options.name), breaks.last(client, options.name), place(client)
+    if options.json:
+        put_json({**lock_object(info), "last_break": None if broken is None else broken.to_json()})
+    else:
+        for line in _lines(info, store, broken, datetime.now(UTC)):
+            put(line)
+    return OK
+
+
+def _lines(info: LockInfo, store: str, broken: breaks.Break | None, now: datetime) -> Iterator[str]:
+    if info.holders or info.waiters:
+        yield f'"{info.name}" on {store}: {kind(info)}, {len(info.holders)} holding, {len(info.waiters)} waiting'
+    else:
+        yield f'"{info.name}" on {store}: free'
+    for one in info.holders:
+        yield from _participant("holds", info, one, now)
+    for at, one in enumerate(info.waiters, 1):
+        yield from _participant(ordinal(at), info, one, now)
+    if broken is not None:
+        yield f"last broken: {broken.told(now)}"
+
+
+def _participant(at: str, info: LockInfo, one: Participant, now: datetime) -> Iterator[str]:
+    thread = f" thread {clip(one.thread, 60)}" if one.thread else ""
+    yield f"{at:<6} {clip(one.label, 120)}{thread}{whose(info.name, one)}"
+    if command := one.info.get("command"):
+        yield f"       command  {clip(command, _LONGEST_VALUE)}"
+    yield f"       since    {age(one.since, now)} ago ({one.since.astimezone():%Y-%m-%d %H:%M:%S %Z})"
+    yield f"       lease    {duration(one.remaining)} left"
+    weight = f", weight {one.weight} of {info.capacity}" if info.capacity > 1 else ""
+    yield f"       token    {one.token}{weight}"
+    if said := _info(one):
+        yield f"       info     {said}"
+
+
+def _info(one: Participant) -> str:
+    pairs = (
+        f"{clip(key, _LONGEST_VALUE)}={clip(_value(value), _LONGEST_VALUE)}"
+        for key, value in one.info.items()
+        if key != "command"
+    )
+    return clip(" ".join(pairs), _LONGEST_INFO)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,328 @@
+"""`dibs break`: takes a lock from the holder with that token and from no other, asks first, and says who did it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import dibs
+from cli.commands import COMMAND, Cli, Done, Terminal, harmful
+from cli.test_ls import HOSTILE
+from dibs.cli import breaks
+from dibs.cli.breaks import Break
+from dibs.faces import login
+from process.children import until
+
+QUESTION = "break it? [y/N] "
+ME = f"{login()}@{os.uname().nodename}"
+RECORD = Break(datetime(2026, 11, 15, 12, tzinfo=UTC), "ana", "web-3", 7, 41, "bob@ci-7 pid 9", "it hangs")
+
+
+def broken(cli: Cli, name: str, token: int, *more: str) -> Done:
+    return cli.run("break", name, "--token", str(token), "--yes", *more)
+
+
+def asked(cli: Cli, name: str, token: int, *more: str) -> Terminal:
+    """A terminal with the question on it."""
+    terminal = cli.terminal("break", name, "--token", str(token), *more)
+    terminal.hear(QUESTION)
+    return terminal
+
+
+def tokens(cli: Cli, name: str = "a") -> list[int]:
+    return [holder.token for holder in cli.client().inspect(name).holders]
+
+
+def test_it_is_broken_and_the_next_one_gets_it(cli: Cli) -> None:
+    ana, bob = cli.holder(owner="ana", lease=2, info={"command": "deploy.sh"}), cli.holder(owner="bob")
+    token = ana.takes("a")
+    bob.asks("a")
+    cli.in_line("a", 1)
+    done = broken(cli, "a", token, "--reason", "it hangs")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f'dibs break: "a" on {cli.url}: broken by {ME} pid ')
+    assert f": token {token} of ana@{os.uname().nodename} pid {ana.pid} (deploy.sh), held for " in done.stderr
+    assert done.stderr.endswith("; reason: it hangs\n")
+    assert done.stderr.count("\n") == 1
+    assert bob.took() > token
+    ana.order("lose", "it")
+    assert ana.heard("it") == ["lost"]
+
+
+def test_it_is_on_record(cli: Cli) -> None:
+    ana = cli.holder(owner="ana")
+    token = ana.takes("a")
+    assert broken(cli, "a", token, "--reason", "it hangs").returncode == 0
+    found = breaks.last(cli.client(), "a")
+    assert found is not None
+    assert (found.by, found.host, found.token, found.reason) == (login(), os.uname().nodename, token, "it hangs")
+    assert found.holder.startswith(f"ana@{os.uname().nodename} pid {ana.pid}, held for ")
+    assert abs((datetime.now(UTC) - found.at).total_seconds()) < 60
+    shown = cli.run("show", "a").stdout.splitlines()
+    assert shown[0].endswith(": free")
+    assert f"ago by {found.breaker}: token {token} of ana@" in shown[-1]
+    assert shown[-1].endswith("; reason: it hangs")
+    (info,) = cli.json("show", "a")
+    assert info["last_break"] == {**found._asdict(), "at": found.at.isoformat(timespec="milliseconds")[:-6] + "Z"}
+    assert broken(cli, "a", cli.holder().takes("a")).returncode == 0
+    again = breaks.last(cli.client(), "a")
+    assert again is not None
+    assert (again.token > token, again.reason) == (True, "")
+
+
+def test_json(cli: Cli) -> None:
+    token = cli.holder(owner="ana").takes("a")
+    refused = broken(cli, "a", token + 1, "--json")
+    said = json.loads(refused.stdout)
+    assert (refused.returncode, said["broken"], said["holders"][0]["token"]) == (1, None, token)
+    done = broken(cli, "a", token, "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["broken"]["token"], said["broken"]["by"]) == (0, token, login())
+    assert (said["name"], said["holders"][0]["owner"]) == ("a", "ana")
+
+
+def test_another_token(cli: Cli) -> None:
+    ana = cli.holder(owner="ana")
+    token = ana.takes("a")
+    for wrong in (token - 1, token + 1, 2**70):
+        done = broken(cli, "a", wrong)
+        assert done.returncode == 1
+        assert f'"a" on {cli.url}: nobody holds it with token {wrong}: held by ana@' in done.stderr
+        assert f" (token {token}). Nothing was changed" in done.stderr
+    assert tokens(cli) == [token]
+    assert breaks.last(cli.client(), "a") is None
+
+
+def test_nobody_is_asked_about_another_token(cli: Cli) -> None:
+    token = cli.holder().takes("a")
+    terminal = cli.terminal("break", "a", "--token", str(token - 1))
+    assert terminal.end() == 1
+    assert QUESTION not in terminal.text
+
+
+def test_a_free_lock(cli: Cli) -> None:
+    done = broken(cli, "a", 41)
+    assert done.returncode == 1
+    assert "nobody holds it with token 41: it is free. Nothing was changed" in done.stderr
+
+
+def test_one_that_waits_is_no_holder(cli: Cli) -> None:
+    ana, bob = cli.holder(), cli.holder()
+    token = ana.takes("a")
+    bob.asks("a")
+    (waiter,) = cli.in_line("a", 1).waiters
+    assert broken(cli, "a", waiter.token).returncode == 1
+    assert (tokens(cli), len(cli.in_line("a", 1).waiters)) == ([token], 1)
+
+
+def test_one_holder_of_several(cli: Cli) -> None:
+    ana = cli.holder()
+    held = [ana.takes("a", "semaphore", 9, key=key) for key in "abcdefg"]
+    done = broken(cli, "a", 1)
+    assert done.stderr.count("(token ") == 5
+    assert " and 2 more. Nothing" in done.stderr
+    assert broken(cli, "a", held[2]).returncode == 0
+    assert tokens(cli) == [*held[:2], *held[3:]]
+
+
+def test_the_question_shows_whom_it_concerns(cli: Cli) -> None:
+    ana, bob = cli.holder(info={"command": "deploy.sh"}), cli.holder(owner="bob")
+    token = ana.takes("a")
+    bob.asks("a")
+    cli.in_line("a", 1)
+    terminal = asked(cli, "a", token)
+    assert f'"a" on {cli.url}\n' in terminal.text
+    assert f"held by {ME} pid {ana.pid} (deploy.sh) for " in terminal.text
+    assert "(this is you, in another process)" in terminal.text
+    assert f"token {token}, " in terminal.text
+    assert f"1 waiting: bob@{os.uname().nodename} pid {bob.pid} for " in terminal.text
+    assert "only the token protects" in terminal.text
+    assert tokens(cli) == [token], "nothing happens before the answer"
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    assert "broken by" in terminal.text
+    bob.took()
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "yess\n", "\x04"], ids=["n", "enter", "neither", "ctrl-d"])
+def test_anything_but_yes_is_no(cli: Cli, answer: str) -> None:
+    token = cli.holder().takes("a")
+    terminal = asked(cli, "a", token)
+    assert "nobody waits" in terminal.text
+    terminal.type(answer)
+    assert terminal.end() == 1
+    assert "not broken: nothing was changed" in terminal.text
+    assert tokens(cli) == [token]
+
+
+def test_ctrl_c_is_no(cli: Cli) -> None:
+    token = cli.holder().takes("a")
+    terminal = asked(cli, "a", token)
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+    assert tokens(cli) == [token]
+
+
+def test_the_lock_moves_on_while_the_question_stands(cli: Cli) -> None:
+    ana, bob = cli.holder(), cli.holder(owner="bob")
+    token = ana.takes("a")
+    terminal = asked(cli, "a", token)
+    ana.gives()
+    second = bob.takes("a")
+    terminal.type("YES\n")
+    assert terminal.end() == 1
+    assert f"nobody holds it with token {token}: held by bob@" in terminal.text.replace("\n", "")
+    assert tokens(cli) == [second]
+    assert breaks.last(cli.client(), "a") is None
+
+
+def test_nobody_to_ask(cli: Cli) -> None:
+    token = cli.holder().takes("a")
+    done = cli.run("break", "a", "--token", str(token), stdin="y\n")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "no terminal to ask on: say --yes" in done.stderr
+    assert tokens(cli) == [token]
+
+
+def test_a_question_that_nobody_sees_is_not_asked(cli: Cli) -> None:
+    token = cli.holder().takes("a")
+    words = " ".join([*COMMAND, "break", "a", "--token", str(token), "2>", str(cli.directory / "err")])
+    terminal = cli._keep(Terminal(["sh", "-c", words], cli.environment()))
+    assert terminal.end() == 64
+    assert "no terminal" in (cli.directory / "err").read_text()
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "--token", "x"], ["a", "--token", "1.5"], ["--token", "1"]], ids=str)
+def test_a_token_must_be_given(cli: Cli, words: list[str]) -> None:
+    done = cli.run("break", "--yes", *words)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "dibs break: " in done.stderr
+
+
+def test_hostile_text_steers_no_terminal(cli: Cli) -> None:
+    ana = cli.holder(owner=HOSTILE, info={"command": HOSTILE})
+    token = ana.takes("a\u202eb")
+    terminal = asked(cli, "a\u202eb", token, "--reason", HOSTILE + "x" * 100_000)
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    assert harmful(terminal.text) == []
+    assert r"a\u202eb" in terminal.text
+    assert len(terminal.text) < 4000
+    shown = cli.run("show", "a\u202eb").stdout
+    assert harmful(shown) == []
+    assert r"reason: \x1b" in shown
+    record = cli.client().cell("dibs:broken:a\u202eb").get()[0]
+    assert record is not None
+    assert len(record) < 8000
+
+
+def test_somebody_elses_value_is_left_alone(cli: Cli) -> None:
+    token = cli.holder().takes("a")
+    cell = cli.client().cell("dibs:broken:a")
+    cell.set(b'{"record": "mine"}', 0)
+    assert broken(cli, "a", token).returncode == 0
+    assert cell.get() == (b'{"record": "mine"}', 1)
+    assert "last broken" not in cli.run("show", "a").stdout
+
+
+def test_a_name_too_long_for_a_record(cli: Cli) -> None:
+    name = "é" * 256
+    token = cli.holder().takes(name)
+    assert broken(cli, name, token, "--reason", "it hangs").returncode == 0
+    assert tokens(cli, name) == []
+    assert breaks.last(cli.client(), name) is None
+    assert cli.run("show", name).returncode == 0
+
+
+def test_a_store_without_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dibs.connect("memory://no-cells") as client:
+        monkeypatch.setattr(type(client._core.store), "capabilities", frozenset())
+        with pytest.raises(dibs.Unsupported):
+            client.cell("a")
+        breaks.record(client, "a", RECORD)
+        assert breaks.last(client, "a") is None
+
+
+def test_what_is_written_is_read() -> None:
+    with dibs.connect("memory://breaks") as client:
+        assert breaks.last(client, "a") is None
+        breaks.record(client, "a", RECORD)
+        assert breaks.last(client, "a") == RECORD
+        long = Break(RECORD.at, "é" * 9999, "é" * 9999, 1, 2, "é" * 9999, "\udcff" * 9999)
+        breaks.record(client, "a", long)
+        found = breaks.last(client, "a")
+        assert found is not None
+        assert (found.token, len(found.reason), len(found.by)) == (2, breaks.LONGEST_REASON, 80)
+        assert harmful(found.told(RECORD.at)) == []
+
+
+GOOD = {"record": "broken lock", **RECORD.to_json()}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"\xff", b"[]", b"{}", b'"x"', b"null", b"[" * 5000, b"1e999", b'{"at": 1}',
+        *(json.dumps({**GOOD, key: wrong}).encode() for key, wrong in [
+            ("record", "x"), ("at", "soon"), ("at", None), ("at", "0001-01-01T00:00:00+23:59"), ("pid", "x"),
+            ("token", None), ("token", float("inf")), ("token", 10**400), ("pid", -(10**30)), ("reason", "x" * 9000),
+        ]),
+        *(json.dumps({k: v for k, v in GOOD.items() if k != key}).encode() for key in GOOD),
+    ],
+    ids=lambda value: value[:40].decode(errors="replace"),
+)  # fmt: skip
+def test_garbage_is_no_record(value: bytes) -> None:
+    assert breaks.read(value) is None
+
+
+def test_the_good_record_is_one() -> None:
+    """Or the test above says nothing."""
+    assert breaks.read(json.dumps(GOOD).encode()) == RECORD
+
+
+@pytest.fixture
+def system_log(tmp_path: Path) -> Iterator[tuple[list[str], socket.socket]]:
+    """What goes before a command so that the socket is its machine's log."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
+        address = Path(os.path.relpath(tmp_path)) / "log"
+        listening.bind(str(address) if len(str(address)) < 100 else str(tmp_path / "log"))
+        listening.settimeout(20)
+        devices = "; ".join(f"touch {tmp_path}/{d}; mount --bind /dev/{d} {tmp_path}/{d}" for d in ("null", "urandom"))
+        prepared = f"{devices}; mount --rbind {tmp_path} /dev"
+        inside = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{prepared}; exec "$@"', "sh"]
+        if subprocess.run([*inside, "true"], capture_output=True, timeout=20, check=False).returncode:
+            pytest.skip("there can be no such machine here")
+        yield inside, listening
+
+
+def test_the_systems_log(cli: Cli, system_log: tuple[list[str], socket.socket]) -> None:
+    inside, log = system_log
+    token = cli.holder(owner="ana").takes("a\u202eb")
+    words = [*inside, *COMMAND, "break", "a\u202eb", "--token", str(token), "--yes", "--reason", "it\nhangs"]
+    done = subprocess.run(words, env=cli.environment(), capture_output=True, text=True, timeout=40, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    said = log.recv(65536).decode().rstrip("\0\n")
+    assert said.startswith("<37>"), "auth.notice"
+    assert f'"a\\u202eb" on {cli.url}: broken by {ME} pid ' in said
+    assert said.endswith(r"; reason: it\nhangs")
+    assert harmful(said) == []
+
+
+def test_who_is_told_finds_the_record(cli: Cli) -> None:
+    """As a holder does that asks by whom its lock was taken."""
+    client = cli.client(lease=1)
+    hold = client.lock("a").acquire()
+    assert hold is not None
+    assert broken(cli, "a", hold.token, "--reason", "make room").returncode == 0
+    assert hold.lost.wait(20)
+    found = until(lambda: breaks.last(client, "a"), what="the record")
+    assert (found.token, found.reason) == (hold.token, "make room")

@@ -1,0 +1,169 @@
+"""`dibs watch`: the line as it is, then one line of text for each change, as soon as it is seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cli.commands import ASCII, Cli, Running, harmful
+from cli.test_ls import HOSTILE
+from dibs.cli.watch import changes
+from dibs.info import LockInfo, Participant
+from store.sqlite.places import standstill
+
+TIME = re.compile(r"\d\d:\d\d:\d\d\.\d{3}  (.+)")
+
+
+def told(watching: Running) -> str:
+    """The next line, without its time."""
+    line = watching.hear()
+    found = TIME.fullmatch(line)
+    assert found is not None, line
+    return found[1]
+
+
+def test_what_happens_is_told_as_it_happens(cli: Cli) -> None:
+    watching = cli.start("watch", "a")
+    assert told(watching) == "free; 0 waiting"
+    ana = cli.holder(owner="ana", info={"command": "deploy.sh"})
+    token = ana.takes("a")
+    here = re.escape(f"pid {ana.pid} (deploy.sh)")
+    assert re.fullmatch(
+        rf"ana@\S+ {here} took it, token {token}; now held by ana@\S+ {here} for .+; 0 waiting", told(watching)
+    )
+    bob = cli.holder(owner="bob")
+    bob.asks("a")
+    assert re.fullmatch(rf"bob@\S+ pid {bob.pid} joined the line; now held by ana@.+; 1 waiting", told(watching))
+    ana.gives()
+    second = bob.took()
+    assert re.fullmatch(rf"ana@\S+ {here} held it for .+ s and does no longer, token {token}; now .+", told(watching))
+    assert re.fullmatch(rf"bob@.+ took it, token {second}; now held by bob@.+; 0 waiting", told(watching))
+    bob.gives()
+    assert re.fullmatch(r"bob@.+ does no longer, token \d+; now free; 0 waiting", told(watching))
+    assert watching.process.poll() is None
+
+
+def test_json(cli: Cli) -> None:
+    ana, bob = cli.holder(owner="ana"), cli.holder(owner="bob")
+    token = ana.takes("a")
+    watching = cli.start("watch", "a", "--json")
+    first = json.loads(watching.hear())
+    assert list(first) == ["at", "event", "name", "kind", "capacity", "holders", "waiters"]
+    assert (first["event"], first["name"], first["holders"][0]["token"]) == ("state", "a", token)
+    assert abs(datetime.fromisoformat(first["at"]) - datetime.now(UTC)) < timedelta(seconds=30)
+    bob.asks("a")
+    joined = json.loads(watching.hear())
+    assert (joined["event"], joined["participant"]["owner"], len(joined["waiters"])) == ("joined", "bob", 1)
+    bob.kill()
+    left = json.loads(watching.hear())
+    assert (left["event"], left["participant"]["token"]) == ("left", joined["participant"]["token"])
+    ana.kill()
+    ended = json.loads(watching.hear())
+    assert (ended["event"], ended["participant"]["token"], ended["holders"]) == ("ended", token, [])
+
+
+def test_a_writer_that_goes_on_as_a_reader(cli: Cli) -> None:
+    ana = cli.holder()
+    ana.takes("a", "write")
+    watching = cli.start("watch", "a", "--json")
+    watching.hear()
+    ana.order("downgrade", "it")
+    ana.heard("it", "reads")
+    said = json.loads(watching.hear())
+    assert (said["event"], said["holders"][0]["weight"]) == ("state", 1)
+
+
+def line(holders: str, waiters: str = "", weight: int = 1) -> LockInfo:
+    """A letter is a participant."""
+
+    def some(letters: str) -> tuple[Participant, ...]:
+        return tuple(Participant(owner=one, token=ord(one), weight=weight) for one in letters)
+
+    return LockInfo(name="x", holders=some(holders), waiters=some(waiters))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (line(""), line(""), ""),
+        (line("a", "bc"), line("a", "bc"), ""),
+        (line(""), line("a"), "took a"),
+        (line("a"), line(""), "ended a"),
+        (line("a"), line("a", "bc"), "joined b, joined c"),
+        (line("a", "bc"), line("a", "c"), "left b"),
+        (line("a", "bc"), line("b", "c"), "ended a, took b"),
+        (line("a", "b"), line("c", "d"), "ended a, left b, took c, joined d"),
+        (line("ab", "c"), line("bc"), "ended a, took c"),
+        (line("a", weight=9), line("a"), "state"),
+        (line("a", weight=9), line("a", "b"), "joined b"),
+    ],
+)
+def test_what_is_different(before: LockInfo, after: LockInfo, said: str) -> None:
+    found = changes(before, after)
+    assert ", ".join(event if one is None else f"{event} {one.owner}" for event, one in found) == said
+
+
+def test_first_comes_the_state() -> None:
+    assert [event for event, _ in changes(None, line("a", "b"))] == ["state"]
+
+
+def test_several_hold_it(cli: Cli) -> None:
+    ana = cli.holder(owner="ana")
+    for key in ("x", "y", "z"):
+        ana.takes("a", "semaphore", 5, key=key)
+    assert re.fullmatch(r"held by ana@.+ for .+ and 2 more; 0 waiting", told(cli.start("watch", "a")))
+
+
+def test_ctrl_c_ends_it(cli: Cli) -> None:
+    terminal = cli.terminal("watch", "a")
+    terminal.hear("free; 0 waiting")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+
+
+def test_a_signal_ends_it_in_a_pipe(cli: Cli) -> None:
+    watching = cli.start("watch", "a")
+    told(watching)
+    watching.process.send_signal(signal.SIGINT)
+    assert watching.end() == 130
+    assert watching.rest() == ([], [])
+
+
+def test_who_reads_no_further_ends_it(cli: Cli) -> None:
+    ana = cli.holder()
+    watching = cli.start("watch", "a", "--json", listen=False)
+    process = watching.process
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["event"] == "state"
+    process.stdout.close()
+    ana.takes("a")
+    assert process.wait(20) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+def test_a_store_that_is_silent_for_a_while_is_said_once(cli: Cli) -> None:
+    cli.client().inspect("a")
+    with standstill(cli.path):
+        watching = cli.start("watch", "a")
+        said = watching.hear_error()
+        assert said.startswith(f'dibs watch: "a" on {cli.url}: ')
+        assert said.endswith("; looking on")
+    assert told(watching) == "free; 0 waiting"
+    assert watching.hear_error() == "dibs watch: the store answers again"
+
+
+@pytest.mark.parametrize("more", [{}, ASCII], ids=["UTF-8", "ASCII"])
+def test_hostile_text_steers_no_terminal(cli: Cli, more: dict[str, Any]) -> None:
+    cli.holder(owner=HOSTILE, info={"command": HOSTILE + "x" * 15_000}).takes("a\u202eb")
+    watching = cli.start("watch", "a\u202eb", **more)
+    line = watching.hear()
+    assert harmful(line) == []
+    assert r"\x1b" in line
+    assert len(line) < 400
