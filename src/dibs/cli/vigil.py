@@ -1,0 +1,139 @@
+"""The watch over a command and the hold that it runs under, until the command has ended.
+
+| what happens                                        | what the command's group gets                               |
+|-----------------------------------------------------|-------------------------------------------------------------|
+| a signal to us                                      | the same signal                                             |
+| renewal failed, or max-hold nears: a quarter is left | TERM, then KILL at the deadline                            |
+| taken away (`dibs break`, an operator)              | TERM at once, KILL after min(5 s, a quarter of the lease)   |
+| the deadline passed while we stood still            | KILL at once: nothing may happen after it                   |
+| it is stopped at a terminal (Ctrl-Z)                | we stop too, and on `fg` or `bg` both go on                 |
+| Ctrl-Z comes to us, as it has not the terminal      | the same: it is stopped, and then we are                    |
+
+A suspended job does not renew: if its lease is over when it is continued, the command is killed.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+
+import dibs
+from dibs.cli.child import Child, Terminal, suspend
+from dibs.cli.guard import Guard
+from dibs.cli.signals import Signals
+from dibs.cli.system import now
+
+_LONGEST_NAP = 1.0
+_LONGEST_GRACE = 5.0
+_GLANCE = 0.02
+"""How often we look whether those whom the command left behind are gone: nobody tells us."""
+_BY_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
+
+
+class Vigil:
+    def __init__(
+        self,
+        child: Child,
+        guard: Guard,
+        terminal: Terminal,
+        signals: Signals,
+        lease: float,
+        max_hold: float | None,
+    ) -> None:
+        self.child = child
+        self.terminal = terminal
+        self.signals = signals
+        self.taken_away = False
+        """The store said that the hold is gone, before its deadline."""
+        self.struck = False
+        """The command was told to end, for want of a lock."""
+        self.interrupted = False
+        """SIGINT came to us: it was no Ctrl-C that the command alone got."""
+        self._guard = guard
+        self._lease = lease
+        self._quarter = min(lease, max_hold or lease) / 4
+        self._first: float | None = None
+        """What was left at the first look; without end once it was more than a quarter."""
+        self._until = 0.0
+        self._kill_at: float | None = None
+        self._killed = False
+
+    def begin(self, hold: dibs.Hold) -> None:
+        """Before the command does: should we stand still from here on, the guard knows. LockLost: it must not begin."""
+        hold.check()
+        self._until = now() + hold.remaining
+        self._guard.valid_until(self._until)
+
+    def keep(self, hold: dibs.Hold) -> None:
+        while not self._over():
+            pause = self._look(hold)
+            for number in self.signals.wait(pause if self.child.status is None else min(pause, _GLANCE)):
+                self._pass_on(number)
+            self.child.reap()
+            if self.child.stopped:
+                self._follow_stop(hold)
+        self.terminal.take_back(restore=bool(self.child.killed_by))
+
+    def _over(self) -> bool:
+        """Once there is no lock, it is not over until nobody of its group is left, or all were killed."""
+        if self.child.status is None:
+            return False
+        return not self.struck or self._killed or not self.child.group_lives()
+
+    def _grace(self, left: float) -> float:
+        """How much must be left for the command to go on. A hold that was waited for begins with less than its lease,
+        until its first renewal: that is no silence yet."""
+        if self._first is None:
+            self._first = left
+        if left > self._quarter:
+            self._first = math.inf
+        return min(self._quarter, self._first / 4)
+
+    def _look(self, hold: dibs.Hold) -> float:
+        """What the hold demands now; gives the seconds until the next look."""
+        at, left = now(), hold.remaining
+        kill_at = self._kill_at
+        if kill_at is None:
+            if hold.lost.is_set():
+                self.taken_away = at < self._until
+                kill_at = self._strike(at + min(_LONGEST_GRACE, self._lease / 4) if self.taken_away else at)
+            else:
+                self._until = at + left
+                self._guard.valid_until(self._until)
+                grace = self._grace(left)
+                if left > grace:
+                    return min(left - grace, self._lease / 6, _LONGEST_NAP)
+                kill_at = self._strike(self._until)
+        if at < kill_at:
+            return min(kill_at - at, _LONGEST_NAP)
+        self._killed = True
+        self.child.send(signal.SIGKILL)
+        return _LONGEST_NAP
+
+    def _strike(self, kill_at: float) -> float:
+        """Past its deadline the command gets no TERM: it would have a moment to act in."""
+        self.struck = True
+        self._kill_at = kill_at
+        if now() < kill_at:
+            self.child.send(signal.SIGTERM)
+        return kill_at
+
+    def _pass_on(self, number: int) -> None:
+        if number == signal.SIGTSTP and self.child.stopped:
+            return
+        self.interrupted = self.interrupted or number == signal.SIGINT
+        if number == signal.SIGCONT:  # we were continued, or put into the foreground
+            self.terminal.lend(self.child.group)
+        self.child.send(number)
+
+    def _follow_stop(self, hold: dibs.Hold) -> None:
+        """Where there is no terminal, whoever stopped the command is the one to continue it."""
+        if not self.terminal.there:
+            return
+        if self.child.stopped in _BY_TERMINAL and self.terminal.lend(self.child.group, asked=True):
+            self.child.send(signal.SIGCONT)
+            return
+        self.terminal.take_back()
+        suspend()
+        self._look(hold)  # before it goes on: it may not, any more
+        self._pass_on(signal.SIGCONT)

@@ -1,0 +1,89 @@
+"""The line that `dibs run` says while it waits: after two seconds, then only when something has changed.
+
+    waiting for "deploy": held by ana@ci-7 pid 4121 (deploy.sh) for 3m12s; you are 2nd of 3
+
+A thread looks at the line once a second; the main thread is the one that stands in it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Self
+
+import dibs
+from dibs.cli.talk import describe, ordinal, whose
+from dibs.info import LockInfo, printable
+
+_FIRST, _AGAIN = 2.0, 1.0
+
+
+class Narrator:
+    """Speaks from entering to leaving."""
+
+    def __init__(self, client: dibs.Client, name: str, note: str, say: Callable[[str], None]) -> None:
+        self._client = client
+        self._name = name
+        self._note = note
+        self._say = say
+        self._over: SimpleQueue[None] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._speak, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.put(None)
+
+    def _is_over(self, seconds: float) -> bool:
+        try:
+            self._over.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+    def _speak(self) -> None:
+        said: object = None
+        pause = _FIRST
+        while not self._is_over(pause):
+            pause = _AGAIN
+            try:
+                info = self._client.inspect(self._name)
+            except dibs.Closed:
+                return
+            except dibs.DibsError as error:
+                seen, text = str(type(error)), f'waiting for "{printable(self._name)}": {error}'
+            else:
+                seen, text = key(info), f'waiting for "{printable(self._name)}"{self._note}: {in_the_way(info)}'
+            if seen != said and not self._is_over(0):
+                self._say(text)
+                said = seen
+
+
+def key(info: LockInfo) -> str:
+    """What of a line is worth another word: not that time passes."""
+    return repr(([one.token for one in info.holders], place(info)))
+
+
+def in_the_way(info: LockInfo) -> str:
+    """Who holds it and where we stand."""
+    if not info.holders:
+        return "nobody holds it now"
+    first, now = info.holders[0], datetime.now(UTC)
+    text = f"held by {describe(first, now)}{whose(info.name, first)}"
+    if len(info.holders) > 1:
+        text += f" and {len(info.holders) - 1} more"
+    return text + place(info)
+
+
+def place(info: LockInfo) -> str:
+    for at, one in enumerate(info.waiters, 1):
+        if (one.host, one.pid) == (os.uname().nodename, os.getpid()):
+            return f"; you are {ordinal(at)} of {len(info.waiters)}"
+    return f"; {len(info.waiters)} wait for it" if info.waiters else ""
