@@ -163,17 +163,31 @@ def make_client(
 
 
 def has_secret(url: str) -> bool:
-    """Whether a URL would tell somebody more than where the store is. What is no URL is none of ours to show."""
+    """Whether a URL tells more than where the store is. What is no URL is none of ours to show."""
     try:
         found = parse(url)
     except ValueError:
         return "@" in url
-    return found.password is not None or any("pass" in key.lower() or "secret" in key.lower() for key, _ in found.query)
+    return found.password is not None or any(_is_secret(key) for key, _ in found.query)
 
 
 def without_secret(url: str) -> str:
-    """The same store, for whoever has the password himself."""
-    return parse(url).shown if has_secret(url) else url
+    """The same store, for whoever has the password himself; all else stays as it is written.
+
+    >>> without_secret("redis://ana:pw@cache/0?ssl=1&password=pw")
+    'redis://ana@cache/0?ssl=1'
+    """
+    parse(url)
+    place, _, query = url.partition("?")
+    scheme, sign, rest = place.partition("://")
+    authority, slash, path = rest.partition("/")
+    who, at, host = authority.rpartition("@")
+    kept = [pair for pair in query.split("&") if pair and not _is_secret(pair.partition("=")[0])]
+    return f"{scheme}{sign}{who.partition(':')[0]}{at}{host}{slash}{path}" + (f"?{'&'.join(kept)}" if kept else "")
+
+
+def _is_secret(key: str) -> bool:
+    return "pass" in key.lower() or "secret" in key.lower()
 
 
 def place(client: Any) -> str:
@@ -183,14 +197,21 @@ def place(client: Any) -> str:
 
 def default_url() -> str:
     """One file for this user on this machine, in the XDG state directory."""
-    from pathlib import Path  # noqa: PLC0415  (whoever names a store does not need them)
-    from urllib.parse import quote  # noqa: PLC0415
+    from urllib.parse import quote  # noqa: PLC0415  (whoever names a store does not need it)
 
     state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if state.startswith("/") else Path("~").expanduser() / ".local" / "state"
-    if not home.is_absolute():
-        raise Unsupported("there is no home directory for the embedded store", step="set DIBS_URL or XDG_STATE_HOME")
-    return f"sqlite:///{quote(str(home / 'dibs' / 'locks.db'))}?default=1"
+    if not state.startswith("/"):
+        state = os.path.expanduser("~/.local/state")  # noqa: PTH111  (pathlib raises where there is no home)
+    try:
+        path = quote(f"{state}/dibs/locks.db")
+    except UnicodeEncodeError:
+        path = ""
+    if not path.startswith("/"):
+        raise Unsupported(
+            "there is no home directory for the embedded store, or it is not UTF-8",
+            step="set DIBS_URL or XDG_STATE_HOME",
+        )
+    return f"sqlite:///{path}?default=1"
 
 
 def _checked_namespace(namespace: object) -> str:

@@ -87,9 +87,10 @@ class SimPort:
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         await self._ask("amend", self._wire(claim), weight, until=until)
 
-    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
-        await self._ask("leave", self._wire(claim), answered, until=until)
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        stood = await self._ask("leave", self._wire(claim), answered, until=until)
         self._watcher.left(claim)
+        return bool(stood)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))

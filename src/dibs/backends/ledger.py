@@ -165,20 +165,20 @@ def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
     return wakes
 
 
-def leave(table: Table, claim: Claim, answered: bool, now: float) -> list[Wake]:
+def leave(table: Table, claim: Claim, answered: bool, now: float) -> tuple[bool, list[Wake]]:
     seen, wakes = _settle(table, claim.name, now, lambda entry: is_own(entry, claim))
     if not answered and not too_late(claim, now):
         table.bury(claim.id, claim.by, now)
     for entry in seen.gone:
         if is_own(entry, claim):
-            return wakes
+            return True, wakes
     if claim.asked:
         behind = known(table, claim)
         if behind is not None:
             table.remove(claim.name, behind)
-        else:
-            table.come_in(claim.name, claim.id)
-    return wakes
+            return True, wakes
+        table.come_in(claim.name, claim.id)
+    return False, wakes
 
 
 def known(table: Table, claim: Claim) -> Entry | None:

@@ -186,11 +186,12 @@ class MemoryLine:
             wakes = ledger.amend(self._world, claim, weight, self._runtime.now())
         self._world.wake(wakes)
 
-    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         with self._world.mutex:
-            wakes = ledger.leave(self._world, claim, answered, self._runtime.now())
+            stood, wakes = ledger.leave(self._world, claim, answered, self._runtime.now())
         if wakes:
             self._world.wake(wakes)
+        return stood
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))

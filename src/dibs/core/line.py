@@ -81,8 +81,9 @@ class Line(Protocol):
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         """Lower one's own weight; idempotent."""
 
-    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
-        """Idempotent; wakes exactly those it frees, or, if nobody in line is freed, the outsiders of the name."""
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        """Idempotent; wakes exactly those it frees, or, if nobody in line is freed, the outsiders of the name. False:
+        it did not stand any more when this was asked, so somebody took it away; True also where that is not known."""
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         """Wait for a signal. Spurious is fine, missing costs time; the inbox expects the claim before its join."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE
 from dibs.core.grant import WAITS, Grant
 from dibs.core.keeper import Keeper
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import LockLost, StoreError, StoreUnavailable
@@ -130,11 +130,16 @@ class LineGrantor:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
         claim = self._claim(grant)
         try:
-            if not self._keeper.take(grant) and not grant.dropped:
+            ours = self._keeper.take(grant)
+            if not ours and not grant.dropped:
                 raise LockLost("it was lost before it was released")
-            await self._line.leave(claim, grant.answered, until)
+            if not await self._line.leave(claim, grant.answered, until) and ours:
+                raise LockLost("it was taken away before it was released")
         except LockLost:
             raise
+        except Replaced as error:
+            self._keeper.heard(error)
+            raise LockLost("its store is another one by now") from None
         except BaseException as error:
             self._keeper.give_back(claim, grant.answered)
             if isinstance(error, StoreError):

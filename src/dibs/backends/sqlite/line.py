@@ -30,9 +30,9 @@ class SqliteLine:
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         await self._port.tell(lambda table, now: addressed(table, None, ledger.amend(table, claim, weight, now)), until)
 
-    async def leave(self, claim: Claim, answered: bool, until: float) -> None:
-        await self._port.tell(
-            lambda table, now: addressed(table, None, ledger.leave(table, claim, answered, now)), until
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        return await self._port.tell(
+            lambda table, now: addressed(table, *ledger.leave(table, claim, answered, now)), until
         )
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:

@@ -77,8 +77,8 @@ class Seat:
     def look(self, claim: Claim) -> Standing | None:
         return self.renew(claim)[0]
 
-    def leave(self, claim: Claim, *, answered: bool = True) -> None:
-        step(self.line.leave(claim, answered, self.soon))
+    def leave(self, claim: Claim, *, answered: bool = True) -> bool:
+        return step(self.line.leave(claim, answered, self.soon))
 
     def amend(self, claim: Claim, weight: int) -> None:
         step(self.line.amend(claim, weight, self.soon))

@@ -41,6 +41,20 @@ async def test_releasing_a_hold_twice_does_nothing(world: World, mutex: Mutex) -
     assert await cy(lambda: mutex(client, "a").acquire(timeout=0)) is None
 
 
+async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, mutex: Mutex) -> None:
+    """Its holder has not heard of it: the store tells, when the claim leaves."""
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: mutex(client, "a", lease=30).acquire())
+    await bob(lambda: world.client().break_("a", token=hold.token))
+    theirs = await bob(lambda: mutex(client, "a").acquire(timeout=0))
+    with pytest.raises(dibs.LockLost, match="lost"):
+        await ana(hold.release)
+    assert hold.lost.is_set()
+    assert await bob(lambda: mutex(client, "a").locked()), "the next one's hold stands"
+    await bob(theirs.release)
+
+
 async def test_another_actor_may_release_a_hold(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")

@@ -219,10 +219,18 @@ def test_a_tombstone_is_for_one_id_only(ana: Seat) -> None:
 
 def test_leave_is_idempotent(ana: Seat, bob: Seat) -> None:
     claim, _ = ana.joined()
-    ana.leave(claim)
+    assert ana.leave(claim)
     _, second = bob.joined()
     ana.leave(claim)
     assert bob.holders() == [second.ticket]
+
+
+def test_leave_says_whether_the_claim_stood_until_then(ana: Seat, bob: Seat) -> None:
+    claim, standing = ana.joined()
+    behind, _ = bob.joined()
+    assert bob.leave(behind), "a waiter stands too"
+    assert ana.evict(standing.ticket)
+    assert ana.leave(claim) is False
 
 
 def test_a_leave_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:
