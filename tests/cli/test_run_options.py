@@ -201,7 +201,7 @@ def test_what_the_command_sees(cli: Cli) -> None:
 
 def test_a_password_in_the_url_is_not_the_commands(cli: Cli) -> None:
     secret = "redis://ana:hunter2@cache:6379/0"
-    assert seen(cli, "--url", cli.url, DIBS_URL=secret)["DIBS_URL"] == "redis://cache:6379/0"
+    assert seen(cli, "--url", cli.url, DIBS_URL=secret)["DIBS_URL"] == "redis://ana@cache:6379/0"
     assert seen(cli, "--url", cli.url, DIBS_URL="redis://cache/0?password=hunter2")["DIBS_URL"] == "redis://cache/0"
     assert seen(cli, "--url", cli.url, "--pass-url", DIBS_URL=secret)["DIBS_URL"] == secret
     assert "hunter2" not in seen(cli, "--url", cli.url, DIBS_URL="ana:hunter2@cache")["DIBS_URL"]

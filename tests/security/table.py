@@ -143,7 +143,9 @@ CREDENTIALS = [
     Case(29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK),
     Case(
         30, "a password on the command line", "warned of; from the environment or a file it is not shown", COMMAND,
-        {EVERY: (f"{SECRETS}::test_a_url_from_the_environment_does_not_show_its_password",)},
+        {EVERY: (f"{SECRETS}::test_a_url_from_the_environment_does_not_show_its_password",),
+         COMMAND: ("cli/test_run_options.py::test_a_password_on_the_command_line_is_warned_of_and_not_repeated",
+                   "cli/test_run_options.py::test_a_file_says_which_store")},
     ),
 ]  # fmt: skip
 
@@ -198,15 +200,57 @@ FILES = [
     ),
 ]  # fmt: skip
 
+RUN_OPTIONS, RUN_SIGNALS, RUN_LOST, RUN_PROCESSES = (
+    f"cli/test_run_{word}.py" for word in ("options", "signals", "lost", "processes")
+)
+
 COMMANDS = [
-    Case(38, "words for a shell", "passed on as they are, no shell", COMMAND),
-    Case(39, "signals", "forwarded to the child's group, the child awaited, then released; its exit code", COMMAND),
-    Case(40, "the lock is lost while the child runs", "TERM, grace, KILL, an exit code of its own", COMMAND),
-    Case(41, "the wrapper is killed", "the child dies too, the lock ends by its lease", COMMAND),
-    Case(42, "a child that becomes a daemon", "a documented limit", COMMAND),
-    Case(43, "ids and credentials in the child's environment", "absent; the token is there on purpose", COMMAND),
-    Case(44, "names that look like options", "data, behind --", COMMAND),
-]
+    Case(
+        38, "words for a shell", "passed on as they are, no shell", COMMAND,
+        {COMMAND: (f"{RUN_OPTIONS}::test_there_is_no_shell",
+                   f"{RUN_OPTIONS}::test_the_words_of_the_command_arrive_verbatim")},
+    ),
+    Case(
+        39, "signals", "forwarded to the child's group, the child awaited, then released; its exit code", COMMAND,
+        {COMMAND: (
+            f"{RUN_SIGNALS}::test_it_reaches_every_process_of_the_command_whose_own_status_comes_back",
+            f"{RUN_SIGNALS}::test_a_command_that_it_ends_gives_its_number",
+            f"{RUN_SIGNALS}::test_a_command_that_goes_on_is_waited_for",
+            f"{RUN_SIGNALS}::test_a_storm_of_them_leaves_nothing_and_says_nothing",
+        )},
+    ),
+    Case(
+        40, "the lock is lost while the child runs", "TERM, grace, KILL, an exit code of its own", COMMAND,
+        {COMMAND: (
+            f"{RUN_LOST}::test_without_renewal_it_gets_term_at_a_quarter_and_is_killed_at_the_deadline",
+            f"{RUN_LOST}::test_a_lock_that_is_taken_away_ends_the_command",
+            f"{RUN_LOST}::test_the_whole_group_is_ended",
+        )},
+    ),
+    Case(
+        41, "the wrapper is killed", "the child dies too, the lock ends by its lease", COMMAND,
+        {COMMAND: (
+            f"{RUN_PROCESSES}::test_a_wrapper_that_is_killed_takes_the_whole_command_with_it",
+            f"{RUN_PROCESSES}::test_killed_at_any_instant",
+            f"{RUN_PROCESSES}::test_without_its_guard_the_command_still_goes_with_the_wrapper",
+        )},
+    ),
+    Case(
+        42, "a child that becomes a daemon", "a documented limit", COMMAND,
+        {COMMAND: (f"{RUN_PROCESSES}::test_a_daemon_in_its_own_session_keeps_neither_the_lock_nor_us",
+                   f"{RUN_PROCESSES}::test_a_command_that_leaves_others_of_its_group_behind_is_told_so")},
+    ),
+    Case(
+        43, "ids and credentials in the child's environment", "absent; the token is there on purpose", COMMAND,
+        {COMMAND: (f"{RUN_OPTIONS}::test_what_the_command_sees",
+                   f"{RUN_OPTIONS}::test_a_password_in_the_url_is_not_the_commands")},
+    ),
+    Case(
+        44, "names that look like options", "data, behind --", COMMAND,
+        {COMMAND: (f"{RUN_OPTIONS}::test_a_name_that_looks_like_an_option",
+                   f"{RUN_OPTIONS}::test_options_stand_on_both_sides_of_the_name_and_end_at_the_first_dashes")},
+    ),
+]  # fmt: skip
 
 PAGES = [
     Case(45, "no token", "401 on every route, compared in constant time", DASHBOARD),

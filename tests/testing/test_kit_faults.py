@@ -148,7 +148,8 @@ def test_a_thief_comes_before_those_who_wait_and_their_order_stays(dibs_client: 
         until(lambda n=n: len(dibs_client.inspect("job").waiters) == n + 1)
     thief = dibs_client.steal("job")
     assert len(dibs_client.inspect("job").waiters) == 3
-    hold.release()  # nobody told it: it gives back what it does not have, and the thief stays
+    with pytest.raises(dibs.LockLost):  # nobody told it: it gives back what it does not have, and the thief stays
+        hold.release()
     tokens = [thief.token]
     thief.release()
     for waiter in waiters:

@@ -55,7 +55,8 @@ def test_a_holder_that_could_not_know(dibs_client: KitClient) -> None:
     with dibs_client.lock("job") as hold:
         dibs_client.break_("job", token=hold.token)
         Aside(lambda: dibs_client.lock("job").acquire()).result()
-        hold.release()
+        with pytest.raises(dibs.LockLost):
+            hold.release()
     (seen,) = dibs_client.overlaps
     assert not seen.first.lost
     assert "had not been told of any loss" in str(seen)

@@ -4,8 +4,8 @@ Statuses: the command's own (128 + n: by signal n; 126 and 127 as `env`), 64 usa
 timed out (0 with --skip, or --busy-exit-code), 76 lock lost. The processes: we take the lock and renew it, the command
 runs in a process group of its own (child.py), and a guard kills that group if we cannot (guard.py).
 
-Limits: a process that the command leaves behind in another session goes on without the lock. So does a command that
-runs as another user (setuid), if we are killed: we may not kill it.
+Limits: what the command moves into another process group or session (a daemon, the jobs of an interactive shell) goes
+on without the lock. So does a command that runs as another user (setuid), if we are killed: we may not kill it.
 """
 
 from __future__ import annotations
