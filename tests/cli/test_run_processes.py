@@ -112,6 +112,31 @@ def test_a_child_that_somebody_stopped_keeps_nobody(scene: Scene) -> None:
     scene.none_left()
 
 
+def test_a_guard_that_somebody_stopped_keeps_nobody(scene: Scene) -> None:
+    running = scene.run(*WITNESS, "exit:TERM:7", "begin", "wait")
+    running.hear(BEGUN)
+    guard = running.guard()
+    os.kill(guard, signal.SIGSTOP)
+    until(is_stopped(guard), what="the guard stopped")
+    running.signal(signal.SIGTERM)
+    running.hear("got TERM")
+    assert running.end() == 7
+    scene.none_left()
+
+
+def test_a_failure_of_our_own_does_not_leave_the_command_without_the_lock(scene: Scene) -> None:
+    """No failure is known; should there be one, the command is over before the lock is."""
+    failing = (
+        "import sys; from dibs.cli import main, vigil;"
+        "vigil.Vigil._look = lambda *_: 1 / 0; sys.exit(main.main(sys.argv[1:]))"
+    )
+    running = scene.start(sys.executable, "-c", failing, "run", "x", "--", *WITNESS, "child", "wait")
+    assert running.end() == 1
+    scene.none_left()
+    scene.taken()
+    assert "ZeroDivisionError" in running.errors()
+
+
 # A wrapper that stands still.
 
 

@@ -197,6 +197,17 @@ def test_an_empty_environment(cli: Cli) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
 
 
+def test_where_no_locale_is_set_the_command_gets_none_from_us(cli: Cli) -> None:
+    """As in a crontab. Python chooses one for itself, and puts it where its children see it."""
+    words = [*COMMAND, "run", "x", "--url", cli.url, "--", "/usr/bin/env"]
+    done = subprocess.run(words, env={}, capture_output=True, text=True, timeout=50, check=True)
+    assert {line.partition("=")[0] for line in done.stdout.splitlines()} == {
+        "DIBS_NAME", "DIBS_TOKEN", "DIBS_OWNER", "DIBS_LEASE"
+    }  # fmt: skip
+    done = subprocess.run(words, env={"LC_CTYPE": "C"}, capture_output=True, text=True, timeout=50, check=True)
+    assert "LC_CTYPE=C.UTF-8" not in done.stdout
+
+
 NOBODY = 12345
 AS_NOBODY = f"""
 import os, sys

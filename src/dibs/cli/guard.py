@@ -15,7 +15,7 @@ import signal
 from contextlib import suppress
 from struct import Struct
 
-from dibs.cli.system import now, rename
+from dibs.cli.system import now, open_files, rename
 
 _INSTANT = Struct("d")
 _LONGEST_NAP = 1.0
@@ -43,10 +43,12 @@ class Guard:
             os.write(self._writes, _INSTANT.pack(instant))
 
     def close(self) -> None:
-        self.valid_until(math.nan)
-        os.close(self._writes)
+        """First of all it must not act any more, whatever somebody did to it."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
+        os.close(self._writes)
 
 
 def _stand(reads: int, group: int) -> None:
@@ -55,10 +57,10 @@ def _stand(reads: int, group: int) -> None:
     for number in _DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     os.dup2(reads, 0)
-    for open_one in os.listdir("/dev/fd"):  # noqa: PTH208  (pathlib would be loaded for this alone)
+    for file in open_files():
         with suppress(OSError):  # the one that lists them is gone by now
-            if open_one != "0":
-                os.close(int(open_one))
+            if file != 0:
+                os.close(file)
     until = math.inf
     while True:
         ready, _, _ = select.select([0], [], [], min(max(until - now(), 0.0), _LONGEST_NAP))
@@ -67,8 +69,6 @@ def _stand(reads: int, group: int) -> None:
             if not said:
                 break
             (until,) = _INSTANT.unpack(said[-_INSTANT.size :])
-            if math.isnan(until):
-                return
         elif now() >= until:
             break
     with suppress(ProcessLookupError, PermissionError):

@@ -24,11 +24,12 @@ from dibs import faces
 from dibs.blocking import LockOptions
 from dibs.cli import options as given
 from dibs.cli.about import shown
-from dibs.cli.child import CannotRun, Child, Terminal, end_by_interrupt
+from dibs.cli.child import CannotRun, Child
 from dibs.cli.guard import Guard
 from dibs.cli.options import Parser, add_store, connect, here_only, pairs
 from dibs.cli.signals import Signalled, Signals
 from dibs.cli.talk import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
+from dibs.cli.terminal import Terminal, end_by_interrupt
 from dibs.cli.vigil import Vigil
 from dibs.cli.waiting import Narrator, in_the_way
 from dibs.info import duration, printable

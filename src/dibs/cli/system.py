@@ -51,6 +51,29 @@ def lives(group: int) -> bool:
     return False
 
 
+def open_files() -> list[int]:
+    """The numbers of this process's open files; where nobody lists them, those that are likely."""
+    try:
+        return [int(number) for number in os.listdir("/dev/fd")]  # noqa: PTH208  (pathlib costs a third of the start)
+    except OSError:
+        return list(range(256))
+
+
+def given_environment() -> dict[bytes, bytes]:
+    """The environment without what Python put there for itself: for the locale C it sets LC_CTYPE (PEP 538)."""
+    environment = dict(os.environb)
+    try:
+        with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
+            given = file.read().split(b"\0")
+    except OSError:
+        return environment
+    environment.pop(b"LC_CTYPE", None)
+    for pair in given:
+        if pair.startswith(b"LC_CTYPE="):
+            environment[b"LC_CTYPE"] = pair[9:]
+    return environment
+
+
 def rename(name: str) -> None:
     """What this process is called in lists, where that can be said."""
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:  # noqa: PTH123

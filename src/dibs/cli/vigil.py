@@ -18,10 +18,11 @@ import math
 import signal
 
 import dibs
-from dibs.cli.child import Child, Terminal, suspend
+from dibs.cli.child import Child
 from dibs.cli.guard import Guard
 from dibs.cli.signals import Signals
 from dibs.cli.system import now
+from dibs.cli.terminal import Terminal, suspend
 
 _LONGEST_NAP = 1.0
 _LONGEST_GRACE = 5.0
