@@ -20,7 +20,7 @@ from dibs.core.kinds.lock import Lock, Unset, checked_info, checked_owner
 from dibs.core.names import check
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
-from dibs.info import write_about
+from dibs.info import printable, write_about
 from dibs.runtime import process
 from dibs.url import parse
 
@@ -201,17 +201,31 @@ def default_url() -> str:
 
     state = os.environ.get("XDG_STATE_HOME", "")
     if not state.startswith("/"):
-        state = os.path.expanduser("~/.local/state")  # noqa: PTH111  (pathlib raises where there is no home)
+        home = os.environ.get("HOME") or _home()
+        if not (home.startswith("/") and os.path.isdir(home)):  # noqa: PTH112  (pathlib is slow to import)
+            raise Unsupported(
+                f"there is no home directory for the embedded store: {printable(home) or 'none is known'}",
+                step="set DIBS_URL=sqlite:////a/path/of/yours.db, or XDG_STATE_HOME",
+            )
+        state = f"{home}/.local/state"
     try:
-        path = quote(f"{state}/dibs/locks.db")
+        return f"sqlite:///{quote(state)}/dibs/locks.db?default=1"
     except UnicodeEncodeError:
-        path = ""
-    if not path.startswith("/"):
         raise Unsupported(
-            "there is no home directory for the embedded store, or it is not UTF-8",
-            step="set DIBS_URL or XDG_STATE_HOME",
-        )
-    return f"sqlite:///{path}?default=1"
+            "the path of the home directory is not UTF-8", step="set DIBS_URL or XDG_STATE_HOME"
+        ) from None
+
+
+def _home() -> str:
+    """As the system has it; empty where it has none."""
+    if sys.platform == "win32":
+        return os.path.expanduser("~")  # noqa: PTH111  (as above)
+    import pwd  # noqa: PLC0415  (not on Windows)
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def _checked_namespace(namespace: object) -> str:

@@ -141,7 +141,7 @@ def test_the_question_shows_whom_it_concerns(cli: Cli) -> None:
     terminal = asked(cli, "a", token)
     assert f'"a" on {cli.url}\n' in terminal.text
     assert f"held by {ME} pid {ana.pid} (deploy.sh) for " in terminal.text
-    assert "(this is you, in another process)" in terminal.text
+    assert "(this is you)" in terminal.text
     assert f"token {token}, " in terminal.text
     assert f"1 waiting: bob@{os.uname().nodename} pid {bob.pid} for " in terminal.text
     assert "only the token protects" in terminal.text

@@ -33,10 +33,10 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def test_nothing_is_held(cli: Cli) -> None:
     done = cli.run("ls")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing is held\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"nothing is held on {cli.url}\n")
     done = cli.run("ls", "a", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert cli.run("ls", "a*").stderr == 'nothing is held that begins with "a*"\n'
+    assert cli.run("ls", "a*").stderr == f'nothing is held on {cli.url} that begins with "a*"\n'
 
 
 def test_what_costs_most_waiting_comes_first(cli: Cli) -> None:

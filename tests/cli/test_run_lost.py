@@ -64,7 +64,7 @@ def test_without_renewal_it_gets_term_at_a_quarter_and_is_killed_at_the_deadline
     (term,) = stubborn.times("TERM")
     deadline = end - LEASE * 0.1
     assert status == LOST
-    assert '"x": lost, and the command was ended' in said
+    assert '"x": lost, as the store did not confirm it in time, and the command was ended' in said
     assert deadline - LEASE / 4 - NOISE < term < deadline
     assert stubborn.last_sign < end, "it was dead before anybody else could have been granted"
     assert stubborn.last_sign > term + LEASE / 8, "it had its quarter of the lease"
@@ -117,7 +117,7 @@ def test_a_command_that_ends_before_the_loss_is_noticed_is_told_nevertheless(cli
     command.finish()
     status, said = command.end()
     assert status == LOST
-    assert '"x": lost while the command ran' in said
+    assert '"x": lost while the command ran, which ended by itself with 0' in said
     assert not command.times("TERM")
 
 
@@ -186,7 +186,7 @@ def test_max_hold_ends_the_command_and_frees_the_lock(cli: Cli) -> None:
         status, said = command.end()
         (term,) = command.times("TERM")
         assert status == LOST
-        assert f'"{name}": lost, and the command was ended' in said
+        assert f'"{name}": held for its --max-hold, 2 s, and the command was ended' in said
         assert 1.0 < term - begun < 2.0, "a quarter before its end"
         assert command.last_sign - begun < 2 + NOISE
         hold = cli.client().lock(name).acquire(timeout=5)

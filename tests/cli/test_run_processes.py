@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -203,7 +204,7 @@ def test_a_command_that_leaves_others_of_its_group_behind_is_told_so(scene: Scen
     running = scene.run("sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; exit 7")
     left = int(running.hear(r"(\d+)")[1])
     assert running.end() == 7
-    assert "left behind" in running.errors()
+    assert re.search(r"left others behind, who go on without the lock: pid \d+ \(sleep\)", running.errors())
     assert not gone(left)
     assert scene.line() == (0, 0)
     assert scene.left() == [left]

@@ -175,7 +175,7 @@ def test_with_json_all_that_is_said_is_json(cli: Cli) -> None:
     url.chmod(0o644)
     expected = [
         (["held", "-n", "--", "true"], BUSY, "busy", "not free"),
-        (["x", "--", "no-such-command"], NOT_FOUND, "cannot run", "'no-such-command' cannot be run"),
+        (["x", "--", "no-such-command"], NOT_FOUND, "cannot-run", "'no-such-command' cannot be run"),
         (["x", "--lease", "0.1", "--", "true"], USAGE, "error", "at least 0.5 s"),
         (["x", "--url", f"sqlite:///{cli.path}/x", "--", "true"], UNREACHABLE, "error", "locks.db"),
         (["x", "--url-file", str(url), "--", "true"], 0, "warning", "chmod 600"),

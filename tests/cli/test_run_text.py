@@ -247,7 +247,7 @@ def test_a_user_without_an_entry_is_a_number(cli: Cli, place: str) -> None:
 def test_a_user_without_an_entry_and_home_is_told_what_to_set(cli: Cli, place: str) -> None:
     done = as_nobody(cli, "run", "x", "--", "true")
     assert done.returncode == 64
-    assert "set DIBS_URL or XDG_STATE_HOME" in done.stderr
+    assert "set DIBS_URL=sqlite:////" in done.stderr
 
 
 def test_a_python_without_ctypes(cli: Cli) -> None:

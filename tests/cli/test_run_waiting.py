@@ -40,7 +40,7 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
     second = cli.start("run", "x", "--timeout", "30", "--", "true")
     cli.in_line("x", 3)
     held = rf'waiting for "x": held by {ME}@{HOST} pid {holder.pid} \(deploy.sh\) for \d+(\.\d+)? s'
-    you = r" \(this is you, in another process\)"
+    you = r" \(this is you\)"
     said = first.hear_error()
     if said.endswith("2nd of 2"):  # it looked before the other one stood behind it
         said = first.hear_error()

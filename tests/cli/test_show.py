@@ -12,7 +12,7 @@ from cli.commands import ASCII, Cli, harmful
 from cli.test_ls import HOSTILE
 from dibs import faces
 
-YOU = "(this is you, in another process)"
+YOU = "(this is you)"
 UNDER = "(this is you: this command runs under it)"
 
 
@@ -35,7 +35,7 @@ def test_holders_and_the_line_in_order(cli: Cli) -> None:
     assert head == f'"a" on {cli.url}: mutex, 1 holding, 2 waiting'
     host = os.uname().nodename
     assert [line for line in lines if not line.startswith(" ")] == [
-        f"holds  ana@{host} pid {ana.pid} thread MainThread",
+        f"holds  ana@{host} pid {ana.pid}",
         f"1st    bob@{host} pid {bob.pid} thread first",
         f"2nd    bob@{host} pid {bob.pid} thread second",
     ]
@@ -68,7 +68,7 @@ def test_how_much_each_has_of_a_semaphore(cli: Cli) -> None:
     cli.holder().takes("a", "semaphore", 5, permits=2)
     done = cli.run("show", "a")
     assert "semaphore 2/5, 1 holding, 0 waiting" in done.stdout
-    assert ", weight 2 of 5" in done.stdout
+    assert "permits  2 of 5" in done.stdout
 
 
 def test_it_says_when_it_is_you(cli: Cli) -> None:

@@ -299,9 +299,14 @@ def _match(claim: Claim, seen: Head) -> None:
     there = seen.holding[0] if seen.holding else seen.blocked
     if there is not None and (there.kind, there.capacity) != (claim.kind, claim.capacity):
         raise Mismatch(
-            f"busy as {printable(there.kind[:40])} of {there.capacity}, not as {claim.kind} of {claim.capacity}",
+            f"busy as {_sized(there.kind, there.capacity)}, not as {_sized(claim.kind, claim.capacity)}",
             step="use one kind and size for one name, or wait until its line is empty",
         )
+
+
+def _sized(kind: str, capacity: int) -> str:
+    """Where a user chose the size, it is said."""
+    return f"{printable(kind[:40])} of {capacity}" if kind in ("semaphore", "striped") else printable(kind[:40])
 
 
 def _report(table: Table, claim: Claim, entry: Entry, now: float) -> tuple[Standing | None, list[Wake]]:

@@ -41,12 +41,13 @@ def shown(words: Sequence[str]) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
-def without_secrets(text: str) -> str:
-    """
-    >>> without_secrets("unrecognized: --ulr redis://:hunter2@cache/0")
+def without_passwords(text: str) -> str:
+    """A text of our own that repeats words which may be URLs.
+
+    >>> without_passwords("unrecognized: --ulr redis://:hunter2@cache/0")
     'unrecognized: --ulr redis://***@cache/0'
     """
-    return _IN_URL.sub(r"\1***@", _REST_IS_SECRET.sub(r"\1***", text))
+    return _IN_URL.sub(r"\1***@", text)
 
 
 def _harmless(word: str, before: str) -> str:
@@ -54,4 +55,4 @@ def _harmless(word: str, before: str) -> str:
         return "***"
     if _OF_USER.fullmatch(before) and ":" in word:
         return quote(word.partition(":")[0]) + ":***"
-    return quote(without_secrets(word))
+    return quote(without_passwords(_REST_IS_SECRET.sub(r"\1***", word)))

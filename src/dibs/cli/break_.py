@@ -80,6 +80,8 @@ def _refuse(options: argparse.Namespace, info: LockInfo, store: str) -> int:
     held = ", ".join(f"{describe(one, now)} (token {one.token})" for one in info.holders[:_MOST_NAMED])
     more = f" and {len(info.holders) - _MOST_NAMED} more" if len(info.holders) > _MOST_NAMED else ""
     there = f"held by {held}{more}" if held else "it is free"
+    if any(one.token == options.token for one in info.waiters):
+        there += "; that one waits, and a waiter is ended with its process"
     text = f'"{info.name}" on {store}: nobody holds it with token {options.token}: {there}. Nothing was changed'
     return _answer(options, info, broken=None, text=text)
 
@@ -107,6 +109,7 @@ def _agreed(info: LockInfo, holder: Participant, store: str) -> bool:
     else:
         say("nobody waits")
     say(_MEANING)
+    say(f"Safer, if it lives: end pid {holder.pid} on {clip(holder.host, 80)}. Then nobody overlaps.")
     sys.stderr.write("break it? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

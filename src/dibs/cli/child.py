@@ -28,6 +28,7 @@ class CannotRun(Exception):
 
     def __init__(self, number: int) -> None:
         super().__init__(os.strerror(number))
+        self.number = number
         self.status = NOT_FOUND if number == errno.ENOENT else CANNOT_RUN
 
 
@@ -103,13 +104,13 @@ class Child:
             return False
         except PermissionError:
             return True
-        return lives(self.group)
+        return lives(self.group) != ""
 
-    def leaves_others(self) -> bool:
-        """Whether processes of its group go on after it, and do not just take a moment to end."""
+    def leaves_others(self) -> str:
+        """Who of its group goes on after it, and does not just take a moment to end."""
         if self.group_lives():
             time.sleep(_SETTLE)
-        return self.group_lives()
+        return lives(self.group) if self.group_lives() else ""
 
     def close(self) -> None:
         """What has not begun never will; and what has not ended must not outlive us, however we came here."""

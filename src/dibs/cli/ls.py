@@ -13,6 +13,7 @@ from dibs.cli import options as given
 from dibs.cli.options import Parser, add_store, connect
 from dibs.cli.table import Row, lay_out
 from dibs.cli.talk import OK, age, clip, lock_object, put_json, say, who
+from dibs.faces import place
 from dibs.info import LockInfo, duration
 
 HEADER = ("NAME", "KIND", "HOLDER", "HELD FOR", "WAIT", "LONGEST", "LEASE LEFT", "TOKEN")
@@ -21,11 +22,13 @@ _LONGEST_NAME, _LONGEST_KIND, _LONGEST_HOLDER = 60, 24, 64
 
 def main(arguments: Sequence[str]) -> int:
     parser = Parser("ls", description="List what is held or waited for; what costs most waiting comes first.")
-    parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", type=given.name, help="of the names")
+    parser.add_argument(
+        "prefix", metavar="PREFIX", nargs="?", default="", type=given.name, help="only names that begin so"
+    )
     add_store(parser)
     options = parser.parse_args(arguments)
     with connect(options, "ls") as client:
-        found = list(client.locks(options.prefix))
+        found, store = list(client.locks(options.prefix)), place(client)
     now = datetime.now(UTC)
     found.sort(key=lambda info: (-pressure(info, now), info.name))
     if options.json:
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     elif found:
         lay_out(HEADER, [_row(info, now) for info in found])
     else:
-        say("nothing is held" + (f' that begins with "{options.prefix}"' if options.prefix else ""))
+        say(f"nothing is held on {store}" + (f' that begins with "{options.prefix}"' if options.prefix else ""))
     return OK
 
 

@@ -48,7 +48,7 @@ def _dispatch(words: list[str]) -> int:
         put(f"dibs {dibs.__version__}")
         return OK
     if words[0] not in COMMANDS:
-        say(f"there is no command {words[0][:40]!a}; there are {', '.join(COMMANDS)}", command="")
+        say(_no_command(words[0]))
         return USAGE
     return _perform(words[0], words[1:])
 
@@ -64,6 +64,8 @@ def _perform(command: str, words: list[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
+        if sys.stderr is not None and sys.stderr.isatty():
+            say("")  # behind the ^C
         return BY_SIGNAL + signal.SIGINT
     except (UsageError, Mismatch, Unsupported, ValueError) as error:  # BadName is a ValueError too
         _tell(command, words, error)
@@ -84,11 +86,21 @@ def _tell(command: str, words: list[str], error: Exception) -> None:
         say(str(error), command=command)
 
 
+def _no_command(word: str) -> str:
+    if word.startswith("-"):
+        return f"options stand behind the command: dibs COMMAND {word[:40]!a} ..."
+    from difflib import get_close_matches  # noqa: PLC0415  (seldom needed)
+
+    near = get_close_matches(word, COMMANDS, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"there is no command {word[:40]!a}{meant} There are {', '.join(COMMANDS)}"
+
+
 def _help(words: list[str]) -> int:
     if len(words) > 1 and words[1] in COMMANDS:
         return _perform(words[1], ["--help"])
     width = max(map(len, COMMANDS))
-    put("usage: dibs COMMAND ...\n\nLocks that processes and machines share.\n")
+    put("usage: dibs COMMAND ...\n\nLocks that processes share.\n")
     for command, (_, what) in COMMANDS.items():
         put(f"  {command:<{width}}  {what}")
     put("\nEach has its own options: dibs COMMAND --help. The store is $DIBS_URL, or --url.")

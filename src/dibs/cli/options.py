@@ -42,9 +42,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What is said of a word that is not understood repeats it: it may be a URL behind a mistyped `--url`."""
-        from dibs.cli.about import without_secrets  # noqa: PLC0415  (seldom needed)
+        from dibs.cli.about import without_passwords  # noqa: PLC0415  (seldom needed)
 
-        say(f"{without_secrets(message)} (see dibs {self.command} --help)", command=self.command)
+        say(f"{without_passwords(message)} (see dibs {self.command} --help)", command=self.command)
         raise SystemExit(USAGE)
 
 
@@ -52,9 +52,9 @@ def add_store(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     """The options that every command has."""
     group = parser.add_argument_group("the store")
     one = group.add_mutually_exclusive_group()
-    one.add_argument("--url", help="its URL (default: $DIBS_URL, else a file of this user on this machine)")
+    one.add_argument("--url", help="where the locks are (default: $DIBS_URL, else a file of this user on this machine)")
     one.add_argument("--url-file", metavar="FILE", help="a file with the URL: keeps a password off the command line")
-    group.add_argument("--namespace", default="dibs", type=name, help="what its names stand under (default: dibs)")
+    group.add_argument("--namespace", default="dibs", type=name, help="as in dibs.connect() (default: dibs)")
     if json:
         parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
@@ -87,7 +87,9 @@ def connect(options: argparse.Namespace, command: str, **more: Any) -> dibs.Clie
     elif url is not None and faces.has_secret(url):
         _warn(options, command, "a password in --url is seen by all on this machine: use DIBS_URL or --url-file")
     if (url or os.environ.get("DIBS_URL") or "").lower().startswith("memory:"):
-        raise UsageError("memory:// is one store per process, and each command is a process of its own")
+        raise UsageError(
+            "memory:// is one store per process, and each command is a process of its own. Next: sqlite:////path"
+        )
     return dibs.connect(url, namespace=options.namespace, **more)
 
 

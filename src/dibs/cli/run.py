@@ -11,6 +11,7 @@ on without the lock. So does a command that runs as another user (setuid), if we
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -30,7 +31,7 @@ from dibs.cli.options import Parser, add_store, connect, here_only, pairs
 from dibs.cli.signals import Signalled, Signals
 from dibs.cli.talk import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
 from dibs.cli.terminal import Terminal, end_by_interrupt
-from dibs.cli.vigil import Vigil
+from dibs.cli.vigil import MAX_HOLD, SILENCE, STANDSTILL, TAKEN_AWAY, Vigil
 from dibs.cli.waiting import Narrator, in_the_way
 from dibs.info import duration, printable
 
@@ -73,11 +74,22 @@ def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vig
     try:
         status = _execute(options, hold, vigil)
     except CannotRun as error:
-        _tell(options, "cannot run", f"{options.command[0]!a} cannot be run: {error}")
+        _tell(options, "cannot-run", f"{options.command[0]!a} cannot be run: {error}{_hint(options.command[0], error)}")
         status = error.status
     except dibs.LockLost:  # in the instant before it could begin
         status = LOST
     return _give_back(options, client, hold, vigil, status)
+
+
+def _hint(word: str, error: CannotRun) -> str:
+    """What most likely was meant."""
+    if error.number == errno.ENOEXEC:
+        return ": it has no #! line"
+    if error.number != errno.ENOENT:
+        return ""
+    if os.path.exists(word):  # noqa: PTH110  (pathlib is slow to import)
+        return ": the interpreter that its #! line names is not there"
+    return ": no shell is used, so write -- sh -c '...', or env A=B ..." if " " in word or "=" in word else ""
 
 
 def _wait(options: argparse.Namespace, client: dibs.Client, acquire: Acquire) -> dibs.Hold | None:
@@ -96,8 +108,8 @@ def _execute(options: argparse.Namespace, hold: dibs.Hold, vigil: Vigil) -> int:
     finally:
         vigil.terminal.take_back()
     assert vigil.child.status is not None
-    if not vigil.struck and vigil.child.leaves_others():
-        _tell(options, "left behind", "processes that the command left behind go on without the lock")
+    if not vigil.cause and (others := vigil.child.leaves_others()):
+        _tell(options, "left-behind", f"the command left others behind, who go on without the lock: {others}")
     return vigil.child.status
 
 
@@ -119,22 +131,32 @@ def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]
 
 
 def _give_back(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, vigil: Vigil, status: int) -> int:
-    lost = vigil.struck or hold.lost.is_set()
+    lost = bool(vigil.cause) or hold.lost.is_set()
     try:
         hold.release()
     except dibs.LockLost:
         lost = True
     except dibs.StoreError as error:
-        _tell(options, "not given back", f"{error}; it ends by its lease, within {duration(options.lease)}")
+        _tell(options, "not-given-back", f"{error}; it ends by its lease, within {duration(options.lease)}")
     if not lost:
         return status
-    why = "lost, and the command was ended" if vigil.struck else "lost while the command ran"
-    if vigil.child.status is None:
-        why = "lost before the command began"
-    if vigil.taken_away:
-        why = f"taken away{_by_whom(client, hold)}, and the command was ended"
-    _tell(options, "lost", f'"{printable(options.name)}": {why} (token {hold.token})')
+    text = f'"{printable(options.name)}": {_why(options, client, hold, vigil)} (token {hold.token})'
+    _tell(options, "lost", text, cause=vigil.cause, token=hold.token, status=vigil.child.status)
     return LOST
+
+
+def _why(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, vigil: Vigil) -> str:
+    """What became of the lock, and of the command."""
+    if vigil.child.status is None:
+        return "lost before the command began"
+    if not vigil.cause:
+        return f"lost{_by_whom(client, hold)} while the command ran, which ended by itself with {vigil.child.status}"
+    return {
+        TAKEN_AWAY: f"taken away{_by_whom(client, hold)}, and the command was ended",
+        MAX_HOLD: f"held for its --max-hold, {duration(options.max_hold or 0)}, and the command was ended",
+        SILENCE: "lost, as the store did not confirm it in time, and the command was ended",
+        STANDSTILL: "lost, as dibs run stood still for longer than the lease, and the command was killed",
+    }[vigil.cause]
 
 
 def _by_whom(client: dibs.Client, hold: dibs.Hold) -> str:
@@ -189,7 +211,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options, odd = parser.parse_known_args(before)
     if odd:
-        parser.error(f"unrecognized: {' '.join(odd)}; the command stands behind --: dibs run NAME -- COMMAND ...")
+        hint = "" if odd[0].startswith("-") else "; the command stands behind --: dibs run NAME -- COMMAND ..."
+        parser.error(f"unrecognized: {' '.join(odd)}{hint}")
     if options.name is None:  # a name that looks like an option: dibs run -- --force -- command
         if len(command) < 2 or command[1] != "--":
             parser.error("give the lock's name, then -- and the command")
@@ -225,13 +248,18 @@ def _parser() -> Parser:
         usage="dibs run NAME [options] -- COMMAND ...",
         description="Run a command while holding a lock. The status is the command's, or 64 usage, 69 store\n"
         "unreachable, 75 busy, 76 lock lost, 126/127 the command cannot be run / is not there.",
-        epilog="The command sees DIBS_NAME, DIBS_TOKEN (the fencing token), DIBS_OWNER and DIBS_LEASE.",
+        epilog="The command sees DIBS_NAME, DIBS_TOKEN (the fencing token), DIBS_OWNER and DIBS_LEASE.\n\n"
+        "  dibs run deploy --timeout 5m -- ./deploy.sh v8\n  dibs run report:nightly --skip -- ./report",
     )
     parser.add_argument("name", metavar="NAME", nargs="?", type=given.name, help="the lock")
     busy = parser.add_argument_group("when it is busy (default: wait for ever)")
     busy.add_argument("--timeout", metavar="S", type=given.time, help="wait so long, then 75 (30, 500ms, 5m, 2h)")
     busy.add_argument("-n", "--try-once", action="store_true", help="do not wait: 75 at once")
-    busy.add_argument("--skip", action="store_true", help="do not wait, or only --timeout: 0, quietly")
+    busy.add_argument(
+        "--skip",
+        action="store_true",
+        help="busy is no failure: do nothing, status 0 (waits first if --timeout is given)",
+    )
     busy.add_argument("--busy-exit-code", metavar="N", type=_status, default=BUSY, help="instead of 75")
     kind = parser.add_argument_group("what is taken (default: a plain lock)")
     side = kind.add_mutually_exclusive_group()
@@ -241,7 +269,11 @@ def _parser() -> Parser:
     kind.add_argument("--of", metavar="M", type=int, help="a semaphore that has so many")
     hold = parser.add_argument_group("how it is held")
     hold.add_argument(
-        "--lease", metavar="S", type=given.time, default=30.0, help="it outlives our silence (default: 30)"
+        "--lease",
+        metavar="S",
+        type=given.time,
+        default=30.0,
+        help="how long the lock stays ours if we hang or lose the store (default: 30)",
     )
     hold.add_argument("--max-hold", metavar="S", type=given.time, help="end the command at that age of the hold")
     hold.add_argument("--info", metavar="K=V", action="append", default=[], help="shown to others; several times")

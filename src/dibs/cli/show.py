@@ -6,7 +6,7 @@ A name that nobody holds is free, which is no error: the status is 0.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from dibs.cli import breaks
@@ -41,24 +41,31 @@ def _lines(info: LockInfo, store: str, broken: breaks.Break | None, now: datetim
     else:
         yield f'"{info.name}" on {store}: free'
     for one in info.holders:
-        yield from _participant("holds", info, one, now)
+        yield from _participant("holds", info, one, now, _hold(info, one))
     for at, one in enumerate(info.waiters, 1):
-        yield from _participant(ordinal(at), info, one, now)
+        yield from _participant(ordinal(at), info, one, now, ())
     if broken is not None:
         yield f"last broken: {broken.told(now)}"
 
 
-def _participant(at: str, info: LockInfo, one: Participant, now: datetime) -> Iterator[str]:
-    thread = f" thread {clip(one.thread, 60)}" if one.thread else ""
+def _participant(at: str, info: LockInfo, one: Participant, now: datetime, hold: Iterable[str]) -> Iterator[str]:
+    thread = f" thread {clip(one.thread, 60)}" if one.thread not in ("", "MainThread") else ""
     yield f"{at:<6} {clip(one.label, 120)}{thread}{whose(info.name, one)}"
     if command := one.info.get("command"):
         yield f"       command  {clip(command, _LONGEST_VALUE)}"
     yield f"       since    {age(one.since, now)} ago ({one.since.astimezone():%Y-%m-%d %H:%M:%S %Z})"
-    yield f"       lease    {duration(one.remaining)} left"
-    weight = f", weight {one.weight} of {info.capacity}" if info.capacity > 1 else ""
-    yield f"       token    {one.token}{weight}"
+    yield from hold
+    if info.kind == "semaphore":
+        yield f"       permits  {one.weight} of {info.capacity}"
     if said := _info(one):
         yield f"       info     {said}"
+
+
+def _hold(info: LockInfo, one: Participant) -> Iterator[str]:
+    """What a waiter does not have yet."""
+    side = {True: " (writes)", False: " (reads)"}[one.weight >= info.capacity] if info.kind == "rw" else ""
+    yield f"       lease    {duration(one.remaining)} left"
+    yield f"       token    {one.token}{side}"
 
 
 def _info(one: Participant) -> str:

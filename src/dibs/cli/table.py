@@ -6,6 +6,7 @@ Whoever gives the cells has made them harmless and short. NO_COLOR leaves the ta
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -24,8 +25,9 @@ class Row(NamedTuple):
 
 
 def lay_out(header: Sequence[str], rows: Sequence[Row]) -> None:
-    if not (len(rows) <= MOST_DRESSED and _sits_there() and _dress(header, rows)):
-        for line in aligned([header, *(row.cells for row in rows)]):
+    lines = list(aligned([header, *(row.cells for row in rows)]))
+    if not (len(rows) <= MOST_DRESSED and _sits_there() and _fit(lines, len(header)) and _dress(header, rows)):
+        for line in lines:
             put(line)
 
 
@@ -53,6 +55,11 @@ def _width(text: str) -> int:
 
 def _sits_there() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _fit(lines: Sequence[str], columns: int) -> bool:
+    """Into a table that breaks no name and no token: each column has a rule and two spaces there."""
+    return max(map(_width, lines)) + columns + 2 <= shutil.get_terminal_size().columns
 
 
 def _dress(header: Sequence[str], rows: Sequence[Row]) -> bool:

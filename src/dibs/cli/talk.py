@@ -121,14 +121,19 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
+def runs_under(name: str, one: Participant) -> bool:
+    """Whether this process is part of the command that a `dibs run` runs under that hold."""
+    under = os.fsencode(os.environ.get("DIBS_NAME", "")), os.environ.get("DIBS_TOKEN")
+    return under == (name.encode(), str(one.token))
+
+
 def whose(name: str, one: Participant) -> str:
     """Said behind a participant of this lock: that it is the reader's own, as far as labels tell. Nothing else: ""."""
-    under = os.fsencode(os.environ.get("DIBS_NAME", "")), os.environ.get("DIBS_TOKEN")
-    if under == (name.encode(), str(one.token)):
+    if runs_under(name, one):
         return " (this is you: this command runs under it)"
     from dibs.faces import login  # noqa: PLC0415  (not needed to start)
 
-    return " (this is you, in another process)" if (one.owner, one.host) == (login(), host()) else ""
+    return " (this is you)" if (one.owner, one.host) == (login(), host()) else ""
 
 
 def host() -> str:

@@ -24,8 +24,11 @@ from dibs.cli.signals import Signals
 from dibs.cli.system import now
 from dibs.cli.terminal import Terminal, suspend
 
+TAKEN_AWAY, MAX_HOLD, SILENCE, STANDSTILL = "taken away", "max-hold", "silence", "standstill"
 _LONGEST_NAP = 1.0
 _LONGEST_GRACE = 5.0
+_ABOUT = 0.1
+"""The hold began a moment before we heard of it."""
 _GLANCE = 0.02
 """How often we look whether those whom the command left behind are gone: nobody tells us."""
 _BY_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
@@ -44,15 +47,15 @@ class Vigil:
         self.child = child
         self.terminal = terminal
         self.signals = signals
-        self.taken_away = False
-        """The store said that the hold is gone, before its deadline."""
-        self.struck = False
-        """The command was told to end, for want of a lock."""
+        self.cause = ""
+        """Why the command was told to end, one of the words below; empty: it was not."""
         self.interrupted = False
         """SIGINT came to us: it was no Ctrl-C that the command alone got."""
         self._guard = guard
         self._lease = lease
-        self._quarter = min(lease, max_hold or lease) / 4
+        self._max_hold = math.inf if max_hold is None else max_hold
+        self._quarter = min(lease, self._max_hold) / 4
+        self._began = 0.0
         self._first: float | None = None
         """What was left at the first look; without end once it was more than a quarter."""
         self._until = 0.0
@@ -62,7 +65,8 @@ class Vigil:
     def begin(self, hold: dibs.Hold) -> None:
         """Before the command does: should we stand still from here on, the guard knows. LockLost: it must not begin."""
         hold.check()
-        self._until = now() + hold.remaining
+        self._began = now()
+        self._until = self._began + hold.remaining
         self._guard.valid_until(self._until)
 
     def keep(self, hold: dibs.Hold) -> None:
@@ -74,12 +78,14 @@ class Vigil:
             if self.child.stopped:
                 self._follow_stop(hold)
         self.terminal.take_back(restore=bool(self.child.killed_by))
+        if not self.cause and self.child.killed_by == signal.SIGKILL and hold.lost.is_set() and now() >= self._until:
+            self.cause = STANDSTILL  # the guard has done it
 
     def _over(self) -> bool:
         """Once there is no lock, it is not over until nobody of its group is left, or all were killed."""
         if self.child.status is None:
             return False
-        return not self.struck or self._killed or not self.child.group_lives()
+        return not self.cause or self._killed or not self.child.group_lives()
 
     def _grace(self, left: float) -> float:
         """How much must be left for the command to go on. A hold that was waited for begins with less than its lease,
@@ -96,24 +102,30 @@ class Vigil:
         kill_at = self._kill_at
         if kill_at is None:
             if hold.lost.is_set():
-                self.taken_away = at < self._until
-                kill_at = self._strike(at + min(_LONGEST_GRACE, self._lease / 4) if self.taken_away else at)
+                if at < self._until:
+                    kill_at = self._strike(TAKEN_AWAY, at + min(_LONGEST_GRACE, self._lease / 4))
+                else:
+                    kill_at = self._strike(self._ends_by(at, STANDSTILL), at)
             else:
                 self._until = at + left
                 self._guard.valid_until(self._until)
                 grace = self._grace(left)
                 if left > grace:
                     return min(left - grace, self._lease / 6, _LONGEST_NAP)
-                kill_at = self._strike(self._until)
+                kill_at = self._strike(self._ends_by(self._until, SILENCE), self._until)
         if at < kill_at:
             return min(kill_at - at, _LONGEST_NAP)
         self._killed = True
         self.child.send(signal.SIGKILL)
         return _LONGEST_NAP
 
-    def _strike(self, kill_at: float) -> float:
+    def _ends_by(self, end: float, otherwise: str) -> str:
+        """Whether that end is the one that was agreed on."""
+        return MAX_HOLD if end >= self._began + self._max_hold - _ABOUT else otherwise
+
+    def _strike(self, cause: str, kill_at: float) -> float:
         """Past its deadline the command gets no TERM: it would have a moment to act in."""
-        self.struck = True
+        self.cause = cause
         self._kill_at = kill_at
         if now() < kill_at:
             self.child.send(signal.SIGTERM)

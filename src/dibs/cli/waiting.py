@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 import dibs
-from dibs.cli.talk import describe, ordinal, whose
+from dibs.cli.talk import describe, ordinal, runs_under, whose
 from dibs.info import LockInfo, printable
 
 _FIRST, _AGAIN = 2.0, 1.0
@@ -79,7 +79,8 @@ def in_the_way(info: LockInfo) -> str:
     text = f"held by {describe(first, now)}{whose(info.name, first)}"
     if len(info.holders) > 1:
         text += f" and {len(info.holders) - 1} more"
-    return text + place(info)
+    text += place(info)
+    return f"{text}; it waits for itself" if runs_under(info.name, first) and place(info) else text
 
 
 def place(info: LockInfo) -> str:

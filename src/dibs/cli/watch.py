@@ -67,20 +67,21 @@ def _weights(info: LockInfo) -> list[int]:
 
 
 def _text(change: Change, info: LockInfo, now: datetime) -> str:
-    return f"{now.astimezone():%H:%M:%S}.{now.microsecond // 1000:03}  {_said(change, info, now)}{_state(info, now)}"
+    return f"{now.astimezone():%H:%M:%S}.{now.microsecond // 1000:03}  {_said(change, info, now)}"
 
 
 def _said(change: Change, info: LockInfo, now: datetime) -> str:
     event, one = change
     if one is None:
-        return ""
+        return _state(info, now)
     said = {
         "took": f"took it, token {one.token}",
-        "ended": f"held it for {age(one.since, now)} and does no longer, token {one.token}",
+        "ended": f"holds it no longer, after {age(one.since, now)}, token {one.token}",
         "joined": "joined the line",
-        "left": f"left the line after {age(one.since, now)}",
+        "left": f"left the line, after {age(one.since, now)}",
     }
-    return f"{who(one)}{whose(info.name, one)} {said[event]}; now "
+    state = f"{len(info.waiters)} waiting" if event == "took" and len(info.holders) == 1 else _state(info, now)
+    return f"{who(one)}{whose(info.name, one)} {said[event]}; {state}"
 
 
 def _state(info: LockInfo, now: datetime) -> str:

@@ -226,7 +226,7 @@ class Keeper:
             standings = await self._open().renew(due, sent_at + shortest / 6)
         except StoreError as error:
             self.heard(error)
-            log().warning("renewal of %d claims failed, will be tried again: %s", len(due), error)
+            log().warning("renewal failed (claims: %d): %s", len(due), error)
             again = self._now() + min(shortest / 12, TICK)
             for grant in due:
                 grant.renew_at = again

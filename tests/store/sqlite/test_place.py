@@ -315,6 +315,10 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("DIBS_URL", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    with pytest.raises(dibs.Unsupported, match="no home directory"):
+        dibs.connect()
+    (tmp_path / "home").mkdir()
     for variable, where in [
         (str(tmp_path / "xdg %"), tmp_path / "xdg %"),
         ("", tmp_path / "home/.local/state"),

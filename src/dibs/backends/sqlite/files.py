@@ -40,7 +40,8 @@ def prepare(path: Path, *, make_directory: bool) -> None:
         directory = path.parent.stat()
     except OSError as error:
         raise StoreError(
-            f"the directory of the database cannot be used: {error.strerror}", step=f"create {path.parent}"
+            f"the directory of the database cannot be used: {error.strerror}",
+            step=f"create {path.parent}; an absolute path has four slashes: sqlite:////...",
         ) from None
     if not stat.S_ISDIR(directory.st_mode):
         raise StoreError("the place of the database is not a directory", step="give another path")
@@ -76,11 +77,16 @@ def check(path: Path) -> os.stat_result:
         with suppress(FileNotFoundError):
             part = path.with_name(path.name + side).lstat()
             if part.st_uid != os.geteuid() or not stat.S_ISREG(part.st_mode):
-                raise StoreError(f"the database{side} belongs to somebody else", step="give a path of your own")
+                raise StoreError(
+                    f"the database{side} belongs to somebody else (user id {part.st_uid}), and serves one user only",
+                    step="let that user do it; a path of your own would be another lock",
+                )
             if part.st_nlink > 1:
                 raise StoreError(f"the database{side} has several names (hard links)", step="give a path of its own")
     if found.st_mode & _OTHERS:
-        raise StoreError("others may open the database", step=f"chmod 600 {path}")
+        raise StoreError(
+            "others may open the file", step=f"if it is a database of dibs, chmod 600 {path}; else give another path"
+        )
     return found
 
 

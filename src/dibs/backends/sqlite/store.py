@@ -50,7 +50,7 @@ class SqliteStore:
             raise ValueError("a sqlite URL is sqlite:/// and the path of a file, without a query")
         self.path = Path(url.path[1:]).absolute()
         self.directory = self.path.with_name(self.path.name + ".d")
-        self.shown = f"sqlite:///{url.path[1:]}"
+        self.shown = f"sqlite:///{self.path}"
         self.generation = 0
         """Raised whenever the file is found removed or replaced: connections of an older one are not used."""
         self._fresh()
@@ -197,8 +197,8 @@ class SqliteStore:
 
 
 def _unsettled(error: OSError) -> StoreError:
-    step = files.remedy(error, "make its directory writable")
-    return StoreError(f"cannot settle beside the database: {error.strerror}", step=step)
+    step = files.remedy(error, "make its directory writable, or set DIBS_URL to a path of your own")
+    return StoreError(f"the database, or what lies beside it, cannot be made: {error.strerror}", step=step)
 
 
 def _boot() -> str:
