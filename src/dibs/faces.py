@@ -162,6 +162,10 @@ def make_client(
     return client
 
 
+_TELLING = ("pass", "pwd", "secret", "token", "auth", "credential", "key")
+"""What the names of secrets have in them."""
+
+
 def has_secret(url: str) -> bool:
     """Whether a URL tells more than where the store is. What is no URL is none of ours to show."""
     try:
@@ -187,7 +191,9 @@ def without_secret(url: str) -> str:
 
 
 def _is_secret(key: str) -> bool:
-    return "pass" in key.lower() or "secret" in key.lower()
+    from urllib.parse import unquote  # noqa: PLC0415  (whoever names a store without a query does not need it)
+
+    return any(word in unquote(key).lower() for word in _TELLING)
 
 
 def place(client: Any) -> str:

@@ -30,7 +30,7 @@ class Seen:
     """Those without a default; a default stays in the class."""
 
     def __init_subclass__(cls) -> None:
-        cls._fields = tuple(cls.__annotations__)
+        cls._fields = (*getattr(cls, "_fields", ()), *cls.__annotations__)
         cls._needed = frozenset(name for name in cls._fields if not hasattr(cls, name))
 
     def __init__(self, **given: Any) -> None:
@@ -114,19 +114,30 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in said)
 
 
+def show_command(name: str) -> str:
+    """What a reader may paste into a shell.
+
+    >>> show_command("invoice:42"), show_command("a b"), show_command("--force")
+    ('dibs show invoice:42', "dibs show 'a b'", 'dibs show -- --force')
+    """
+    from shlex import quote  # noqa: PLC0415  (of use only where something went wrong)
+
+    return f"dibs show {'-- ' if name.startswith('-') else ''}{quote(printable(name))}"
+
+
 def read_about(text: str) -> dict[str, Any]:
     """What a claim says of itself; anything that is not what we write is shown as unknown, never raised."""
     said: object = None
     if len(text) <= _LONGEST_ABOUT:
         with suppress(ValueError, RecursionError):
-            said = json.loads(text)
+            said = json.loads(text, parse_constant=str)
     if not isinstance(said, dict):
         said = {}
     pid, info = said.get("pid"), said.get("info")
     return {
         "owner": str(said.get("owner", "?")),
         "host": str(said.get("host", "?")),
-        "pid": pid if isinstance(pid, int) else 0,
+        "pid": pid if isinstance(pid, int) and not isinstance(pid, bool) else 0,
         "thread": str(said.get("thread", "")),
         "info": info if isinstance(info, dict) else {},
     }
@@ -135,7 +146,9 @@ def read_about(text: str) -> dict[str, Any]:
 def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str, Any]) -> str:
     """The text that stands in the store beside a claim."""
     try:
-        text = json.dumps({"owner": owner, "host": host, "pid": pid, "thread": thread, "info": dict(info)})
+        text = json.dumps(
+            {"owner": owner, "host": host, "pid": pid, "thread": thread, "info": dict(info)}, allow_nan=False
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"info must be a small dict that JSON can carry: {error}") from None
     if len(text) > _LONGEST_ABOUT:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 import dibs
-from cli.commands import Cli
+from cli.commands import COMMAND, Cli
 from cli.logs import Logged
 from cli.wrapped import children, gone, is_stopped
 from cli.wrapped import name as process_name
@@ -132,6 +133,39 @@ def test_a_store_that_is_silent_at_the_end_does_not_change_the_status(cli: Cli) 
         assert "; it ends by its lease, within 1 s" in command.hear_error()
     assert command.end() == 7
     assert cli.client().lock("x").acquire(timeout=10)
+
+
+def test_that_nobody_reads_what_is_said_loses_no_lock(cli: Cli) -> None:
+    """The store is busy for a while, which is worth a warning; the pipe for it is full, and the renewals go on."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with suppress(BlockingIOError):
+        while os.write(writes, b"x" * 4096):
+            pass
+    os.set_blocking(writes, True)
+    go = cli.directory / "go"
+    script = 'echo $$; while [ ! -e "$0" ]; do sleep 0.01; done; sleep 100 & exit 7'
+    words = [*COMMAND, "run", "x", "--lease", "3", "--", "sh", "-c", script, str(go)]
+    command = subprocess.Popen(words, env=cli.environment(), stdout=subprocess.PIPE, stderr=writes)
+    assert command.stdout is not None
+    group = int(command.stdout.readline())
+    try:
+        client = onlooker(cli)
+        with standstill(cli):
+            end = stores_end(client, "x")
+            until(lambda: clock() > end - LEASE / 2, what="half of the lease")
+        until(lambda: stores_end(client, "x") > end + LEASE / 2, what="a renewal after that")
+        go.touch()
+        assert command.wait(20) == 7, "it also left somebody behind, which nobody reads either"
+        assert not client.inspect("x").holders
+    finally:
+        command.kill()
+        command.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        command.stdout.close()
+        os.close(reads)
+        os.close(writes)
 
 
 def test_a_command_that_ends_just_when_it_is_lost_ends_once(cli: Cli) -> None:

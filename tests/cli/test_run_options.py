@@ -205,6 +205,8 @@ def test_a_password_in_the_url_is_not_the_commands(cli: Cli) -> None:
     assert seen(cli, "--url", cli.url, DIBS_URL="redis://cache/0?password=hunter2")["DIBS_URL"] == "redis://cache/0"
     assert seen(cli, "--url", cli.url, "--pass-url", DIBS_URL=secret)["DIBS_URL"] == secret
     assert "hunter2" not in seen(cli, "--url", cli.url, DIBS_URL="ana:hunter2@cache")["DIBS_URL"]
+    odd = "redis://cache/0?p%61ssword=hunter2&auth=hunter2&ssl=1"
+    assert seen(cli, "--url", cli.url, DIBS_URL=odd)["DIBS_URL"] == "redis://cache/0?ssl=1"
     assert "DIBS_URL" not in seen(cli, "--url", cli.url, DIBS_URL=None)
 
 

@@ -140,6 +140,16 @@ def test_what_others_see_does_not_depend_on_the_locale(cli: Cli) -> None:
         (["curl", "-H", "X-A: Bearer hunter2"], "curl -H 'X-A: Bearer ***'"),
         (["curl", "-u", "ana:hunter2", "h"], "curl -u ana:*** h"),
         (["curl", "--user", "ana:hunter2"], "curl --user ana:***"),
+        (["curl", "-uana:hunter2", "h"], "curl '-uana:***' h"),
+        (["curl", "--user=ana:hunter2"], "curl '--user=ana:***'"),
+        (["/usr/bin/mysql", "-phunter2", "db"], "/usr/bin/mysql '-p***' db"),
+        (["sshpass", "-p", "hunter2", "ssh", "h"], "sshpass -p *** ssh h"),
+        (["redis-cli", "-a", "hunter2"], "redis-cli -a ***"),
+        (["env", "DB_PW=hunter2", "x"], "env 'DB_PW=***' x"),
+        (["x", "--access-key", "hunter2"], "x --access-key ***"),
+        (["pytest", "tests/test_auth.py::test_x"], "pytest tests/test_auth.py::test_x"),
+        (["make", "author=bob"], "make author=bob"),
+        (["tar", "-pxf", "a"], "tar -pxf a"),
         (["sh", "-c", "mysql --password hunter2 db"], "sh -c 'mysql --password ***'"),
         (["sh", "-c", "PGPASSWORD=hunter2 pg_dump"], "sh -c 'PGPASSWORD=***'"),
         (["post", '{"password": "hunter2"}'], "post '{\"password\":***'"),
@@ -210,9 +220,10 @@ def test_where_no_locale_is_set_the_command_gets_none_from_us(cli: Cli) -> None:
 
 NOBODY = 12345
 AS_NOBODY = f"""
-import os, sys
+import ctypes, os, sys
+import dibs.cli.run
 from dibs.cli.main import main
-assert main(["run", "x", "--url", sys.argv[1], "--", "true"]) == 0  # all is loaded, before nothing can be any more
+assert main(["ls", "--json", "--url", sys.argv[1]]) == 0  # all is loaded, before nothing can be any more
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

@@ -160,16 +160,29 @@ def test_what_foreigners_wrote_is_never_raised(text: str) -> None:
     [
         "", "{", "[]", "null", '{"pid": "x"}', '{"info": 3}', '{"owner": {"a": 1}}', "x" * 20_000,
         "[" * 8000 + "]" * 8000, '{"info": ' + '{"a":' * 2000 + "1" + "}" * 2000 + "}", "9" * 5000,
-        '{"owner": "\\ud800"}',
+        '{"owner": "\\ud800"}', '{"pid": true, "info": {"x": NaN, "y": -Infinity}}',
     ],
-    ids=range(12),
+    ids=range(13),
 )  # fmt: skip
 def test_nonsense_beside_a_claim_is_shown_as_unknown(text: str) -> None:
     person = Participant(**read_about(text))
     assert isinstance(person.owner, str)
-    assert isinstance(person.pid, int)
+    assert type(person.pid) is int
     assert isinstance(person.info, dict)
+    json.dumps(person.info, allow_nan=False)
     person.label.encode()
+
+
+def test_what_is_not_json_is_refused_before_it_stands_anywhere() -> None:
+    with pytest.raises(TypeError, match="that JSON can carry"):
+        write_about("ana", "host", 7, "main", {"x": float("nan")})
+
+
+def test_who_makes_something_of_it_finds_the_fields() -> None:
+    class Mine(LockInfo):
+        pass
+
+    assert Mine(name="a").name == "a"
 
 
 def test_a_label_cannot_steer_a_terminal() -> None:

@@ -152,8 +152,7 @@ def test_a_thief_comes_before_those_who_wait_and_their_order_stays(dibs_client: 
         hold.release()
     tokens = [thief.token]
     thief.release()
-    for waiter in waiters:
-        got = waiter.result()
+    for got in (waiter.result() for waiter in waiters):
         assert got.token == dibs_client.inspect("job").holders[0].token
         tokens.append(got.token)
         got.release()

@@ -14,15 +14,33 @@ from shlex import quote
 _LONGEST = 200
 _READ = 4000
 """How much of a word is looked at: enough to see the secret that what is shown may begin with."""
-_TELLING = r"(?:pass|pwd|secret|token|api[-_]?key|auth|credential)[\w.-]{0,40}"
-_OPTION = rf"--?[\w.-]{{0,40}}?{_TELLING}"
+_TELLING = (
+    r"(?:pass(?:w|wd|word|phrase)?|pwd|pw|secret|token|(?:api|access|private|secret)[-_]?key|"
+    r"auth(?:orization)?|credentials?)"
+)
+_KEY = rf"[\w-]{{0,40}}?{_TELLING}(?:[_-][\w-]{{0,40}})?"
+"""A name that is made of such a word: DB_PW, x-auth-token; not author, not test_auth.py."""
+_OPTION = rf"--?{_KEY}"
 _NEXT_IS_SECRET = re.compile(_OPTION, re.IGNORECASE)
 _REST_IS_SECRET = re.compile(
-    rf"""({_TELLING}["']?\s*[=:] | \s{_OPTION}\s+ | \bbearer\s+).+""", re.IGNORECASE | re.DOTALL | re.VERBOSE
+    rf"""((?:^|[^\w.-])-{{0,2}}{_KEY}["']?\s*[=:] | \s{_OPTION}\s+ | \bbearer\s+).+""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 _IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)\S*@")
-_OF_USER = re.compile(r"(?:-u|--user|--proxy-user)")
+_OF_USER = re.compile(r"-u|--user|--proxy-user")
 """As curl has them: their value is user:password."""
+_WITH_USER = re.compile(r"(^(?:-u|--user=|--proxy-user=)[^:]*:).+", re.DOTALL)
+_GLUED = re.compile(r"(^-p).+", re.DOTALL)
+_SHORT = {
+    "mysql": "",
+    "mysqldump": "",
+    "mysqladmin": "",
+    "mariadb": "",
+    "mariadb-dump": "",
+    "sshpass": "-p",
+    "redis-cli": "-a",
+}
+"""Programs that take a password as -pPASSWORD, or behind that option."""
 
 
 def shown(words: Sequence[str]) -> str:
@@ -31,12 +49,9 @@ def shown(words: Sequence[str]) -> str:
     >>> shown(["pg_dump", "--password", "hunter2", "postgresql://ana:pw@db/shop"])
     "pg_dump --password *** 'postgresql://***@db/shop'"
     """
-    said: list[str] = []
-    before = ""
-    for word in words[:_LONGEST]:
-        text = os.fsencode(word)[:_READ].decode(errors="backslashreplace")
-        said.append(_harmless(text, before))
-        before = text
+    texts = [os.fsencode(word)[:_READ].decode(errors="backslashreplace") for word in words[:_LONGEST]]
+    short = _SHORT.get(texts[0].rpartition("/")[2])
+    said = [_harmless(text, before, short) for before, text in zip(["", *texts], texts, strict=False)]
     line = " ".join(said).replace("'***'", "***")
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
@@ -50,9 +65,11 @@ def without_passwords(text: str) -> str:
     return _IN_URL.sub(r"\1***@", text)
 
 
-def _harmless(word: str, before: str) -> str:
-    if _NEXT_IS_SECRET.fullmatch(before):
+def _harmless(word: str, before: str, short: str | None) -> str:
+    """`short`: how the program has its password, beside what any has."""
+    if _NEXT_IS_SECRET.fullmatch(before) or (short and before == short):
         return "***"
     if _OF_USER.fullmatch(before) and ":" in word:
         return quote(word.partition(":")[0]) + ":***"
+    word = _WITH_USER.sub(r"\1***", word if short is None else _GLUED.sub(r"\1***", word))
     return quote(without_passwords(_REST_IS_SECRET.sub(r"\1***", word)))

@@ -82,7 +82,7 @@ class Child:
         """Whatever has ended or stopped; as process 1 also orphans that others left us."""
         with suppress(ChildProcessError):
             while True:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
                 if pid == 0:
                     return
                 if pid == self.group:
@@ -93,6 +93,8 @@ class Child:
             self.stopped = os.WSTOPSIG(status)
             return
         self.stopped = 0
+        if os.WIFCONTINUED(status):
+            return
         self.killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         self.status = BY_SIGNAL + self.killed_by if self.killed_by else os.WEXITSTATUS(status)
 

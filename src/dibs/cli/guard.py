@@ -15,11 +15,9 @@ import signal
 from contextlib import suppress
 from struct import Struct
 
-from dibs.cli.system import now, open_files, rename
+from dibs.cli.system import LONGEST_NAP, now, open_files, rename
 
 _INSTANT = Struct("d")
-_LONGEST_NAP = 1.0
-"""Timers stand still while the machine is suspended."""
 _DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -63,7 +61,7 @@ def _stand(reads: int, group: int) -> None:
                 os.close(file)
     until = math.inf
     while True:
-        ready, _, _ = select.select([0], [], [], min(max(until - now(), 0.0), _LONGEST_NAP))
+        ready, _, _ = select.select([0], [], [], min(max(until - now(), 0.0), LONGEST_NAP))
         if ready:
             said = os.read(0, 4096)
             if not said:

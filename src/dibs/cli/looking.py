@@ -17,6 +17,8 @@ GLANCE = 0.2
 """Seconds between two looks."""
 ONE_LOOK = 1.0
 """How long one look may take: the `retry` of a client that looks."""
+_REST = 9
+"""How many times as long as a look took one rests: a tenth of a core is enough."""
 PATIENCE = 10.0
 """How long a store may be silent."""
 
@@ -25,6 +27,7 @@ def looks(client: dibs.Client, name: str, command: str, until: float = float("in
     """The line as it is, every now and then, and once more at that instant of the monotonic clock."""
     heard, silent = time.monotonic(), False
     while True:
+        began = time.monotonic()
         try:
             info = client.inspect(name)
         except dibs.StoreUnavailable as error:
@@ -39,4 +42,5 @@ def looks(client: dibs.Client, name: str, command: str, until: float = float("in
                 say("the store answers again", command=command)
             heard = time.monotonic()
             yield info
-        time.sleep(min(GLANCE, max(until - time.monotonic(), 0.0)))
+        pause = max(GLANCE, _REST * (time.monotonic() - began))  # a long line takes its time to read
+        time.sleep(min(pause, max(until - time.monotonic(), 0.0)))

@@ -12,7 +12,17 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from dibs.cli.talk import BY_SIGNAL, OK, UNREACHABLE, USAGE, drop_unread, occupy_closed_descriptors, put, say
+from dibs.cli.talk import (
+    BY_SIGNAL,
+    NOT_BY_SYSTEM,
+    OK,
+    UNREACHABLE,
+    USAGE,
+    drop_unread,
+    occupy_closed_descriptors,
+    put,
+    say,
+)
 
 COMMANDS = {
     "run": ("dibs.cli.run", "run a command while holding a lock"),
@@ -34,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_unread(1)  # as by `| head`
         status = BY_SIGNAL + signal.SIGPIPE
+    except OSError as error:  # no room, no process, no thread: what the system refuses
+        drop_unread(1)
+        say(f"the system refuses: {error}")
+        status = NOT_BY_SYSTEM
     if arguments is None:  # before it ends, the interpreter would look through all that was loaded, several times
         gc.freeze()
     return status

@@ -29,19 +29,18 @@ from dibs.cli.child import CannotRun, Child
 from dibs.cli.guard import Guard
 from dibs.cli.options import Parser, add_store, connect, here_only, pairs
 from dibs.cli.signals import Signalled, Signals
+from dibs.cli.system import let_go_of_streams
 from dibs.cli.talk import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
 from dibs.cli.terminal import Terminal, end_by_interrupt
 from dibs.cli.vigil import MAX_HOLD, SILENCE, STANDSTILL, TAKEN_AWAY, Vigil
 from dibs.cli.waiting import Narrator, in_the_way
-from dibs.info import duration, printable
+from dibs.info import duration, printable, show_command
 
 Acquire = Callable[[], dibs.Hold | None]
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
-    if options.json:
-        _hush()
     signals = Signals()
     with connect(
         options, "run", lease=options.lease, info={"command": shown(options.command), **options.info}
@@ -53,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
             signals,
             closing(Terminal()) as terminal,
         ):
+            let_go_of_streams()
             vigil = Vigil(child, guard, terminal, signals, options.lease, options.max_hold)
             status = _run(options, client, acquire, vigil)
-    began = child.status is not None
-    if terminal.there and status == BY_SIGNAL + signal.SIGINT and (child.killed_by or not began):
+    if terminal.there and status == BY_SIGNAL + signal.SIGINT and (vigil.interrupted or vigil.by_ctrl_c):
         end_by_interrupt(everybody=not vigil.interrupted)
     return status
 
@@ -71,14 +70,21 @@ def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vig
         return BY_SIGNAL + came.number
     if hold is None:
         return _busy(options, client)
+    told: list[tuple[str, str]] = []  # what is said waits for the release: nobody may be reading
     try:
         status = _execute(options, hold, vigil)
+        if not vigil.cause and (others := vigil.child.leaves_others()):
+            told.append(("left-behind", f"the command left others behind, who go on without the lock: {others}"))
     except CannotRun as error:
-        _tell(options, "cannot-run", f"{options.command[0]!a} cannot be run: {error}{_hint(options.command[0], error)}")
+        word = options.command[0]
+        told.append(("cannot-run", f"{word!a} cannot be run: {error}{_hint(word, error)}"))
         status = error.status
     except dibs.LockLost:  # in the instant before it could begin
         status = LOST
-    return _give_back(options, client, hold, vigil, status)
+    status = _give_back(options, client, hold, vigil, status)
+    for event, text in told:
+        _tell(options, event, text)
+    return status
 
 
 def _hint(word: str, error: CannotRun) -> str:
@@ -108,8 +114,6 @@ def _execute(options: argparse.Namespace, hold: dibs.Hold, vigil: Vigil) -> int:
     finally:
         vigil.terminal.take_back()
     assert vigil.child.status is not None
-    if not vigil.cause and (others := vigil.child.leaves_others()):
-        _tell(options, "left-behind", f"the command left others behind, who go on without the lock: {others}")
     return vigil.child.status
 
 
@@ -175,7 +179,7 @@ def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
         info = dibs.LockInfo(name=options.name)
     after = f" after {duration(options.timeout)}" if options.timeout else ""
     text = f'"{printable(options.name)}"{here_only(options)}: not free{after}: {in_the_way(info)}'
-    _tell(options, "busy", f"{text}. Next: dibs show {printable(options.name)}", **lock_object(info))
+    _tell(options, "busy", f"{text}. Next: {show_command(options.name)}", **lock_object(info))
     return int(options.busy_exit_code)
 
 
@@ -185,13 +189,6 @@ def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> N
         say(json.dumps({"event": event, "name": options.name, "text": text, **facts}))
     else:
         say(text, command="run")
-
-
-def _hush() -> None:
-    """Warnings of the library are plain text, which whoever reads our JSON does not expect between its lines."""
-    import logging  # noqa: PLC0415  (slow to import)
-
-    logging.getLogger("dibs").addHandler(logging.NullHandler())
 
 
 def _asking(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[[dibs.Hold], object]) -> Acquire:

@@ -78,6 +78,10 @@ class Signals:
         noted, self._noted = self._noted, []
         return noted
 
+    def came(self, number: int) -> bool:
+        """Whether it is among those that wait to be taken."""
+        return number in self._noted
+
     def _note(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGCHLD:
             return

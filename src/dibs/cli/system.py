@@ -8,6 +8,8 @@ import sys
 import time
 from contextlib import suppress
 
+LONGEST_NAP = 1.0
+"""Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
 ORPHANED = 3
 """The exit status of a process whose parent was gone before it could tie itself to it."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -51,6 +53,14 @@ def lives(group: int) -> str:
         if int(its_group) == group and state not in (b"Z", b"X"):
             found.append(f"pid {process} ({before.partition(b'(')[2].decode(errors='backslashreplace')})")
     return ", ".join(found)
+
+
+def let_go_of_streams() -> None:
+    """Of our own copies of what the command reads and writes: a pipe is closed when the command closes it."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
 
 
 def open_files() -> list[int]:

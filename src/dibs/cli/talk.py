@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,21 +16,32 @@ from typing import Any
 
 from dibs.info import LockInfo, Participant, duration, printable
 
-OK, NO, USAGE, UNREACHABLE, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 75, 76, 126, 127
+OK, NO, USAGE, UNREACHABLE, NOT_BY_SYSTEM, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 71, 75, 76, 126, 127
+_PATIENCE = 1.0
+"""How long a message waits for its reader: a lock may have to be renewed, or a command ended, meanwhile."""
 BY_SIGNAL = 128
 """Plus its number: the status of what a signal ended."""
 
 
 def say(text: str, *, command: str = "") -> None:
-    """To whoever sits there. A closed stderr is no reason to fail."""
+    """To whoever sits there. That stderr is closed is no reason to fail, and that nobody reads it none to wait."""
     if sys.stderr is not None:
         try:
+            if _is_unread():
+                return
             sys.stderr.write(harmless(f"dibs {command}: {text}\n" if command else f"{text}\n"))
             sys.stderr.flush()
         except OSError:
             drop_unread(2)
         except ValueError:
             return
+
+
+def _is_unread() -> bool:
+    try:
+        return not select.select([], [sys.stderr], [], _PATIENCE)[1]
+    except ValueError:  # it is no file: somebody calls this from Python
+        return False
 
 
 def drop_unread(number: int) -> None:

@@ -20,7 +20,8 @@ class Terminal:
     """
 
     def __init__(self) -> None:
-        self.lent = False
+        self._group = 0
+        """To whom it was lent."""
         self._wanted = not (_is_pipe(0) or _is_pipe(1))
         self._modes: list[Any] | None = None
         try:
@@ -36,21 +37,30 @@ class Terminal:
         """True: the group is in the foreground. Not if we are in the background ourselves."""
         self._wanted = self._wanted or asked
         with suppress(OSError):
-            if self.there and self._wanted and not self.lent and os.tcgetpgrp(self._file) == os.getpgrp():
+            if self.there and self._wanted and os.tcgetpgrp(self._file) == os.getpgrp():
                 self._modes = self._modes or _modes(self._file)
                 self._give(group)
-                self.lent = True
+                self._group = group
         return self.lent
+
+    @property
+    def lent(self) -> bool:
+        """Asked of the terminal itself: a shell may have taken it meanwhile, and a command may have passed it on."""
+        with suppress(OSError):
+            if self._group and self.there:
+                front = os.tcgetpgrp(self._file)
+                return front == self._group or (front != os.getpgrp() and not _exists(front))
+        return False
 
     def take_back(self, *, restore: bool = False) -> None:
         """`restore`: with the modes that it was lent with. A command that was killed could not tidy up, and a shell
         that sees us end in peace does not."""
-        with suppress(OSError):
-            if self.lent:
-                self.lent = False
+        if self.lent:
+            with suppress(OSError):
                 self._give(os.getpgrp())
                 if restore and self._modes is not None:
                     _set_modes(self._file, self._modes)
+        self._group = 0
 
     def close(self) -> None:
         self.take_back()
@@ -67,8 +77,8 @@ class Terminal:
 
 
 def suspend() -> None:
-    """Stop our own job, as the terminal would have; returns when it is continued. Where nobody could continue it (its
-    group is orphaned) the kernel lets it run on."""
+    """Stop our own job, as the terminal would have; returns when it was continued. Where nobody could continue it (its
+    group is orphaned) the kernel lets it run on, and no SIGCONT comes."""
     before = signal.getsignal(signal.SIGTSTP)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -82,6 +92,16 @@ def end_by_interrupt(everybody: bool) -> None:
     $? is the same. `everybody`: so our whole job gets it, where Ctrl-C went to the command alone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(0 if everybody else os.getpid(), signal.SIGINT)
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _is_pipe(file: int) -> bool:

@@ -21,11 +21,10 @@ import dibs
 from dibs.cli.child import Child
 from dibs.cli.guard import Guard
 from dibs.cli.signals import Signals
-from dibs.cli.system import now
+from dibs.cli.system import LONGEST_NAP, now
 from dibs.cli.terminal import Terminal, suspend
 
 TAKEN_AWAY, MAX_HOLD, SILENCE, STANDSTILL = "taken away", "max-hold", "silence", "standstill"
-_LONGEST_NAP = 1.0
 _LONGEST_GRACE = 5.0
 _ABOUT = 0.1
 """The hold began a moment before we heard of it."""
@@ -51,6 +50,8 @@ class Vigil:
         """Why the command was told to end, one of the words below; empty: it was not."""
         self.interrupted = False
         """SIGINT came to us: it was no Ctrl-C that the command alone got."""
+        self.by_ctrl_c = False
+        """SIGINT ended the command while it had the keyboard."""
         self._guard = guard
         self._lease = lease
         self._max_hold = math.inf if max_hold is None else max_hold
@@ -64,6 +65,7 @@ class Vigil:
 
     def begin(self, hold: dibs.Hold) -> None:
         """Before the command does: should we stand still from here on, the guard knows. LockLost: it must not begin."""
+        self.child.send(signal.SIGCONT)  # somebody may have stopped it while it waited for its order
         hold.check()
         self._began = now()
         self._until = self._began + hold.remaining
@@ -77,6 +79,7 @@ class Vigil:
             self.child.reap()
             if self.child.stopped:
                 self._follow_stop(hold)
+        self.by_ctrl_c = self.child.killed_by == signal.SIGINT and self.terminal.lent
         self.terminal.take_back(restore=bool(self.child.killed_by))
         if not self.cause and self.child.killed_by == signal.SIGKILL and hold.lost.is_set() and now() >= self._until:
             self.cause = STANDSTILL  # the guard has done it
@@ -111,13 +114,13 @@ class Vigil:
                 self._guard.valid_until(self._until)
                 grace = self._grace(left)
                 if left > grace:
-                    return min(left - grace, self._lease / 6, _LONGEST_NAP)
+                    return min(left - grace, self._lease / 6, LONGEST_NAP)
                 kill_at = self._strike(self._ends_by(self._until, SILENCE), self._until)
         if at < kill_at:
-            return min(kill_at - at, _LONGEST_NAP)
+            return min(kill_at - at, LONGEST_NAP)
         self._killed = True
         self.child.send(signal.SIGKILL)
-        return _LONGEST_NAP
+        return LONGEST_NAP
 
     def _ends_by(self, end: float, otherwise: str) -> str:
         """Whether that end is the one that was agreed on."""
@@ -140,8 +143,8 @@ class Vigil:
         self.child.send(number)
 
     def _follow_stop(self, hold: dibs.Hold) -> None:
-        """Where there is no terminal, whoever stopped the command is the one to continue it."""
-        if not self.terminal.there:
+        """Only what the keyboard stopped: what somebody else stopped (SIGSTOP) is his to continue, and we renew on."""
+        if not self.terminal.there or self.child.stopped not in (signal.SIGTSTP, *_BY_TERMINAL):
             return
         if self.child.stopped in _BY_TERMINAL and self.terminal.lend(self.child.group, asked=True):
             self.child.send(signal.SIGCONT)
@@ -149,4 +152,6 @@ class Vigil:
         self.terminal.take_back()
         suspend()
         self._look(hold)  # before it goes on: it may not, any more
+        if self.child.stopped in _BY_TERMINAL and not self.signals.came(signal.SIGCONT):
+            self.child.send(signal.SIGHUP)  # nobody will ever lend it a terminal: the kernel would have said EIO
         self._pass_on(signal.SIGCONT)

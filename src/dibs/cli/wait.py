@@ -14,7 +14,7 @@ from dibs.cli.looking import ONE_LOOK, looks
 from dibs.cli.options import Parser, add_store, connect
 from dibs.cli.talk import BUSY, OK, describe, lock_object, put_json, say, whose
 from dibs.faces import place
-from dibs.info import LockInfo, duration
+from dibs.info import LockInfo, duration, show_command
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,4 +41,4 @@ def _busy(info: LockInfo, store: str, timeout: float) -> str:
     first, more = info.holders[0], len(info.holders) - 1
     after = f" after {duration(timeout)}" if timeout else ""
     held = f"{describe(first, datetime.now(UTC))}{whose(info.name, first)}" + (f" and {more} more" if more else "")
-    return f'"{info.name}" on {store}: not free{after}: held by {held}. Next: dibs show {info.name}'
+    return f'"{info.name}" on {store}: not free{after}: held by {held}. Next: {show_command(info.name)}'

@@ -21,7 +21,7 @@ from dibs.core.line import LOOK, Me, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
-from dibs.info import Finding, LockInfo, write_about
+from dibs.info import Finding, LockInfo, show_command, write_about
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
@@ -212,9 +212,7 @@ class Client:
             raise self.seen(error, name) from None
         if not found:
             info = await self.inspect(name)
-            raise self.error(
-                NotHeld, name, f"no holder has token {token} any more", info=info, step=f"dibs show {name}"
-            )
+            raise self.error(NotHeld, name, f"no holder has token {token} any more", info=info, step=show_command(name))
 
     def seen(self, error: DibsError, name: str | None) -> DibsError:
         """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""

@@ -11,4 +11,9 @@ if TYPE_CHECKING:
 def log() -> Logger:
     import logging  # noqa: PLC0415  (see above)
 
-    return logging.getLogger("dibs")
+    found = logging.getLogger("dibs")
+    if not found.handlers:
+        # Without any handler it would be Python that prints to stderr, in the keeper's thread: if nobody reads that
+        # pipe, renewal would end.
+        found.addHandler(logging.NullHandler())
+    return found

@@ -31,7 +31,7 @@ from dibs.core.kinds.taken import Taken, noting
 from dibs.core.line import FAIR, PERMITS, RW
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import AcquireTimeout, DibsError, StoreError
-from dibs.info import LockInfo, duration, in_the_way
+from dibs.info import LockInfo, duration, in_the_way, show_command
 
 
 class Unset:
@@ -246,7 +246,7 @@ class Lock:
         what = "not free" if not attempt.limit else f"not free after {duration(attempt.limit)}"
         if info is not None:
             what += f": {in_the_way(info, attempt.hold.token or None, datetime.now(UTC), self.client.is_me)}"
-        return self.client.error(AcquireTimeout, self.name, what, info=info, step=f"dibs show {self.name}")
+        return self.client.error(AcquireTimeout, self.name, what, info=info, step=show_command(self.name))
 
     def describe(self) -> str:
         return self.client.place(self.name)
