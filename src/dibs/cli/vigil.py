@@ -15,6 +15,7 @@ A suspended job does not renew: if its lease is over when it is continued, the c
 from __future__ import annotations
 
 import math
+import os
 import signal
 
 import dibs
@@ -62,6 +63,7 @@ class Vigil:
         self._until = 0.0
         self._kill_at: float | None = None
         self._killed = False
+        self._hung_up = False
 
     def begin(self, hold: dibs.Hold) -> None:
         """Before the command does: should we stand still from here on, the guard knows. LockLost: it must not begin."""
@@ -143,8 +145,10 @@ class Vigil:
         self.child.send(number)
 
     def _follow_stop(self, hold: dibs.Hold) -> None:
-        """Only what the keyboard stopped: what somebody else stopped (SIGSTOP) is his to continue, and we renew on."""
-        if not self.terminal.there or self.child.stopped not in (signal.SIGTSTP, *_BY_TERMINAL):
+        """Only what the keyboard stopped: what somebody else stopped (SIGSTOP) is his to continue, and we renew on.
+        But where the command has the keyboard, and a shell waits for us, it may have stopped itself (`suspend`)."""
+        by_itself = self.child.stopped == signal.SIGSTOP and self.terminal.lent and os.getpgrp() == os.getpid()
+        if not (self.terminal.there and (by_itself or self.child.stopped in (signal.SIGTSTP, *_BY_TERMINAL))):
             return
         if self.child.stopped in _BY_TERMINAL and self.terminal.lend(self.child.group, asked=True):
             self.child.send(signal.SIGCONT)
@@ -153,5 +157,7 @@ class Vigil:
         suspend()
         self._look(hold)  # before it goes on: it may not, any more
         if self.child.stopped in _BY_TERMINAL and not self.signals.came(signal.SIGCONT):
-            self.child.send(signal.SIGHUP)  # nobody will ever lend it a terminal: the kernel would have said EIO
+            # Nobody will ever lend it a terminal: the kernel would have said EIO.
+            self.child.send(signal.SIGKILL if self._hung_up else signal.SIGHUP)
+            self._hung_up = True
         self._pass_on(signal.SIGCONT)
