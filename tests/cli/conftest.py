@@ -1,4 +1,5 @@
-"""The fixture `cli`: a machine with a fresh store, on which no process is left however the test went."""
+"""Fixtures: machines with a fresh store, on which no process is left however the test went. `cli` is for commands that
+are run and looked at; `scene` for processes that are killed, stopped and found again; `shell` is one at a terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Cli
+from cli.terminals import Shell
+from cli.wrapped import Scene
 
 
 @pytest.fixture
@@ -17,3 +20,15 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with Scene(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def shell(scene: Scene) -> Iterator[Shell]:
+    with Shell(scene) as made:
+        yield made

@@ -39,20 +39,8 @@ class Gate:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
     with closing(Gate(tmp_path / "gate")) as made:
-        yield made
-
-
-@pytest.fixture
-def shell(scene: Scene) -> Iterator[Shell]:
-    with Shell(scene) as made:
         yield made
 
 

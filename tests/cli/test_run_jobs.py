@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from cli.terminals import CTRL_C, CTRL_D, CTRL_Z, Shell, Terminal, begun, witness
 from cli.wrapped import DIBS, WITNESS, Scene, gone, is_stopped
 from process.children import until
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def shell(scene: Scene) -> Iterator[Shell]:
-    with Shell(scene) as made:
-        yield made
 
 
 def test_ctrl_z_stops_the_job_and_fg_goes_on(shell: Shell, scene: Scene) -> None:

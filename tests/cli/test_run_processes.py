@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from cli.wrapped import DIBS, HERE, WITNESS, Scene, children, gone, is_stopped, 
 from process.children import clock, until
 
 BEGUN = r"begun (\d+) (\d+) (\d+)"
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
-        yield made
 
 
 # kill -9.

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +18,6 @@ from process.children import PATIENCE, clock, until
 
 PASSED_ON = ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"]
 BEGUN = r"begun (\d+) (\d+) (\d+)"
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
-        yield made
 
 
 def number(name: str) -> int:

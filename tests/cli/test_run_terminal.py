@@ -6,26 +6,12 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from cli.terminals import CTRL_BACKSLASH, CTRL_C, CTRL_D, ESCAPE, Shell, Tmux, begun, installed, witness
 from cli.wrapped import WITNESS, Scene, gone
 from process.children import until
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def shell(scene: Scene) -> Iterator[Shell]:
-    with Shell(scene) as made:
-        yield made
-
 
 # What the command has.
 

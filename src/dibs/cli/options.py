@@ -48,15 +48,14 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(USAGE)
 
 
-def add_store(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
+def add_store(parser: argparse.ArgumentParser) -> None:
     """The options that every command has."""
     group = parser.add_argument_group("the store")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--url", help="where the locks are (default: $DIBS_URL, else a file of this user on this machine)")
     one.add_argument("--url-file", metavar="FILE", help="a file with the URL: keeps a password off the command line")
     group.add_argument("--namespace", default="dibs", type=name, help="as in dibs.connect() (default: dibs)")
-    if json:
-        parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def name(text: str) -> str:
