@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from cli.commands import Cli
+from cli.commands import COMMAND, Cli
 from cli.logs import Logged, in_this_process
 
 USAGE, UNREACHABLE, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 64, 69, 75, 76, 126, 127
@@ -50,6 +50,25 @@ def test_what_cannot_be_executed_ends_as_under_env(cli: Cli) -> None:
         assert done.stderr.startswith(f"dibs run: {command!a} cannot be run: ")
         assert done.stderr.count("\n") == 1
     assert cli.client().inspect("x").holders == ()
+
+
+def test_what_was_probably_meant_is_said(cli: Cli) -> None:
+    for name, text in (("odd", "#!/no/such/interpreter\n"), ("bare", "echo\n"), ("here", "#!/bin/sh\n")):
+        (cli.directory / name).write_text(text)
+        (cli.directory / name).chmod(0o755)
+    for word, hint in (
+        ("./odd", "the interpreter that its #! line names is not there"),
+        ("./bare", "it has no #! line"),
+        ("here", "write ./here"),
+        ("echo hi", "no shell is used"),
+        ("A=1", "env A=B"),
+    ):
+        done = subprocess.run(
+            [*COMMAND, "run", "x", "--", word], cwd=cli.directory, env=cli.environment(),
+            capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+        assert done.returncode in (126, 127)
+        assert hint in done.stderr
 
 
 def test_a_command_is_looked_for_where_env_looks(cli: Cli) -> None:

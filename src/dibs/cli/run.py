@@ -94,7 +94,7 @@ def _hint(word: str, error: CannotRun) -> str:
     if error.number != errno.ENOENT:
         return ""
     if os.path.exists(word):  # noqa: PTH110  (pathlib is slow to import)
-        return ": the interpreter that its #! line names is not there"
+        return ": the interpreter that its #! line names is not there" if "/" in word else f": write ./{word}"
     return ": no shell is used, so write -- sh -c '...', or env A=B ..." if " " in word or "=" in word else ""
 
 
