@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from dibs.cli.system import die_with, given_environment, lives
+from dibs.cli.system import die_with, exists, given_environment, lives
 from dibs.cli.talk import BY_SIGNAL, CANNOT_RUN, NOT_FOUND
 
 _SETTLE = 0.05
@@ -100,13 +100,7 @@ class Child:
 
     def group_lives(self) -> bool:
         """Whether anybody is left of its group, itself apart once it was reaped."""
-        try:
-            os.killpg(self.group, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return lives(self.group) != ""
+        return exists(self.group) and lives(self.group) != ""
 
     def leaves_others(self) -> str:
         """Who of its group goes on after it, and does not just take a moment to end."""

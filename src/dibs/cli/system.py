@@ -36,6 +36,17 @@ def die_with(parent: int) -> None:
         os._exit(ORPHANED)
 
 
+def exists(group: int) -> bool:
+    """Whether a process group has any member, also a dead one that nobody has reaped."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # there is one, and it is somebody else's
+        return True
+    return True
+
+
 def lives(group: int) -> str:
     """Who of a process group lives: pid 123 (sleep), pid 124 (sh). Dead ones that nobody has reaped do not count."""
     try:

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from dibs.cli.system import exists
+
 _STOPS_WITHIN = 0.05
 
 
@@ -49,7 +51,7 @@ class Terminal:
         with suppress(OSError):
             if self._group and self.there:
                 front = os.tcgetpgrp(self._file)
-                return front == self._group or (front != os.getpgrp() and not _exists(front))
+                return front == self._group or (front != os.getpgrp() and not exists(front))
         return False
 
     def take_back(self, *, restore: bool = False) -> None:
@@ -92,16 +94,6 @@ def end_by_interrupt(everybody: bool) -> None:
     $? is the same. `everybody`: so our whole job gets it, where Ctrl-C went to the command alone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(0 if everybody else os.getpid(), signal.SIGINT)
-
-
-def _exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _is_pipe(file: int) -> bool:

@@ -48,7 +48,7 @@ class Vigil:
         self.terminal = terminal
         self.signals = signals
         self.cause = ""
-        """Why the command was told to end, one of the words below; empty: it was not."""
+        """Why the command was told to end, one of the words above; empty: it was not."""
         self.interrupted = False
         """SIGINT came to us: it was no Ctrl-C that the command alone got."""
         self.by_ctrl_c = False
