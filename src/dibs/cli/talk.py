@@ -148,6 +148,13 @@ def whose(name: str, one: Participant) -> str:
     return " (this is you)" if (one.owner, one.host) == (login(), host()) else ""
 
 
+def held_by(info: LockInfo, now: datetime) -> str:
+    """Who holds it, in a few words; somebody must."""
+    first, more = info.holders[0], len(info.holders) - 1
+    others = f" and {more} more" if more else ""
+    return f"held by {describe(first, now)}{whose(info.name, first)}{others}"
+
+
 def host() -> str:
     return os.uname().nodename if hasattr(os, "uname") else "?"
 

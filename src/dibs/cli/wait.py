@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from dibs.cli import options as given
 from dibs.cli.looking import ONE_LOOK, looks
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import BUSY, OK, describe, lock_object, put_json, say, whose
+from dibs.cli.talk import BUSY, OK, held_by, lock_object, put_json, say
 from dibs.faces import place
 from dibs.info import LockInfo, duration, show_command
 
@@ -38,7 +38,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _busy(info: LockInfo, store: str, timeout: float) -> str:
-    first, more = info.holders[0], len(info.holders) - 1
     after = f" after {duration(timeout)}" if timeout else ""
-    held = f"{describe(first, datetime.now(UTC))}{whose(info.name, first)}" + (f" and {more} more" if more else "")
-    return f'"{info.name}" on {store}: not free{after}: held by {held}. Next: {show_command(info.name)}'
+    held = held_by(info, datetime.now(UTC))
+    return f'"{info.name}" on {store}: not free{after}: {held}. Next: {show_command(info.name)}'

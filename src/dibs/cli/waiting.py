@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 import dibs
-from dibs.cli.talk import describe, ordinal, runs_under, whose
+from dibs.cli.talk import held_by, host, ordinal, runs_under
 from dibs.info import LockInfo, printable
 
 _FIRST, _AGAIN = 2.0, 1.0
@@ -75,16 +75,19 @@ def in_the_way(info: LockInfo) -> str:
     """Who holds it and where we stand."""
     if not info.holders:
         return "nobody holds it now"
-    first, now = info.holders[0], datetime.now(UTC)
-    text = f"held by {describe(first, now)}{whose(info.name, first)}"
-    if len(info.holders) > 1:
-        text += f" and {len(info.holders) - 1} more"
-    text += place(info)
-    return f"{text}; it waits for itself" if runs_under(info.name, first) and place(info) else text
+    text = held_by(info, datetime.now(UTC)) + place(info)
+    return f"{text}; it waits for itself" if runs_under(info.name, info.holders[0]) and _own_place(info) else text
 
 
 def place(info: LockInfo) -> str:
-    for at, one in enumerate(info.waiters, 1):
-        if (one.host, one.pid) == (os.uname().nodename, os.getpid()):
-            return f"; you are {ordinal(at)} of {len(info.waiters)}"
+    if at := _own_place(info):
+        return f"; you are {ordinal(at)} of {len(info.waiters)}"
     return f"; {len(info.waiters)} wait for it" if info.waiters else ""
+
+
+def _own_place(info: LockInfo) -> int:
+    """From 1; 0: we do not stand in it."""
+    for at, one in enumerate(info.waiters, 1):
+        if (one.host, one.pid) == (host(), os.getpid()):
+            return at
+    return 0

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dibs.cli import options as given
 from dibs.cli.looking import ONE_LOOK, looks
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, age, describe, instant, lock_object, participant_object, put, put_json, who, whose
+from dibs.cli.talk import OK, age, held_by, instant, lock_object, participant_object, put, put_json, who, whose
 from dibs.info import LockInfo, Participant
 
 
@@ -86,13 +86,7 @@ def _said(change: Change, info: LockInfo, now: datetime) -> str:
 
 def _state(info: LockInfo, now: datetime) -> str:
     """The line in a few words."""
-    if not info.holders:
-        held = "free"
-    elif len(info.holders) == 1:
-        held = f"held by {describe(info.holders[0], now)}"
-    else:
-        held = f"held by {describe(info.holders[0], now)} and {len(info.holders) - 1} more"
-    return f"{held}; {len(info.waiters)} waiting"
+    return f"{held_by(info, now) if info.holders else 'free'}; {len(info.waiters)} waiting"
 
 
 def _object(change: Change, info: LockInfo, now: datetime) -> dict[str, object]:
