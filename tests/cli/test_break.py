@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +17,7 @@ import pytest
 import dibs
 from cli.commands import COMMAND, Cli, Done, Terminal, harmful
 from cli.test_ls import HOSTILE
-from dibs.cli import breaks
+from dibs.cli import break_, breaks
 from dibs.cli.breaks import Break
 from dibs.faces import login
 from process.children import until
@@ -315,6 +316,24 @@ def test_the_systems_log(cli: Cli, system_log: tuple[list[str], socket.socket]) 
     assert f'"a\\u202eb" on {cli.url}: broken by {ME} pid ' in said
     assert said.endswith(r"; reason: it\nhangs")
     assert harmful(said) == []
+
+
+def test_a_break_without_an_answer_is_logged_too(
+    cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have happened. Nobody can write to the store just then."""
+    token = cli.holder(owner="ana").takes("a")
+    client, logged = dibs.connect(cli.url, retry=0.5), list[str]()
+    client.inspect("a")
+    monkeypatch.setattr(break_, "connect", lambda *_: client)
+    monkeypatch.setattr(break_, "_log", logged.append)
+    with closing(sqlite3.connect(cli.path, isolation_level=None)) as busy:
+        busy.execute("BEGIN IMMEDIATE")
+        assert break_.main(["a", "--token", str(token), "--yes", "--reason", "it hangs"]) == 69
+    assert "Whether it was broken is not known" in capsys.readouterr().err
+    (said,) = logged
+    assert f"perhaps broken, without an answer, by {ME} pid " in said
+    assert said.endswith("reason: it hangs")
 
 
 def test_who_is_told_finds_the_record(cli: Cli) -> None:

@@ -55,15 +55,17 @@ def main(arguments: Sequence[str]) -> int:
             return _refuse(options, info, place(client))
         if not (options.yes or _agreed(info, holder, place(client))):
             return _answer(options, info, broken=None, text="not broken: nothing was changed")
+        broken = _break(holder, options.reason)
+        what = f"by {broken.breaker}: {broken.what}; {broken.why}"
         try:
             client.break_(options.name, token=options.token)
         except dibs.NotHeld as error:
             return _refuse(options, error.info or client.inspect(options.name), place(client))
         except dibs.StoreUnavailable as error:
+            _log(f'"{options.name}" on {place(client)}: perhaps broken, without an answer, {what}')
             say(f"{error}. Whether it was broken is not known: look again", command="break")
             return UNREACHABLE
-        broken = _break(holder, options.reason)
-        said = f'"{options.name}" on {place(client)}: broken by {broken.breaker}: {broken.what}; {broken.why}'
+        said = f'"{options.name}" on {place(client)}: broken {what}'
         _log(said)
         breaks.record(client, options.name, broken)
         return _answer(options, info, broken, said)
