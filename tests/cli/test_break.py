@@ -120,7 +120,9 @@ def test_one_that_waits_is_no_holder(cli: Cli) -> None:
     token = ana.takes("a")
     bob.asks("a")
     (waiter,) = cli.in_line("a", 1).waiters
-    assert broken(cli, "a", waiter.token).returncode == 1
+    done = broken(cli, "a", waiter.token)
+    assert done.returncode == 1
+    assert "that one waits, and a waiter is ended with its process" in done.stderr
     assert (tokens(cli), len(cli.in_line("a", 1).waiters)) == ([token], 1)
 
 

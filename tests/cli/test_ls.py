@@ -191,6 +191,12 @@ class TestWithRich:
         assert r"a\u202e[b]:smile:" in terminal.text, "foreign text is no markup"
         assert "[red]ana[/red]@" in terminal.text
 
+    def test_where_a_table_would_break_a_token_there_is_none(self, cli: Cli) -> None:
+        token = cli.holder(owner="ana").takes("a")
+        terminal = cli.terminal("ls", COLUMNS="60")
+        assert terminal.end() == 0
+        assert [(row["NAME"], row["TOKEN"]) for row in rows(terminal.text)] == [("a", str(token))]
+
     @pytest.mark.parametrize("more", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, ASCII], ids=["NO_COLOR", "dumb", "ascii"])
     def test_what_the_terminal_cannot_or_must_not(self, cli: Cli, more: dict[str, str]) -> None:
         cli.holder(owner="ana").takes("a")

@@ -148,7 +148,7 @@ def test_a_wrapper_that_was_stopped_past_its_lease_lets_nobody_beside_the_next_h
         assert running.end() == 76
         assert scene.line() == (1, 0)
     assert stopped < float(beats.read_text().split()[-1]) < entered
-    assert "lost" in running.errors()
+    assert "lost, as dibs run stood still for longer than the lease, and the command was killed" in running.errors()
     scene.none_left()
 
 

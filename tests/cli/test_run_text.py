@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -68,8 +69,20 @@ def test_version_and_what_is_no_command(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"dibs {dibs.__version__}\n"
     done = cli.run("rnu", "x", "--", "true")
     assert (done.returncode, done.stdout) == (64, "")
-    assert "no command 'rnu'" in done.stderr
+    assert "no command 'rnu'; did you mean run?" in done.stderr
     assert "run, ls" in done.stderr
+    done = cli.run("--url", "x", "ls")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "options stand behind the command: dibs COMMAND '--url' ..." in done.stderr
+
+
+def test_what_the_system_refuses_is_71(cli: Cli) -> None:
+    for words in (["show", "x"], ["--version"], ["help"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*COMMAND, *words], env=cli.environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert (done.returncode, done.stderr) == (71, "the system refuses: [Errno 28] No space left on device\n")
 
 
 # Locales.

@@ -79,7 +79,7 @@ def test_a_command_under_the_lock_that_asks_for_it_is_told_so_on_this_machine(cl
     line = running.hear_error()
     held = f"held by {ME}@{HOST} pid {running.process.pid} ({COMMAND[0]} "
     assert line.startswith(f'waiting for "x" (this machine only): {held}')
-    assert " (this is you: this command runs under it); you are 1st of 1" in line
+    assert line.endswith(" (this is you: this command runs under it); you are 1st of 1; it waits for itself")
     assert (state / "dibs" / "locks.db").exists()
     running.process.terminate()
     assert running.end() == 143

@@ -262,6 +262,8 @@ def test_a_directory_for_temporary_files(path: Path, connect: Connect) -> None:
     assert not says(said(client, "note"), *words)
     path.parent.chmod(0o1777)
     assert says(said(client, "note"), *words)
+    path.parent.parent.chmod(0o1777)
+    assert len([what for what in said(client, "note") if "temporary files" in what]) == 1, "once is enough"
     assert not says(said(client, "note"), "others may remove")
 
 

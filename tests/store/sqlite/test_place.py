@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import sqlite3
 import stat
 import threading
@@ -318,6 +319,10 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_STATE_HOME", "")
     with pytest.raises(dibs.Unsupported, match="no home directory"):
         dibs.connect()
+    monkeypatch.setenv("HOME", "")  # as if it were not set
+    with dibs.connect() as client:
+        assert f"sqlite:///{pwd.getpwuid(os.getuid()).pw_dir}/.local/state/dibs/locks.db" in repr(client)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     for variable, where in [
         (str(tmp_path / "xdg %"), tmp_path / "xdg %"),
