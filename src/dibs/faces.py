@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 from weakref import ref
 
-from dibs.backends import make_store, transaction
+from dibs.backends import make_quorum, make_store, make_store_of, transaction
 from dibs.core.cells import Admits
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, lease_of, seconds
 from dibs.core.kinds.lock import Lock, Unset, checked_info, checked_owner
+from dibs.core.line import Store
 from dibs.core.names import check
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
@@ -29,6 +30,31 @@ Seconds = float | timedelta
 Timeout = float | timedelta | None | Unset
 
 
+class Pooled(Protocol):
+    """`redis.Redis` of either face, also as a sentinel gives it."""
+
+    @property
+    def connection_pool(self) -> Any: ...
+
+
+class Pool(Protocol):
+    """A pool of redis-py's."""
+
+    @property
+    def connection_kwargs(self) -> Any: ...
+
+
+class Clustered(Protocol):
+    """`redis.RedisCluster` of either face."""
+
+    @property
+    def nodes_manager(self) -> Any: ...
+
+
+Driver = Pooled | Pool | Clustered
+"""An existing driver object, as far as a type can tell: which ones are taken says backends/__init__.py."""
+Target = str | Driver | Sequence[str | Driver] | None
+"""What `connect` is told: a URL, a driver, or several of them, which are a quorum."""
 Connection = Any
 """An open connection of the caller's own: today one of sqlite3."""
 Block = Callable[[], object | None] | None
@@ -135,15 +161,13 @@ def make_client(
     store_options: Mapping[str, Any],
 ) -> Client:
     """Everything is checked here; the first use connects."""
-    if isinstance(url, list | tuple):
-        raise Unsupported("a quorum of stores is not in this version of dibs yet", step="connect to one store")
     given = url if url is not None else os.environ.get("DIBS_URL") or None
     if given is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         raise Unsupported(
             "without a URL a lock reaches this machine only, and pods of a cluster are many machines",
             step="set DIBS_URL to a store that all of them reach",
         )
-    store = make_store(parse(given if given is not None else default_url()), dict(store_options))
+    store = _store(default_url() if given is None else given, dict(store_options))
     described = checked_info(info)
     identity = (login(), os.uname().nodename if hasattr(os, "uname") else "?", os.getpid())
     write_about(*identity, "", described)
@@ -162,8 +186,24 @@ def make_client(
     return client
 
 
+def _store(given: object, options: dict[str, Any]) -> Store:
+    """Of a URL, of a driver, or of several of them."""
+    if isinstance(given, list | tuple):
+        guard = options.pop("guard", None)
+        return make_quorum([_store(member, dict(options)) for member in given], guard)
+    return make_store(parse(given), options) if isinstance(given, str) else make_store_of(given, options)
+
+
 _TELLING = ("pass", "pwd", "secret", "token", "auth", "credential", "key")
 """What the names of secrets have in them."""
+_TELLING_NOTHING = {
+    "rediss": ("key",),
+    "rediss+cluster": ("key",),
+    "rediss+sentinel": ("key",),
+    "zookeeper": ("auth", "key"),
+    "zookeepers": ("auth", "key"),
+}
+"""Options that only sound like one: which kind of login, and which file."""
 
 
 def has_secret(url: str) -> bool:
@@ -172,7 +212,7 @@ def has_secret(url: str) -> bool:
         found = parse(url)
     except ValueError:
         return "@" in url
-    return found.password is not None or any(_is_secret(key) for key, _ in found.query)
+    return found.password is not None or any(_is_secret(found.scheme, key) for key, _ in found.query)
 
 
 def without_secret(url: str) -> str:
@@ -180,20 +220,25 @@ def without_secret(url: str) -> str:
 
     >>> without_secret("redis://ana:pw@cache/0?ssl=1&password=pw")
     'redis://ana@cache/0?ssl=1'
+    >>> without_secret("zookeepers://ana:pw@h1,h2/app?auth=sasl")
+    'zookeepers://ana@h1,h2/app?auth=sasl'
+    >>> without_secret("quorum+rediss://ana:pw@h1,h2,h3?key=ana.pem")
+    'quorum+rediss://ana@h1,h2,h3?key=ana.pem'
     """
     parse(url)
     place, _, query = url.partition("?")
     scheme, sign, rest = place.partition("://")
     authority, slash, path = rest.partition("/")
     who, at, host = authority.rpartition("@")
-    kept = [pair for pair in query.split("&") if pair and not _is_secret(pair.partition("=")[0])]
+    kept = [pair for pair in query.split("&") if pair and not _is_secret(scheme, pair.partition("=")[0])]
     return f"{scheme}{sign}{who.partition(':')[0]}{at}{host}{slash}{path}" + (f"?{'&'.join(kept)}" if kept else "")
 
 
-def _is_secret(key: str) -> bool:
+def _is_secret(scheme: str, key: str) -> bool:
     from urllib.parse import unquote  # noqa: PLC0415  (whoever names a store without a query does not need it)
 
-    return any(word in unquote(key).lower() for word in _TELLING)
+    name, of_members = unquote(key).lower(), scheme.lower().removeprefix("quorum+")
+    return name not in _TELLING_NOTHING.get(of_members, ()) and any(word in name for word in _TELLING)
 
 
 def place(client: Any) -> str:

@@ -1,39 +1,47 @@
 """A store's address: parsed once, and shown without its secrets.
 
 `Url.shown` is the only form that may appear in a repr, a log, an error or a title: no user, no password, no query.
-What cannot be parsed is never echoed.
+What cannot be parsed is never echoed. A URL may name several hosts, `scheme://h1:2181,h2,[::1]/path`, with one login
+for all of them.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
+from typing import NamedTuple
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::([0-9]{1,5}))?")
+"""One of the hosts, in brackets or without, and its port."""
 _OF_FILES = frozenset({"sqlite", "unix"})
 """Where the path is a file's: only there an @ in it is no password gone astray."""
+
+Host = tuple[str, int | None]
 
 
 class Url:
     """
     >>> parse("redis://:secret@cache:6379/0").shown
     'redis://cache:6379/0'
+    >>> parse("zookeeper://h1:2181,[::1]/app").hosts
+    (('h1', 2181), ('::1', None))
     """
 
-    __slots__ = ("host", "password", "path", "port", "query", "scheme", "username")
+    __slots__ = ("host", "hosts", "password", "path", "port", "query", "scheme", "username")
 
     def __init__(
-        self, scheme: str, username: str | None, password: str | None, host: str, port: int | None, path: str,
-        query: tuple[tuple[str, str], ...],
+        self, scheme: str, username: str | None, password: str | None, host: str, port: int | None,
+        hosts: tuple[Host, ...], path: str, query: tuple[tuple[str, str], ...],
     ) -> None:  # fmt: skip
         self.scheme = scheme
         self.username = username
         self.password = password
         self.host = host
+        """As it is written; of several hosts the whole list, with their ports."""
         self.port = port
+        """None also where several hosts have ports of their own."""
+        self.hosts = hosts
+        """Each with its port, without brackets; none where the URL names none."""
         self.path = path
         self.query = query
 
@@ -48,47 +56,95 @@ class Url:
 
 def parse(text: object) -> Url:
     """The parts of a URL, or a ValueError that does not repeat what was given."""
-    from urllib.parse import unquote  # noqa: PLC0415  (as below)
+    from urllib.parse import parse_qsl, unquote  # noqa: PLC0415  (a program imports dibs, and may never connect)
 
     if not isinstance(text, str):
         raise TypeError(f"a store's URL must be a str, not {type(text).__name__}")
     if _has_control(text):
         raise ValueError("a store's URL must not hold control characters")
-    scheme, sign, _ = text.partition("://")
+    scheme, sign, rest = text.partition("://")
     if not sign or not _SCHEME.fullmatch(scheme):
         raise ValueError("a store's URL looks like scheme://..., such as sqlite:///locks.db")
-    split = _split(text)
-    if split is None:  # raised here, where the exception that quotes the URL is over: nothing hangs from this one
-        raise ValueError(f"the {scheme[:20]}:// URL is broken: check its host, brackets and port (1-65535)")
-    parts, port, query = split
-    if (parts.netloc or parts.scheme not in _OF_FILES) and "@" in parts.path + parts.query:
+    parts = _split(rest)
+    if (parts.authority or scheme.lower() not in _OF_FILES) and "@" in parts.path + parts.query:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: write /, ?, # and @ in a password as %2F, %3F, %23, %40")
     if _has_control(unquote(parts.path)):
         raise ValueError("a store's URL must not hold control characters, also not as %00")
-    if port == 0:
-        raise ValueError(f"the {scheme[:20]}:// URL has port 0")
-    host = parts.netloc.rpartition("@")[2]
-    if port is not None:
-        host = host.rpartition(":")[0]
+    login, at, written = parts.authority.rpartition("@")
+    username, colon, password = login.partition(":")
+    if "," in username + login.partition("@")[2]:
+        raise ValueError(
+            f"the {scheme[:20]}:// URL is broken: one login goes before all hosts, user:password@h1,h2 "
+            "(write a comma in it as %2C)"
+        )
+    hosts = _hosts(written)
+    if hosts is None:  # raised here, where no exception that quotes the URL hangs from it
+        raise ValueError(f"the {scheme[:20]}:// URL is broken: check its hosts, brackets and ports (1-65535)")
+    port = hosts[0][1] if len(hosts) == 1 else None
     return Url(
-        scheme=parts.scheme,
-        username=unquote(parts.username) if parts.username is not None else None,
-        password=unquote(parts.password) if parts.password is not None else None,
-        host=host,
+        scheme=scheme.lower(),
+        username=unquote(username) if at else None,
+        password=unquote(password) if colon else None,
+        host=written if port is None else written.rpartition(":")[0],
         port=port,
+        hosts=hosts,
         path=unquote(parts.path),
-        query=query,
+        query=tuple(parse_qsl(parts.query, keep_blank_values=True)),
     )
 
 
-def _split(text: str) -> tuple[SplitResult, int | None, tuple[tuple[str, str], ...]] | None:
-    from urllib.parse import parse_qsl, urlsplit  # noqa: PLC0415  (a program imports dibs, and may never connect)
+class _Parts(NamedTuple):
+    authority: str
+    path: str
+    query: str
+
+
+def _split(rest: str) -> _Parts:
+    """What follows the ://. A # begins no fragment, but no host has it in it either."""
+    end = next((at for at, sign in enumerate(rest) if sign in "/?#"), len(rest))
+    path, _, query = rest[end:].partition("?")
+    return _Parts(rest[:end], path, query)
+
+
+def _hosts(written: str) -> tuple[Host, ...] | None:
+    """None: they are broken."""
+    if not written:
+        return ()
+    found = [_host(one) for one in written.split(",")]
+    return None if None in found else tuple(host for host in found if host is not None)
+
+
+def _host(written: str) -> Host | None:
+    match = _HOST.fullmatch(written)
+    if match is None or _means_another(written):
+        return None
+    bracketed, name, digits = match.groups()
+    port = None if digits is None else int(digits)
+    if port is not None and not 1 <= port <= 65535:
+        return None
+    if bracketed is None:
+        return name, port
+    return (bracketed.replace("%25", "%"), port) if _is_ipv6(bracketed) else None
+
+
+def _means_another(host: str) -> bool:
+    """Whether a resolver, which brings it into its normal form, may read a sign into it that ends a host."""
+    if host.isascii():
+        return False
+    from unicodedata import normalize  # noqa: PLC0415  (nearly every host is ASCII)
+
+    foreign = "".join(letter for letter in host if not letter.isascii())
+    return any(sign in normalize("NFKC", foreign) for sign in "/?#@:,[]")
+
+
+def _is_ipv6(text: str) -> bool:
+    from ipaddress import AddressValueError, IPv6Address  # noqa: PLC0415  (few hosts are in brackets)
 
     try:
-        parts = urlsplit(text, allow_fragments=False)
-        return parts, parts.port, tuple(parse_qsl(parts.query, keep_blank_values=True))
-    except ValueError:
-        return None
+        IPv6Address(text)
+    except AddressValueError:
+        return False
+    return True
 
 
 def _has_control(text: str) -> bool:

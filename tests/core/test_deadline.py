@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.core.deadline import lease_of, margin, patience, seconds, valid_until
+from dibs.core.deadline import LONGEST_LEASE, lease_of, left_for, margin, patience, seconds, valid_until
 
 
 @given(st.floats(0.5, 1e6), st.floats(0, 1e9))
@@ -29,6 +29,31 @@ def test_what_is_nearly_over_counts_for_less_than_nothing(left: float) -> None:
 def test_more_left_is_never_worth_less(one: float, other: float) -> None:
     less, more = sorted((one, other))
     assert valid_until(0.0, less) <= valid_until(0.0, more) + 1e-9
+
+
+INSTANTS = st.floats(0, 1e9)
+"""Of a clock that counts from boot: thirty years of it."""
+
+
+@given(INSTANTS, st.floats(-0.05, 1e6) | st.floats(0.44, 0.46))
+def test_what_is_left_of_a_known_deadline_gives_it_back_and_never_a_later_one(sent_at: float, own: float) -> None:
+    until = sent_at + own
+    left = left_for(until, sent_at)
+    assert left >= 0
+    if until - sent_at >= -0.05:
+        assert until - 4e-6 < valid_until(sent_at, left) <= until or left == 0
+
+
+@given(INSTANTS, st.floats(0, 1e6))
+def test_what_is_left_of_an_answer_is_what_it_said(sent_at: float, left: float) -> None:
+    assert left_for(valid_until(sent_at, left), sent_at) == pytest.approx(left, abs=1e-5, rel=1e-9)
+
+
+@given(INSTANTS, st.floats(0, 1e6))
+def test_of_a_deadline_that_is_past_nothing_is_left_that_counts(sent_at: float, ago: float) -> None:
+    left = left_for(sent_at - ago, sent_at)
+    assert 0 <= left <= 0.05
+    assert valid_until(sent_at, left) <= sent_at
 
 
 def test_the_margin_is_a_tenth_and_at_least_50_ms() -> None:
@@ -65,6 +90,13 @@ def test_leases_are_at_least_half_a_second() -> None:
     assert lease_of(0.5) == 0.5
     with pytest.raises(ValueError, match=r"lease must be at least 0\.5 s"):
         lease_of(0.49)
+
+
+@pytest.mark.parametrize("lease", [1.01 * LONGEST_LEASE, 1e13, 1e300, timedelta.max])
+def test_leases_are_at_most_what_stores_count_exactly(lease: object) -> None:
+    assert lease_of(LONGEST_LEASE) == LONGEST_LEASE
+    with pytest.raises(ValueError, match=r"lease must be at most 1e\+09 s"):
+        lease_of(lease)
 
 
 def test_none_waits_for_ever() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import dibs
 from dibs.core.grant import Grant
 from dibs.runtime.threads import step
+from process.children import until
 
 
 def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_loss() -> None:
@@ -22,3 +27,28 @@ def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_los
         book._unshare = due_just_then  # type: ignore[method-assign]
         hold.release()
         assert not client.lock("job").locked()
+
+
+class Still:
+    """A keeper's thread that does not get its turn."""
+
+    def ring(self) -> None: ...
+
+
+def test_who_releases_what_is_past_its_max_hold_before_the_keeper_has_noticed_is_told_all_the_same() -> None:
+    lost: list[Any] = []
+    with dibs.connect("memory://release-race") as client:
+        keeper = client._core.keeper
+        threads = keeper._worker, keeper._watcher
+        keeper._worker = keeper._watcher = Still()  # type: ignore[assignment]
+        hold = client.lock("job", max_hold=0.05, on_lost=lost.append).acquire()
+        assert hold is not None
+        until(hold.lost.is_set)
+        assert not lost
+        with pytest.raises(dibs.LockLost):
+            hold.release()
+        keeper._worker, keeper._watcher = threads
+        until(lambda: lost)
+        keeper._watcher.ring()
+        until(lambda: not client.lock("job").locked() or keeper._worker.ring())
+    assert [(one.name, one.token) for one in lost] == [("job", hold.token)]

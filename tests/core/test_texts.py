@@ -45,6 +45,22 @@ def test_namespace_and_name_are_encoded_injectively(space: str, name: str, other
         assert names.prefix_of(space) + name != names.prefix_of(other) + named
 
 
+SIGNS = st.text(":/%235AFab", max_size=8)
+"""What escapes are made of."""
+
+
+@given(SIGNS, SIGNS, SIGNS, SIGNS)
+def test_signs_that_escapes_are_made_of_are_encoded_injectively(space: str, name: str, other: str, named: str) -> None:
+    if (space, name) != (other, named) and space and other:
+        assert names.prefix_of(space) + name != names.prefix_of(other) + named
+
+
+@given(SIGNS, SIGNS)
+def test_a_name_in_the_store_begins_with_a_slash_only_in_the_empty_namespace(space: str, name: str) -> None:
+    assert "/" not in names.prefix_of(space)
+    assert (names.prefix_of(space) + name).startswith("/") == (not space and name.startswith("/"))
+
+
 @pytest.mark.parametrize("kind", ERRORS)
 def test_errors_pickle(kind: type[dibs.DibsError]) -> None:
     info = LockInfo(name="a", holders=(Participant(owner="ana", token=7),))

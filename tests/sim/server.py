@@ -35,7 +35,7 @@ class Server:
         self.node = Node(sim, "store", dice.uniform(10, 1000), dice.uniform(0.96, 1.04))
         self.world = World("sim")
         self.runtime = SimRuntime(sim, self.node)
-        self.nobody = Me(b"", self.runtime.inbox())
+        self.nobody = Me(b"", self.runtime.inbox(), 0.0, lambda _: None)
         """The memory store's own client: nobody waits there."""
         self._line = MemoryLine(self.world, self.runtime, self.nobody)
         self._watcher = watcher

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SUITE = "dibs.testing.contract"
 CAN_DO_ALL, CAN_DO_LEAST = "acme=acme_locks.testing:fresh", "plain=acme_locks.testing:plain"
+BY_SESSION = "session=acme_locks.testing:session"
 BROKEN = {
     "leave": {"test_leave_is_idempotent", "test_a_leave_with_another_id_changes_nothing"},
     "renew": {"test_renew_never_revives", "test_renew_of_an_expired_waiter_is_refused_also_behind_others"},
@@ -72,7 +73,11 @@ def test_the_plugin_loads_nothing_that_nobody_asked_for(acme: Acme, tmp_path: Pa
         pytest.param(
             CAN_DO_ALL, [f"{SUITE}.{part}" for part in (*TELLING, "test_cells_seam")], 60, id="all, the seams"
         ),
+        pytest.param(
+            BY_SESSION, [f"{SUITE}.{part}" for part in ("test_sessions", "test_time")], 120, id="by session, its times"
+        ),
         pytest.param(CAN_DO_ALL, [SUITE], 800, id="all", marks=pytest.mark.soak),
+        pytest.param(BY_SESSION, [SUITE], 800, id="by session", marks=pytest.mark.soak),
         pytest.param(CAN_DO_LEAST, [SUITE], 300, id="least", marks=pytest.mark.soak),
     ],
 )
@@ -106,6 +111,18 @@ def test_what_a_store_cannot_do_it_is_not_asked_for(acme: Acme, tmp_path: Path) 
         if f"test_never_two_inside[plain-aio-{kind}]" in done.stdout
     }
     assert kinds == {"lock", "rlock"}
+
+
+def test_what_only_a_session_does_is_asked_of_those_who_have_one(acme: Acme, tmp_path: Path) -> None:
+    done = acme.pytest("-q", "--collect-only", "--pyargs", SUITE, *over(CAN_DO_ALL, BY_SESSION), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = collected(done.stdout)
+    files = {store: {test.partition("::")[0] for test in tests} for store, tests in found.items()}
+    assert files["session"] - files["acme"] == {"test_sessions"}
+    assert files["acme"] - files["session"] == {"test_waiting"}
+    left_out = found["acme"] - found["session"]
+    assert {"test_seam::test_renew_extends", "test_unfair::test_it_stands_in_no_line"} <= left_out
+    assert "test_time::test_renewal_keeps_a_hold_beyond_its_lease" in found["session"]
 
 
 def test_broken_stores_fail(acme: Acme, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_world_ends_with_its_test_also_if_that_fails(face: str, tmp_path: Path
     test = _in_a_loop(body)
     assert not inspect.iscoroutinefunction(test)
     with pytest.raises(ZeroDivisionError):
-        test(world=World(face, SERVERLESS["memory"], tmp_path))
+        test(world=World(face, Subject("memory", SERVERLESS["memory"]), tmp_path))
     assert "closed" in repr(clients[0])
     assert "an actor of this test" not in {thread.name for thread in threading.enumerate()}
 
@@ -40,7 +40,7 @@ def test_what_a_store_can_do_is_known_without_opening_it(store: str) -> None:
         return SERVERLESS[store](place)
 
     subject = Subject(store, fresh)
-    assert subject.capabilities >= {"fair", "rw", "permits", "atomic-try"}
+    assert subject.capabilities >= {"fair", "rw", "permits", "atomic-try", "cells", "leases"}
     assert subject.capabilities is subject.capabilities
     (place,) = places
     assert not place.exists()

@@ -40,6 +40,7 @@ def test_a_users_program_is_typed(program: str, cache: Path) -> None:
     ("line", "complaint"),
     [
         ('assert_type(dibs.connect().lock("a").acquire(), dibs.Hold)', "[assert-type]"),
+        ("dibs.connect(5)", "[arg-type]"),
         ('dibs.connect().lock("a", patience=5)', "[call-arg]"),
         ('dibs.connect().lock("a", timeout=5)  # type: ignore[call-arg]', "unused-ignore"),
         ('dibs.connect().inspect("a").name = "b"', "[misc]"),

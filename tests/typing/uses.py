@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from typing import assert_type
 
+import redis
+import redis.asyncio
+
 import dibs
 import dibs.aio
 
@@ -116,3 +119,10 @@ async def awaited() -> None:
 
 def aio_lost(hold: dibs.aio.Hold) -> None:
     print(hold.name)
+
+
+def drivers(one: redis.Redis, several: redis.asyncio.RedisCluster) -> None:
+    assert_type(dibs.connect(one), dibs.Client)
+    assert_type(dibs.aio.connect(several), dibs.aio.Client)
+    assert_type(dibs.connect(["redis://h1", "redis://h2", one], guard=60), dibs.Client)
+    dibs.connect(5)  # type: ignore[arg-type]  # neither a URL nor a driver

@@ -65,6 +65,13 @@ class Table(Watched, Protocol):
     def come_in(self, name: str, id: bytes) -> None: ...
 
 
+class Stamped(Table, Protocol):
+    """A table whose tickets can be raised: of a store that can be a member of a quorum."""
+
+    def restamp(self, name: str, entry: Entry, token: int) -> None:
+        """`token` takes the place of the entry's ticket, and all tickets to come are higher."""
+
+
 LINES = "line"
 """The space of the lines themselves, for those who watch one."""
 PAGE = 1000
@@ -181,6 +188,17 @@ def leave(table: Table, claim: Claim, answered: bool, now: float) -> tuple[bool,
     return False, wakes
 
 
+def stamp(table: Stamped, claim: Claim, token: int, now: float) -> tuple[bool, list[Wake]]:
+    """Only while the claim stands: one that stalled and lost its place raises nothing any more."""
+    seen, wakes = _settle(table, claim.name, now)
+    own = [entry for entry in seen.holding if is_own(entry, claim)]
+    if not own or own[0] is not seen.holding[-1] or seen.blocked is not None or own[0].ticket > token:
+        return False, wakes
+    table.restamp(claim.name, own[0], token)
+    claim.ticket = token
+    return True, wakes
+
+
 def known(table: Table, claim: Claim) -> Entry | None:
     """An id stands at most once: a repeated join finds what the first one made."""
     return table.find(claim.name, [claim]).get(claim.id)
@@ -227,18 +245,22 @@ def page(table: Table, lines: Iterable[tuple[str, Sequence[Entry]]], now: float,
 
 
 def _view(table: Table, name: str, line: Iterable[Entry], now: float, wall: datetime) -> LockInfo:
-    alive = [entry for entry in line if not (expired(entry, now) or table.dead(entry.client))]
+    return shown(name, [entry for entry in line if not (expired(entry, now) or table.dead(entry.client))], now, wall)
+
+
+def shown(name: str, alive: Sequence[Entry], now: float, wall: datetime) -> LockInfo:
+    """What an onlooker is told of those who are in line."""
     if not alive:
         return LockInfo(name=name)
     seen = head(alive, lambda _: False)
-    shown = [_participant(entry, now, wall) for entry in alive]
+    all_of_them = [_participant(entry, now, wall) for entry in alive]
     count = len(seen.holding)
     return LockInfo(
         name=name,
         kind=alive[0].kind,
         capacity=alive[0].capacity,
-        holders=tuple(shown[:count]),
-        waiters=tuple(shown[count:]),
+        holders=tuple(all_of_them[:count]),
+        waiters=tuple(all_of_them[count:]),
     )
 
 
@@ -298,10 +320,14 @@ def sweep(table: Table, name: str, gone: Sequence[Entry]) -> None:
 def _match(claim: Claim, seen: Head) -> None:
     there = seen.holding[0] if seen.holding else seen.blocked
     if there is not None and (there.kind, there.capacity) != (claim.kind, claim.capacity):
-        raise Mismatch(
-            f"busy as {_sized(there.kind, there.capacity)}, not as {_sized(claim.kind, claim.capacity)}",
-            step="use one kind and size for one name, or wait until its line is empty",
-        )
+        raise mismatch(there.kind, there.capacity, claim)
+
+
+def mismatch(kind: str, capacity: int, claim: Claim) -> Mismatch:
+    return Mismatch(
+        f"busy as {_sized(kind, capacity)}, not as {_sized(claim.kind, claim.capacity)}",
+        step="use one kind and size for one name, or wait until its line is empty",
+    )
 
 
 def _sized(kind: str, capacity: int) -> str:

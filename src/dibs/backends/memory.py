@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from heapq import heappop, heappush
-from itertools import count
+from math import inf
+from time import time
 from typing import ClassVar
 
 from dibs.backends import cabinet, ledger
 from dibs.backends.ledger import LINES, Wake
 from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, PERMITS, RW, Line, Me, Place, Signal, read_signal
+from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RW, VOTES, Me, Place, Signal, Voter, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Inbox, Runtime
 from dibs.info import Finding, LockInfo
@@ -31,7 +32,7 @@ class World:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inboxes: dict[bytes, Inbox] = {}
-        self._tickets = count(1)
+        self._last_ticket = 0
         self.reset()
 
     def reset(self) -> None:
@@ -74,7 +75,14 @@ class World:
         self.places.pop(entry.id, None)
 
     def ticket(self, now: float) -> int:
-        return next(self._tickets)
+        self._last_ticket += 1
+        return self._last_ticket
+
+    def restamp(self, name: str, entry: Entry, token: int) -> None:
+        self.remove(name, entry)
+        entry.ticket = token
+        self.add(name, entry)
+        self._last_ticket = max(self._last_ticket, token)
 
     def dead(self, client: bytes) -> bool:
         return False
@@ -131,7 +139,7 @@ _worlds: dict[str, World] = {}
 class MemoryStore:
     """One client's view of a memory store."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES})
 
     def __init__(self, url: Url) -> None:
         if url.port is not None or url.username is not None or url.query or url.path not in ("", "/"):
@@ -140,7 +148,7 @@ class MemoryStore:
         self._world = _worlds.setdefault(url.host, World(url.host))
         self._me: bytes | None = None
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: Me) -> Voter:
         self._world.inboxes[me.id] = me.inbox
         self._me = me.id
         return MemoryLine(self._world, runtime, me)
@@ -192,6 +200,18 @@ class MemoryLine:
         if wakes:
             self._world.wake(wakes)
         return stood
+
+    async def stamp(self, claim: Claim, token: int, until: float) -> bool:
+        with self._world.mutex:
+            stamped, wakes = ledger.stamp(self._world, claim, token, self._runtime.now())
+        self._world.wake(wakes)
+        return stamped
+
+    async def settled(self, claim: Claim, least: float, until: float) -> float:
+        return inf  # nobody is left who could ask what a lost memory has forgotten
+
+    async def clock(self, until: float) -> float:
+        return time()
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))

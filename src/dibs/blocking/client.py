@@ -18,7 +18,7 @@ from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
-from dibs.faces import Kind, Raised, Seconds, Trace, Unpicklable, make_client
+from dibs.faces import Kind, Raised, Seconds, Target, Trace, Unpicklable, make_client
 from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -33,7 +33,7 @@ class LockOptions(faces.LockOptions, total=False):
 
 
 def connect(
-    url: str | None = None,
+    url: Target = None,
     *,
     lease: Seconds = 30.0,
     owner: str | None = None,

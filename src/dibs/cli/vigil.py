@@ -27,6 +27,8 @@ from dibs.cli.terminal import Terminal, suspend
 
 TAKEN_AWAY, MAX_HOLD, SILENCE, STANDSTILL = "taken away", "max-hold", "silence", "standstill"
 _LONGEST_GRACE = 5.0
+_WHOLE = 0.9
+"""Of its lease, what a hold has left at best: the rest is the margin."""
 _ABOUT = 0.1
 """The hold began a moment before we heard of it."""
 _GLANCE = 0.02
@@ -58,8 +60,8 @@ class Vigil:
         self._max_hold = math.inf if max_hold is None else max_hold
         self._quarter = min(lease, self._max_hold) / 4
         self._began = 0.0
-        self._first: float | None = None
-        """What was left at the first look; without end once it was more than a quarter."""
+        self._most = 0.0
+        """What was left when most was."""
         self._until = 0.0
         self._kill_at: float | None = None
         self._killed = False
@@ -94,12 +96,9 @@ class Vigil:
 
     def _grace(self, left: float) -> float:
         """How much must be left for the command to go on. A hold that was waited for begins with less than its lease,
-        until its first renewal: that is no silence yet."""
-        if self._first is None:
-            self._first = left
-        if left > self._quarter:
-            self._first = math.inf
-        return min(self._quarter, self._first / 4)
+        until its first renewal, and a server may grant shorter sessions than were asked for: that is no silence."""
+        self._most = max(self._most, left)
+        return min(self._quarter, self._most / _WHOLE / 4)
 
     def _look(self, hold: dibs.Hold) -> float:
         """What the hold demands now; gives the seconds until the next look."""

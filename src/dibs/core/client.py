@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dibs.core import names
 from dibs.core.cells import Cells
@@ -17,11 +17,14 @@ from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
 from dibs.core.keeper import Keeper
-from dibs.core.line import LOOK, Me, Replaced, Store
+from dibs.core.line import LOOK, QUORUM, Me, Quorum, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo, show_command, write_about
+
+if TYPE_CHECKING:
+    from dibs.core.quorum import QuorumGrantor
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
@@ -63,7 +66,7 @@ class Client:
         self._begin()
 
     def _begin(self) -> None:
-        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox())
+        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
         self.mutex = self.runtime.mutex()
         """Who shares a grant, and who is its last hold; never held over an await."""
         self.keeper = Keeper(self.runtime, self.me, self._open_for_keeper, self.mutex)
@@ -233,9 +236,11 @@ class Client:
         for grant in list(self.keeper.renewing.values()):
             if grant.state is HELD:
                 self.keeper.lose(grant)
-            elif grant.claim is not None:
-                self.me.inbox.deliver(grant.claim.id, LOOK.value)
+            elif (claim := grant.claim) is not None:
+                self.me.inbox.deliver(claim.id, LOOK.value)
                 self.keeper.abandon(grant)
+                self.me.inbox.expect(claim.id)  # who is just looking, and will wait again, is to find it too
+                self.me.inbox.deliver(claim.id, LOOK.value)
         for key in list(self._watching):
             self.me.inbox.deliver(key, LOOK.value)
         if self._is_open:
@@ -267,6 +272,9 @@ class Client:
             self.runtime.after_fork()
             self._begin()
 
+    def _news(self, claim_id: bytes) -> None:
+        self.keeper.look_at(claim_id)
+
     def _shut(self) -> None:
         self.keeper.stop()
         self.opened.close()
@@ -277,8 +285,7 @@ class Client:
         self.runtime.close()
 
     async def _open(self) -> bool:
-        line = self.store.open(self.runtime, self.me)
-        self.opened = LineGrantor(line, self.runtime, self.me, self.keeper, self.retry, self)
+        self.opened = self._grantor(self.runtime)
         self._is_open = True
         return True
 
@@ -287,9 +294,15 @@ class Client:
         return self._cells
 
     def _open_for_keeper(self) -> KeeperPort:
-        blocking = self.runtime.blocking()
-        line = self.store.open(blocking, self.me)
-        return LineGrantor(line, blocking, self.me, self.keeper, self.retry, self)
+        return self._grantor(self.runtime.blocking())
+
+    def _grantor(self, runtime: Runtime) -> LineGrantor | QuorumGrantor:
+        if QUORUM in self.store.capabilities:
+            from dibs.core.quorum import QuorumGrantor  # noqa: PLC0415  (most stores are one)
+
+            return QuorumGrantor(cast("Quorum", self.store), runtime, self.me, self.keeper, self.retry, self)
+        line = self.store.open(runtime, self.me)
+        return LineGrantor(line, runtime, self.me, self.keeper, self.retry, self)
 
     @staticmethod
     def _named(info: LockInfo, name: str) -> LockInfo:

@@ -12,13 +12,18 @@ from datetime import timedelta
 
 FOREVER = math.inf
 SHORTEST_LEASE = 0.5
+LONGEST_LEASE = 1e9
+"""Stores count in microseconds, exactly only as far as a double does."""
 WAITING_LEASE = 5.0
 """How long a waiting claim outlives silence, unless its lease is shorter."""
 RELEASE_PATIENCE = 5.0
 LEAVE_PATIENCE = 1.0
 """How long a caller who gave up waits for its claim to leave before the keeper takes that over."""
-LEAST_PATIENCE = 0.25
+LEAST_PATIENCE = 1.0
 """What even a try (time-out 0) grants the store to answer."""
+
+_NOISE = 1e-6
+"""More than a few sums of instants are rounded by."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Between two questions to a silent store."""
@@ -51,7 +56,10 @@ def patience(timeout: object) -> float | None:
 
 
 def lease_of(value: object) -> float:
-    return seconds(value, "lease", least=SHORTEST_LEASE)
+    lease = seconds(value, "lease", least=SHORTEST_LEASE)
+    if lease > LONGEST_LEASE:
+        raise ValueError(f"lease must be at most {LONGEST_LEASE:g} s, thirty years, not {lease!r}")
+    return lease
 
 
 def margin(left: float) -> float:
@@ -62,3 +70,14 @@ def margin(left: float) -> float:
 def valid_until(sent_at: float, left: float) -> float:
     """The holder's own deadline for an answer that says `left`, to a request that went out at `sent_at`."""
     return sent_at + left - margin(left)
+
+
+def left_for(until: float, sent_at: float) -> float:
+    """What a store that knows the holder's own deadline itself is to say is left: `valid_until` gives that deadline
+    back, less what rounding may add, and never a later one unless it is past anyway.
+
+    >>> round(left_for(until=127.0, sent_at=100.0), 3), left_for(until=99.0, sent_at=100.0)
+    (30.0, 0.0)
+    """
+    own = until - sent_at - _NOISE
+    return max(own / 0.9 if own > 0.45 else own + 0.05, 0.0)

@@ -11,12 +11,14 @@ at each question. Only the keeper's table decides who ends a grant: whoever take
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event
+from dibs.errors import StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 if TYPE_CHECKING:
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 class Request:
     """What is wanted, the same for every attempt at it."""
 
-    __slots__ = ("capacity", "fair", "kind", "lease", "name", "renew", "waiting")
+    __slots__ = ("capacity", "ends_after", "fair", "kind", "lease", "name", "renew", "waiting")
 
-    def __init__(self, name: str, kind: str, capacity: int, lease: float, renew: bool, fair: bool) -> None:
+    def __init__(
+        self, name: str, kind: str, capacity: int, lease: float, renew: bool, fair: bool, ends_after: float = FOREVER
+    ) -> None:
         self.name = name
         self.kind = kind
         self.capacity = capacity
@@ -37,6 +41,8 @@ class Request:
         self.fair = fair
         self.waiting = min(WAITING_LEASE, lease)
         """What the claim is kept at while it waits, whatever `renew` says."""
+        self.ends_after = ends_after
+        """How long after it was granted it ends by itself, though it is renewed."""
 
 
 class State(Enum):
@@ -55,8 +61,8 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "doubtful", "dropped", "ended", "ends_at", "holds", "key", "renew_at",
-        "request", "revoke_seen", "revoked", "state", "until", "watched",
+        "answered", "claim", "decided", "doubtful", "dropped", "ended", "ends_at", "holds", "key", "lasts_until",
+        "news", "renew_at", "request", "revoke_seen", "revoked", "state", "until", "watched",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
@@ -68,6 +74,8 @@ class Grant:
         self.until = 0.0
         """The holder's own deadline."""
         self.renew_at = FOREVER
+        self.news = False
+        """Something happened to it in the store since the keeper last looked."""
         self.answered = False
         """Every join of its claim was: none can still be on its way to the store."""
         self.doubtful = False
@@ -75,7 +83,9 @@ class Grant:
         """Nobody wanted it any more when the keeper looked: it is given back, and was not lost."""
         self.holds: list[Hold] = []
         self.ends_at = FOREVER
-        """When the first of its holds reaches its `max_hold`."""
+        """When the first of its holds ends by itself, at its `max_hold` or at `lasts_until`."""
+        self.lasts_until = FOREVER
+        """When every hold of it ends by itself, whatever is renewed."""
         self.watched = False
         """Somebody wants to be called when it is lost."""
         self.decided: Event | None = None
@@ -114,6 +124,7 @@ class Grant:
             self.renew_at = FOREVER
         elif self.renew_at > (early := now + (self.until - now) / 2):
             self.renew_at = early
+        self.lasts_until = now + self.request.ends_after
         self.state = HELD
 
     def valid(self, now: float) -> bool:
@@ -168,7 +179,7 @@ class Grantor(Protocol):
 class KeeperPort(Protocol):
     """For the keeper, on a connection of its own, blocking."""
 
-    async def renew(self, grants: list[Grant], until: float) -> list[Standing | None]: ...
+    async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
 
     async def give_back(self, claim: Claim, answered: bool, until: float) -> None: ...
 

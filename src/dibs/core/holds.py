@@ -289,6 +289,8 @@ class Book:
     async def _release(self, hold: Hold) -> None:
         lost = hold.is_lost()
         grant = hold.grant
+        if lost:
+            hold.tell_lost()  # by the clock it may be lost before the keeper has noticed, and told anybody
         with self._client.mutex:
             if hold.over or grant is None:
                 return

@@ -23,19 +23,22 @@ from dibs.core.line import LOOK, YOURS, Me, Replaced
 from dibs.core.log import log
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event, Runtime
-from dibs.errors import StoreError
+from dibs.errors import StoreError, StoreUnavailable
 
 TICK = 1.0
 _SOON = 0.5
 _BATCH = 1000
 """How many claims are renewed in one step of the store: a longer one would keep other writers out."""
 _LEAVE_ATTEMPT = 0.5
+_AFTER_A_NO = 5.0
+"""What a store refuses for good it will hardly allow a moment later."""
 
 
 class _Leaving(NamedTuple):
     claim: Claim
     answered: bool
     give_up_at: float
+    again_at: float = 0.0
 
 
 class Keeper:
@@ -112,6 +115,15 @@ class Keeper:
         if not gone:
             self.give_back(claim, grant.answered)
 
+    def look_at(self, claim_id: bytes) -> None:
+        """The store has news of a claim: the next turn renews it, which is a look; if it is not granted yet, the first
+        one after that. The mark stays until then, whatever answer comes meanwhile: that one may be older. A claim that
+        is not to be renewed is not looked at."""
+        grant = self.renewing.get(claim_id)
+        if grant is not None and grant.request.renew:
+            grant.news = True
+            self._worker.ring()
+
     def heard(self, error: StoreError) -> None:
         """Called with every error of the store: one that is not the store of old has lost all our claims."""
         if isinstance(error, Replaced):
@@ -146,7 +158,7 @@ class Keeper:
         for n in range(0, len(due), _BATCH):
             upcoming = min(upcoming, await self._renew(due[n : n + _BATCH]))
         await self._give_back_posted()
-        if not (self._posted or self._leaving):
+        if not self._posted and all(self._now() < item.again_at for item in self._leaving):
             while self._idle_events:
                 self._idle_events.popleft().set()
         if not (self.renewing or self._leaving or used):
@@ -182,7 +194,8 @@ class Keeper:
                 if not grant.wanted():
                     self._drop(grant)
                 continue
-            if renew_at <= now:
+            if renew_at <= now or grant.news:
+                grant.news = False
                 if not grant.wanted():
                     self._drop(grant)
                 elif may_renew(grant, now):
@@ -220,23 +233,33 @@ class Keeper:
     async def _renew(self, due: list[Grant]) -> float:
         """Renew in one batch; an attempt takes at most a sixth of the shortest lease. Gives the next look's instant."""
         sent_at = self._now()
-        claims = [grant.claim for grant in due]
+        asked = [(grant, grant.claim, grant.state is HELD) for grant in due]
         shortest = min(grant.request.lease for grant in due)
         try:
             standings = await self._open().renew(due, sent_at + shortest / 6)
         except StoreError as error:
-            self.heard(error)
-            log().warning("renewal failed (claims: %d): %s", len(due), error)
-            again = self._now() + min(shortest / 12, TICK)
-            for grant in due:
-                grant.renew_at = again
-            return again
-        return min(
-            (self._note(grant, standing, sent_at)
-            for grant, claim, standing in zip(due, claims, standings, strict=True)
-            if claim is grant.claim and claim is not None and claim.id in self.renewing),
-            default=FOREVER,
-        )  # fmt: skip
+            return self._renew_again(due, error, shortest)
+        upcoming = FOREVER
+        failed: dict[StoreUnavailable, list[Grant]] = {}
+        for (grant, claim, was_held), standing in zip(asked, standings, strict=True):
+            if isinstance(standing, StoreUnavailable):
+                failed.setdefault(standing, []).append(grant)
+            elif claim is grant.claim and claim is not None and claim.id in self.renewing:
+                if was_held and standing is not None and is_displaced(standing):
+                    self.lose(grant)
+                else:
+                    upcoming = min(upcoming, self._note(grant, standing, sent_at))
+        for trouble, those in failed.items():
+            upcoming = min(upcoming, self._renew_again(those, trouble, shortest))
+        return upcoming
+
+    def _renew_again(self, due: list[Grant], error: StoreError, shortest: float) -> float:
+        self.heard(error)
+        log().warning("renewal failed (claims: %d): %s", len(due), error)
+        again = self._now() + min(shortest / 12, TICK)
+        for grant in due:
+            grant.renew_at = again
+        return again
 
     def _note(self, grant: Grant, standing: Standing | None, sent_at: float) -> float:
         """What a renewal said of a grant that is still ours to keep; gives the instant of the next look at it."""
@@ -264,15 +287,22 @@ class Keeper:
                 await self._settle(item)
             else:
                 self._leaving.append(item)
+        enough = self._now() + TICK
         for _ in range(len(self._leaving)):
             item, now = self._leaving.pop(0), self._now()
+            if now < item.again_at:
+                self._leaving.append(item)
+                continue
             try:
                 await self._open().give_back(item.claim, item.answered, now + _LEAVE_ATTEMPT)
             except StoreError as error:
                 self.heard(error)
                 if now < item.give_up_at and not isinstance(error, Replaced):
-                    self._leaving.insert(0, item)
-                    return
+                    # Behind the others: of a store that is several servers only some may be silent.
+                    is_silent = isinstance(error, StoreUnavailable)
+                    self._leaving.append(item if is_silent else item._replace(again_at=now + _AFTER_A_NO))
+                    if is_silent and self._now() >= enough:
+                        return
             except BaseException:
                 if now < item.give_up_at:  # behind the others, so that one bad item cannot keep them waiting
                     self._leaving.append(item)
@@ -297,3 +327,9 @@ class Keeper:
 def may_renew(grant: Grant, now: float) -> bool:
     """Past its own deadline a held grant is lost, whatever the store would still say."""
     return grant.state is not HELD or now < grant.until
+
+
+def is_displaced(standing: Standing) -> bool:
+    """Of what was held when it was asked about: somebody stands before it, so that somebody holds. A store that lost
+    what it acknowledged can say so."""
+    return not standing.holds

@@ -18,9 +18,9 @@ verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from dibs.core.cells import Cells
 from dibs.core.rule import Claim, Standing
@@ -59,14 +59,23 @@ class Replaced(StoreUnavailable):
     """The store is no longer the one that our claims stand in: every one of them is void."""
 
 
+class Unsent(StoreUnavailable):
+    """What was asked never left this process: it did not happen, and it will not."""
+
+
 class Me:
     """A client as its store knows it: whom to wake, and how to hand over what concerns this process."""
 
-    __slots__ = ("id", "inbox")
+    __slots__ = ("id", "inbox", "lease", "news")
 
-    def __init__(self, id: bytes, inbox: Inbox) -> None:
+    def __init__(self, id: bytes, inbox: Inbox, lease: float, news: Callable[[bytes], None]) -> None:
         self.id = id
         self.inbox = inbox
+        self.lease = lease
+        """The client's: where claims live by a session, what that is to last."""
+        self.news = news
+        """To be called with the id of a claim that this process holds once something happened to it (it was removed, it
+        was asked to let go): the keeper then looks at once. From any thread; never waits; strange ids do nothing."""
 
 
 class Line(Protocol):
@@ -75,8 +84,10 @@ class Line(Protocol):
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         """Idempotent by `claim.id`: a repetition reports, and never moves or extends. None: void, too late."""
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        """Extend each to at least its lease (its waiting lease while it waits); never revives. None: gone."""
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | StoreUnavailable | None]:
+        """Extend each to at least its lease (its waiting lease while it waits); never revives. None: gone. Where a
+        store is several servers, what became of a part of them says nothing about the others: those whose server did
+        not answer have the error in their place, and one is raised only if none was answered."""
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         """Lower one's own weight; idempotent."""
@@ -116,6 +127,30 @@ class Line(Protocol):
         """Let go of what this line holds on the machine; claims are not its business."""
 
 
+class Voter(Line, Protocol):
+    """The line of a store that can be a member of a quorum: VOTES is among its capabilities."""
+
+    async def stamp(self, claim: Claim, token: int, until: float) -> bool:
+        """One atomic step: if the claim holds, is not expired, has no higher ticket and nobody stands behind it, then
+        `token` takes the place of its ticket, and every ticket given on that name from now on is higher. Idempotent.
+        False: one of that was not so, and nothing was changed."""
+
+    async def settled(self, claim: Claim, least: float, until: float) -> float:
+        """For how many seconds, at least, the server that has this claim has had everything that it ever acknowledged:
+        since its last start, if that may have cost it something; inf: it loses nothing. If it is `least` or more, how
+        much more does not matter. Asked behind an answered join, and true of whoever answers now."""
+
+    async def clock(self, until: float) -> float:
+        """What its clock shows, in seconds since 1970."""
+
+
+class Member(NamedTuple):
+    """One of the independent stores of a quorum."""
+
+    shown: str
+    line: Voter
+
+
 class Store(Protocol):
     """A connected backend, one per client."""
 
@@ -136,6 +171,22 @@ class Store(Protocol):
     def after_fork(self, child: bool) -> None: ...
 
 
+class Quorum(Store, Protocol):
+    """A store of several, of which a majority decides: QUORUM is among its capabilities, and `open` is not called."""
+
+    guard: float | None
+    """How long a member that may have lost something has no vote; None: as long as the client's lease."""
+
+    def open_members(self, runtime: Runtime, me: Me) -> list[Member]: ...
+
+
 FAIR, RW, PERMITS, ATOMIC_TRY, CELLS = "fair", "rw", "permits", "atomic-try", "cells"
+LEASES = "leases"
+"""Each claim has a lease of its own, counted by the store; without it the claims of a client live as long as its
+session, which then is what expires and is renewed."""
+VOTES = "votes"
+"""It can be a member of a quorum: its lines are `Voter`s."""
+QUORUM = "quorum"
+"""It is a quorum of others: see `Quorum`."""
 ELECTION = "election"
 """The kind of line whose holder others follow."""

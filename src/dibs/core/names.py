@@ -1,7 +1,8 @@
 """Names: which are allowed, and how a namespace and a name become one name in the store.
 
-Encoding is injective: a colon in the namespace is escaped, so the first colon always ends the namespace. The empty
-namespace leaves the name as written, for sharing lines with other programs. A stripe's line bears a name of the
+Encoding is injective: a colon in the namespace is escaped, so the first colon always ends the namespace. So is a slash:
+a name in the store begins with one only if it was given so in the empty namespace, which leaves names as written, for
+sharing lines with other programs. A stripe's line bears a name of the
 same name space: stripe 17 of "stock" is the line "stock#17".
 """
 
@@ -40,10 +41,12 @@ def check(name: object) -> str:
 def prefix_of(namespace: str) -> str:
     """What stands before every name of a namespace.
 
-    >>> prefix_of("dibs"), prefix_of("a:b"), prefix_of("")
-    ('dibs:', 'a%3Ab:', '')
+    >>> prefix_of("dibs"), prefix_of("a:b"), prefix_of("/a"), prefix_of("")
+    ('dibs:', 'a%3Ab:', '%2Fa:', '')
     """
-    return namespace.replace("%", "%25").replace(":", "%3A") + ":" if namespace else ""
+    if not namespace:
+        return ""
+    return namespace.replace("%", "%25").replace(":", "%3A").replace("/", "%2F") + ":"
 
 
 def stripe(name: str, index: int) -> str:

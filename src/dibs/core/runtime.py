@@ -6,7 +6,7 @@ between two lines must not leave anything locked for ever.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -49,7 +49,17 @@ class Inbox(Protocol):
     def deliver(self, key: bytes, message: bytes) -> None:
         """From any thread; for a key that nobody expects it does nothing."""
 
+    def deliver_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
+        """The same for many, by their keys."""
+
     async def wait(self, key: bytes, until: float) -> bytes | None: ...
+
+    def lead(self) -> object | None:
+        """Read the source for all who wait, until `resign`, or until what this gives is gone with the frame that has
+        it (an interrupt within an interrupt). None: somebody leads, perhaps this very thread, below a signal's
+        handler."""
+
+    def resign(self) -> None: ...
 
     def listen(self, source: Source) -> None:
         """Take messages from there too."""
@@ -72,6 +82,20 @@ class Worker(Protocol):
 
     def retire(self) -> None:
         """Do what is to be done, and do not linger for more."""
+
+
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Hands(Protocol):
+    """So many who work side by side, each at one thing after the other."""
+
+    async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
+        """One job for each of them, at once. Ends when all are done; at `until`; or, once `enough()`, when the others
+        have had about as long again. What is not done then is not waited for: a thread goes on with it, a task is
+        cancelled. What a job raises is raised here, if it is still waited for."""
+
+    def close(self) -> None: ...
 
 
 class Runtime(Protocol):
@@ -102,11 +126,20 @@ class Runtime(Protocol):
     def bind(self) -> Callable[[], None] | None:
         """Called at every entry, where there is one: an asyncio runtime belongs to the first loop that uses it."""
 
+    @property
+    def soon(self) -> Callable[[Callable[[], None]], object] | None:
+        """Where there is an event loop: have something done in it when all that can go on now has; only from there."""
+
     async def offload(self, work: Callable[[], T]) -> T:
-        """Run what may block where it disturbs nobody."""
+        """Run what may block where it disturbs nobody; one such thing after the other."""
+
+    def aside(self) -> Runtime:
+        """The same, with a place of its own for what may block: what one store waits for keeps no other waiting."""
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
         """`turn` gives the seconds until the next one, at most; None: no more until rung."""
+
+    def hands(self, count: int) -> Hands: ...
 
     def call_back(self, callback: Callable[[], object]) -> None:
         """Run a user's function where a slow one disturbs nobody; its exceptions are logged."""

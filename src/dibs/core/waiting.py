@@ -9,6 +9,7 @@ else after a renewal that confirms it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE
@@ -155,7 +156,7 @@ class LineGrantor:
             raise
         claim.weight = min(claim.weight, weight)
 
-    async def renew(self, grants: list[Grant], until: float) -> list[Standing | None]:
+    async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]:
         return await self._line.renew([self._claim(grant) for grant in grants], until)
 
     async def give_back(self, claim: Claim, answered: bool, until: float) -> None:
@@ -233,6 +234,8 @@ class LineGrantor:
         """A renewal of one's own, which is a look. None: the claim is gone."""
         sent_at = self._now()
         (standing,) = await self._line.renew([self._claim(grant)], until)
+        if isinstance(standing, StoreUnavailable):
+            raise standing
         if standing is not None:
             grant.answer(standing, sent_at)
         return standing

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from dibs.core.runtime import Event, Gate, Inbox, Runtime, Source, Worker
-from dibs.runtime.threads import ThreadRuntime, boottime, run_logged
+from dibs.core.runtime import Event, Gate, Hands, Inbox, Job, Runtime, Source, Worker
+from dibs.runtime.threads import LAST_CALL, ThreadRuntime, boottime, run_logged
 
 T = TypeVar("T")
 
@@ -99,6 +99,15 @@ class AioInbox:
         if key in self._expected:
             self._runtime.in_loop(lambda: self._hand_over(key, message))
 
+    def deliver_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
+        """In one step of the loop: waking it is what costs."""
+
+        def hand_over() -> None:
+            for key, message in messages:
+                self._hand_over(key, message)
+
+        self._runtime.in_loop(hand_over)
+
     async def wait(self, key: bytes, until: float) -> bytes | None:
         self._attach()
         runtime = self._runtime
@@ -118,6 +127,12 @@ class AioInbox:
                     self._expected[key] = None
             if message is not None:
                 return message
+
+    def lead(self) -> object | None:
+        return None  # the loop leads
+
+    def resign(self) -> None:
+        """Nobody has to."""
 
     def listen(self, source: Source) -> None:
         self._source = source
@@ -151,6 +166,88 @@ class AioInbox:
             self._expected[key] = message
 
 
+class Offloader:
+    """A thread for what may block, one thing after the other."""
+
+    def __init__(self, threads: ThreadRuntime) -> None:
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._worker = threads.worker(self._do_work)
+        self.retire = self._worker.retire
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001  (it is raised where the work was asked for)
+                self._answer(loop, future, future.set_exception, error)
+            else:
+                self._answer(loop, future, future.set_result, result)
+
+        self._work.put(run)
+        self._worker.ring()
+        return await future
+
+    async def _do_work(self) -> float | None:
+        while not self._work.empty():
+            self._work.get_nowait()()
+        return None
+
+    @staticmethod
+    def _answer(
+        loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], answer: Callable[[Any], None], value: object
+    ) -> None:
+        with suppress(RuntimeError):  # the loop was closed: nobody waits for the answer
+            loop.call_soon_threadsafe(lambda: None if future.done() else answer(value))
+
+
+class Aside:
+    """The same world as another's, but for the thread for what may block."""
+
+    def __init__(self, runtime: AioRuntime, offloader: Offloader) -> None:
+        self._runtime = runtime
+        self.offload = offloader.offload
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+
+class AioHands:
+    """A task for each job."""
+
+    def __init__(self, runtime: AioRuntime) -> None:
+        self._runtime = runtime
+
+    async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
+        now, began, end = self._runtime.now, self._runtime.now(), until
+        tasks = [asyncio.create_task(job()) for job in jobs if job is not None]
+        pending = set(tasks)
+        try:
+            while pending and (left := end - now()) > 0:
+                done, pending = await asyncio.wait(
+                    pending, timeout=min(left, self._runtime.nap), return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()
+                if end == until and enough():
+                    end = min(until, now() + max(now() - began, LAST_CALL))
+        finally:
+            for task in tasks:
+                task.cancel()
+                task.add_done_callback(_look_at)
+
+    def close(self) -> None:
+        """Tasks end with their jobs."""
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Nobody waits for it any more; what it raises, asyncio would report as never looked at."""
+    if not task.cancelled():
+        task.exception()
+
+
 class AioRuntime:
     """See core/runtime.py. `nap` is as in `ThreadRuntime`."""
 
@@ -162,8 +259,7 @@ class AioRuntime:
     def after_fork(self) -> None:
         self._threads = ThreadRuntime(self.now, self.nap)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._offloader = self._threads.worker(self._do_work)
+        self._offloaders = [Offloader(self._threads)]
 
     def is_through(self, taker: object) -> bool:
         if isinstance(taker, asyncio.Task):
@@ -218,24 +314,21 @@ class AioRuntime:
     def jitter(self, most: float) -> float:
         return self._threads.jitter(most)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
     async def offload(self, work: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        return await self._offloaders[0].offload(work)
 
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001  (it is raised where the work was asked for)
-                self._answer(loop, future, future.set_exception, error)
-            else:
-                self._answer(loop, future, future.set_result, result)
-
-        self._work.put(run)
-        self._offloader.ring()
-        return await future
+    def aside(self) -> Runtime:
+        self._offloaders.append(Offloader(self._threads))
+        return cast("Runtime", Aside(self, self._offloaders[-1]))
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
         return self._threads.worker(turn)
+
+    def hands(self, count: int) -> Hands:
+        return AioHands(self)
 
     def call_back(self, callback: Callable[[], object]) -> None:
         loop = self._loop
@@ -244,23 +337,12 @@ class AioRuntime:
                 loop.call_soon_threadsafe(run_logged, callback)
 
     def close(self) -> None:
-        self._offloader.retire()
+        for offloader in self._offloaders:
+            offloader.retire()
         self._threads.close()
 
     def blocking(self) -> Runtime:
         return self._threads
-
-    async def _do_work(self) -> float | None:
-        while not self._work.empty():
-            self._work.get_nowait()()
-        return None
-
-    @staticmethod
-    def _answer(
-        loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], answer: Callable[[Any], None], value: object
-    ) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody waits for the answer
-            loop.call_soon_threadsafe(lambda: None if future.done() else answer(value))
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import _thread
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from weakref import ref
 
 from dibs.core.runtime import Source
 
@@ -34,6 +35,18 @@ class _Waiter:
             self.bell.release()
 
 
+class _Hand:
+    __slots__ = ("__weakref__",)
+
+
+def _no_hand() -> None:
+    return None
+
+
+_BY_HAND = _Waiter(b"by hand", None)
+"""Stands for whoever reads by hand: it is never rung."""
+
+
 class ThreadInbox:
     """See core/runtime.py."""
 
@@ -44,6 +57,8 @@ class ThreadInbox:
         self._mutex = _thread.allocate_lock()
         self._expected: dict[bytes, _Waiter | bytes | None] = {}
         self._leader: _Waiter | None = None
+        self._hand: Callable[[], _Hand | None] = _no_hand
+        """What hangs by the frame of whoever reads by hand."""
         self._source: Source | None = None
 
     def expect(self, key: bytes) -> None:
@@ -55,6 +70,10 @@ class ThreadInbox:
     def deliver(self, key: bytes, message: bytes) -> None:
         if self._hand_over(key, message) and self._source is not None:
             self._source.poke()
+
+    def deliver_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, message in messages:
+            self.deliver(key, message)
 
     async def wait(self, key: bytes, until: float) -> bytes | None:
         with self._mutex:
@@ -70,8 +89,26 @@ class ThreadInbox:
                     waiter.bell.acquire(timeout=min(left, self._longest_sleep))
         finally:
             self._pass_on(waiter)
-        message, waiter.message = waiter.message, None
-        return message
+        with self._mutex:
+            # Only who waits has a bell that is heard: one that is left here would swallow what rings a successor.
+            if self._expected.get(key) is waiter:
+                self._expected[key] = None
+            return waiter.message
+
+    def lead(self) -> object | None:
+        with self._mutex:
+            if self._source is None or self._is_led():
+                return None
+            hand = _Hand()
+            self._hand = ref(hand)
+            self._leader = self._expected[_BY_HAND.key] = _BY_HAND
+            return hand
+
+    def resign(self) -> None:
+        """In one step: whoever leads by hand next is not told apart from who did before."""
+        with self._mutex:
+            self._expected.pop(_BY_HAND.key, None)
+            self._succeed(_BY_HAND)
 
     def listen(self, source: Source) -> None:
         self._source = source
@@ -83,10 +120,16 @@ class ThreadInbox:
         if self._source is None:
             return False
         with self._mutex:
-            leader = self._leader
-            if leader is None or self._expected.get(leader.key) is not leader:
+            if not self._is_led():
                 self._leader = waiter
             return self._leader is waiter
+
+    def _is_led(self) -> bool:
+        """By somebody who has not vanished."""
+        leader = self._leader
+        if leader is None or self._expected.get(leader.key) is not leader:
+            return False
+        return leader is not _BY_HAND or self._hand() is not None
 
     def _read(self, patience: float) -> None:
         source = self._source
@@ -111,10 +154,14 @@ class ThreadInbox:
         if self._source is None:
             return
         with self._mutex:
-            if self._leader is not None and self._leader is not waiter:
+            self._succeed(waiter)
+
+    def _succeed(self, waiter: _Waiter) -> None:
+        """Called with the mutex."""
+        if self._leader is not None and self._leader is not waiter:
+            return
+        self._leader = None
+        for other in list(self._expected.values()):
+            if isinstance(other, _Waiter) and other is not waiter and other.message is None:
+                other.ring()
                 return
-            self._leader = None
-            for other in list(self._expected.values()):
-                if isinstance(other, _Waiter) and other is not waiter and other.message is None:
-                    other.ring()
-                    return

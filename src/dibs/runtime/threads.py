@@ -13,14 +13,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from dibs.core.log import log
-from dibs.core.runtime import Event, Gate, Inbox, Runtime, Worker
+from dibs.core.runtime import Event, Gate, Hands, Inbox, Job, Runtime, Worker
 from dibs.runtime.inbox import ThreadInbox
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ AFTER_A_FAILURE = 0.05
 """How soon a turn that failed is followed by the next one: short leases depend on it."""
 LONGEST_NAP = 1.0
 """Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
+LAST_CALL = 0.02
+"""What those who are not done yet have at least, once enough others are."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _ID_SIZE = 16
 
@@ -171,11 +173,78 @@ class ThreadWorker:
             return AFTER_A_FAILURE
 
 
+class _Gathering:
+    """Jobs that somebody waits for, and what became of them."""
+
+    def __init__(self, now: Callable[[], float], until: float) -> None:
+        self._now = now
+        self._until = until
+        self._bell = _thread.allocate_lock()
+        self._bell.acquire()
+        self._ended: deque[BaseException | None] = deque()
+
+    def run(self, job: Job) -> None:
+        """By another thread; one that gets to it too late leaves it undone."""
+        raised: BaseException | None = None
+        try:
+            if self._now() < self._until:
+                step(job())
+        except BaseException as error:  # noqa: BLE001  (it is raised where the work was asked for)
+            raised = error
+        self._ended.append(raised)
+        with suppress(RuntimeError):
+            self._bell.release()
+
+    def ended(self) -> int:
+        """How many; raises what the first of them did that raised something."""
+        for raised in list(self._ended):
+            if raised is not None:
+                raise raised
+        return len(self._ended)
+
+    def wait(self, patience: float) -> None:
+        self._bell.acquire(timeout=patience)
+
+
+class ThreadHands:
+    """A thread for each, kept as long as a worker's."""
+
+    def __init__(self, count: int, now: Callable[[], float], nap: float) -> None:
+        self._now = now
+        self._nap = nap
+        self._queues: list[SimpleQueue[Callable[[], None]]] = [SimpleQueue() for _ in range(count)]
+        self._workers = [ThreadWorker(partial(self._do, queue)) for queue in self._queues]
+
+    async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
+        gathering = _Gathering(self._now, until)
+        began, end, count = self._now(), until, 0
+        for job, queue, worker in zip(jobs, self._queues, self._workers, strict=True):
+            if job is not None:
+                count += 1
+                queue.put(partial(gathering.run, job))
+                worker.ring()
+        while gathering.ended() < count and (now := self._now()) < end:
+            if end == until and enough():
+                end = min(until, now + max(now - began, LAST_CALL))
+            gathering.wait(min(max(end - now, 0.0), self._nap))
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.retire()
+
+    @staticmethod
+    async def _do(queue: SimpleQueue[Callable[[], None]]) -> float | None:
+        while not queue.empty():
+            queue.get_nowait()()
+        return None
+
+
 class ThreadRuntime:
     """See core/runtime.py. `nap`: whoever waits looks at the clock at least this often, where it can be set forward."""
 
     bind = None
     """Threads are at home everywhere."""
+    soon = None
 
     def __init__(self, now: Callable[[], float] = boottime, nap: float = math.inf) -> None:
         self.now = now
@@ -218,8 +287,14 @@ class ThreadRuntime:
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
 
+    def aside(self) -> Runtime:
+        return self
+
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
         return ThreadWorker(turn)
+
+    def hands(self, count: int) -> Hands:
+        return ThreadHands(count, self.now, min(self._nap, LONGEST_NAP))
 
     def call_back(self, callback: Callable[[], object]) -> None:
         self._calls.put(callback)

@@ -27,3 +27,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "dibs_on(*faces): for dibs.testing: only through these faces")
     config.addinivalue_line("markers", "dibs_needs(*capabilities): for dibs.testing: only stores that can do this")
+    config.addinivalue_line("markers", "dibs_without(*capabilities): for dibs.testing: only stores that cannot")

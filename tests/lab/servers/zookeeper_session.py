@@ -4,27 +4,32 @@
         session.create("/a", b"1")
         session.get("/a")
 
-Not a client: it sends no pings, so it must be done within its session timeout.
+Not a client: it sends no pings by itself, so it must be done within its session timeout.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import secrets
 import socket
 import ssl
 import struct
+import threading
+import time
 from types import TracebackType
 from typing import Self
 
 from lab.servers import programs
 from lab.servers.zookeeper import connect
 
-CREATE, GET, SYNC, CLOSE, SASL = 1, 4, 9, -11, 102
+CREATE, GET, SYNC, PING, CLOSE, SASL = 1, 4, 9, 11, -11, 102
 ALL_RIGHTS = 31
 SERVICE = "zookeeper/zk-sasl-md5"
 """The name that ZooKeeper gives itself in DIGEST-MD5."""
+MARGIN = 0.9
+"""How much of its time-out a careful client counts on."""
 
 
 class Session:
@@ -59,6 +64,10 @@ class Session:
         """As the leader has it: synced first."""
         self._request(SYNC, _buffer(path.encode()))
         return _first_buffer(self._request(GET, _buffer(path.encode()) + b"\0"))
+
+    def ping(self) -> None:
+        """Answered by the server itself, whatever the others think of it."""
+        self._request(PING, b"")
 
     def close(self) -> None:
         """The server forgets the session and what was ephemeral."""
@@ -112,6 +121,37 @@ class Session:
                 raise programs.Refused("the server hung up")
             received += part
         return received
+
+
+class Believer:
+    """A session that takes every answered ping for a proof that it lives; what it made goes when it ends."""
+
+    def __init__(self, port: int, timeout: float) -> None:
+        self.session = Session(port, timeout=timeout)
+        self.deadline = 0.0
+        """Until when it thinks to live, with the margin of a careful one; CLOCK_BOOTTIME."""
+        self._timeout = timeout
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ping, daemon=True)
+
+    def _ping(self) -> None:
+        with contextlib.suppress(programs.Refused, programs.Silent):
+            while not self._over.wait(self._timeout / 20):
+                sent = time.clock_gettime(time.CLOCK_BOOTTIME)
+                self.session.ping()
+                self.deadline = sent + MARGIN * self._timeout
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        with contextlib.suppress(programs.Refused, programs.Silent):
+            self.session.close()
 
 
 def _told(error: OSError) -> Exception:

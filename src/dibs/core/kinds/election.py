@@ -11,7 +11,7 @@ from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.lock import Lock, Options
-from dibs.core.line import ELECTION
+from dibs.core.line import ELECTION, FAIR
 from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant
 
@@ -22,6 +22,7 @@ class Election:
     def __init__(self, client: Client, name: str, options: Options) -> None:
         self.client = client
         self.name = names.check(name)
+        client.require(FAIR, "elections: nobody is next")
         self._options = options
         self._encoded = client.prefix + name
 

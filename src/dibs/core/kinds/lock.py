@@ -24,13 +24,13 @@ from weakref import ref
 
 from dibs.core import names
 from dibs.core.client import Client
-from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, patience, seconds
+from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, margin, patience, seconds
 from dibs.core.grant import Request
 from dibs.core.holds import Hold
 from dibs.core.kinds.taken import Taken, noting
-from dibs.core.line import FAIR, PERMITS, RW
+from dibs.core.line import FAIR, LEASES, PERMITS, RW
 from dibs.core.rule import RW_CAPACITY
-from dibs.errors import AcquireTimeout, DibsError, StoreError
+from dibs.errors import AcquireTimeout, DibsError, StoreError, Unsupported
 from dibs.info import LockInfo, duration, in_the_way, show_command
 
 
@@ -124,6 +124,31 @@ def checked_info(info: object) -> Mapping[str, Any]:
     return dict(info)
 
 
+class Terms(NamedTuple):
+    """What a lock's `lease` and `renew` come to in its store."""
+
+    lease: float
+    renew: bool
+    ends_after: float = FOREVER
+
+
+def terms_of(client: Client, name: str, options: Options) -> Terms:
+    """Where claims live by the session, none can end sooner in the store: `renew=False` is then kept by ending the
+    hold here, and a shorter lease that is to be renewed cannot be kept at all."""
+    lease = client.lease if options.lease is None else options.lease
+    if LEASES in client.store.capabilities:
+        return Terms(lease, options.renew)
+    if not options.renew:
+        return Terms(client.lease, True, lease - margin(lease))
+    if lease < client.lease:
+        raise client.error(
+            Unsupported, name, f"a lease of {lease:g} s is not to be had where all claims live by the session, "
+            f"which is to last {client.lease:g} s",
+            step=f"connect with lease={lease:g}, or let the hold end by itself: renew=False, or max_hold={lease:g}",
+        )  # fmt: skip
+    return Terms(lease, True)
+
+
 class Lock:
     """See the table above; `dibs.Lock` and its kin are faces of this."""
 
@@ -145,11 +170,11 @@ class Lock:
         self.weight = weight
         self.share = share
         self.guard = guard
-        lease = client.lease if options.lease is None else options.lease
+        terms = terms_of(client, name, options)
         if options.fair:
             client.require(FAIR, "order among waiters (fair=True)")
         fair = options.fair is not False and FAIR in client.store.capabilities
-        self.request = Request(client.prefix + name, kind, capacity, lease, options.renew, fair)
+        self.request = Request(client.prefix + name, kind, capacity, terms.lease, terms.renew, fair, terms.ends_after)
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
         self._about: tuple[object, object, str] = (None, None, "")
@@ -234,8 +259,10 @@ class Lock:
 
     async def revoke(self) -> None:
         """Ask every holder seen now, by its token."""
-        for holder in (await self.look()).holders:
-            await self.client.opened.revoke(self.request.name, holder.token, self.client.now() + self.client.retry)
+        client = self.client
+        for token in [holder.token for holder in (await self.look()).holders]:
+            until = client.now() + client.retry
+            await client.patiently(self.name, partial(client.opened.revoke, self.request.name, token, until), until)
 
     async def busy(self, attempt: Attempt) -> AcquireTimeout:
         """The error that says who was in the way."""
@@ -282,7 +309,7 @@ class Attempt:
             raise client.seen(error, lock.name) from error.__cause__
         if held:
             hold.began = client.now()
-            if lock.options.max_hold is not None:
+            if lock.options.max_hold is not None or (hold.grant is not None and hold.grant.lasts_until != FOREVER):
                 self._limit(lock.options.max_hold)
             lock.taken.remember(hold, entered=entered)
         return held
@@ -326,10 +353,10 @@ class Attempt:
         await book.release(guard.hold)
         return False
 
-    def _limit(self, max_hold: float) -> None:
+    def _limit(self, max_hold: float | None) -> None:
         hold, grant = self.hold, self.hold.grant
         assert grant is not None
-        hold.ends_at = hold.began + max_hold
+        hold.ends_at = min(grant.lasts_until, FOREVER if max_hold is None else hold.began + max_hold)
         grant.ends_at = min(grant.ends_at, hold.ends_at)
         hold.client.keeper.schedule(grant)
 

@@ -12,6 +12,7 @@ from zlib import crc32
 from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.kinds.lock import Lock, Options, count_of
+from dibs.core.line import LEASES, PERMITS
 
 
 class Striped:
@@ -20,10 +21,13 @@ class Striped:
     def __init__(self, client: Client, name: str, stripes: object, options: Options) -> None:
         self.client = client
         self.name = names.check(name)
+        client.require(PERMITS, "stripes")
         self.stripes = count_of(stripes, "stripes")
         self.timeout = options.timeout
         self._options = options
-        shared = options._replace(owner="client", renew=True, max_hold=None, fair=None)
+        # Where claims live by the session, only the stripe's own hold ends by itself: the guard has no shorter lease.
+        lease = options.lease if options.renew or LEASES in client.store.capabilities else None
+        shared = options._replace(owner="client", lease=lease, renew=True, max_hold=None, fair=None)
         self._guard = Lock(
             client, name, shared, kind="striped", capacity=self.stripes, weight=0, share=True
         )  # fmt: skip

@@ -18,6 +18,8 @@ from typing import Any
 
 import dibs
 import dibs.aio
+from dibs.core.line import LEASES, QUORUM
+from dibs.testing.contract.stores import Subject
 
 Action = Callable[[], Any]
 FACES: dict[str, ModuleType] = {"blocking": dibs, "aio": dibs.aio}
@@ -38,6 +40,13 @@ async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> 
         if loop.time() > end:
             raise AssertionError(f"not within {within:g} s: {inspect.getsource(condition).strip()}")
         await asyncio.sleep(0.005)
+
+
+async def passed(seconds: float) -> None:
+    """A length of time is itself the condition: what is tested is that nothing ends during it."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    await eventually(lambda: loop.time() >= end)
 
 
 class Pending:
@@ -161,10 +170,13 @@ class TaskActor(Actor):
 class World:
     """One store, seen through one face."""
 
-    def __init__(self, face: str, fresh_url: Callable[[Path], str], tmp_path: Path) -> None:
+    def __init__(self, face: str, subject: Subject, tmp_path: Path) -> None:
         self.face = face
         self.module = FACES[face]
-        self._fresh_url = fresh_url
+        self.short = 0.5 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
+        """A short lease. A session's is longer: of what it lasts, less than a quarter may be certain at any moment. So
+        is a quorum's: each renewal of it is several."""
+        self._fresh_url = subject.fresh
         self._path = tmp_path
         self._stores = 0
         self._clients: list[Any] = []

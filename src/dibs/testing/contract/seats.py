@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LINE, OUTSIDE, Me, Place, Signal
+from dibs.core.line import ATOMIC_TRY, FAIR, LINE, LOOK, OUTSIDE, YOURS, Me, Place, Signal
 from dibs.core.rule import Claim, Standing
 from dibs.runtime.threads import ThreadRuntime, step
 
+_LEASE = 10.0
+"""Of a claim, and of a session."""
 _SILENCE = 0.05
-"""How long one listens before one says that nothing was said; what was said lies in the inbox already."""
+"""How long one listens before one says that nothing was said."""
+_EARSHOT = 5.0
+"""How long what was said may be on its way."""
 
 
 def until(condition: Callable[[], Any], within: float = 15.0) -> Any:
@@ -33,7 +37,7 @@ class Seat:
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
         self.now = self.runtime.now
-        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox())
+        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), _LEASE, lambda _: None)
         self._client = dibs.connect(url)
         self.store = self._client._core.store
         self.usual = LINE if FAIR in self.store.capabilities else OUTSIDE
@@ -47,7 +51,7 @@ class Seat:
         weight: int = 1,
         capacity: int = 1,
         kind: str = "mutex",
-        lease: float = 10.0,
+        lease: float = _LEASE,
         waiting: float | None = None,
         by: float = 5.0,
     ) -> Claim:
@@ -72,7 +76,8 @@ class Seat:
         return claim, standing
 
     def renew(self, *claims: Claim) -> list[Standing | None]:
-        return step(self.line.renew(claims, self.soon))
+        standings = step(self.line.renew(claims, self.soon))
+        return [_answered(standing) for standing in standings]
 
     def look(self, claim: Claim) -> Standing | None:
         return self.renew(claim)[0]
@@ -84,8 +89,29 @@ class Seat:
         step(self.line.amend(claim, weight, self.soon))
 
     def told(self, claim: Claim) -> Signal | None:
-        """What this claim was told since the last time."""
+        """What this claim was told since the last time, if it was told anything."""
         return step(self.line.watch(claim, self.now() + _SILENCE))
+
+    def hears(self, claim: Claim) -> Signal | None:
+        """What this claim is told, where it is to be told something."""
+        return step(self.line.watch(claim, self.now() + _EARSHOT))
+
+    def freed(self, claim: Claim) -> bool:
+        """Told that it holds. A store that does not decide in one step may tell it to look, and it holds then."""
+        signal = self.hears(claim)
+        return signal is YOURS or (signal is LOOK and self._is_to_look() and self._holds(claim))
+
+    def passed_over(self, claim: Claim) -> bool:
+        """Told nothing; or, by such a store, to look, and it does not hold then."""
+        signal = self.told(claim)
+        return signal is None or (signal is LOOK and self._is_to_look() and not self._holds(claim))
+
+    def _is_to_look(self) -> bool:
+        return ATOMIC_TRY not in self.store.capabilities
+
+    def _holds(self, claim: Claim) -> bool:
+        standing = self.look(claim)
+        return standing is not None and standing.holds
 
     def holders(self, name: str = "a") -> list[int]:
         return [holder.token for holder in step(self.line.line(name, self.soon)).holders]
@@ -134,3 +160,9 @@ def ana(seats: Callable[[], Seat]) -> Seat:
 @pytest.fixture
 def bob(seats: Callable[[], Seat]) -> Seat:
     return seats()
+
+
+def _answered(standing: Standing | dibs.StoreUnavailable | None) -> Standing | None:
+    if isinstance(standing, dibs.StoreUnavailable):
+        raise standing
+    return standing

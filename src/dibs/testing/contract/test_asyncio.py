@@ -199,7 +199,7 @@ async def test_a_failing_task_group_gives_back_everything(world: World) -> None:
 
 
 async def test_cancel_on_lost_raises_the_loss_from_the_block(world: World) -> None:
-    client = world.client(lease=0.5)
+    client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost) as caught:
         async with client.lock("a", cancel_on_lost=True) as hold:
             await client.break_("a", token=hold.token)
@@ -212,7 +212,7 @@ async def test_cancel_on_lost_raises_the_loss_from_the_block(world: World) -> No
 
 
 async def test_cancel_on_lost_also_calls_on_lost(world: World) -> None:
-    client = world.client(lease=0.5)
+    client = world.client(lease=world.short)
     called: list[Any] = []
     with pytest.raises(dibs.LockLost):
         async with client.lock("a", cancel_on_lost=True, on_lost=called.append) as hold:
@@ -222,7 +222,7 @@ async def test_cancel_on_lost_also_calls_on_lost(world: World) -> None:
 
 
 async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) -> None:
-    client = world.client(lease=0.5)
+    client = world.client(lease=world.short)
 
     async def body() -> None:
         async with client.lock("a", cancel_on_lost=True) as hold:
@@ -257,7 +257,7 @@ async def test_a_foreign_cancellation_stays_one(world: World) -> None:
 
 
 async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(world: World) -> None:
-    client = world.client(lease=0.5)
+    client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost):
         async with client.lock("a", cancel_on_lost=True) as hold:
             await client.break_("a", token=hold.token)
@@ -269,7 +269,7 @@ async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(wor
 
 
 async def test_without_cancel_on_lost_nothing_is_cancelled(world: World) -> None:
-    client = world.client(lease=0.5)
+    client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost):
         async with client.lock("a") as hold:
             await client.break_("a", token=hold.token)
@@ -307,11 +307,11 @@ def test_a_second_loop_after_the_first_was_closed_works(world: World) -> None:
 
 
 def test_a_hold_outlives_its_loop(world: World) -> None:
-    client = world.connect(lease=0.5)
+    client = world.connect(lease=world.short)
     hold = run(lambda: client.lock("a").acquire())
 
     async def second() -> None:
-        end = asyncio.get_running_loop().time() + 1.0
+        end = asyncio.get_running_loop().time() + 2 * world.short
         await eventually(lambda: asyncio.get_running_loop().time() > end)
         hold.check()
         await hold.release()

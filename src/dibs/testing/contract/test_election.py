@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ELECTION, FAIR, PERMITS
+from dibs.core.line import ELECTION, FAIR, LEASES, PERMITS
 from dibs.runtime.threads import step
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.seats import Seat
 from dibs.testing.contract.worlds import needs, on
 
-SHORT = 0.5
+pytestmark = needs(FAIR)
 
 
 class Follower:
@@ -132,15 +132,16 @@ async def test_who_came_first_leads_next(world: World) -> None:
 
 
 async def test_the_options_of_a_lock_are_those_of_an_election(world: World) -> None:
-    client = world.client(owner="the client", info={"app": "shop"})
+    client = world.client(lease=world.short, owner="the client", info={"app": "shop"})
+    lease, max_hold = world.short + 0.1, world.short - 0.1
     ana, bob = world.actors("ana", "bob")
     lost: list[Any] = []
-    options = {"lease": 0.6, "max_hold": 0.4, "owner": "ana's", "info": {"job": 1}, "on_lost": lost.append}
+    options = {"lease": lease, "max_hold": max_hold, "owner": "ana's", "info": {"job": 1}, "on_lost": lost.append}
     hold = await leads(ana, client.election("a", **options))
-    assert hold.remaining <= 0.4
+    assert hold.remaining <= max_hold
     leader = await bob(client.election("a").leader)
     assert (leader.owner, dict(leader.info)) == ("ana's", {"app": "shop", "job": 1})
-    assert leader.remaining <= 0.6
+    assert leader.remaining <= lease
     with pytest.raises(dibs.AcquireTimeout):
         async with bob.entering(client.election("a", timeout=0).lead()):
             pass
@@ -159,7 +160,7 @@ async def test_options_are_checked_when_it_is_made(world: World) -> None:
 
 async def test_the_loop_of_a_leader_survives_a_loss(world: World) -> None:
     """As documented: `while True: try: with election.lead() as hold: ... except LockLost: continue`."""
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     election = client.election("a")
     tokens: list[int] = []
     while len(tokens) < 2:
@@ -206,6 +207,7 @@ async def test_a_follower_sees_the_own_client_lead(world: World) -> None:
     assert token_of(await pending) == hold.token
 
 
+@needs(LEASES)
 def test_a_leader_that_fell_silent_is_seen_to_be_gone(ana: Seat, bob: Seat) -> None:
     """By hand, over seam 2: nobody renews its lease, nobody gives it back, and nobody else comes by."""
     _, leads = ana.joined(kind=ELECTION, lease=0.3)
@@ -271,7 +273,7 @@ async def test_changes_that_race_with_the_follower_end_in_the_true_one(world: Wo
 async def test_a_leader_that_is_lost_is_seen_to_be_gone(world: World, way: str) -> None:
     options: dict[str, Any] = {
         "broken": {},
-        "expired": {"lease": SHORT, "renew": False},
+        "expired": {"lease": 0.5, "renew": False},
         "max_hold": {"max_hold": 0.2},
     }[way]
     client, other = world.client(retry=60), world.client()
@@ -287,13 +289,13 @@ async def test_a_leader_that_is_lost_is_seen_to_be_gone(world: World, way: str) 
 
 
 async def test_a_renewed_leader_is_no_change(world: World) -> None:
-    client, other = world.client(retry=60), world.client()
+    client, other = world.client(retry=60), world.client(lease=world.short)
     ana, follower = world.actor("ana"), following(world, client.election("a"))
-    hold = await leads(ana, other.election("a", lease=SHORT))
+    hold = await leads(ana, other.election("a"))
     assert await follower.next() == hold.token
     pending = follower.begin()
     loop = asyncio.get_running_loop()
-    end = loop.time() + 1.4 * SHORT
+    end = loop.time() + 1.4 * world.short
     await eventually(lambda: loop.time() > end)
     assert not pending.done()
     await ana(hold.release)

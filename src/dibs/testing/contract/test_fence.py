@@ -100,7 +100,7 @@ async def test_the_tokens_of_holders_are_admitted_in_their_order(world: World) -
 
 
 async def test_a_holder_that_was_taken_away_is_stale(world: World) -> None:
-    client, other = world.client(lease=0.5), world.client()
+    client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     lost = await ana(lambda: client.lock("a").acquire())
     await bob(lambda: other.break_("a", token=lost.token))

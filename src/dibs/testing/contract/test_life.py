@@ -154,7 +154,7 @@ async def test_a_client_is_a_context_manager(world: World) -> None:
 
 
 async def test_closing_one_client_spares_the_others(world: World) -> None:
-    client, other = world.client(lease=0.5), world.client(lease=0.5)
+    client, other = world.client(lease=world.short), world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
     hold = await bob(lambda: other.lock("b").acquire())

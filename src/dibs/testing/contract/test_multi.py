@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, PERMITS, RW
+from dibs.core.line import FAIR, LEASES, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.worlds import needs
 
@@ -21,12 +21,19 @@ async def test_it_holds_all(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: world.multi(client.lock("a"), client.lock("b")).acquire())
     hold.check()
-    assert 20 < hold.remaining <= 27
+    assert 0 < hold.remaining <= 27
     for name in ("a", "b"):
         assert await bob(lambda name=name: client.lock(name).acquire(timeout=0)) is None
     await ana(hold.release)
     for name in ("a", "b"):
         assert await bob(lambda name=name: client.lock(name).acquire(timeout=0))
+
+
+@needs(LEASES)
+async def test_it_has_the_whole_lease(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: world.multi(client.lock("a"), client.lock("b")).acquire())
+    assert 20 < hold.remaining <= 27
 
 
 async def test_all_or_none(world: World) -> None:
@@ -131,7 +138,7 @@ async def test_releasing_twice_does_nothing(world: World) -> None:
 
 
 async def test_lost_when_any_is(world: World) -> None:
-    client, ana = world.client(lease=0.5), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: world.multi(client.lock("a"), client.lock("b")).acquire())
     pending = ana.start(hold.lost.wait)
     await world(lambda: client.break_("b", token=hold.holds[1].token))
@@ -144,7 +151,7 @@ async def test_lost_when_any_is(world: World) -> None:
 
 
 async def test_leaving_with_a_lost_member_raises_and_gives_back_the_rest(world: World) -> None:
-    client, ana = world.client(lease=0.5), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(dibs.LockLost):
         async with ana.entering(world.multi(client.lock("a"), client.lock("b"))) as hold:
             await world(lambda: client.break_("a", token=hold.holds[0].token))
@@ -154,7 +161,7 @@ async def test_leaving_with_a_lost_member_raises_and_gives_back_the_rest(world: 
 
 @needs(FAIR)
 async def test_a_member_lost_meanwhile_is_taken_anew(world: World) -> None:
-    client, other = world.client(lease=0.5), world.client()
+    client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     held = await bob(lambda: other.lock("b").acquire())
     pending = ana.start(lambda: world.multi(client.lock("a"), client.lock("b")).acquire())
@@ -180,7 +187,12 @@ MERGED: dict[str, tuple[Members, str, list[int]]] = {
 }
 
 
-NEEDED = {"permits add up": [PERMITS], "read and write": [RW], "write and read": [RW]}
+NEEDED = {
+    "permits add up": [PERMITS],
+    "read and write": [RW],
+    "write and read": [RW],
+    "two keys of one stripe": [PERMITS],
+}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=needs(*NEEDED.get(case, []))) for case in MERGED])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ATOMIC_TRY, FAIR
+from dibs.core.line import ATOMIC_TRY, FAIR, LEASES
 from dibs.testing.contract.harness import Actor, World
 from dibs.testing.contract.worlds import needs
 
@@ -26,10 +26,17 @@ async def test_acquire_gives_a_hold(world: World, mutex: Mutex) -> None:
     assert not isinstance(hold.token, bool)
     assert hold.acquired_at.utcoffset() == timedelta(0)
     assert before - timedelta(seconds=1) <= hold.acquired_at <= datetime.now(UTC) + timedelta(seconds=1)
-    assert 20 < hold.remaining <= 27  # the lease of 30 s less the margin of a tenth
+    assert 0 < hold.remaining <= 27  # the lease of 30 s less the margin of a tenth
     assert not hold.lost.is_set()
     assert not hold.revoke_requested.is_set()
     hold.check()
+
+
+@needs(LEASES)
+async def test_a_hold_has_the_whole_lease(world: World, mutex: Mutex) -> None:
+    client, ana = world.client(), world.actor("ana")
+    hold = await ana(lambda: mutex(client, "a").acquire())
+    assert 20 < hold.remaining <= 27
 
 
 async def test_actors_of_one_client_exclude_each_other(world: World, mutex: Mutex) -> None:

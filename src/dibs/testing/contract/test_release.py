@@ -75,7 +75,7 @@ async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World, mut
 
 
 async def test_releasing_a_lost_hold_says_so(world: World, mutex: Mutex) -> None:
-    client, ana = world.client(lease=0.6), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: mutex(client, "a").acquire())
     await lose(world, client, hold)
     with pytest.raises(dibs.LockLost) as caught:
@@ -85,7 +85,7 @@ async def test_releasing_a_lost_hold_says_so(world: World, mutex: Mutex) -> None
 
 
 async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, mutex: Mutex) -> None:
-    client, other = world.client(lease=0.6), world.client()
+    client, other = world.client(lease=world.short), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: mutex(client, "a").acquire())
     await lose(world, other, hold)
@@ -139,7 +139,7 @@ async def test_lock_release_knows_only_what_was_taken_through_it(world: World, m
 
 async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(world: World, mutex: Mutex) -> None:
     # The trap: one lock object, ana's hold is lost, bob takes through the same object, ana's `finally` releases.
-    lock, other = mutex(world.client(lease=0.6), "a"), world.client()
+    lock, other = mutex(world.client(lease=world.short), "a"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lock.acquire)
     await lose(world, other, hold)
@@ -244,7 +244,7 @@ async def test_the_bodys_exception_stays(world: World, mutex: Mutex) -> None:
 
 
 async def test_a_failing_release_is_a_note_on_the_bodys_exception(world: World, mutex: Mutex) -> None:
-    client, ana = world.client(lease=0.6), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(ZeroDivisionError) as caught:
         async with ana.entering(mutex(client, "a")) as hold:
             await lose(world, client, hold)

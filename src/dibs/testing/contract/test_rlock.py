@@ -152,7 +152,7 @@ async def test_a_second_asker_asks_itself_when_the_first_gives_up(world: World) 
 
 
 async def test_a_lost_grant_is_lost_for_every_hold_of_it(world: World) -> None:
-    client, ana = world.client(lease=0.5), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     holds = [await ana(lambda: client.rlock("a").acquire()) for _ in range(2)]
     await world(lambda: client.break_("a", token=holds[0].token))
     assert await ana(lambda: holds[1].lost.wait(10))
@@ -162,7 +162,7 @@ async def test_a_lost_grant_is_lost_for_every_hold_of_it(world: World) -> None:
 
 
 async def test_after_a_loss_the_owner_asks_anew(world: World) -> None:
-    client, ana = world.client(lease=0.5), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.rlock("a").acquire())
     await world(lambda: client.break_("a", token=hold.token))
     assert await ana(lambda: hold.lost.wait(10))

@@ -94,7 +94,7 @@ async def test_never_more_inside_than_permits(world: World) -> None:
 
 async def test_grants_that_are_not_renewed_end_by_themselves(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
-    semaphore = client.semaphore("a", 2, lease=0.5, renew=False)
+    semaphore = client.semaphore("a", 2, lease=world.short, renew=False)
     assert await ana(semaphore.acquire)
     assert await ana(semaphore.acquire)
     assert await ana(lambda: semaphore.acquire(timeout=0)) is None
@@ -139,7 +139,7 @@ async def test_onlookers_see_weights_and_capacity(world: World) -> None:
 
 
 async def test_a_lost_permit_is_one_of_many(world: World) -> None:
-    client, ana = world.client(lease=0.5), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     semaphore = client.semaphore("a", 2)
     first, second = await ana(semaphore.acquire), await ana(semaphore.acquire)
     await world(lambda: client.break_("a", token=second.token))

@@ -7,7 +7,11 @@ import asyncio
 import pytest
 
 import dibs
+from dibs.core.line import PERMITS
 from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.worlds import needs
+
+pytestmark = needs(PERMITS)
 
 
 def two_keys(stripes: int) -> tuple[str, str]:
@@ -149,7 +153,7 @@ async def test_nothing_stays_behind(world: World) -> None:
 
 
 async def test_a_stripe_is_lost_with_its_guard(world: World) -> None:
-    client, ana = world.client(lease=0.5), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.striped("stock", 4).at("x").acquire())
     guard = (await world.inspect(client, "stock")).holders[0]
     await world(lambda: client.break_("stock", token=guard.token))

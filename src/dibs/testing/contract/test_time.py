@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -13,54 +12,46 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR
-from dibs.testing.contract.harness import World, eventually
+from dibs.core.line import FAIR, LEASES
+from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import needs
 
 Mutex = Callable[..., Any]
-SHORT = 0.5
-
-
-async def passed(seconds: float) -> None:
-    """A length of time is itself the condition: what is tested is that nothing ends during it."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    await eventually(lambda: loop.time() >= end)
 
 
 async def test_renewal_keeps_a_hold_beyond_its_lease(world: World, mutex: Mutex) -> None:
-    client, other = world.client(lease=SHORT), world.client()
+    client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a").acquire())
-    await passed(2 * SHORT)
+    await passed(2 * world.short)
     hold.check()
-    assert 0 < hold.remaining <= SHORT * 0.9
+    assert 0 < hold.remaining <= world.short * 0.9
     assert await bob(lambda: mutex(other, "a").acquire(timeout=0)) is None
     await ana(hold.release)
 
 
 async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
-    threading.Event().wait(2 * SHORT)  # in asyncio this blocks the very loop that the client belongs to
+    threading.Event().wait(2 * world.short)  # in asyncio this blocks the very loop that the client belongs to
     hold.check()
 
 
 @needs(FAIR)
 async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
-    client = world.client(lease=SHORT)
+    client = world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a").acquire())
     await world.in_line(client, "a", 1)
     before = (await world.inspect(client, "a")).waiters[0].token
-    await passed(2 * SHORT)
+    await passed(2 * world.short)
     assert (await world.inspect(client, "a")).waiters[0].token == before
     await ana(hold.release)
     assert (await pending).token == before
 
 
-@needs(FAIR)
+@needs(FAIR, LEASES)
 @pytest.mark.parametrize(("lease", "waiting"), [(30, 5), (2, 2)])
 async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World, lease: float, waiting: float) -> None:
     client = world.client(lease=lease)
@@ -71,7 +62,7 @@ async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World, lease: float, 
     assert 0 < (await world.inspect(client, "a")).waiters[0].remaining <= waiting
 
 
-@needs(FAIR)
+@needs(FAIR, LEASES)
 async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> None:
     client = world.client(lease=30)
     ana, bob = world.actors("ana", "bob")
@@ -87,8 +78,8 @@ async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> No
 async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: client.lock("a", lease=SHORT, renew=False).acquire())
-    assert 0 < hold.remaining <= SHORT * 0.9
+    hold = await ana(lambda: client.lock("a", lease=world.short, renew=False).acquire())
+    assert 0 < hold.remaining <= world.short * 0.9
     pending = bob.start(lambda: client.lock("a").acquire())
     assert await ana(lambda: hold.lost.wait(10))
     assert hold.remaining == 0
@@ -98,7 +89,7 @@ async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
     assert await pending
 
 
-@needs(FAIR)
+@needs(FAIR, LEASES)
 async def test_a_hold_that_is_not_renewed_counts_its_lease_from_the_grant(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -131,7 +122,7 @@ async def test_max_hold_of_one_hold_spares_the_others_of_its_owner(world: World)
 
 
 async def test_what_is_taken_away_is_lost(world: World, mutex: Mutex) -> None:
-    client, other = world.client(lease=SHORT), world.client()
+    client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a").acquire())
     await bob(lambda: other.break_("a", token=hold.token))
@@ -147,7 +138,7 @@ async def test_what_is_taken_away_is_lost(world: World, mutex: Mutex) -> None:
 
 
 async def test_leaving_a_with_whose_hold_is_lost_raises(world: World, mutex: Mutex) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(dibs.LockLost):
         async with ana.entering(mutex(client, "a")) as hold:
             await world(lambda: client.break_("a", token=hold.token))
@@ -155,7 +146,7 @@ async def test_leaving_a_with_whose_hold_is_lost_raises(world: World, mutex: Mut
 
 
 async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
     assert not await ana(lambda: hold.lost.wait(0.01))
     pending = ana.start(hold.lost.wait)
@@ -173,29 +164,29 @@ async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> Non
 
 
 async def test_on_lost_is_called_once_with_the_hold(world: World) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     called: list[Any] = []
     hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
     await world(lambda: client.break_("a", token=hold.token))
     await eventually(lambda: called)
     with pytest.raises(dibs.LockLost):
         await ana(hold.release)
-    await passed(SHORT)
+    await passed(world.short)
     assert [(lost.name, lost.token) for lost in called] == [("a", hold.token)]
     assert called[0].lost.is_set()
 
 
 async def test_on_lost_is_not_called_for_what_was_released(world: World) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     called: list[Any] = []
     hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
     await ana(hold.release)
-    await passed(SHORT)
+    await passed(world.short)
     assert not called
 
 
 async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     where: list[threading.Thread] = []
     hold = await ana(lambda: client.lock("a", on_lost=lambda _: where.append(threading.current_thread())).acquire())
     await world(lambda: client.break_("a", token=hold.token))
@@ -204,7 +195,7 @@ async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
 
 
 async def test_what_on_lost_raises_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
 
     def fail(_: Any) -> None:
         raise ZeroDivisionError("in on_lost")
@@ -214,12 +205,12 @@ async def test_what_on_lost_raises_is_logged(world: World, caplog: pytest.LogCap
     with caplog.at_level(logging.ERROR, "dibs"):
         await world(lambda: client.break_("a", token=one.token))
         await eventually(lambda: [record for record in caplog.records if record.exc_info])
-    await passed(SHORT)
+    await passed(world.short)
     other.check()
 
 
 async def test_break_with_another_token_changes_nothing(world: World) -> None:
-    client, ana = world.client(lease=SHORT), world.actor("ana")
+    client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
     for token in (hold.token + 1, hold.token - 1, 0, -1, 2**62):
         with pytest.raises(dibs.NotHeld) as caught:
@@ -227,7 +218,7 @@ async def test_break_with_another_token_changes_nothing(world: World) -> None:
         assert caught.value.name == "a"
         assert caught.value.info is not None
         assert [holder.token for holder in caught.value.info.holders] == [hold.token]
-    await passed(SHORT)
+    await passed(world.short)
     hold.check()
 
 
@@ -260,7 +251,7 @@ async def test_break_wants_a_token(world: World, token: object) -> None:
 
 
 async def test_revoke_is_a_request(world: World, mutex: Mutex) -> None:
-    client, other = world.client(lease=SHORT), world.client()
+    client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a").acquire())
     pending = ana.start(hold.revoke_requested.wait)
@@ -273,13 +264,13 @@ async def test_revoke_is_a_request(world: World, mutex: Mutex) -> None:
 
 
 async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:
-    client = world.client(lease=SHORT)
+    client = world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     await bob(lambda: client.lock("a").revoke())
     await ana(hold.release)
     theirs = await bob(lambda: client.lock("a").acquire())
-    await passed(SHORT)
+    await passed(world.short)
     assert not theirs.revoke_requested.is_set()
 
 

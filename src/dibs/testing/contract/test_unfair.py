@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, PERMITS, RW
+from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.worlds import needs
 
@@ -30,6 +30,7 @@ async def test_it_excludes(world: World, mutex: Mutex) -> None:
     assert await bob(lambda: mutex(client, "a", fair=False).acquire(timeout=0.1)) is None
 
 
+@needs(ATOMIC_TRY)
 async def test_it_stands_in_no_line(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -37,6 +38,18 @@ async def test_it_stands_in_no_line(world: World) -> None:
     bob.start(lambda: outside.lock("a", fair=False).acquire())
     await asks(outside)
     assert not (await world.inspect(client, "a")).waiters
+
+
+async def test_it_stands_in_the_line_for_no_longer_than_it_looks(world: World) -> None:
+    client, outside = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(lambda: outside.lock("a", fair=False).acquire(timeout=10))
+    await asks(outside)
+    await world.in_line(client, "a", 0)
+    assert not pending.done()
+    await ana(hold.release)
+    assert await pending
 
 
 async def test_a_release_wakes_it(world: World) -> None:
@@ -64,7 +77,11 @@ async def test_it_does_not_pass_the_line(world: World) -> None:
     barger = cy.start(lambda: outside.lock("a", fair=False).acquire(timeout=10))
     await asks(outside)
     pending = bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(client, "a", 1)
+
+    async def bob_waits() -> bool:  # an outsider may be seen for as long as it looks
+        return "bob" in [waiter.thread for waiter in (await world.inspect(client, "a")).waiters]
+
+    await eventually(bob_waits)
     await ana(hold.release)
     theirs = await pending
     assert not barger.done()

@@ -11,14 +11,14 @@ import pytest
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import Grant, Request
 from dibs.core.keeper import Keeper
-from dibs.core.line import FAIR, YOURS, Me
+from dibs.core.line import FAIR, LEASES, YOURS, Me
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing.contract.seats import Seat, until
 from dibs.testing.contract.worlds import needs
 
-pytestmark = needs(FAIR)
+pytestmark = needs(FAIR, LEASES)
 
 
 class _Open:
@@ -50,7 +50,7 @@ class Waiter:
 
     def __init__(self, seat: Seat, lease: float) -> None:
         runtime: Runtime = StandstillRuntime()
-        me = Me(seat.me.id, seat.me.inbox)
+        me = Me(seat.me.id, seat.me.inbox, lease, seat.me.news)
         self.keeper = Keeper(runtime, me, lambda: self.grantor, runtime.mutex())
         self.grantor = LineGrantor(seat.line, runtime, me, self.keeper, 10.0, _Open())
         self.grant = Grant(Request("a", "mutex", 1, lease, True, True))

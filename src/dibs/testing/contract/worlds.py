@@ -1,8 +1,9 @@
 """What pytest needs to run the suite: its tests over every store and both faces, and an event loop for each.
 
-`on` and `needs` say what a test is about. What a face or a store does not have it is not asked for: such a test is
-left out of what pytest collects, so nothing is skipped. Hooks count for the tests beside the conftest.py that takes
-them in, and for nobody else's; pytest's own function runs each test, so other plugins for asyncio see no async test.
+`on`, `needs` and `without` say what a test is about. What a face or a store does not have it is not asked for: such a
+test is left out of what pytest collects, so nothing is skipped. Hooks count for the tests beside the conftest.py that
+takes them in, and for nobody else's; pytest's own function runs each test, so other plugins for asyncio see no async
+test.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import PERMITS, RW
+from dibs.core.line import PERMITS, QUORUM, RW
 from dibs.testing.contract.harness import FACES, World
 from dibs.testing.contract.stores import Subject, chosen
 
@@ -33,10 +34,15 @@ def needs(*capabilities: str) -> pytest.MarkDecorator:
     return pytest.mark.dibs_needs(*capabilities)
 
 
+def without(*capabilities: str) -> pytest.MarkDecorator:
+    """For what is so only where a store cannot do this."""
+    return pytest.mark.dibs_without(*capabilities)
+
+
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     subject, face = request.param
-    return World(face, subject.fresh, tmp_path)
+    return World(face, subject, tmp_path)
 
 
 MUTEXES: dict[str, Callable[..., Any]] = {
@@ -92,8 +98,13 @@ def _is_asked(item: pytest.Function) -> bool:
         subject, face = params["world"]
         if any(face not in mark.args for mark in item.iter_markers("dibs_on")):
             return False
+    if subject is None:
+        return True
+    if "seats" in params and QUORUM in subject.capabilities:
+        return False  # it has no line of its own to sit at
     needed = {word for mark in item.iter_markers("dibs_needs") for word in mark.args}
-    return subject is None or needed <= subject.capabilities
+    unwanted = {word for mark in item.iter_markers("dibs_without") for word in mark.args}
+    return needed <= subject.capabilities and not unwanted & subject.capabilities
 
 
 def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:

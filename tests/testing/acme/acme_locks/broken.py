@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 from acme_locks.store import AcmeLine, AcmeStore
@@ -31,9 +31,15 @@ class RenewLine(AcmeLine):
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
         standings = await self._line.renew(claims, until)
         return [
-            standing or await self._line.join(replace(claim, by=float("inf")), OUTSIDE, until)
+            standing or await self._line.join(self._as_new(claim), OUTSIDE, until)
             for claim, standing in zip(claims, standings, strict=True)
         ]
+
+    @staticmethod
+    def _as_new(claim: Claim) -> Claim:
+        again = copy(claim)
+        again.by = float("inf")
+        return again
 
 
 class RenewStore(AcmeStore):
@@ -77,4 +83,4 @@ class WakeStore(AcmeStore):
     """Wakes nobody: who waits finds out by looking, late."""
 
     def open(self, runtime: Runtime, me: Me) -> Any:
-        return super().open(runtime, Me(me.id, Deaf(me.inbox)))
+        return super().open(runtime, Me(me.id, Deaf(me.inbox), me.lease, me.news))

@@ -1,0 +1,96 @@
+"""TLS for the network stores: PEM files made a context, and failures in words that name the next step.
+
+Nothing here imports `ssl` before it is needed: who does not encrypt does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dibs.errors import StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from ssl import SSLCertVerificationError, SSLContext, SSLError
+
+FILES = ("ca", "certificate", "key")
+"""The options: whom to believe, and who we are."""
+_WRONG_HOST = frozenset({62, 63, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH, EMAIL_MISMATCH, IP_ADDRESS_MISMATCH."""
+_WRONG_TIME = frozenset({9, 10})
+"""X509_V_ERR_CERT_NOT_YET_VALID, CERT_HAS_EXPIRED."""
+
+
+def files(shown: str, given: Mapping[str, Any], secure: bool, written: str) -> dict[str, str]:
+    """The files among the options, if they go together; `written` is the scheme that encrypts."""
+    found = {option: given[option] for option in FILES if option in given}
+    if found and not secure:
+        raise ValueError(f"{shown}: {next(iter(found))}= means nothing without TLS: write {written}://")
+    if "key" in found and "certificate" not in found:
+        raise ValueError(f"{shown}: key= is the key of a certificate: give certificate= too")
+    return found
+
+
+def context(shown: str, named: Mapping[str, str], encrypted: str) -> SSLContext:
+    """Verified, by host name too; with `ca` nobody else is believed, without it whom the system believes.
+
+    `named` are the files by option; `encrypted` is the next step where a key is.
+    """
+    import ssl  # noqa: PLC0415  (as said above)
+
+    ca, certificate, key = (named.get(option) for option in FILES)
+    option, content = "ca=", "certificates"
+    try:
+        made = ssl.create_default_context(cafile=ca)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        option, content = "certificate=", "a certificate and its key"
+        if key is not None:
+            option, content = "certificate= or key=", "the certificate, and the other one its key"
+        if certificate is not None:
+            made.load_cert_chain(certificate, key, _no_passphrase)
+    except ssl.SSLError as error:
+        why = error.reason.replace("_", " ").lower() if error.reason else "there is no PEM in it to use"
+        step = f"check that the file holds {content}"
+        raise StoreError(f"{option} cannot be used: {why}", store=shown, step=step) from None
+    except OSError as error:
+        raise StoreError(f"{option} cannot be used: {error.strerror}", store=shown, step="check its path") from None
+    except _Encrypted:
+        raise StoreError(f"the key of {option} is encrypted", store=shown, step=encrypted) from None
+    return made
+
+
+def failure(host: str, error: SSLError) -> StoreError:
+    """A certificate that will not do, theirs or ours, is a StoreError: another try changes nothing. Whatever else goes
+    wrong in TLS is StoreUnavailable."""
+    import ssl  # noqa: PLC0415  (as said above)
+
+    return _distrusted(host, error) if isinstance(error, ssl.SSLCertVerificationError) else _failed(host, error)
+
+
+def _distrusted(host: str, error: SSLCertVerificationError) -> StoreError:
+    if error.verify_code in _WRONG_HOST:
+        step = "connect by a name that the certificate bears"
+    elif error.verify_code in _WRONG_TIME:
+        step = "renew the server's certificate, or set this machine's clock"
+    else:
+        step = "name the authority that signed it: ca=/path/of/its.pem"
+    return StoreError(f"the certificate of {host} is not to be trusted: {error.verify_message}", step=step)
+
+
+def _failed(host: str, error: SSLError) -> StoreError:
+    reason = error.reason or "it broke off"
+    why = reason.replace("_", " ").lower()
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        step = "give one that it knows: certificate=/path/of/ours.pem and key=/path/of/its/key.pem"
+        return StoreError(f"{host} does not accept our certificate: {why}", step=step)
+    step = "check that this is the server's TLS port, which versions it speaks, and if it wants a certificate="
+    return StoreUnavailable(f"TLS with {host} failed: {why}", step=step)
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def _no_passphrase() -> str:
+    """Asked for when a key is encrypted; else OpenSSL would ask whoever sits at the terminal."""
+    raise _Encrypted

@@ -1,0 +1,169 @@
+"""Who stands in a directory, and who of them holds: Curator's names, and the one rule over them. No I/O.
+
+A node is called `_c_<uuid>-<word><number>`: the uuid is its claim's id, the number the server's. Order is the order of
+the numbers as texts, whatever stands before them, as in Curator. What a word means:
+
+| word                  | who writes it                                 | capacity | weighs        |
+|-----------------------|-----------------------------------------------|----------|---------------|
+| `lock-`               | lock, rlock; InterProcessMutex                | 1        | 1             |
+| `latch-`              | election; LeaderLatch                         | 1        | 1             |
+| `__READ__` `__WRIT__` | rwlock; InterProcessReadWriteLock             | many     | 1, all of it  |
+| `striped-<n>-`        | the guard of n stripes                        | n        | 0             |
+| `lease-`              | permits; InterProcessSemaphoreV2, in `leases` | permits  | 1             |
+
+A node of another kind that stands before ours means that the name is busy as something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dibs.core.line import ELECTION
+from dibs.core.rule import RW_CAPACITY, Claim, fits
+
+LOCK, LATCH, LEASE, READ, WRITE = "lock-", "latch-", "lease-", "__READ__", "__WRIT__"
+LOCKS, LEASES = "locks", "leases"
+"""The two directories of a semaphore."""
+ROTATE_AT = 2**30
+"""From this number on a directory is removed as soon as it is empty, so that numbers begin again."""
+REFUSE_AT = 2**31 - 2**20
+"""From here on nobody may stand: at 2**31 numbers repeat, or fall."""
+
+_NAME = re.compile(r"(lock-|latch-|lease-|__READ__|__WRIT__|[a-z]{1,20}-[0-9]{1,9}-)(-?[0-9]{10})\Z")
+"""Bounded: others may write names of any length."""
+_WORDS = {("mutex", 1): LOCK, (ELECTION, 1): LATCH}
+_KINDS = {LOCK: "mutex", LATCH: ELECTION, READ: "rw", WRITE: "rw", LEASE: "semaphore"}
+
+
+class Contender(NamedTuple):
+    number: str
+    word: str
+    name: str
+
+    @property
+    def kind(self) -> str:
+        return _KINDS.get(self.word) or self.word.partition("-")[0]
+
+    @property
+    def capacity(self) -> int:
+        """Of its line; that of a semaphore is not in a name."""
+        if self.kind == "rw":
+            return RW_CAPACITY
+        return 1 if self.word in _KINDS else int(self.word.split("-")[1])
+
+    @property
+    def weight(self) -> int:
+        if self.word == WRITE:
+            return RW_CAPACITY
+        return 0 if self.kind == "striped" else 1
+
+
+class Verdict(NamedTuple):
+    """What a list of children says of one of them."""
+
+    stands: bool
+    holds: bool = False
+    lower: int = 0
+    """How many stand before it."""
+    watch: str = ""
+    """The one whose end it is to wait for."""
+    foreign: str = ""
+    """A child before it that is of another kind."""
+
+
+def word_of(claim: Claim) -> str:
+    if claim.kind == "rw":
+        return WRITE if claim.weight == RW_CAPACITY else READ
+    return _WORDS.get((claim.kind, claim.capacity)) or f"{claim.kind}-{claim.capacity}-"
+
+
+def uuid_of(id: bytes) -> str:
+    """
+    >>> uuid_of(bytes(range(16)))
+    '00010203-0405-0607-0809-0a0b0c0d0e0f'
+    """
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def prefix_of(id: bytes) -> str:
+    return f"_c_{uuid_of(id)}-"
+
+
+def owner_of(name: str) -> str:
+    """What the nodes of one claim have in common: their protection, or else the whole name.
+
+    >>> owner_of("_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000001")
+    '_c_00010203-0405-0607-0809-0a0b0c0d0e0f-'
+    """
+    found = re.match(r"_c_[0-9a-fA-F-]{32,36}-", name)
+    return found[0] if found else name
+
+
+def number_of(path: str) -> int:
+    """Of a node that the server numbered; -1: it did not.
+
+    >>> number_of("/a/_c_x-lock-0000000012"), number_of("/a/lock--0000000012"), number_of("/a")
+    (12, -12, -1)
+    """
+    digits = path[-11:]
+    number = digits[1:]
+    if not number.isdecimal():
+        return -1
+    return -int(number) if digits[0] == "-" and path[-12:-11] == "-" else int(number)
+
+
+def parse(name: str) -> Contender | None:
+    found = _NAME.search(name)
+    return None if found is None else Contender(found[2], found[1], name)
+
+
+def in_order(children: Iterable[str]) -> tuple[list[Contender], list[str]]:
+    """Those who stand in line, in order; and what is no contender at all."""
+    line: list[Contender] = []
+    strange: list[str] = []
+    for name in children:
+        found = parse(name)
+        if found is None:
+            strange.append(name)
+        else:
+            line.append(found)
+    # A READ that bears its writer's number (a writer that reads too, or was downgraded) comes right behind it.
+    line.sort(key=lambda one: (one.number, one.word != WRITE))
+    return line, strange
+
+
+def judge(children: Sequence[str], own: str, claim: Claim) -> Verdict:
+    """By the rule: what stands before it, and whether it fits beside that."""
+    if len(children) == 1 and children[0] == own:
+        return Verdict(stands=True, holds=True)  # as it mostly is
+    line, strange = in_order(children)
+    mine = next((one for one in line if one.name == own), None)
+    if mine is None:
+        return Verdict(stands=False)
+    before = line[: line.index(mine)]
+    kind, capacity = claim.kind, claim.capacity
+    other = next((one.name for one in before if (one.kind, one.capacity) != (kind, capacity)), "")
+    foreign = other or next((name for name in strange if not name.startswith("%")), "")
+    ahead = sum(one.weight for one in before)
+    if fits(ahead, mine.weight, capacity):
+        return Verdict(stands=True, holds=True, lower=len(before), foreign=foreign)
+    # A reader waits for the writer nearest before it, whoever else reads; all others for whoever is nearest.
+    blocking = [one for one in before if mine.weight > 1 or one.weight > 1] if kind == "rw" else before
+    return Verdict(stands=True, lower=len(before), watch=(blocking or before)[-1].name, foreign=foreign)
+
+
+def would_hold(children: Sequence[str], claim: Claim) -> tuple[bool, str, str]:
+    """Of one that does not stand yet: would it hold? Whom to watch until it might, and what is of another kind."""
+    line, strange = in_order(children)
+    kind, capacity = claim.kind, claim.capacity
+    other = next((one.name for one in line if (one.kind, one.capacity) != (kind, capacity)), "")
+    foreign = other or next((name for name in strange if not name.startswith("%")), "")
+    ahead = 0
+    for one in line:
+        if not fits(ahead, one.weight, capacity):
+            return False, line[-1].name, foreign  # somebody waits: nobody passes the line
+        ahead += one.weight
+    return fits(ahead, claim.weight, capacity), line[-1].name if line else "", foreign

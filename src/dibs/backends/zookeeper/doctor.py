@@ -1,0 +1,139 @@
+"""What the store says of itself: what was negotiated, tried and measured over this session, and over a second look.
+
+A node is made and removed, the way to the leader is timed, the ensemble's own list of its servers is read. `srvr`,
+which servers answer unless they were told not to, gives the version; where it does not, nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.nodes import node_of
+from dibs.backends.zookeeper.paths import levels
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.link import Link
+from dibs.backends.zookeeper.wire.port import Port
+from dibs.errors import StoreError
+from dibs.info import Finding, duration, printable
+
+SLOW = 10
+"""A way to the leader that takes more than this part of the time-out costs locks in the next bad minute."""
+_MEMBER = re.compile(rb"^server\.\d+=", re.MULTILINE)
+_PATIENCE = 1.0
+_LONGEST = 1000
+"""Bytes of the first line of an answer."""
+
+
+async def examine(
+    port: Port, address: Address, asked: float, version: str, now: Callable[[], float], until: float
+) -> list[Finding]:
+    await port.ready(until)
+    begun = now()
+    await port.ask([codec.sync(address.chroot or "/")], until)
+    took = now() - begun
+    (config,) = await port.ask([codec.get("/zookeeper/config")], until)
+    members = len(_MEMBER.findall(node.data)) if config.error == codec.OK and (node := node_of(config)) else 0
+    refused = await _try_a_node(port, address, until)
+    timeout = port.wire.session.timeout
+    return [
+        *([Finding("about", f"ZooKeeper {printable(version)}")] if version else []),
+        *_promises(timeout, sound=not refused),
+        *_timeout(asked, timeout),
+        *_servers(members, len(address.servers)),
+        *_openness(address),
+        *_way(took, timeout),
+        *refused,
+    ]
+
+
+def version_of(address: Address) -> str:
+    """As the first server that says so has it; may block."""
+    host, port = address.servers[0]
+    try:
+        link = Link(host, port, address.tls, _PATIENCE)
+    except StoreError:
+        return ""
+    said = b""
+    try:
+        link.send(b"srvr")
+        until = monotonic() + _PATIENCE
+        while b"\n" not in said and len(said) < _LONGEST and (left := until - monotonic()) > 0 and link.ready(left):
+            said += link.take_in(link.read())
+    except StoreError:
+        pass
+    finally:
+        link.close()
+    found = re.match(rb"Zookeeper version: ([\w.]{1,40})", said)
+    return "" if found is None else found[1].decode()
+
+
+def _promises(timeout: float, *, sound: bool) -> Iterator[Finding]:
+    if sound:
+        yield Finding(
+            "promise", "at most one valid holder, whichever servers die, while a majority of them keeps its data"
+        )
+        yield Finding("promise", "first come, first served, across machines, and with Curator's programs")
+    yield Finding("promise", "tokens rise strictly for the life of the ensemble")
+    yield Finding("promise", f"a holder that dies is noticed within about {duration(timeout)}")
+    yield Finding("promise", "wall clocks may be set at will, here and there: no session is counted by them")
+
+
+def _timeout(asked: float, timeout: float) -> Iterator[Finding]:
+    if abs(asked - timeout) > 0.001:
+        yield Finding(
+            "note", f"sessions last {duration(timeout)}, though {duration(asked)} were asked for: the servers allow 2 "
+            "to 20 of their ticks", "connect(lease=) within that, or minSessionTimeout and maxSessionTimeout there",
+        )  # fmt: skip
+
+
+def _servers(members: int, named: int) -> Iterator[Finding]:
+    if members <= 1:
+        yield Finding(
+            "note", "one server: while it is down nothing is granted, and its disk keeps everything", "three, or five"
+        )
+    elif named < members:
+        yield Finding(
+            "note", f"the URL names {named} of {members} servers: without those nothing is reached", "name all of them"
+        )
+
+
+def _openness(address: Address) -> Iterator[Finding]:
+    if address.login is not None and not address.secure:
+        yield Finding(
+            "danger",
+            "the password goes over the network as anybody can read it, or guess it",
+            "zookeepers://, with TLS",
+        )
+    if address.acl == "open":
+        yield Finding(
+            "note", "whoever reaches the servers may remove our nodes, and with them every lock",
+            "zookeeper://user:password@..., so that only we may",
+        )  # fmt: skip
+
+
+def _way(took: float, timeout: float) -> Iterator[Finding]:
+    if took > timeout / SLOW:
+        yield Finding(
+            "danger", f"the way to the leader and back took {duration(took)}, of a session's {duration(timeout)}: "
+            "a little more, and locks are lost", "a longer lease=, or servers that are nearer or less busy",
+        )  # fmt: skip
+
+
+async def _try_a_node(port: Port, address: Address, until: float) -> list[Finding]:
+    path = f"{address.chroot}/%doctor"
+    tried = [codec.create(path, b"", port.acl, codec.EPHEMERAL), codec.delete(path)]
+    if address.chroot:
+        tried = [codec.create(level, b"", port.acl, codec.CONTAINER) for level in levels(address.chroot)] + tried
+    call = (await port.ask(tried, until))[-2]
+    if call.error in (codec.OK, codec.NODE_EXISTS):
+        return []
+    said = codec.ERRORS.get(call.error, f"error {call.error}")
+    return [
+        Finding(
+            "danger", f"no node can be made below {address.chroot or '/'}: {said}",
+            "have that path made, with the right to read, create, write and delete there",
+        )
+    ]  # fmt: skip

@@ -1,0 +1,190 @@
+"""Seam 2 over a session. What the store is asked for by other nodes than a claim's own is in view.py.
+
+A claim lives as long as the session: `renew` sends one `sync`, whatever their number, behind which every event that
+concerns them has come in, and lists again only for those of which something is unclear. What is left of each is what is
+left of the session by its own deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dibs.backends.zookeeper import view
+from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.doctor import examine, version_of
+from dibs.backends.zookeeper.paths import path_of
+from dibs.backends.zookeeper.permits import Permits, is_semaphore
+from dibs.backends.zookeeper.queue import Queue
+from dibs.backends.zookeeper.stands import Stand, Stands
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.port import Port, checked
+from dibs.backends.zookeeper.wire.session import Call
+from dibs.core.deadline import FOREVER
+from dibs.core.line import LINE, NOWHERE, Me, Place, Signal, read_signal
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import DibsError, StoreUnavailable, Unsupported
+from dibs.info import Finding, LockInfo
+
+BUSY = Standing(0, False, 0.0, FOREVER, False)
+
+
+class ZookeeperLine:
+    def __init__(self, port: Port, stands: Stands, runtime: Runtime, me: Me, address: Address) -> None:
+        self._port = port
+        self._stands = stands
+        self._runtime = runtime
+        self._now = runtime.now
+        self._me = me
+        self._address = address
+        self._chroot = address.chroot
+        self._queue = Queue(port, runtime)
+        self._permits = Permits(port, runtime)
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        if self._now() > claim.by or self._stands.is_buried(claim.id):
+            return None
+        stand = self._stands.find(claim.id) or self._stands.begin(claim, self._chroot + path_of(claim.name))
+        try:
+            await self._port.ready(until)
+            self._check_lease(claim)
+            return await self._stand(stand, place, until)
+        except DibsError as error:
+            if not (isinstance(error, StoreUnavailable) and claim.asked):
+                self._stands.finish(claim.id)
+                self._port.wire.send([Call(codec.delete(path)) for path in stand.nodes], drop=stand.watching())
+                claim.asked = claim.asked and stand.doubtful
+            raise
+
+    async def _stand(self, stand: Stand, place: Place, until: float) -> Standing | None:
+        claim = stand.claim
+        recipe = self._recipe(claim)
+        if stand.doubtful:
+            await self._look(stand, until)
+        if stand.session is not None:
+            await self._refresh([stand], until)
+            return stand.standing(self._now())
+        if place is not LINE:
+            free, watch = await recipe.peek(stand, until)
+            if not free:
+                return self._stay_out(stand, place, watch)
+            stand.stop_waiting()
+        await recipe.enter(stand, until)
+        if not stand.holds and place is not LINE:
+            watch = stand.waiting_for
+            await recipe.leave(stand, until)
+            stand.session, stand.nodes = None, []
+            return self._stay_out(stand, place, watch)
+        return stand.standing(self._now())
+
+    def _stay_out(self, stand: Stand, place: Place, watch: tuple[str, str] | None) -> Standing:
+        if place is NOWHERE:
+            self._stands.finish(stand.claim.id)
+        else:
+            stand.claim.asked = True
+            if watch is not None:
+                stand.wait_for(*watch, lower=0)
+        return BUSY
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+        stands = [self._stands.find(claim.id) for claim in claims]
+        await self._refresh([stand for stand in stands if stand is not None], until)
+        now = self._now()
+        standings = [None if stand is None else stand.standing(now) for stand in stands]
+        for claim, standing in zip(claims, standings, strict=True):
+            if standing is None:  # nobody leaves what is gone
+                self._stands.finish(claim.id)
+        return standings
+
+    async def _refresh(self, stands: Sequence[Stand], until: float) -> None:
+        there = [stand for stand in stands if stand.stands]
+        if not there:
+            return
+        await self._sync(until)
+        for stand in there:
+            if stand.holds:
+                stand.watch_own()
+        if any(stand.unseen for stand in there):
+            await self._sync(until)
+        for stand in there:
+            if (stand.doubtful or stand.stale) and stand.stands and stand.looked_at_until <= self._now():
+                await self._look(stand, until)
+
+    async def _look(self, stand: Stand, until: float) -> None:
+        recipe = self._recipe(stand.claim)
+        stand.looked_at_until = until
+        try:
+            if stand.doubtful:
+                await recipe.find(stand, until)
+            else:
+                await recipe.look(stand, until)
+        finally:
+            stand.looked_at_until = 0.0
+
+    async def _sync(self, until: float) -> None:
+        """Behind its answer has come whatever the leader knew when it was asked."""
+        (synced,) = await self._port.ask([codec.sync(self._chroot or "/")], until)
+        checked(synced)
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        stand = self._stands.find(claim.id)
+        if stand is not None and stand.stands:
+            await self._recipe(claim).lighten(stand, weight, until)
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        if not answered:
+            self._stands.bury(claim)
+        stand = self._stands.finish(claim.id)
+        if not claim.asked:
+            return False
+        recipe = self._recipe(claim)
+        if stand is not None and answered and not stand.doubtful and stand.session is not None:
+            if not stand.session.over:
+                return await recipe.leave(stand, until)
+            return False  # what lived by that session is gone, or goes with it
+        if stand is not None:
+            self._port.wire.send((), drop=stand.watching())
+            if stand.session is None and not stand.doubtful:
+                return False
+        search = stand or Stand(self._stands, claim, self._chroot + path_of(claim.name))
+        return await recipe.clear(search, until)
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        return read_signal(await self._me.inbox.wait(claim.id, until))
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        return (await view.read(self._port, self._chroot, name, until)).info
+
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        return await view.page(self._port, self._chroot, prefix, after, until)
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        return await view.revoke(self._port, self._chroot, name, token, until)
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        return await view.evict(self._port, self._chroot, name, token, until)
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        await view.await_change(self._port, self._chroot, self._me, name, seen, key, until)
+
+    async def identity(self, until: float) -> str:
+        return await view.identity(self._port, self._chroot, until)
+
+    async def doctor(self, until: float) -> list[Finding]:
+        version = await self._runtime.offload(lambda: version_of(self._address))
+        return await examine(self._port, self._address, self._me.lease, version, self._now, until)
+
+    def close(self) -> None:
+        """The session is the store's."""
+
+    def _recipe(self, claim: Claim) -> Queue | Permits:
+        return self._permits if is_semaphore(claim, self._address.layout) else self._queue
+
+    def _check_lease(self, claim: Claim) -> None:
+        """A lock's own lease may be no shorter than what the server made of ours."""
+        timeout = self._port.wire.session.timeout
+        if self._me.lease < claim.lease < timeout:
+            raise Unsupported(
+                f"a lease of {claim.lease:g} s is not to be had: the server's sessions last {timeout:g} s",
+                step="leave lease= away, or end the hold by max_hold=",
+            )

@@ -1,0 +1,309 @@
+"""The claims of one client as they stand in the store, and what the server says of them meanwhile.
+
+A `Stand` knows its node and whom it waits for. Its methods that take an event or a call are called by whoever reads
+(see wire/client.py), one at a time: they note what happened, tell the waiter, and ask on without waiting. With exactly
+one contender before a mutex, the end of that one's node is the grant; whatever is less clear makes it `stale`, and the
+next look lists again. Watches that were set again at another server are less clear.
+
+The own node is watched with the one ahead, or by the heart once it is held for 100 ms: its end is the end of the claim,
+and Curator's word in it asks to let go. One that waited has the instant of its grant written down after a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dibs.backends.zookeeper import shown
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.client import Wire
+from dibs.backends.zookeeper.wire.codec import Event, Node, Stat
+from dibs.backends.zookeeper.wire.session import LOST, Call, Session
+from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA, Watch
+from dibs.core.deadline import FOREVER, left_for
+from dibs.core.line import ELECTION, LOOK, YOURS, Me, Signal
+from dibs.core.rule import Claim, Standing
+
+WATCHED_AFTER = 0.1
+WRITTEN_AFTER = 1.0
+
+
+class Stand:
+    def __init__(self, table: Stands, claim: Claim, directory: str) -> None:
+        self._table = table
+        self.claim = claim
+        self.directory = directory
+        self.session: Session | None = None
+        self.place = ""
+        """The node that gave it its place in line."""
+        self.nodes: list[str] = []
+        """Those that its claim lives by."""
+        self.ticket = 0
+        self.data = b""
+        self.holds = self.gone = self.stale = self.over = False
+        self.doubtful = claim.asked
+        """A node of it may be there that nobody here knows of: an answer was lost."""
+        self.sure = True
+        """Since the last list nothing was missed."""
+        self.lower = 0
+        self.waiting_for: tuple[str, str] | None = None
+        self.look_again: Callable[[Stand], None] = Stand.tell_look
+        """What to do when what it waited for has ended, and that does not say enough."""
+        self.revoked = False
+        self.changing = False
+        """One of its nodes is being replaced by others: ends of nodes are no news meanwhile."""
+        self.looked_at_until = 0.0
+        """Somebody is looking, or finding, or taking: waiter and keeper may both want to, and two would do it twice."""
+        self._own: dict[str, int] = {}
+        """Which of its nodes are watched, and the version that was seen."""
+
+    @property
+    def stands(self) -> bool:
+        """Its node is there, as far as anybody knows."""
+        session = self.session
+        return session is not None and not (self.gone or session.over)
+
+    @property
+    def unseen(self) -> bool:
+        """What is in the own node was asked for, and not answered yet."""
+        return -1 in self._own.values()
+
+    def standing(self, now: float) -> Standing | None:
+        session = self.session
+        if session is None or self.gone or session.over or now >= session.deadline:
+            return None
+        return Standing(self.ticket, self.holds, left_for(session.deadline, now), FOREVER, self.revoked)
+
+    def granted(self) -> None:
+        self.waiting_for, self.stale = None, False
+        if not self.holds:
+            self.holds = True
+            self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
+
+    def wait_for(self, kind: str, path: str, lower: int) -> None:
+        """Be told when that ends, or changes; and of the own node."""
+        self.lower, self.stale, self.sure = lower, False, True
+        if self._may_be_told():
+            self.watch_own()  # before: or somebody could remove it, and we would take the next event for a grant
+        else:
+            self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
+        if self.waiting_for != (kind, path):
+            self.stop_waiting()
+            self.waiting_for = (kind, path)
+            asking = codec.children(path, watch=True) if kind == CHILDREN else codec.get(path, watch=True)
+            call = Call(asking, self._asked)
+            if not self._table.wire.send((call,), (kind, path, self.moved)):
+                self._asked(call)
+
+    def _may_be_told(self) -> bool:
+        """The end of the one before it will be the grant."""
+        return self.lower == 1 and self.claim.kind in ("mutex", ELECTION)
+
+    def stop_waiting(self) -> None:
+        if self.waiting_for is not None:
+            kind, path = self.waiting_for
+            self.waiting_for = None
+            self._table.wire.send((), drop=[(kind, path, self.moved)])
+
+    def watching(self) -> list[Watch]:
+        """All that it watches, and does so no longer."""
+        found: list[Watch] = [(DATA, path, self.touched) for path in self._own]
+        if self.waiting_for is not None:
+            found.append((*self.waiting_for, self.moved))
+        self.waiting_for, self._own = None, {}
+        return found
+
+    def watch_own(self) -> None:
+        for path in self.nodes:
+            if path not in self._own and not (self.over or self.gone):
+                self._own[path] = -1
+                call = Call(codec.get(path, watch=True), self._seen(path))
+                if not self._table.wire.send((call,), (DATA, path, self.touched)):
+                    self._own.pop(path, None)
+                    self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
+
+    def write_grant(self) -> None:
+        """For others: it holds since now, not since it asked."""
+        if self.over or self.gone or not self.nodes:
+            return
+        path = self.nodes[0]
+        version = self._own.get(path, -1)
+        if version < 0:
+            return
+        self.data = shown.written(self.claim.about, self._timeout(), self._borrowed(), held=True)
+        self._put(path, version)
+
+    # By whoever reads.
+
+    def moved(self, event: Event) -> None:
+        """What it waited for has ended, or changed."""
+        if self.over or self.gone or self.holds or self.waiting_for is None or self.waiting_for[1] != event.path:
+            return
+        (kind, path), self.waiting_for = self.waiting_for, None
+        if event.kind == codec.CHANGED:
+            self.wait_for(kind, path, self.lower)
+        elif event.kind == codec.DELETED and self.sure and self._may_be_told():
+            self.now_holds()
+        else:
+            self.look_again(self)
+
+    def now_holds(self) -> None:
+        """It waited, and holds."""
+        self.granted()
+        self._table.note(self, self._table.now() + WRITTEN_AFTER, self.write_grant)
+        self._tell(YOURS)
+
+    def tell_look(self) -> None:
+        """What there is to be seen is for the waiter to see."""
+        self.stale = True
+        self._tell(LOOK)
+
+    def touched(self, event: Event) -> None:
+        """Something happened to the own node."""
+        self._own.pop(event.path, None)
+        if self._is_past(event.path):
+            return
+        if event.kind == codec.DELETED:
+            self.end(event.path)
+        else:
+            self.watch_own()
+
+    def _is_past(self, path: str) -> bool:
+        """What happens to that node is no news. Another thread changes `nodes` first, and then says so: hence the order
+        in which it is asked here."""
+        return self.over or self.changing or path not in self.nodes
+
+    def end(self, path: str = "") -> None:
+        """It lives by all of its nodes: with one of them gone, the others go too."""
+        if not self.gone:
+            self.gone = True
+            for other in self.nodes:
+                if path and other != path:
+                    self._table.wire.post(codec.delete(other))
+            self.tell_news()
+
+    def tell_news(self) -> None:
+        if self.holds:
+            self._table.me.news(self.claim.id)
+        else:
+            self._tell(LOOK)
+
+    def _asked(self, call: Call) -> None:
+        if call.error == codec.NO_NODE and self.waiting_for is not None:
+            kind, path = self.waiting_for
+            self._table.wire.send((), drop=[(kind, path, self.moved)])  # the server set none
+            self.moved(Event(codec.DELETED, path))
+        elif call.error != codec.OK:
+            self.waiting_for = None
+            self.unanswered(call)
+
+    def unanswered(self, call: Call) -> None:
+        """A look brought nothing. If the connection broke, the waiter is told once there is another."""
+        self.stale = True
+        if call.error != LOST:
+            self._tell(LOOK)
+
+    def _seen(self, path: str) -> Callable[[Call], None]:
+        def seen(call: Call) -> None:
+            if self._is_past(path):
+                return
+            if call.error == codec.NO_NODE:
+                self._table.wire.send((), drop=[(DATA, path, self.touched)])
+                self.end(path)
+            elif not isinstance(node := call.value, Node):
+                self._own.pop(path, None)
+                self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
+            else:
+                self._own[path] = node.stat.version
+                if node.data == shown.REVOKE:
+                    self.revoked = True
+                    self._put(path, node.stat.version)  # what others are shown of us comes back
+                    self.tell_news()
+
+        return seen
+
+    def _put(self, path: str, version: int) -> None:
+        def put(call: Call) -> None:
+            if isinstance(stat := call.value, Stat) and path in self._own:
+                self._own[path] = stat.version
+
+        self._table.wire.post(codec.put(path, self.data, version), put)
+
+    def _borrowed(self) -> int:
+        """The ticket, where the node at hand does not give it by itself."""
+        return 0 if self.nodes == [self.place] else self.ticket
+
+    def _timeout(self) -> float:
+        return 0.0 if self.session is None else self.session.timeout
+
+    def _tell(self, signal: Signal) -> None:
+        self._table.wire.tell(self._table.me.inbox, self.claim.id, signal.value)
+
+
+class Stands:
+    """All of a client; what lives by its session (see `wire.client.Owner`)."""
+
+    def __init__(self, me: Me, now: Callable[[], float]) -> None:
+        self.me = me
+        self.now = now
+        self.wire: Wire
+        self._table: dict[bytes, Stand] = {}
+        self._tombs: dict[bytes, float] = {}
+        self._notes: list[tuple[float, Stand, Callable[[], None]]] = []
+
+    def find(self, id: bytes) -> Stand | None:
+        return self._table.get(id)
+
+    def begin(self, claim: Claim, directory: str) -> Stand:
+        stand = self._table[claim.id] = Stand(self, claim, directory)
+        return stand
+
+    def finish(self, id: bytes) -> Stand | None:
+        """From here on nothing that happens to its node is news."""
+        stand = self._table.pop(id, None)
+        if stand is not None:
+            stand.over = True
+        return stand
+
+    def bury(self, claim: Claim) -> None:
+        now = self.now()
+        self._tombs = {id: end for id, end in self._tombs.items() if end > now}
+        self._tombs[claim.id] = claim.by
+
+    def is_buried(self, id: bytes) -> bool:
+        return id in self._tombs
+
+    def note(self, stand: Stand, at: float, do: Callable[[], None]) -> None:
+        self._notes.append((at, stand, do))
+        self.wire.nudge(at)
+
+    def attached(self) -> None:
+        for stand in list(self._table.values()):
+            stand.sure = False
+            if stand.stale and not stand.holds:
+                self.wire.tell(self.me.inbox, stand.claim.id, LOOK.value)
+
+    def beaten(self) -> None:
+        for stand in list(self._table.values()):
+            if stand.holds:
+                self.me.news(stand.claim.id)
+
+    def ended(self) -> None:
+        for stand in list(self._table.values()):
+            stand.end()
+
+    def tidy(self, now: float) -> float:
+        notes, self._notes = self._notes, []
+        if not notes:
+            return FOREVER
+        for at, stand, do in notes:
+            if stand.over or stand.gone:
+                continue
+            if at <= now:
+                do()
+            else:
+                self._notes.append((at, stand, do))
+        # Soon again, though perhaps in vain: where one claim follows the other, each would ring for a turn of its own.
+        return min((at for at, _, _ in self._notes), default=now + WATCHED_AFTER)
+
+    def busy(self) -> bool:
+        return bool(self._table)

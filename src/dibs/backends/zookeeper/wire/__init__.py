@@ -1,0 +1,1 @@
+"""ZooKeeper's protocol: bytes, sessions, sockets."""

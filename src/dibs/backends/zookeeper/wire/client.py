@@ -1,0 +1,322 @@
+"""One session, shared by all who talk to the store for one client of dibs.
+
+A `Wire` has a thread of its own, the *heart*: it connects, takes the session up again at another server, beats, tidies,
+and closes what nobody used for a minute. It also reads, where nobody else does for a while (and, for an event loop,
+always), so that a quiet holder hears at once what happens to its node.
+
+Each request ends done, refused, or lost: after a broken connection nobody knows. Past its own deadline a session is
+over, whatever a server would say: it is taken up again only to be closed, and a new one begins.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.codec import Request
+from dibs.backends.zookeeper.wire.hand import Hand
+from dibs.backends.zookeeper.wire.session import PATIENCE, Call, Phase, Session
+from dibs.backends.zookeeper.wire.stream import Soon, Stream
+from dibs.backends.zookeeper.wire.watches import Watch
+from dibs.core.deadline import FOREVER
+from dibs.core.runtime import Inbox, Runtime
+from dibs.errors import StoreError, StoreUnavailable
+
+QUIET = 0.2
+"""Seconds without a caller, after which the heart reads for those who only hold."""
+IDLE = 60.0
+"""Seconds without anything to do, after which the session is closed."""
+_SLICE, _SHORT_SLICE = 1.0, 0.1
+"""How long the heart reads at a time; the second, while it waits for the answer to a beat."""
+_ATTEMPT = 2.0
+"""What one server is given to take a session up, at most."""
+_PAUSES = (0.02, 0.1, 0.25, 0.5)
+"""Between two rounds of all servers."""
+_GOODBYE = 1.0
+_HEART = b"heart"
+
+
+class Owner(Protocol):
+    """Who lives by the session."""
+
+    def attached(self) -> None:
+        """A server took the session up, again or anew."""
+
+    def beaten(self) -> None:
+        """A beat was answered: the session surely lives longer than was known."""
+
+    def ended(self) -> None:
+        """The session is over, and all that lived by it."""
+
+    def tidy(self, now: float) -> float:
+        """Do what is due; gives the instant of the next time."""
+
+    def busy(self) -> bool:
+        """Something lives by the session."""
+
+
+class Wire:
+    def __init__(
+        self, address: Address, lease: float, runtime: Runtime, inbox: Inbox, owner: Owner, *, for_a_loop: bool
+    ) -> None:
+        """`inbox` is the one whose waiters lead; `runtime` a blocking one."""
+        self._address = address
+        self._lease = lease
+        self._now = runtime.now
+        self._inbox = inbox
+        self._owner = owner
+        self._quiet = 0.0 if for_a_loop else QUIET
+        self._heart = runtime.worker(self._turn)
+        self._stream = Stream(runtime, inbox, self._cut_off)
+        self._servers = list(address.servers)
+        random.SystemRandom().shuffle(self._servers)
+        self.session = Session(lease)
+        self._leads = False
+        self._beat: float | None = None
+        """When the beat went out that is not answered yet."""
+        self._wakes_at = FOREVER
+        self._used_at = self._now()
+        self._rounds = self._brief = 0
+        """How often in a row nobody took the session up, or dropped it at once."""
+        self._taken_at = -FOREVER
+        self._arrivals: list[tuple[Inbox, bytes]] = []
+        self.refusal: StoreError | None = None
+        self.closing = self._closed = False
+        self._corpse: Session | None = None
+        self._farewell: Call | None = None
+        self.tell = self._stream.tell
+        self.receive = self._stream.receive
+        inbox.expect(_HEART)
+
+    # What callers use.
+
+    @property
+    def up(self) -> bool:
+        return self._stream.up
+
+    @property
+    def trouble(self) -> str:
+        return self._stream.trouble
+
+    def arrive(self, inbox: Inbox, key: bytes) -> None:
+        """Have `key` told once the session is up, or cannot be."""
+        self._arrivals.append((inbox, key))
+        self._used_at = self._now()
+        self._heart.ring()
+        self._stream.poke()
+
+    def send(
+        self, calls: Sequence[Call], watch: Watch | None = None, drop: Sequence[Watch] = (), soon: Soon | None = None
+    ) -> bool:
+        """As `Stream.send`."""
+        if self._leads and self._quiet:
+            self._inbox.deliver(_HEART, b"!")  # there is a caller again, who reads for itself
+        sent = self._stream.send(calls, watch, drop, soon)
+        self._used_at = self._now()
+        if self._wakes_at == FOREVER:
+            self._heart.ring()
+        return sent
+
+    def post(self, request: Request, then: Callable[[Call], None] | None = None) -> None:
+        """Without waiting for the answer; `then` hears of it, also if nothing could be sent."""
+        call = Call(request, then)
+        if not self.send((call,)) and then is not None:
+            then(call)
+
+    def nudge(self, at: float) -> None:
+        """Have the owner's `tidy` called at that instant."""
+        if at < self._wakes_at:
+            self._wakes_at = at
+            self._heart.ring()
+            if self._leads:
+                self._inbox.deliver(_HEART, b"!")
+
+    def close(self) -> None:
+        """Close the session, at once: the process may end before its heart beats again. That one does the rest."""
+        self.closing = True
+        self._say_farewell()
+        if self._quiet:  # an event loop would be held up
+            self._stream.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
+        self._heart.retire()
+        self._heart.ring()
+        self._stream.poke()
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        self._closed = True
+        self._stream.abandon()
+
+    # The heart.
+
+    async def _turn(self) -> float | None:
+        pause = await self._live()
+        self._wakes_at = FOREVER if pause is None else self._now() + pause
+        return pause
+
+    async def _live(self) -> float | None:
+        now, self._wakes_at = self._now(), FOREVER
+        if self.closing:
+            self._say_goodbye()
+            return None
+        if self.session.id and now >= self.session.deadline:
+            self._bury("no beat was answered in time")
+        if not self._stream.up:
+            return self._connect()
+        if now - self._used_at > IDLE and not self._is_wanted():
+            self._say_goodbye()
+            return None
+        upcoming = min(self._beat_on(now), self._owner.tidy(now), self.session.deadline)
+        if self._quiet and self._stream.read_for_the_leader(now):
+            return 0.0
+        if self._beat is not None or now - self._used_at >= self._quiet:
+            self._leads, self._wakes_at = True, upcoming
+            try:
+                await self._inbox.wait(_HEART, min(upcoming, now + (_SLICE if self._beat is None else _SHORT_SLICE)))
+            finally:
+                self._leads = False
+            return 0.0
+        return max(min(upcoming, self._used_at + self._quiet) - now, 0.0)
+
+    def _beat_on(self, now: float) -> float:
+        """Send a beat when it is due; one that is not answered while it could still help ends the connection."""
+        patience = self.session.timeout * PATIENCE
+        if self._beat is not None:
+            if now >= self._beat + patience:
+                self._break(f"no answer within {patience:.2g} s")
+                return now
+            return self._beat + patience
+        if now < self.session.beat_at:
+            return self.session.beat_at
+        self._beat, session, used_at = now, self.session, self._used_at
+
+        def answered(call: Call) -> None:
+            if session is self.session and self._beat == now:
+                self._beat = None
+                if call.error == codec.OK and self._now() < session.deadline:  # what is over stays so
+                    session.beaten(now)
+                    self._owner.beaten()
+                self.tell(self._inbox, _HEART, b"!")
+
+        self.post(codec.sync(self._address.chroot or "/"), answered)
+        self._used_at = used_at
+        return now + patience
+
+    def _break(self, why: str) -> None:
+        self._stream.break_(why)
+        self._beat = None
+
+    def _cut_off(self) -> None:
+        """The heart is to hear of it at once, also if it is the one who leads."""
+        self._heart.ring()
+        self.tell(self._inbox, _HEART, b"!")
+
+    def _bury(self, why: str) -> None:
+        """The session is over; if a server does not know that yet, it is told at the next connection."""
+        self._break(why)
+        if not self.session.over:
+            self._corpse = self.session.remains()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.session.over = True
+        self._stream.clear()
+        self.session = Session(self._lease)
+        self._owner.ended()
+        self._stream.deliver()
+
+    def _is_wanted(self) -> bool:
+        return bool(self._arrivals or self._owner.busy() or self._stream.watches)
+
+    def _connect(self) -> float | None:
+        self._break(self.trouble)
+        if not self._is_wanted():
+            return None
+        now = self._now()
+        self._brief = 0 if now - self._taken_at > _SLICE else self._brief
+        if self._brief and now < (at := self._taken_at + _PAUSES[min(self._brief, len(_PAUSES)) - 1]):
+            return at - now  # it was cut off at once: without a pause it would be again
+        self.refusal = None
+        for number in range(len(self._servers)):
+            host, port = self._servers[number]
+            try:
+                self._take_up(host, port)
+            except StoreUnavailable as error:
+                self._stream.trouble = f"{host}:{port}: {error.what}"
+            except StoreError as error:
+                self.refusal = error
+                break
+            else:
+                self._servers.append(self._servers.pop(number))  # another one first, if this one fails
+                self._rounds = 0
+                self._brief += 1
+                self._taken_at = self._now()
+                self._announce()
+                return 0.0
+        if self.refusal is not None:
+            self._announce()
+        self._rounds += 1
+        return _PAUSES[min(self._rounds, len(_PAUSES)) - 1]
+
+    def _announce(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        for inbox, key in arrivals:
+            inbox.deliver(key, b"!")
+        self._stream.poke()
+
+    def _take_up(self, host: str, port: int) -> None:
+        if self._corpse is not None:
+            self._close_corpse(host, port, self._corpse)
+            self._corpse = None
+        again, deadline = self.session.id != 0, self.session.deadline
+        hand = self._hold_out(host, port, self.session)
+        if hand.connection.phase is Phase.ENDED:
+            hand.link.close()
+            self._begin_anew()
+            if not again:
+                raise StoreUnavailable("the server gives no session")
+            self._take_up(host, port)  # a new one, at the same server: it has just shown that it serves
+            return
+        try:
+            if again and self._now() >= deadline:
+                self._bury("the session was taken up again too late")
+                raise StoreUnavailable("the session was taken up again too late")
+            self._stream.begin(hand.link, hand.connection)
+        except BaseException:
+            hand.link.close()
+            raise
+        self._owner.attached()
+        self._stream.deliver()
+
+    def _hold_out(self, host: str, port: int, session: Session) -> Hand:
+        patience = max(min(_ATTEMPT, session.timeout * PATIENCE), 0.2)
+        return Hand(self._address, host, port, session, self._now, patience)
+
+    def _close_corpse(self, host: str, port: int, session: Session) -> None:
+        hand = self._hold_out(host, port, session)
+        try:
+            if hand.connection.phase is Phase.UP:
+                hand.ask(codec.close())
+        finally:
+            hand.link.close()
+
+    def _say_farewell(self) -> None:
+        if self._stream.up and self._farewell is None:
+            self._farewell = Call(codec.close())
+            self.send((self._farewell,))
+
+    def _say_goodbye(self) -> None:
+        """Close the session: what lived by it is gone at once."""
+        if self._closed:
+            return
+        self._say_farewell()
+        self._stream.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
+        self._farewell = None
+        self._break("the session was closed")
+        self._begin_anew()
+        if self.closing:
+            self._closed = True
+            self._announce()
+            self._stream.close()

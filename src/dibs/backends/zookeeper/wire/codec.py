@@ -1,0 +1,358 @@
+"""The bytes of ZooKeeper's protocol. No I/O.
+
+Everything is a frame: four bytes of length, then so many bytes. The first frame each way is the greeting. After it a
+request is `xid, operation, body` and a reply `xid, zxid, error, body`; replies come in the order of the requests. Some
+xids mean something by themselves: an event of a watch, a ping, an authentication, watches that are set again.
+
+Numbers are big-endian; a text or a buffer is its length and its bytes, of length -1 if there is none. `Request` knows
+how its reply is read. Whatever the server says that is not one of these shapes raises `Garbled`: there is no telling
+what the bytes after it mean, so the connection is of no use any more. Reading is bounded by the frame, and the frame by
+`LARGEST`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dibs.errors import StoreError, StoreUnavailable
+
+LARGEST = 16 << 20
+"""Bytes of a frame that we read: a directory with some two hundred thousand children."""
+
+EVENT, PING, AUTH, SET_WATCHES = -1, -2, -4, -8
+"""The xids that mean something by themselves."""
+
+OK, UNIMPLEMENTED, NO_NODE, NO_AUTH, BAD_VERSION = 0, -6, -101, -102, -103
+NODE_EXISTS, NOT_EMPTY, EXPIRED, AUTH_FAILED, MOVED, NO_WATCHER = -110, -111, -112, -115, -118, -121
+LOGIN_WANTED = -124
+ERRORS = {
+    -1: "the server failed", -2: "the server failed (inconsistent)", -3: "the server failed (inconsistent data)",
+    -5: "the server could not read the request", UNIMPLEMENTED: "the server does not know this request",
+    -7: "the server took too long", -8: "the server refuses the arguments", NO_NODE: "there is no such node",
+    NO_AUTH: "the ACL of the node does not allow it", BAD_VERSION: "the node has another version",
+    -108: "ephemeral nodes have no children", NODE_EXISTS: "the node exists", NOT_EMPTY: "the node has children",
+    EXPIRED: "the session is over", -114: "the server refuses the ACL", AUTH_FAILED: "the server refuses the login",
+    MOVED: "the session has moved to another server", -119: "the server only reads", NO_WATCHER: "no such watch",
+    -122: "the server took too long", LOGIN_WANTED: "the server wants a login first", -125: "a quota is used up",
+    -127: "the server is overloaded",
+}  # fmt: skip
+"""What an error of the server means, in words for a reader."""
+
+PERSISTENT, EPHEMERAL, EPHEMERAL_SEQUENTIAL, CONTAINER = 0, 1, 3, 4
+CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
+"""Kinds of event; whatever else a server says is of no concern here."""
+
+Acl = Sequence[tuple[int, str, str]]
+"""Rights, scheme, id."""
+OPEN: Acl = ((31, "world", "anyone"),)
+CREATOR: Acl = ((31, "auth", ""),)
+CREATOR_READ: Acl = ((31, "auth", ""), (1, "world", "anyone"))
+
+_INT = struct.Struct("!i")
+_HEAD = struct.Struct("!iqi")
+_TWO = struct.Struct("!ii")
+_STAT = struct.Struct("!qqqqiiiqiiq")
+_GREETING = struct.Struct("!iqiqi")
+_MULTI = struct.Struct("!i?i")
+
+
+class Garbled(Exception):
+    """The server said something that is not ZooKeeper's protocol."""
+
+
+class Stat(NamedTuple):
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    owner: int
+    """The session that an ephemeral node lives with."""
+    size: int
+    children: int
+    pzxid: int
+
+
+class Event(NamedTuple):
+    kind: int
+    path: str
+
+
+class Welcome(NamedTuple):
+    """The answer to a greeting; a session of 0 says that the one asked for is over."""
+
+    timeout_ms: int
+    session: int
+    password: bytes
+
+
+class Created(NamedTuple):
+    path: str
+    stat: Stat
+
+
+class Node(NamedTuple):
+    data: bytes
+    stat: Stat
+
+
+class Reader:
+    """Reads one frame, and never beyond it."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data = data
+        self._at = at
+
+    def unpack(self, shape: struct.Struct) -> tuple[Any, ...]:
+        at = self._at
+        self._at = at + shape.size
+        try:
+            return shape.unpack_from(self._data, at)
+        except struct.error:
+            raise Garbled("a reply is shorter than what it should hold") from None
+
+    def int(self) -> int:
+        value: int = self.unpack(_INT)[0]
+        return value
+
+    def buffer(self) -> bytes:
+        size = max(self.int(), 0)
+        at = self._at
+        if at + size > len(self._data):
+            raise Garbled("a reply is shorter than what it should hold")
+        self._at = at + size
+        return self._data[at : at + size]
+
+    def text(self) -> str:
+        try:
+            return self.buffer().decode()
+        except UnicodeDecodeError:
+            raise Garbled("a reply holds a text that is not UTF-8") from None
+
+    def texts(self) -> list[str]:
+        count = self.int()
+        if count * _INT.size > len(self._data):
+            raise Garbled("a reply is shorter than what it should hold")
+        return [self.text() for _ in range(count)]
+
+    def stat(self) -> Stat:
+        return Stat(*self.unpack(_STAT))
+
+
+class Request:
+    """One thing to ask for: what goes out behind the xid, and how its reply is read."""
+
+    __slots__ = ("body", "operation", "read")
+
+    def __init__(self, operation: int, body: bytes, read: Callable[[Reader], object]) -> None:
+        self.operation = operation
+        self.body = body
+        self.read = read
+
+
+def buffer(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def text(said: str) -> bytes:
+    return buffer(said.encode())
+
+
+def frame(body: bytes) -> bytes:
+    return _INT.pack(len(body)) + body
+
+
+def encode(xid: int, request: Request) -> bytes:
+    body = request.body
+    return b"".join((_INT.pack(len(body) + 8), _TWO.pack(xid, request.operation), body))
+
+
+def frames(data: bytearray) -> Iterator[bytes]:
+    """The whole frames at the front, which are taken out of it."""
+    at, end = 0, len(data)
+    try:
+        while end - at >= 4:
+            (size,) = _INT.unpack_from(data, at)
+            if not 0 <= size <= LARGEST:
+                raise Garbled(f"a frame of {size} bytes, where 0 to {LARGEST} may be")
+            if end - at - 4 < size:
+                return
+            at += 4 + size
+            yield bytes(data[at - size : at])
+    finally:
+        del data[:at]
+
+
+def head(data: bytes) -> tuple[int, int, int]:
+    """xid, zxid and error of a reply; its body stands behind `BODY` bytes."""
+    if len(data) < BODY:
+        raise Garbled("a reply is shorter than its head")
+    found: tuple[int, int, int] = _HEAD.unpack_from(data)
+    return found
+
+
+BODY = _HEAD.size
+
+
+def greeting(zxid: int, timeout_ms: int, session: int, password: bytes) -> bytes:
+    return frame(_GREETING.pack(0, zxid, timeout_ms, session, len(password)) + password + b"\0")
+
+
+def welcome(data: bytes) -> Welcome:
+    reader = Reader(data)
+    reader.int()
+    timeout = reader.int()
+    (session,) = reader.unpack(_LONG)
+    return Welcome(timeout, session, reader.buffer())
+
+
+_LONG = struct.Struct("!q")
+
+
+def event(data: bytes) -> Event:
+    reader = Reader(data, BODY)
+    kind = reader.int()
+    reader.int()  # the state of the connection, which we know
+    return Event(kind, reader.text())
+
+
+def acl(entries: Acl) -> bytes:
+    parts = [_INT.pack(len(entries))]
+    for rights, scheme, who in entries:
+        parts += (_INT.pack(rights), text(scheme), text(who))
+    return b"".join(parts)
+
+
+OPEN_ACL, CREATOR_ACL, CREATOR_READ_ACL = acl(OPEN), acl(CREATOR), acl(CREATOR_READ)
+
+
+def _nothing(_: Reader) -> None:
+    return None
+
+
+def _created(reader: Reader) -> Created:
+    return Created(reader.text(), reader.stat())
+
+
+def _node(reader: Reader) -> Node:
+    return Node(reader.buffer(), reader.stat())
+
+
+def _children(reader: Reader) -> list[str]:
+    return reader.texts()
+
+
+def create(path: str, data: bytes, acl: bytes, mode: int) -> Request:
+    """Gives `Created`."""
+    body = b"".join((text(path), buffer(data), acl, _INT.pack(mode)))
+    return Request(19 if mode == CONTAINER else 15, body, _created)
+
+
+def delete(path: str, version: int = -1) -> Request:
+    return Request(2, text(path) + _INT.pack(version), _nothing)
+
+
+def exists(path: str, *, watch: bool = False) -> Request:
+    """Gives its `Stat`."""
+    return Request(3, text(path) + bytes((watch,)), Reader.stat)
+
+
+def get(path: str, *, watch: bool = False) -> Request:
+    """Gives `Node`."""
+    return Request(4, text(path) + bytes((watch,)), _node)
+
+
+def put(path: str, data: bytes, version: int) -> Request:
+    """Gives its `Stat`."""
+    return Request(5, text(path) + buffer(data) + _INT.pack(version), Reader.stat)
+
+
+def children(path: str, *, watch: bool = False) -> Request:
+    """Gives their names."""
+    return Request(12, text(path) + bytes((watch,)), _children)
+
+
+def sync(path: str) -> Request:
+    return Request(9, text(path), _nothing)
+
+
+def check(path: str, version: int) -> Request:
+    return Request(13, text(path) + _INT.pack(version), _nothing)
+
+
+def remove_watches(path: str, kind: int) -> Request:
+    return Request(18, text(path) + _INT.pack(kind), _nothing)
+
+
+OF_CHILDREN, OF_DATA = 1, 2
+"""Kinds of watch, where one is removed."""
+
+
+def set_watches(zxid: int, data: Sequence[str], exist: Sequence[str], child: Sequence[str]) -> Request:
+    parts = [_LONG.pack(zxid)]
+    for paths in (data, exist, child):
+        parts.append(_INT.pack(len(paths)))
+        parts += [text(path) for path in paths]
+    return Request(101, b"".join(parts), _nothing)
+
+
+def auth(scheme: str, data: bytes) -> Request:
+    return Request(100, _INT.pack(0) + text(scheme) + buffer(data), _nothing)
+
+
+def sasl(token: bytes) -> Request:
+    """Gives the server's token."""
+    return Request(102, buffer(token), Reader.buffer)
+
+
+def close() -> Request:
+    return Request(-11, b"", _nothing)
+
+
+class Refused(NamedTuple):
+    """Why none of several was done: for each its error, 0 for those that would have gone."""
+
+    errors: tuple[int, ...]
+
+
+def multi(parts: Sequence[Request]) -> Request:
+    """All of them or none. Gives for each what it brought (for a creation the path only, as servers do not agree on
+    more), or `Refused`."""
+    body = [_MULTI.pack(part.operation, False, -1) + part.body for part in parts]
+    readers = [part.read for part in parts]
+
+    def read(reader: Reader) -> list[object] | Refused:
+        results: list[object] = []
+        errors: list[int] = []
+        for part in readers:
+            kind, done, _ = reader.unpack(_MULTI)
+            if done:
+                raise Garbled("a reply to several requests ends too early")
+            if kind == -1:
+                errors.append(reader.int())
+            elif kind == 1:
+                results.append(reader.text())
+            else:
+                value = part(reader)
+                results.append(value.path if isinstance(value, Created) else value)
+        return Refused(tuple(errors)) if errors else results
+
+    return Request(14, b"".join([*body, _MULTI.pack(-1, True, -1)]), read)
+
+
+def refusal(error: int) -> StoreError:
+    """What a server's error means to a caller who did not expect it."""
+    said = ERRORS.get(error, f"the server's error {error}")
+    if error == NO_AUTH:
+        return StoreError(said, step="log in (zookeeper://user:password@...), or have the ACL changed")
+    if error == LOGIN_WANTED:
+        return StoreError(said, step="log in (zookeeper://user:password@..., with auth=sasl if it wants that)")
+    if error in (EXPIRED, MOVED, AUTH_FAILED, -4, -7, -122, -127):
+        return StoreUnavailable(said)
+    return StoreError(said)

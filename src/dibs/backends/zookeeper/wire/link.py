@@ -1,0 +1,158 @@
+"""A socket that never blocks, what is still to be sent through it, and a bell that wakes whoever reads.
+
+The owner holds a lock over `send` and `take_in`, as both go through the channel (TLS has one state for both ways). Only
+one thread at a time is in `Bell.wait`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dibs.backends.zookeeper.wire.channel import Plain, Tls
+from dibs.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+_CHUNK = 1 << 16
+
+
+class Link:
+    def __init__(self, host: str, port: int, context: SSLContext | None, patience: float) -> None:
+        try:
+            self._socket = socket.create_connection((host, port), timeout=patience)
+        except OSError as error:
+            raise StoreUnavailable(said(error)) from None
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._out = bytearray()
+            self._amidst = False
+            self._channel: Plain | Tls = Plain() if context is None else Tls(context, host)
+            self._push(self._channel.begin())
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def stuck(self) -> bool:
+        """Something is still to be sent."""
+        return bool(self._out)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, data: bytes) -> None:
+        self._push(self._channel.send(data))
+
+    def put(self, data: bytes) -> None:
+        """To be sent with what comes next."""
+        self._out += self._channel.send(data)
+
+    def flush(self) -> None:
+        self._push(b"")
+
+    def read(self) -> bytes:
+        """What has arrived, as it is on the wire; b"" if nothing has."""
+        try:
+            raw = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise StoreUnavailable(said(error)) from None
+        if not raw:
+            raise StoreUnavailable("the server hung up")
+        return raw
+
+    def take_in(self, raw: bytes) -> bytes:
+        """What that means; the channel may have to answer by itself."""
+        try:
+            return self._channel.receive(raw)
+        finally:
+            if more := self._channel.outgoing():
+                self._push(more)
+
+    def ready(self, patience: float) -> bool:
+        """Wait until there is something to read, or room to send."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self.stuck else 0))
+        return bool(poll.poll(max(patience, 0.0) * 1000))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _push(self, raw: bytes) -> None:
+        if self._amidst:  # an interrupt left it unknown what went out: sending on could say something twice
+            raise StoreUnavailable("whoever sent was interrupted")
+        self._amidst = True
+        if raw:
+            self._out += raw
+        try:
+            while self._out:
+                sent = self._socket.send(self._out)
+                del self._out[:sent]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise StoreUnavailable(said(error)) from None
+        self._amidst = False
+
+
+class Bell:
+    """Waits for a link to become readable, or to be rung."""
+
+    def __init__(self) -> None:
+        self._ear, self._cord = socket.socketpair()
+        self._ear.setblocking(False)
+        self._cord.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._ear, select.POLLIN)
+        self._listens_to = self._ear.fileno()
+        self._link: Link | None = None
+        self._links = -1
+        self._both_ways = False
+
+    def ring(self) -> None:
+        with suppress(OSError):  # full: it rings already; closed: nobody listens
+            self._cord.send(b"!")
+
+    def wait(self, link: Link | None, patience: float) -> bool:
+        """True: the link has something to read, or can be written to again."""
+        if link is not self._link:
+            self._attend(link)
+        if link is not None and (stuck := link.stuck) is not self._both_ways:
+            self._poll.modify(self._links, select.POLLIN | (select.POLLOUT if stuck else 0))
+            self._both_ways = stuck
+        heard = False
+        for descriptor, _ in self._poll.poll(patience * 1000 if patience > 0 else 0):
+            if descriptor == self._listens_to:
+                with suppress(BlockingIOError):
+                    self._ear.recv(4096)
+            else:
+                heard = True
+        return heard
+
+    def close(self) -> None:
+        self._ear.close()
+        self._cord.close()
+
+    def _attend(self, link: Link | None) -> None:
+        """An interrupt may come between any two lines: the next one begins from the start."""
+        self._link = None
+        with suppress(KeyError, ValueError):  # it was not registered, or never was
+            self._poll.unregister(self._links)
+        if link is not None:
+            self._links = link.fileno()
+            self._poll.register(self._links, select.POLLIN)
+            self._both_ways = False
+        self._link = link
+
+
+def said(error: OSError) -> str:
+    """What went wrong, in words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return error.strerror or str(error) or type(error).__name__

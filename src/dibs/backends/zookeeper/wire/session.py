@@ -1,0 +1,166 @@
+"""A session and its connections, as a state machine. No I/O.
+
+A `Session` outlives its connections: it has an id and a password, with which any server takes it up again, and ends by
+time. A `Connection` is one stream of bytes to one server:
+
+    GREETING -> UP -> ENDED
+
+and may end from anywhere. Replies come in the order of the requests, so each belongs to the first `Call` that is still
+pending; anything else is `Garbled`. What came in stands in `arrived` until somebody has dealt with it: whoever is
+interrupted in the middle loses nothing, since the next one deals with the rest, or ends the connection.
+
+**How long a session lives.** Only the leader ends sessions, and it hears of us through the server that we talk to,
+which answers pings even when it is cut off from the leader. So a heartbeat is a `sync`, which goes through the leader;
+and as the leader learns that we live only with the server's *next* report, the own deadline counts from the sending of
+the last but one answered beat. Beats are some time apart: two in a row would prove nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.codec import Event, Garbled, Request
+from dibs.core.deadline import margin
+
+LOST = 1
+"""In the place of a server's error: there was no answer, and what was asked may have happened or not."""
+BEAT = 0.28
+"""Of the time-out, from one beat to the next: more than the half tick after which a server reports to the leader (a
+time-out is at least two ticks), and so short that a third of it is left before the answer that counts."""
+PATIENCE = BEAT / 2
+"""Of the time-out, for the answer to a beat: then there is time left to take the session up elsewhere."""
+
+
+class Call:
+    """One request under way; at its end `error` says how it went, and `value` what it brought."""
+
+    __slots__ = ("ended", "error", "request", "then", "value", "xid")
+
+    def __init__(self, request: Request, then: Callable[[Call], None] | None = None, xid: int = 0) -> None:
+        self.request = request
+        self.then = then
+        """Told of the end, by whoever reads."""
+        self.xid = xid
+        self.error = LOST
+        self.ended = False
+        self.value: object = None
+
+
+class Session:
+    """What outlives a connection."""
+
+    def __init__(self, timeout: float) -> None:
+        self.id = 0
+        self.password = bytes(16)
+        self.timeout = timeout
+        """As asked for, until the server has said its own."""
+        self.zxid = 0
+        self.over = False
+        self._last = self._last_but_one = 0.0
+
+    def remains(self) -> Session:
+        """As much of it as is needed to close it."""
+        remains = Session(self.timeout)
+        remains.id, remains.password = self.id, self.password
+        return remains
+
+    @property
+    def deadline(self) -> float:
+        """Until then it surely lives."""
+        return self._last_but_one + self.timeout - margin(self.timeout)
+
+    @property
+    def beat_at(self) -> float:
+        return self._last + self.timeout * BEAT
+
+    def taken_up(self, said: codec.Welcome, sent_at: float) -> None:
+        """A server took it up, new or again, which it does by the leader's leave: that counts from then on."""
+        self.id, self.password, self.timeout = said.session, said.password, said.timeout_ms / 1000
+        self._last = self._last_but_one = sent_at
+
+    def beaten(self, sent_at: float) -> None:
+        """A sync was answered. One that went out soon after the last beat is none: the server's report may not have
+        gone to the leader between them."""
+        if sent_at >= self._last + self.timeout * BEAT * 0.95:
+            self._last_but_one, self._last = self._last, sent_at
+
+
+class Phase(Enum):
+    GREETING = auto()
+    UP = auto()
+    ENDED = auto()
+
+
+class Connection:
+    def __init__(self, session: Session, now: float) -> None:
+        self.session = session
+        self.phase = Phase.GREETING
+        self.arrived: deque[Call | Event] = deque()
+        self.pending: deque[Call] = deque()
+        self._buffer = bytearray()
+        self._begun = now
+        self._xid = 0
+
+    def greet(self) -> bytes:
+        session = self.session
+        return codec.greeting(session.zxid, round(session.timeout * 1000), session.id, session.password)
+
+    def send(self, calls: Sequence[Call]) -> bytes:
+        """The bytes of these requests; their answers come in this order."""
+        out = []
+        for call in calls:
+            if not call.xid:
+                self._xid = self._xid % 0x7FFFFFFF + 1
+                call.xid = self._xid
+            self.pending.append(call)
+            out.append(codec.encode(call.xid, call.request))
+        return b"".join(out)
+
+    def receive(self, data: bytes) -> None:
+        self._buffer += data
+        for one in codec.frames(self._buffer):
+            if self.phase is Phase.UP:
+                self._take(one)
+            elif self.phase is Phase.GREETING:
+                self._welcome(one)
+
+    def end(self) -> None:
+        """Nothing comes any more: what is pending is lost."""
+        self.phase = Phase.ENDED
+        while self.pending:
+            call = self.pending[0]
+            if not call.ended:
+                call.error, call.ended = LOST, True
+                self.arrived.append(call)
+            self.pending.popleft()
+
+    def _welcome(self, data: bytes) -> None:
+        said = codec.welcome(data)
+        if said.session == 0 or said.timeout_ms <= 0:
+            self.session.over = True
+            self.phase = Phase.ENDED
+            return
+        if self.session.id not in (0, said.session):
+            raise Garbled("the server took up another session than ours")
+        self.session.taken_up(said, self._begun)
+        self.phase = Phase.UP
+
+    def _take(self, data: bytes) -> None:
+        xid, zxid, error = codec.head(data)
+        if xid == codec.EVENT:
+            self.arrived.append(codec.event(data))
+            return
+        if xid == codec.PING:
+            return
+        self.session.zxid = max(self.session.zxid, zxid)
+        if not self.pending or self.pending[0].xid != xid:
+            raise Garbled("a reply to another request than the one that is due")
+        call = self.pending[0]
+        if error == codec.OK:
+            call.value = call.request.read(codec.Reader(data, codec.BODY))
+        call.error, call.ended = error, True
+        self.arrived.append(call)
+        self.pending.popleft()

@@ -1,0 +1,273 @@
+"""One connection as threads share it: anybody sends, one at a time reads, and whoever reads tells all whom it concerns.
+
+It is a `Source` for the inbox whose waiters lead (runtime/inbox.py), so that a lone blocking caller reads the socket
+itself. `then` of a call and watchers are called by whoever reads, one at a time; what they `tell` is handed over
+afterwards.
+
+An interrupt may strike anywhere. What came in stays in `Connection.arrived` until it was dealt with, so the next one
+deals with it (again: that must do no harm); a reader that vanished amidst its reading leaves `_amidst` set, and the
+next one ends the connection, which costs no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dibs.backends.zookeeper.wire.codec import SET_WATCHES, Event, Garbled
+from dibs.backends.zookeeper.wire.link import Bell, Link
+from dibs.backends.zookeeper.wire.session import Call, Connection
+from dibs.backends.zookeeper.wire.watches import Watch, Watches
+from dibs.core.runtime import Inbox, Runtime
+from dibs.errors import StoreUnavailable
+
+_GLANCE = 0.1
+"""How long what comes in is left to whoever leads."""
+
+
+Soon = Callable[[Callable[[], None]], object]
+
+
+class _Parcel(NamedTuple):
+    inbox: Inbox
+    key: bytes
+    message: bytes
+
+
+class Stream:
+    def __init__(self, runtime: Runtime, inbox: Inbox, ended: Callable[[], None]) -> None:
+        """`inbox`: whose waiters lead. `ended` is called when a connection was."""
+        self._now = runtime.now
+        self._inbox = inbox
+        self._ended = ended
+        self._mutex = runtime.mutex()
+        """Over what is sent, and in which order."""
+        self._reading = runtime.mutex()
+        self.bell = Bell()
+        self.watches = Watches()
+        self._link: Link | None = None
+        self._connection: Connection | None = None
+        self._broken: str | None = None
+        self._planned_at = 0.0
+        """When what was put together last was to go out soon; 0: it has."""
+        self._amidst = self._sending = self._deputy = self._closed = False
+        self._read_at = 0.0
+        self._parcels: list[_Parcel] = []
+        self.trouble = "not connected yet"
+        """What was wrong when something last was."""
+        inbox.listen(self)
+
+    @property
+    def up(self) -> bool:
+        return self._connection is not None and self._broken is None
+
+    def begin(self, link: Link, connection: Connection) -> None:
+        """Go on with a connection that was made; where its session had one before, watches are set again."""
+        with self._mutex:
+            if connection.session.zxid:
+                for setting in self.watches.all_again(connection.session.zxid):
+                    link.send(connection.send([Call(setting, xid=SET_WATCHES)]))
+            self._sending = False
+            self._link, self._connection = link, connection
+
+    def send(
+        self, calls: Sequence[Call], watch: Watch | None = None, drop: Sequence[Watch] = (), soon: Soon | None = None
+    ) -> bool:
+        """Back to back. Watches are dropped, and then entered, in the same step. False: not connected. With `soon`, and
+        while other answers are awaited anyway, it goes out together with what others have to say in this moment."""
+        with self._mutex:
+            if drop:
+                dropped = [self.watches.drop(*one) for one in drop]
+                calls = [*(Call(request) for request in dropped if request is not None), *calls]
+            connection, link = self._connection, self._link
+            if connection is None or link is None or self._broken is not None:
+                return False
+            if self._sending:  # by somebody who was interrupted: what is pending was perhaps never said
+                self._broken = "whoever sent was interrupted"
+                self._ended()
+                self.bell.ring()
+                return False
+            if watch is not None:
+                self.watches.add(*watch)
+            self._sending = True
+            try:
+                if soon is None or not connection.pending:
+                    link.send(connection.send(calls))
+                else:
+                    link.put(connection.send(calls))
+                    if self._now() - self._planned_at > _GLANCE:  # or the loop that was to do it was closed before
+                        self._planned_at = self._now()
+                        soon(self._flush)
+            except StoreUnavailable as error:
+                self._broken = error.what
+                self._ended()
+            self._sending = False
+            if self._broken is not None or (link.stuck and not self._planned_at):
+                self.bell.ring()
+        return True
+
+    def _flush(self) -> None:
+        """What was put together."""
+        self._planned_at = 0.0
+        self.send(())
+
+    def tell(self, inbox: Inbox, key: bytes, message: bytes) -> None:
+        """From within `then` or a watcher."""
+        self._parcels.append(_Parcel(inbox, key, message))
+
+    def deliver(self) -> None:
+        """What was told outside of reading."""
+        own = self._own(self._collected())
+        if own:
+            self._inbox.deliver_all(own)
+
+    def clear(self) -> None:
+        """Nobody watches any more."""
+        with self._mutex:
+            self.watches.clear()
+
+    def break_(self, why: str = "") -> None:
+        """End the connection, for this reason or the one that is known; the session may live on."""
+        if self._connection is None:
+            return
+        self._broken = self._broken or why
+        self.bell.ring()
+        with self._reading:
+            if self._broken is not None:
+                self._end()
+        self.deliver()
+
+    def drain(self, until: float, done: Callable[[], bool]) -> None:
+        """Read until then, or until it is done; nobody else will."""
+        while not done() and (left := until - self._now()) > 0 and (link := self._link) is not None:
+            ready = link.ready(left)
+            with self._reading:
+                self._pull(link if ready and link is self._link else None)
+
+    def read_for_the_leader(self, now: float) -> bool:
+        """What nobody reads for a while: whoever leads may be stuck, and unread answers would cost the session. To be
+        called again as long as it is True: until the leader is back, or nothing comes."""
+        link = self._link
+        if link is None or (now - self._read_at < _GLANCE and not self._deputy):
+            return False
+        self._deputy = link.ready(_GLANCE if self._deputy else 0.0)
+        if self._deputy:
+            with self._reading:
+                self._pull(link if link is self._link else None)
+            self.deliver()
+            self.bell.ring()  # whoever leads was perhaps about to read just that, and waits for it now
+        return self._deputy
+
+    def close(self) -> None:
+        self._closed = True
+        self._inbox.unlisten()
+        self.bell.ring()
+        with self._reading:
+            self.bell.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the parent's socket is not ours to talk on."""
+        self._closed = True
+        if self._link is not None:
+            self._link.close()
+        self.bell.close()
+
+    # A source, for the inbox whose waiters lead.
+
+    def fileno(self) -> int:
+        raise NotImplementedError("no event loop reads here: the heart does")
+
+    def read(self) -> list[tuple[bytes, bytes]]:
+        return self.receive(0.0)
+
+    def poke(self) -> None:
+        self.bell.ring()
+
+    def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
+        if self._closed:
+            return []
+        link = self._link
+        ready = self.bell.wait(link, 0.0 if self._amidst or self._broken is not None else patience)
+        with self._reading:
+            # Who waited may have been stuck (in a signal's handler, in a debugger), and the heart read meanwhile.
+            self._deputy = False
+            self._pull(link if ready and link is self._link else None)
+            return self._own(self._collected())
+
+    def _pull(self, link: Link | None) -> None:
+        """Read what there is to be read on a link, and deal with it."""
+        self._read_at = self._now()
+        if self._amidst:
+            self._broken = self._broken or "whoever read was interrupted"
+        if link is not None and self._broken is None:
+            self._read(link)
+        if self._broken is not None:
+            self._end()
+        self._deal()
+
+    def _read(self, link: Link) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        self._amidst = True
+        try:
+            raw = link.read()
+            with self._mutex:
+                data = link.take_in(raw) if raw else b""
+                if link.stuck:
+                    link.flush()
+            connection.receive(data)
+        except StoreUnavailable as error:
+            self._broken = error.what
+        except Garbled as error:
+            self._broken = f"the server does not speak ZooKeeper's protocol: {error}"
+        self._amidst = False
+
+    def _deal(self) -> None:
+        """Tell whom it concerns what came in."""
+        connection = self._connection
+        if connection is None:
+            return
+        arrived = connection.arrived
+        while arrived:
+            item = arrived[0]
+            if isinstance(item, Event):
+                with self._mutex:
+                    told = self.watches.told(item)
+                for watcher in told:
+                    watcher(item)
+            elif item.then is not None:
+                item.then(item)
+            arrived.popleft()
+
+    def _end(self) -> None:
+        """By whoever reads."""
+        with self._mutex:
+            link, connection = self._link, self._connection
+            self._link = None
+            self.trouble = self._broken or self.trouble
+        self._amidst = False
+        if link is not None:
+            link.close()
+        if connection is not None:
+            connection.end()
+            self._deal()
+        self._connection, self._broken = None, None
+        self._ended()
+
+    def _collected(self) -> list[_Parcel]:
+        parcels, self._parcels = self._parcels, []
+        return parcels
+
+    def _own(self, parcels: list[_Parcel]) -> list[tuple[bytes, bytes]]:
+        """Those of the waiters that lead are theirs to hand over; others are delivered."""
+        own: list[tuple[bytes, bytes]] = []
+        others: dict[int, tuple[Inbox, list[tuple[bytes, bytes]]]] = {}
+        for parcel in parcels:
+            if parcel.inbox is self._inbox:
+                own.append((parcel.key, parcel.message))
+            else:
+                others.setdefault(id(parcel.inbox), (parcel.inbox, []))[1].append((parcel.key, parcel.message))
+        for inbox, messages in others.values():
+            inbox.deliver_all(messages)
+        return own

@@ -1,0 +1,74 @@
+"""A client is closed while one who waits for a lock is just looking: it is told so too, and does not wait on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+from dibs.core.line import LOOK
+from dibs.core.rule import Claim
+from process.children import until
+
+SOON = 5.0
+"""Much less than a waiter sleeps that nobody tells anything."""
+
+
+def test_in_asyncio() -> None:
+    async def main() -> None:
+        async with dibs.aio.connect("memory://close-race-aio") as other:
+            held = await other.lock("a").acquire()
+            client = dibs.aio.connect("memory://close-race-aio")
+            pending = asyncio.create_task(client.lock("a").acquire())
+            while not (await other.inspect("a")).waiters:
+                await asyncio.sleep(0.001)
+            line: Any = client._core.opened._line
+            renew = line.renew
+
+            async def renew_meanwhile(claims: Sequence[Claim], until: float) -> Any:
+                found = await renew(claims, until)
+                await client.close()
+                return found
+
+            line.renew = renew_meanwhile
+            (claim,) = client._core.keeper.renewing
+            client._core.me.inbox.deliver(claim, LOOK.value)
+            with pytest.raises(dibs.Closed):
+                await asyncio.wait_for(pending, SOON)
+            await held.release()
+
+    asyncio.run(main())
+
+
+def test_in_threads() -> None:
+    found: list[BaseException] = []
+    with dibs.connect("memory://close-race") as other, other.lock("a"):
+        client = dibs.connect("memory://close-race")
+
+        def wait() -> None:
+            try:
+                client.lock("a").acquire()
+            except dibs.Closed as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        until(lambda: other.inspect("a").waiters)
+        line: Any = client._core.opened._line
+        renew = line.renew
+
+        async def renew_meanwhile(claims: Sequence[Claim], until: float) -> Any:
+            answer = await renew(claims, until)
+            client.close()
+            return answer
+
+        line.renew = renew_meanwhile
+        (claim,) = client._core.keeper.renewing
+        client._core.me.inbox.deliver(claim, LOOK.value)
+        thread.join(SOON)
+        assert found, "it waits on"

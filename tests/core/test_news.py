@@ -1,0 +1,127 @@
+"""News of a claim: what a store has to tell reaches the holder long before the next renewal, whatever it meets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.core.deadline import FOREVER
+from dibs.core.rule import Claim
+from process.children import until
+
+LONG = 600.0
+"""A lease whose third no test here waits for: what is heard within one was heard from the news."""
+PATIENCE = 15.0
+_numbers = count(1)
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://news-{next(_numbers)}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Any]:
+    with dibs.connect(url, lease=LONG) as client:
+        yield client
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[Any]:
+    with dibs.connect(url, lease=LONG) as other:
+        yield other
+
+
+def claim_of(hold: Any) -> Claim:
+    claim = hold._core.grant.claim
+    assert isinstance(claim, Claim)
+    return claim
+
+
+def tell(client: Any, claim: Claim) -> None:
+    """As a store does, on a thread of its own."""
+    teller = threading.Thread(target=client._core.me.news, args=(claim.id,))
+    teller.start()
+    teller.join(PATIENCE)
+    assert not teller.is_alive(), "it never waits"
+
+
+def test_a_client_tells_its_store_what_a_session_is_to_last(client: Any) -> None:
+    assert client._core.me.lease == LONG
+
+
+def test_a_holder_hears_at_once_that_it_was_broken(client: Any, other: Any) -> None:
+    hold = client.lock("a").acquire()
+    other.break_("a", token=hold.token)
+    assert not hold.lost.wait(0.05), "the memory store tells nobody"
+    tell(client, claim_of(hold))
+    assert hold.lost.wait(PATIENCE)
+
+
+def test_a_holder_hears_at_once_that_it_is_to_let_go(client: Any, other: Any) -> None:
+    hold = client.lock("a").acquire()
+    other.lock("a").revoke()
+    tell(client, claim_of(hold))
+    assert hold.revoke_requested.wait(PATIENCE)
+    hold.check()
+
+
+def test_news_of_nothing_changes_nothing(client: Any, other: Any) -> None:
+    hold, theirs = client.lock("a").acquire(), other.lock("b").acquire()
+    tell(client, claim_of(theirs))
+    tell(client, claim_of(hold))
+    hold.release()
+    tell(client, claim_of(hold))
+    theirs.check()
+
+
+def test_news_do_not_renew_what_is_not_to_be_renewed(client: Any) -> None:
+    hold = client.lock("a", lease=1, renew=False).acquire()
+
+    def lost_for_all_the_news() -> bool:
+        tell(client, claim_of(hold))
+        return bool(hold.lost.is_set())
+
+    until(lost_for_all_the_news, PATIENCE)
+    assert client.lock("a").acquire(timeout=PATIENCE) is not None
+
+
+def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client: Any, other: Any) -> None:
+    """A renewal is answered, then the claim is taken away, then the answer arrives."""
+    hold = client.lock("a").acquire()
+    port = client._core.keeper._open()
+    usual = port.renew
+
+    async def renew(grants: Any, end: float) -> Any:
+        port.renew = usual
+        standings = await usual(grants, end)
+        other.break_("a", token=hold.token)
+        client._core.me.news(claim_of(hold).id)
+        return standings
+
+    port.renew = renew
+    tell(client, claim_of(hold))
+    assert hold.lost.wait(PATIENCE)
+
+
+def test_news_that_come_before_the_join_is_answered_are_not_lost(client: Any, other: Any) -> None:
+    """The claim is granted and taken away while the answer that says so is on its way."""
+    client.inspect("a")  # the way to the store is opened at first use
+    line = client._core.opened._line
+    usual = line.join
+
+    async def join(claim: Claim, place: Any, end: float) -> Any:
+        standing = await usual(claim, place, end)
+        other.break_("a", token=standing.ticket)
+        client._core.me.news(claim.id)
+        until(lambda: client._core.keeper.wakes_at < FOREVER, PATIENCE)  # it took a turn, and could do nothing yet
+        return standing
+
+    line.join = join
+    hold = client.lock("a").acquire()
+    assert hold.lost.wait(PATIENCE)

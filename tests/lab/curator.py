@@ -1,0 +1,265 @@
+"""Curator, in a Java process that does as it is told: the other side of a shared path.
+
+    with Curator(f"127.0.0.1:{server.port}") as java:
+        lock = java.mutex("/shared/a")           # also read_write, semaphore, semaphore_mutex, latch
+        held = lock.take(5)                      # Held, or None if busy; take(None) waits for ever
+        waits = java.mutex("/shared/a").begin()  # a Future
+        lock.give()
+        waits.result(PATIENCE)
+
+Each handle is one object of Curator's with a thread of its own, so handles exclude each other as processes do; one that
+waits does nothing else meanwhile. All share one session; `java.version` says which Curator it is. For measuring, where
+instants are `time.monotonic_ns()`, one clock for all processes:
+
+    with Curator(where, flags=SERVER) as java:   # one such process for each that contends
+        java.mutex("/a").pairs(1000)             # seconds per free take and give; the first call warms up
+        java.mutex("/a").contend(end_ns, 0.005).result(60)  # [(granted, released)], each held so many seconds
+
+The next grant, whosesoever, minus `released` is a hand-off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from lab.curator_jars import Program, compiled
+from lab.servers import guard, programs
+
+PATIENCE = 20.0
+"""How long anything may take that is not measured."""
+SMALL = ("-Xmx64m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
+SERVER = ("-Xmx256m", "-XX:+UseSerialGC")
+"""With the compiler that a measurement owes to Java."""
+LOG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+Read = TypeVar("Read")
+_number = itertools.count(1)
+
+
+class Failed(Exception):
+    """What Java threw."""
+
+
+class Held(NamedTuple):
+    at: int
+    """When it was granted."""
+    node: str
+    """Empty where Curator does not tell: read-write, semaphore mutex, latch."""
+    czxid: int
+
+
+class Node(NamedTuple):
+    name: str
+    czxid: int
+
+
+class Handle:
+    """One lock, as one thread of the Java process uses it. `word`: read or write; of a semaphore, how many."""
+
+    def __init__(self, java: Curator, name: str) -> None:
+        self._java, self._name = java, name
+
+    def begin(self, timeout: float | None = None, word: str = "") -> Future[Held | None]:
+        """Take without waiting for the answer."""
+        milliseconds = -1 if timeout is None else round(timeout * 1000)
+        return _read_as(_held, self._java.tell(self._name, "take", milliseconds, word))
+
+    def take(self, timeout: float | None = PATIENCE, word: str = "") -> Held | None:
+        return self.begin(timeout, word).result(PATIENCE + (timeout or 0))
+
+    def give(self, word: str = "") -> int:
+        """When it began to release."""
+        return int(self.ask("give", word)[1])
+
+    def participants(self, word: str = "") -> list[str]:
+        """Who takes part, in Curator's order: nodes, of a latch ids; its word `leader`: only who leads."""
+        return self.ask("list", word)[1:]
+
+    def revocable(self, word: str = "") -> None:
+        """Counts for the next take only."""
+        self.ask("revocable", word)
+
+    def asked(self, within: float = PATIENCE) -> bool:
+        """Whether somebody asks it to let go."""
+        return self.ask("asked", round(within * 1000), within=within + PATIENCE) == ["yes"]
+
+    def pairs(self, count: int) -> float:
+        return float(self.ask("pairs", count, within=600)[1])
+
+    def contend(self, until_ns: int, hold: float = 0.0) -> Future[list[tuple[int, int]]]:
+        """Take and give back, again and again; for each hold when it was granted and when its release began."""
+        return _read_as(_holds, self._java.tell(self._name, "contend", until_ns, round(hold * 1e6)))
+
+    def ask(self, *words: object, within: float = PATIENCE) -> list[str]:
+        return self._java.tell(self._name, *words).result(within)
+
+
+class Curator:
+    """The process. `where`: host:port, host:port, ... and a chroot."""
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        timeout: float = 10.0,
+        connecting: float = PATIENCE,
+        flags: Sequence[str] = SMALL,
+        program: Program | None = None,
+    ) -> None:
+        programs.require("zookeeper", "curator")
+        self.version, class_path = program or compiled()
+        self._waiting: dict[str, deque[Future[list[str]]]] = {}
+        self._turn = threading.Lock()
+        self._ended = False
+        self._log = guard.root() / f"curator-{next(_number)}.log"
+        ready = self._expect("-")
+        times = [str(round(seconds * 1000)) for seconds in (timeout, connecting)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [programs.program("java"), *flags, LOG, "-cp", class_path, "Curator", where, *times],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=guard.root(),  # it goes when this process goes, however that ends
+                env=programs.environment(),
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            ready.result(PATIENCE + connecting)
+        except BaseException:
+            self.close()
+            raise
+
+    def mutex(self, path: str, *, namespace: str = "") -> Handle:
+        """InterProcessMutex."""
+        return self._make("mutex", path, namespace)
+
+    def read_write(self, path: str, *, namespace: str = "") -> Handle:
+        """InterProcessReadWriteLock; its words are read and write."""
+        return self._make("rw", path, namespace)
+
+    def semaphore(self, path: str, permits: int, *, namespace: str = "") -> Handle:
+        """InterProcessSemaphoreV2; `take(word="2")` takes two, one by one, `give` gives all."""
+        return self._make("semaphore", path, namespace, permits)
+
+    def semaphore_mutex(self, path: str, *, namespace: str = "") -> Handle:
+        """InterProcessSemaphoreMutex."""
+        return self._make("semaphore-mutex", path, namespace)
+
+    def latch(self, path: str, id: str, *, namespace: str = "") -> Handle:
+        """LeaderLatch: it takes part from its first take until give."""
+        return self._make("latch", path, namespace, id)
+
+    def revoke(self, node: str) -> None:
+        """Revoker.attemptRevoke."""
+        self.tell("-", "revoke", node).result(PATIENCE)
+
+    def nodes(self, path: str) -> list[Node]:
+        """All children, oldest first; none where there is no such path."""
+        try:
+            _, *seen = self.tell("-", "nodes", path).result(PATIENCE)
+        except Failed as error:
+            if "NoNode" in str(error):
+                return []
+            raise
+        found = (line.rsplit(" ", 1) for line in seen)
+        return sorted((Node(name, int(czxid)) for name, czxid in found), key=lambda node: node.czxid)
+
+    def data(self, node: str) -> str:
+        return self.tell("-", "data", node).result(PATIENCE)[1]
+
+    def _make(self, kind: str, path: str, namespace: str, word: object = "") -> Handle:
+        handle = Handle(self, f"{kind}-{next(_number)}")
+        handle.ask("make", kind, path, namespace, word)
+        return handle
+
+    def tell(self, handle: str, *words: object) -> Future[list[str]]:
+        """The answer to come, in words; a Failed if it is an error."""
+        with self._turn:  # so that answers are expected in the order in which they were asked for
+            answer = self._expect(handle)
+            pipe = self._process.stdin
+            assert pipe is not None
+            pipe.write("\t".join([handle, *map(str, words)]) + "\n")
+            pipe.flush()
+        return answer
+
+    def _expect(self, handle: str) -> Future[list[str]]:
+        assert not self._ended, f"Curator has ended; its log:\n{self.log()}"
+        answer: Future[list[str]] = Future()
+        self._waiting.setdefault(handle, deque()).append(answer)
+        return answer
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            handle, *words = line.rstrip("\n").split("\t")
+            answer = self._waiting[handle].popleft()
+            if words[0] == "error":
+                answer.set_exception(Failed(words[1]))
+            else:
+                answer.set_result(words)
+        with self._turn:
+            self._ended = True
+        for answer in itertools.chain.from_iterable(self._waiting.values()):
+            answer.set_exception(Failed(f"Curator ended without an answer; its log:\n{self.log()}"))
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+    def kill(self) -> None:
+        """Without a goodbye: what it held stays until its session is over."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Its session is closed with it, what it held is free."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._reader.join(PATIENCE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read_as(read: Callable[[list[str]], Read], answer: Future[list[str]]) -> Future[Read]:
+    """The answer as something else, once it is there."""
+    told: Future[Read] = Future()
+
+    def hand_on(done: Future[list[str]]) -> None:
+        error = done.exception()
+        if error is None:
+            told.set_result(read(done.result()))
+        else:
+            told.set_exception(error)
+
+    answer.add_done_callback(hand_on)
+    return told
+
+
+def _held(words: list[str]) -> Held | None:
+    return None if words[0] == "busy" else Held(int(words[1]), words[2], int(words[3]))
+
+
+def _holds(words: list[str]) -> list[tuple[int, int]]:
+    return [(int(granted), int(released)) for granted, released in map(str.split, words[1:])]

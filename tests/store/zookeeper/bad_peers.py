@@ -1,0 +1,123 @@
+"""Servers that do not do what a ZooKeeper server does: see lab/listener.py.
+
+`greeted` answers the greeting as it should be and then does `then`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from functools import partial
+
+from dibs.backends.zookeeper.wire.codec import LARGEST
+from lab.listener import Listener, Manner, drips, is_mute
+
+Bad = partial(Listener, "zookeeper")
+SESSION = 0x1DEA
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack("!i", len(body)) + body
+
+
+def request(line: socket.socket) -> bytes:
+    """The next one whole, without its length; OSError when there is none."""
+    (size,) = struct.unpack("!i", _exactly(line, 4))
+    return _exactly(line, size)
+
+
+def reply(asked: bytes, body: bytes = b"", error: int = 0, off: int = 0) -> bytes:
+    """As to that request; `off` by so many."""
+    (xid,) = struct.unpack_from("!i", asked)
+    return frame(struct.pack("!iqi", xid + off, 1, error) + body)
+
+
+def welcome(greeting: bytes, session: int = SESSION, timeout_ms: int = 0) -> bytes:
+    """With the time-out that was asked for, unless told otherwise."""
+    (asked,) = struct.unpack_from("!i", greeting, 12)
+    return frame(struct.pack("!iiqi", 0, timeout_ms or asked, session, 16) + bytes(16) + b"\0")
+
+
+def greeted(then: Manner) -> Manner:
+    def manner(line: socket.socket) -> None:
+        line.sendall(welcome(request(line)))
+        then(line)
+
+    return manner
+
+
+def hangs_up_when_asked(line: socket.socket) -> None:
+    request(line)
+
+
+drips_on = drips(struct.pack("!i", LARGEST), b"\0")
+
+
+def floods(line: socket.socket) -> None:
+    """The largest frame that is read, and on without end."""
+    line.sendall(struct.pack("!i", LARGEST))
+    while True:
+        line.sendall(bytes(1 << 20))
+
+
+def promises_too_much(line: socket.socket) -> None:
+    """A frame of 2 GB."""
+    request(line)
+    line.sendall(struct.pack("!i", 2**31 - 1) + bytes(1 << 16))
+    is_mute(line)
+
+
+def promises_less_than_nothing(line: socket.socket) -> None:
+    request(line)
+    line.sendall(struct.pack("!i", -7))
+    is_mute(line)
+
+
+def breaks_off(line: socket.socket) -> None:
+    """Amidst a frame, and says no more."""
+    line.sendall(reply(request(line), bytes(40))[:-20])
+    is_mute(line)
+
+
+def answers_another(line: socket.socket) -> None:
+    while True:
+        line.sendall(reply(request(line), off=1000))
+
+
+def answers_shortly(line: socket.socket) -> None:
+    """Good heads, and nothing behind them."""
+    while True:
+        line.sendall(reply(request(line)))
+
+
+def rambles(line: socket.socket) -> None:
+    request(line)
+    line.sendall(frame(b"\xde\xad\xbe\xef" * 25))
+    is_mute(line)
+
+
+def knows_no_session(line: socket.socket) -> None:
+    """Each that is asked for is over already."""
+    line.sendall(welcome(request(line), session=0))
+    is_mute(line)
+
+
+def gives_no_time(line: socket.socket) -> None:
+    """Sessions of a millisecond."""
+    line.sendall(welcome(request(line), timeout_ms=1))
+    is_mute(line)
+
+
+def gives_another_session(line: socket.socket) -> None:
+    """And hangs up, so that it is asked for again."""
+    line.sendall(welcome(request(line), session=id(line)))
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    text = b""
+    while len(text) < size:
+        chunk = line.recv(size - len(text))
+        if not chunk:
+            raise ConnectionResetError
+        text += chunk
+    return text

@@ -1,0 +1,38 @@
+"""One server and one Java process for all of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lab.curator import Curator
+from lab.servers import programs
+from lab.servers.supervisor import Server
+from lab.servers.zookeeper import ZooKeeper
+from store.zookeeper.sharing.sides import FACES, Python, python
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    programs.require("zookeeper", "curator")
+    with Server(ZooKeeper()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def java(server: Server) -> Iterator[Curator]:
+    with Curator(f"127.0.0.1:{server.port}") as java:
+        yield java
+
+
+@pytest.fixture(params=FACES)
+def side(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
+    with python(request.param, server.url()) as side:
+        yield side
+
+
+@pytest.fixture
+def path(request: pytest.FixtureRequest) -> str:
+    """Of this test alone: the server is shared."""
+    return "/shared/" + request.node.name.replace("[", "-").strip("]")

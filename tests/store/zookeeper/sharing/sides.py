@@ -1,0 +1,218 @@
+"""Both sides of a shared path: Python through one face, Java by Curator; and which kind of one is which of the other.
+
+`Python` runs what it is told on a thread (blocking face) or as a task (asyncio), so that a test reads the same for
+both. A `Kind` makes the same lock on either side. Instants are those of one clock for both, so `overlaps` and `Turn`
+can tell who held when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import dibs
+import dibs.aio
+from lab.curator import PATIENCE, Curator, Handle
+from lab.servers.supervisor import until
+
+FACES = ("blocking", "aio")
+MANY = 32
+"""More than a test ever lets wait at once."""
+
+
+class Python:
+    """dibs, through one face; its clients end with it."""
+
+    def __init__(self, face: str, url: str) -> None:
+        self.face, self.url = face, url
+        self._clients: list[Any] = []
+        self._threads = ThreadPoolExecutor(MANY)
+        self._loop = asyncio.new_event_loop()
+        self._looping = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._looping.start()
+        self.onlooker = self.client()
+
+    def client(self, *, namespace: str = "", below: str = "", **options: Any) -> Any:
+        module = dibs if self.face == "blocking" else dibs.aio
+        client = module.connect(self.url + below, namespace=namespace, **options)
+        self._clients.append(client)
+        return client
+
+    def begin(self, action: Callable[[], Any]) -> Future[Any]:
+        """Do it without waiting for its end."""
+        if self.face == "blocking":
+            return self._threads.submit(action)
+        return asyncio.run_coroutine_threadsafe(_awaited(action), self._loop)
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        return self.begin(action).result(2 * PATIENCE)
+
+    def take(self, lock: Any, timeout: float = PATIENCE, **options: Any) -> Any:
+        return self.do(lambda: lock.acquire(timeout=timeout, **options))
+
+    def tries(self, lock: Any) -> Any:
+        """One try. It grants the store only a moment to answer, which a busy machine may not keep: then once more."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.take(lock, timeout=0)
+            except dibs.StoreUnavailable:
+                if time.monotonic() > end:
+                    raise
+
+    def takes(self, lock: Any, **options: Any) -> Future[Any]:
+        """It waits for its turn."""
+        return self.begin(lambda: lock.acquire(timeout=PATIENCE, **options))
+
+    def inspect(self, name: str, client: Any = None) -> dibs.LockInfo:
+        info: dibs.LockInfo = self.do(lambda: (client or self.onlooker).inspect(name))
+        return info
+
+    def locks(self, prefix: str) -> list[dibs.LockInfo]:
+        found: list[dibs.LockInfo] = self.do(lambda: _listed(self.onlooker.locks(prefix)))
+        return found
+
+    def in_line(self, name: str, count: int) -> None:
+        """Until so many wait there, whosesoever."""
+        until(lambda: len(self.inspect(name).waiters) == count, PATIENCE, f"{count} wait for {name}")
+
+    def close(self) -> None:
+        for client in self._clients:
+            self.do(client.close)
+        self._threads.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._looping.join(PATIENCE)
+        self._loop.close()
+
+
+@contextmanager
+def python(face: str, url: str) -> Iterator[Python]:
+    side = Python(face, url)
+    try:
+        yield side
+    finally:
+        side.close()
+
+
+async def _awaited(action: Callable[[], Any]) -> Any:
+    done = action()
+    return await done if inspect.isawaitable(done) else done
+
+
+def _listed(found: Any) -> Any:
+    async def collect(found: AsyncIterator[dibs.LockInfo]) -> list[dibs.LockInfo]:
+        return [info async for info in found]
+
+    return collect(found) if hasattr(found, "__aiter__") else list(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """One exclusive use of a path, made by either side."""
+
+    name: str
+    ours: Callable[[Any, str], Any]
+    """(client, path): a lock."""
+    theirs: Callable[[Curator, str], Handle]
+    word: str = ""
+    """What Java is told with each take and give."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Of the client."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LOCK = Kind("lock", lambda client, path: client.lock(path), lambda java, path: java.mutex(path))
+RLOCK = Kind("rlock", lambda client, path: client.rlock(path), lambda java, path: java.mutex(path))
+WRITE = Kind("write", lambda client, path: client.rwlock(path).write, lambda java, path: java.read_write(path), "write")
+SEMAPHORE = Kind(
+    "semaphore", lambda client, path: client.semaphore(path, 1), lambda java, path: java.semaphore(path, 1), "1"
+)
+SEMAPHORE_MUTEX = Kind(
+    "semaphore-mutex",
+    lambda client, path: client.lock(path),
+    lambda java, path: java.semaphore_mutex(path),
+    options={"layout": "semaphore-mutex"},
+)
+ELECTION = Kind(
+    "election", lambda client, path: client.election(path).lead(), lambda java, path: java.latch(path, "java")
+)
+KINDS = (LOCK, RLOCK, WRITE, SEMAPHORE, SEMAPHORE_MUTEX, ELECTION)
+
+
+class Turn(NamedTuple):
+    """One hold: from just after it was granted until just before it was given back."""
+
+    granted: int
+    released: int
+    who: str
+    order: int = 0
+    """The transaction that made its node."""
+    weight: int = 1
+
+
+def overlaps(turns: Iterable[Turn], capacity: int = 1) -> list[Turn]:
+    """Those whose grant came while others held more than the capacity leaves."""
+    ordered = sorted(turns)
+    return [
+        turn
+        for turn in ordered
+        if turn.weight + sum(other.weight for other in ordered if other.granted < turn.granted < other.released)
+        > capacity
+    ]
+
+
+class Shift:
+    """Turns of many actors, taken until `enough` says so of all turns that were taken."""
+
+    def __init__(self, enough: Callable[[list[Turn]], bool]) -> None:
+        self.turns: list[Turn] = []
+        self._enough = enough
+        self._end = time.monotonic() + 2 * PATIENCE
+
+    def open(self) -> bool:
+        assert time.monotonic() < self._end, f"only {len(self.turns)} turns in {2 * PATIENCE:g} s"
+        return not self._enough(self.turns)
+
+    def java(self, handle: Handle, word: str = "", weight: int = 1, hold: float = 0.0) -> None:
+        """Turns of one handle, until it is enough."""
+        while self.open():
+            held = handle.take(word=word)
+            assert held is not None
+            time.sleep(hold)  # the length of the hold, nothing is waited for
+            self.turns.append(Turn(held.at, handle.give(word), "java", held.czxid, weight))
+
+    def blocking(self, lock: Any, weight: int = 1, hold: float = 0.0) -> None:
+        while self.open():
+            held = lock.acquire(timeout=PATIENCE)
+            assert held is not None
+            granted = time.monotonic_ns()
+            time.sleep(hold)
+            released = time.monotonic_ns()
+            held.release()
+            self.turns.append(Turn(granted, released, "python", held.token, weight))
+
+    async def aio(self, lock: Any, weight: int = 1, hold: float = 0.0) -> None:
+        while self.open():
+            held = await lock.acquire(timeout=PATIENCE)
+            assert held is not None
+            granted = time.monotonic_ns()
+            await asyncio.sleep(hold)
+            released = time.monotonic_ns()
+            await held.release()
+            self.turns.append(Turn(granted, released, "python", held.token, weight))
+
+
+def hand_overs(turns: list[Turn]) -> int:
+    """How often one language followed the other."""
+    ordered = sorted(turns)
+    return sum(one.who != other.who for one, other in itertools.pairwise(ordered))

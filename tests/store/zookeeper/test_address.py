@@ -1,0 +1,279 @@
+"""What a URL and options of the store say: read without I/O, refused by name, and never with the secret in the text."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.backends.zookeeper.address import Address
+from dibs.errors import StoreError
+from dibs.url import parse
+from lab.servers import certificates
+from lab.servers.certificates import Certificates
+from lab.servers.programs import ask, require
+
+
+def address(text: str, **options: Any) -> Address:
+    return Address.of(parse(text), **options)
+
+
+def refusal(text: str, **options: Any) -> str:
+    """All that anyone gets to see of one."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        address(text, **options)
+    assert caught.value.__context__ is None
+    return "".join(traceback.format_exception_only(caught.value))
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    require("openssl")
+    return certificates.make(tmp_path_factory.mktemp("pems"))
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "chroot"),
+    [
+        ("zookeeper://h1", (("h1", 2181),), ""),
+        ("zookeeper://h1/", (("h1", 2181),), ""),
+        ("zookeeper://h1,h2:2182,[::1]:2183/a/b", (("h1", 2181), ("h2", 2182), ("::1", 2183)), "/a/b"),
+        ("zookeeper://zk-1.example.,10.0.0.1/app", (("zk-1.example.", 2181), ("10.0.0.1", 2181)), "/app"),
+        ("zookeeper://my_host/app", (("my_host", 2181),), "/app"),
+        ("zookeeper://[fe80::1%25eth0]/%C3%A9%20%25/...", (("fe80::1%eth0", 2181),), "/é %/..."),
+    ],
+)  # fmt: skip
+def test_servers_and_chroot(text: str, servers: object, chroot: str) -> None:
+    found = address(text)
+    assert (found.servers, found.chroot, found.shown) == (servers, chroot, parse(text).shown)
+    assert (found.login, found.acl, found.layout, found.tls) == (None, "open", None, None)
+
+
+@pytest.mark.parametrize("text", ["zookeeper://", "zookeeper:///app", "zookeeper://ana:s3cr3t@/app"])
+def test_a_url_without_a_server(text: str) -> None:
+    assert "names no server" in refusal(text)
+
+
+@pytest.mark.parametrize("host", ["h 1", "h1,h 2", "h1, h2", "a..b", ".a", "a" * 64, "b\u00fccher", "a!", "%61"])
+def test_a_host_that_no_resolver_takes(host: str) -> None:
+    assert "is no host's name" in refusal(f"zookeeper://ana:s3cr3t@{host}/app")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/a/", "//", "//a", "/a//b", "/.", "/..", "/a/../b", "/a/./b", "#a", "/\u0080", "/%C2%9F", "/\ue000", "/\uffff",
+        "/\U0001f512",
+    ],
+)  # fmt: skip
+def test_a_chroot_that_the_server_would_refuse(path: str) -> None:
+    assert "chroot" in refusal(f"zookeeper://h1{path}")
+
+
+def test_the_login() -> None:
+    found = address("zookeeper://ana:s3%3Acr%40et@h1,h2/app")
+    assert found.login == ("ana", "s3:cr@et")
+    assert (found.auth, found.acl) == ("digest", "creator")
+    assert f"{found!r} {found} {found.shown}".count("zookeeper://h1,h2/app") == 3
+    assert "cr" not in f"{found!r} {found} {found.shown}"
+
+
+@pytest.mark.parametrize(
+    ("login", "why"),
+    [
+        ("ana", "a user and a password"),
+        ("ana:", "a user and a password"),
+        (":s3cr3t", "a user and a password"),
+        ("", "a user and a password"),
+        ("a%3Ana:s3cr3t", "colon"),
+        ("ana:s3cr3t%0A", "control"),
+        ("ana%00:s3cr3t", "control"),
+        ("ana:s3cr3t%C2%85", "control"),
+        ("ana:s3cr3t\udc80", "control"),
+    ],
+)
+def test_half_a_login(login: str, why: str) -> None:
+    said = refusal(f"zookeeper://{login}@h1")
+    assert why in said
+    assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("auth", "digest", "zookeeper://ana:pw@h1"),
+        ("auth", "sasl", "zookeeper://ana:pw@h1"),
+        ("acl", "open", "zookeeper://ana:pw@h1"),
+        ("acl", "open", "zookeeper://h1"),
+        ("acl", "creator", "zookeeper://ana:pw@h1"),
+        ("acl", "creator-read", "zookeeper://ana:pw@h1/app"),
+        ("layout", "semaphore-mutex", "zookeeper://h1"),
+    ],
+)
+def test_an_option_is_a_keyword_or_stands_in_the_query(option: str, value: str, text: str) -> None:
+    assert getattr(address(text, **{option: value}), option) == value
+    assert getattr(address(f"{text}?{option}={value}"), option) == value
+    assert address(f"{text}?{option}={value}").shown == parse(text).shown
+    assert getattr(address(f"{text}?{option}={value}", **{option: None}), option) == value
+    assert f"{option}= is given twice" in refusal(f"{text}?{option}={value}&{option}={value}")
+    assert f"{option}= is given twice" in refusal(f"{text}?{option}={value}", **{option: value})
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("zookeeper://h1?auth=digest", {}, "auth= says how a login is shown"),
+    ("zookeeper://h1", {"auth": "sasl"}, "auth= says how a login is shown"),
+    ("zookeeper://ana:s3cr3t@h1?auth=s3cr3t", {}, 'auth= must be "digest" or "sasl"'),
+    ("zookeeper://h1?acl=s3cr3t", {}, "acl= must be"),
+    ("zookeeper://h1?acl=", {}, "acl= must be"),
+    ("zookeeper://h1", {"acl": 5}, "acl= must be"),
+    ("zookeeper://h1", {"acl": ["open"]}, "acl= must be"),
+    ("zookeeper://h1?acl=creator", {}, "put a login into the URL"),
+    ("zookeepers://h1?acl=creator-read", {}, "put a login into the URL"),
+    ("zookeeper://h1?layout=s3cr3t", {}, 'layout= must be "semaphore-mutex"'),
+    ("zookeeper://h1?ca=/s3cr3t.pem", {}, "ca= means nothing without TLS: write zookeepers://"),
+    ("zookeeper://h1", {"certificate": "/s3cr3t.pem"}, "certificate= means nothing without TLS"),
+    ("zookeeper://h1", {"ssl_context": ssl.create_default_context()}, "ssl_context= means nothing without TLS"),
+    ("zookeepers://h1?key=s3cr3t", {}, "give certificate= too"),
+    ("zookeepers://h1?ca=", {}, "ca= must be the path of a file"),
+    ("zookeepers://h1?ca=s3cr3t%00", {}, "ca= must be the path of a file"),
+    ("zookeepers://h1", {"ca": b"s3cr3t"}, "ca= must be the path of a file, not bytes"),
+    ("zookeepers://h1", {"key": 5, "certificate": "x"}, "key= must be the path of a file, not int"),
+    ("zookeepers://h1?ca=s3cr3t", {"ssl_context": ssl.create_default_context()}, "give one of them"),
+    ("zookeepers://h1?ssl_context=s3cr3t", {}, "by keyword"),
+    ("zookeepers://h1", {"ssl_context": "s3cr3t"}, "must be an ssl.SSLContext, not str"),
+    ("zookeepers://h1", {"ssl_context": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "is a server's"),
+    ("zookeeper://h1?alc=open", {}, "no option alc= goes into the URL; there are auth=, acl=, layout="),
+    ("zookeeper://h1?ACL=open", {}, "no option ACL="),
+    ("zookeeper://h1?password=s3cr3t", {}, "no option password="),
+    ("zookeeper://h1?password=&s3cr3t", {}, "no option goes"),
+    ("zookeeper://h1?s3cr3t", {}, "no option goes"),
+    ("zookeeper://h1?s3cr3t=x", {}, "no option goes"),
+    ("zookeeper://h1?=s3cr3t", {}, "no option goes"),
+    ("zookeeper://h1", {"alc": "open"}, "no store option 'alc'; there are auth=, acl=, layout="),
+    ("zookeeper://h1", {"password": "s3cr3t"}, "no store option 'password'"),
+    ("zookeeper://h1", {"tiemout": None}, "no store option 'tiemout'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "options", "why"), WRONG)
+def test_what_an_option_cannot_say(text: str, options: dict[str, Any], why: str) -> None:
+    said = refusal(text, **options)
+    assert why in said
+    assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize(
+    "options", [{"certificate": "ours.pem"}, {"ssl_context": ssl.create_default_context()}], ids=["file", "context"]
+)
+def test_a_certificate_makes_a_creator_too(options: dict[str, Any]) -> None:
+    assert address("zookeepers://h1", acl="creator", **options).acl == "creator"
+    assert address("zookeepers://h1", **options).acl == "open"
+
+
+QUERIES = st.lists(
+    st.tuples(
+        st.sampled_from(["auth", "acl", "layout", "ca", "key", "certificate", "password", "x", ""]) | st.text("s3c&=?"),
+        st.sampled_from(["open", "sasl", "creator", "", "s3cr3t", "/s3cr3t"]),
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+@given(
+    QUERIES, st.sampled_from(["", "ana:s3cr3t@", "s3cr3t@", ":s3cr3t@"]), st.sampled_from(["zookeeper", "zookeepers"])
+)
+def test_no_secret_is_echoed(query: list[tuple[str, str]], login: str, scheme: str) -> None:
+    text = f"{scheme}://{login}h1,h2/app?" + "&".join(f"{key}={value}" for key, value in query)
+    try:
+        said = repr(address(text))
+    except ValueError as error:
+        said = "".join(traceback.format_exception_only(error))
+    assert "s3cr3t" not in said
+
+
+def test_tls_is_verified(pems: Certificates) -> None:
+    for context in (address("zookeepers://h1").tls, address(f"zookeepers://h1?ca={pems.authority.certificate}").tls):
+        assert context is not None
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_with_ca_nobody_else_is_believed(pems: Certificates) -> None:
+    context = address("zookeepers://h1", ca=pems.authority.certificate).tls
+    assert context is not None
+    assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "authority"),),)]
+
+
+def test_the_context_is_made_once_or_given(pems: Certificates) -> None:
+    ours = address("zookeepers://h1", certificate=pems.client.certificate, key=str(pems.client.key))
+    assert ours.tls is ours.tls
+    given = ssl.create_default_context()
+    assert address("zookeepers://h1", ssl_context=given).tls is given
+    assert address("zookeepers://h1", certificate=pems.client.together).tls is not None
+
+
+def encrypted(directory: Path, pems: Certificates) -> Path:
+    path = directory / "encrypted.pem"
+    ask(["openssl", "pkcs8", "-topk8", "-in", pems.client.key, "-out", path, "-passout", "pass:pw"])
+    return path
+
+
+def garbage(directory: Path, pems: Certificates) -> Path:
+    path = directory / "garbage.pem"
+    path.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    return path
+
+
+@pytest.mark.timeout(20)  # OpenSSL would ask a terminal for the passphrase, if there were one
+@pytest.mark.parametrize(
+    ("option", "file", "why"),
+    [
+        ("ca", lambda directory, _: directory / "s3cr3t.pem", "ca= cannot be used: No such file"),
+        ("ca", lambda directory, _: directory, "ca= cannot be used"),
+        ("ca", garbage, "ca= cannot be used"),
+        ("certificate", garbage, "certificate= cannot be used"),
+        ("certificate", lambda _, pems: pems.client.certificate, "certificate= cannot be used"),
+        ("key", lambda directory, _: directory / "s3cr3t.pem", "certificate= or key= cannot be used: No such file"),
+        ("key", lambda _, pems: pems.server.key, "certificate= or key= cannot be used: key values mismatch"),
+        ("key", encrypted, "is encrypted. Next: decrypt it, or load it into ssl_context="),
+    ],
+)
+def test_files_that_will_not_do(
+    option: str, file: Callable[[Path, Certificates], Path], why: str, tmp_path: Path, pems: Certificates
+) -> None:
+    files: dict[str, Any] = {option: file(tmp_path, pems)}
+    if option == "key":
+        files["certificate"] = pems.client.certificate
+    ours = address("zookeepers://ana:pw@h1/app", **files)  # nothing is read yet
+    for _ in range(2):
+        with pytest.raises(StoreError) as caught:
+            _ = ours.tls
+        assert why in str(caught.value)
+        assert str(caught.value).startswith("zookeepers://h1/app: ")
+        assert "s3cr3t" not in str(caught.value)
+        assert "(_ssl.c" not in str(caught.value)
+
+
+def test_who_does_not_encrypt_does_not_import_ssl() -> None:
+    code = (
+        "import sys\n"
+        "from dibs.backends.zookeeper.address import Address\n"
+        "from dibs.backends.zookeeper.wire.channel import Plain\n"
+        "from dibs.url import parse\n"
+        "Address.of(parse('zookeeper://ana:pw@h1/app')).tls\n"
+        "Address.of(parse('zookeepers://ana:pw@h1/app?ca=/x'))\n"
+        "Plain().receive(b'x')\n"
+        "print('ssl' in sys.modules)\n"
+        "Address.of(parse('zookeepers://h1')).tls\n"
+        "print('ssl' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -1,0 +1,436 @@
+"""TLS as bytes: against Python's own server, OpenSSL's and ZooKeeper's, with what certificates do to it."""
+
+# ruff: noqa: PT017  (whether it is refused is free, how is not)
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.wire.channel import Plain, Tls
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.url import parse
+from lab.servers import certificates, ports
+from lab.servers.certificates import Certificates, Pair
+from lab.servers.programs import ask, program, require
+from lab.servers.supervisor import Server, until
+from lab.servers.zookeeper import ZooKeeper
+
+PATIENCE = 20.0
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+GOODBYE = b"goodbye"
+Ours = Callable[..., ssl.SSLContext]
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    require("openssl")
+    return certificates.make(tmp_path_factory.mktemp("pems"))
+
+
+@pytest.fixture(scope="module")
+def ours(pems: Certificates) -> Ours:
+    """The context of a client, as an address makes it."""
+
+    def made(**files: Path) -> ssl.SSLContext:
+        context = Address.of(parse("zookeepers://h1"), **{"ca": pems.authority.certificate, **files}).tls
+        assert context is not None
+        return context
+
+    return made
+
+
+def theirs(pair: Pair, version: str = "1.3", known: Pair | None = None) -> ssl.SSLContext:
+    """The context of a server; `known`: the authority without whose certificate no client gets in."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.minimum_version = context.maximum_version = VERSIONS[version]
+    if known is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(known.certificate)
+    return context
+
+
+class Echo:
+    """A server that repeats what it hears, until GOODBYE, to one client after the other, on a thread of its own."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._listener = socket.create_server((ports.HOST, 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.port: int = self._listener.getsockname()[1]
+        self.failures: list[str] = []
+        """Why it let clients go, in OpenSSL's words."""
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                line, _ = self._listener.accept()
+                with line:
+                    line.settimeout(PATIENCE)
+                    self._talk(line)
+
+    def _talk(self, line: socket.socket) -> None:
+        try:
+            with self._context.wrap_socket(line, server_side=True) as tls:
+                while part := tls.recv(65536):
+                    if part == GOODBYE:
+                        tls.unwrap()
+                        return
+                    tls.sendall(part)
+        except OSError as error:
+            self.failures.append(getattr(error, "reason", None) or str(error))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+class Wire:
+    """A channel on a real socket."""
+
+    def __init__(self, port: int, channel: Plain | Tls, piece: int = 65536) -> None:
+        self.channel = channel
+        self._piece = piece
+        """How many bytes the channel gets at once."""
+        self._line = socket.create_connection((ports.HOST, port), timeout=PATIENCE)
+        self._line.sendall(channel.begin())
+
+    def shake(self) -> None:
+        while not self.channel.ready:
+            assert self.step() == b""
+
+    def step(self) -> bytes:
+        """One answer of the server; EOFError if it has hung up."""
+        raw = self._line.recv(self._piece)
+        if not raw:
+            raise EOFError
+        plain = self.channel.receive(raw)
+        self._line.sendall(self.channel.outgoing())
+        return plain
+
+    def say(self, plain: bytes) -> None:
+        self._line.sendall(self.channel.send(plain))
+
+    def hear(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            found += self.step()
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with contextlib.suppress(OSError):
+            self._line.sendall(self.channel.outgoing())
+        self._line.close()
+
+
+def test_plain_changes_nothing() -> None:
+    channel = Plain()
+    assert (channel.ready, channel.begin(), channel.outgoing()) == (True, b"", b"")
+    assert (channel.receive(b"\x00a"), channel.send(b"b\xff"), channel.outgoing()) == (b"\x00a", b"b\xff", b"")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "localhost."])
+def test_there_and_back(version: str, host: str, pems: Certificates, ours: Ours) -> None:
+    with Echo(theirs(pems.server, version)) as server, Wire(server.port, Tls(ours(), host)) as wire:
+        assert not wire.channel.ready
+        wire.shake()
+        for plain in (b"ping", b"\x00" * 100_000, b"pong"):
+            wire.say(plain)
+            assert wire.hear(len(plain)) == plain
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_byte_by_byte(version: str, pems: Certificates, ours: Ours) -> None:
+    with Echo(theirs(pems.server, version)) as server, Wire(server.port, Tls(ours(), "localhost"), piece=1) as wire:
+        wire.shake()
+        wire.say(b"ping" * 20)
+        assert wire.hear(80) == b"ping" * 20
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_said_before_it_is_ready_goes_out_then(version: str, pems: Certificates, ours: Ours) -> None:
+    channel = Tls(ours(), "localhost")
+    assert channel.send(b"one ") == b""
+    with Echo(theirs(pems.server, version)) as server, Wire(server.port, channel) as wire:
+        assert channel.send(b"two ") == b""
+        assert channel.outgoing() == b""
+        wire.shake()
+        wire.say(b"three")
+        assert wire.hear(13) == b"one two three"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_goodbye_of_a_server_is_silence(version: str, pems: Certificates, ours: Ours) -> None:
+    with Echo(theirs(pems.server, version)) as server, Wire(server.port, Tls(ours(), "localhost")) as wire:
+        wire.shake()
+        wire.say(GOODBYE)
+        assert wire.step() == b""
+        assert wire.channel.receive(b"") == b""
+        assert wire.channel.ready
+
+
+def test_a_goodbye_before_it_is_ready(ours: Ours) -> None:
+    channel = Tls(ours(), "localhost")
+    channel.begin()
+    assert channel.receive(b"\x15\x03\x03\x00\x02\x01\x00") == b""  # the alert close_notify
+    assert channel.send(b"anyone?") == b""
+    assert not channel.ready
+
+
+def distrust(server: Echo, channel: Tls) -> StoreError:
+    """Why a channel refuses a server, which is told."""
+    before = len(server.failures)
+    with pytest.raises(StoreError) as caught, Wire(server.port, channel) as wire:
+        wire.shake()
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert not channel.ready
+    assert caught.value.__suppress_context__
+    until(lambda: len(server.failures) > before, what="the server has heard why")
+    return caught.value
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_signed_it_is_unknown(version: str, pems: Certificates, ours: Ours) -> None:
+    with Echo(theirs(pems.self_signed, version)) as server:
+        error = distrust(server, Tls(ours(), "localhost"))
+        assert "certificate of localhost is not to be trusted: self" in str(error)
+        assert "ca=" in str(error.step)
+    with Echo(theirs(pems.server, version)) as server:
+        error = distrust(server, Tls(ours(ca=pems.self_signed.certificate), "localhost"))
+        assert "unable to get local issuer certificate" in str(error)
+        assert "ca=" in str(error.step)
+        assert server.failures == ["TLSV1_ALERT_UNKNOWN_CA"]
+
+
+def test_without_ca_the_system_decides(pems: Certificates) -> None:
+    context = Address.of(parse("zookeepers://h1")).tls
+    assert context is not None
+    with Echo(theirs(pems.server)) as server:
+        assert "ca=" in str(distrust(server, Tls(context, "localhost")))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_it_is_for_another_host(host: str, pems: Certificates, ours: Ours) -> None:
+    with Echo(theirs(pems.wrong_host)) as server:
+        error = distrust(server, Tls(ours(), host))
+    assert "mismatch" in error.what
+    assert error.step == "connect by a name that the certificate bears"
+
+
+def test_its_time_is_over(pems: Certificates, ours: Ours, tmp_path: Path) -> None:
+    old = Pair(tmp_path / "old.crt", pems.server.key, tmp_path / "old.pem")
+    request, copied = tmp_path / "request.pem", ["-copy_extensions", "copyall"]
+    ask(["openssl", "x509", "-x509toreq", "-in", pems.server.certificate, "-key", old.key, *copied, "-out", request])
+    signer = ["-CA", pems.authority.certificate, "-CAkey", pems.authority.key, "-CAcreateserial"]
+    ask(["openssl", "x509", "-req", "-in", request, *signer, *copied, "-days", "-1", "-out", old.certificate])
+    with Echo(theirs(old)) as server:
+        error = distrust(server, Tls(ours(), "localhost"))
+    assert "expired" in error.what
+    assert "renew" in str(error.step)
+
+
+def test_a_context_that_believes_everybody_is_taken_as_given(pems: Certificates) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with Echo(theirs(pems.self_signed)) as server, Wire(server.port, Tls(context, "elsewhere")) as wire:
+        wire.shake()
+        wire.say(b"ping")
+        assert wire.hear(4) == b"ping"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_server_that_wants_to_know_us(version: str, pems: Certificates, ours: Ours) -> None:
+    with Echo(theirs(pems.server, version, known=pems.authority)) as server:
+        known = ours(certificate=pems.client.certificate, key=pems.client.key)
+        with Wire(server.port, Tls(known, "localhost")) as wire:
+            wire.shake()
+            wire.say(b"ping")
+            assert wire.hear(4) == b"ping"
+        stranger = ours(certificate=pems.self_signed.together)
+        for context in (ours(), stranger):
+            with Wire(server.port, Tls(context, "localhost")) as wire, pytest.raises(StoreError) as caught:
+                wire.hear(1)
+            if context is stranger or version == "1.3":
+                assert "localhost does not accept our certificate" in str(caught.value)
+                assert "certificate=" in str(caught.value.step)
+            assert caught.value.__suppress_context__
+
+
+def test_no_version_in_common(pems: Certificates, ours: Ours) -> None:
+    context = ours()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with Echo(theirs(pems.server, "1.2")) as server, Wire(server.port, Tls(context, "localhost")) as wire:
+        with pytest.raises(StoreUnavailable, match=r"TLS with localhost failed: .*version") as caught:
+            wire.shake()
+        assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x25" + bytes(37), b"\xff" * 64])
+def test_a_server_that_does_not_speak_tls(said: bytes, ours: Ours) -> None:
+    channel = Tls(ours(), "localhost")
+    channel.begin()
+    with pytest.raises(StoreUnavailable, match="TLS with localhost failed") as caught:
+        channel.receive(said)
+    assert "TLS port" in str(caught.value.step)
+
+
+def first_flight(channel: Tls, context: ssl.SSLContext) -> bytes:
+    """What a server says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(incoming, outgoing, server_side=True)
+    incoming.write(channel.begin())
+    with contextlib.suppress(ssl.SSLWantReadError):
+        server.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stream_that_breaks_off_is_silence(version: str, pems: Certificates, ours: Ours) -> None:
+    for end in range(0, 400, 23):
+        channel = Tls(ours(), "localhost")
+        flight = first_flight(channel, theirs(pems.server, version))
+        assert len(flight) > 400
+        assert channel.receive(flight[:end]) == b""
+        assert channel.receive(b"") == b""
+        assert not channel.ready
+
+
+@given(noise=st.lists(st.binary(max_size=200), max_size=5), place=st.integers(0, 3000), byte=st.integers(1, 255))
+def test_whatever_comes_in(noise: list[bytes], place: int, byte: int, pems: Certificates, ours: Ours) -> None:
+    """Noise, or the true server with one wrong byte: refused or silence, and never taken for the server."""
+    for spoilt in (False, True):
+        channel = Tls(ours(), "localhost")
+        flight = bytearray(first_flight(channel, theirs(pems.server)))
+        flight[3 + place % (len(flight) - 3)] ^= byte  # the version at its very beginning means nothing any more
+        heard = []
+        try:
+            heard = [channel.receive(part) for part in ([bytes(flight)] if spoilt else noise)]
+        except StoreError as error:
+            assert error.__suppress_context__
+        assert not any(heard)
+        assert not channel.ready
+
+
+class OpenSsl:
+    """OpenSSL's own server: on command it renews its keys or shakes hands anew, which Python's cannot."""
+
+    def __init__(self, pair: Pair, version: str) -> None:
+        self.port = ports.reserve()
+        command = [program("openssl"), "s_server", "-accept", f"{ports.HOST}:{self.port}", "-naccept", "1"]
+        files = ["-cert", str(pair.certificate), "-key", str(pair.key)]
+        self._process = subprocess.Popen(
+            [*command, *files, f"-tls{version.replace('.', '_')}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            bufsize=1,
+        )
+
+    def tell(self, line: str) -> None:
+        """A command if it is one letter that means something to it; else it is said to the client."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+
+    def prints(self, text: str) -> None:
+        assert self._process.stdout is not None
+        assert any(text in line for line in iter(self._process.stdout.readline, "")), f"it ended without {text!r}"
+
+    def __enter__(self) -> Self:
+        self.prints("ACCEPT")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_keys_are_renewed(pems: Certificates, ours: Ours) -> None:
+    with OpenSsl(pems.server, "1.3") as server, Wire(server.port, Tls(ours(), "localhost")) as wire:
+        wire.shake()
+        for number in range(3):
+            wire.say(b"before\n")
+            server.prints("before")
+            server.tell(f"hello {number}")
+            assert wire.hear(8) == b"hello %d\n" % number
+            server.tell("K")  # new keys, and it wants new ones of ours
+            assert wire.step() == b""
+            wire.say(b"after\n")
+            server.prints("after")
+
+
+def test_hands_are_shaken_anew(pems: Certificates, ours: Ours) -> None:
+    channel = Tls(ours(), "localhost")
+    with OpenSsl(pems.server, "1.2") as server, Wire(server.port, channel) as wire:
+        wire.shake()
+        wire.say(b"before\n")
+        server.prints("before")
+        server.tell("r")
+        assert wire.step() == b""
+        assert channel.send(b"in between\n") == b""  # nothing can be said now
+        while channel._kept:
+            assert wire.step() == b""
+        server.prints("in between")
+        server.tell("hello")
+        assert wire.hear(6) == b"hello\n"
+
+
+@pytest.fixture(scope="module")
+def zookeeper(pems: Certificates) -> Iterator[Server]:
+    require("zookeeper")
+    with Server(ZooKeeper(tls=pems, client_certificates=True)) as server:
+        yield server
+
+
+def test_zookeeper_with_tls(zookeeper: Server, pems: Certificates, ours: Ours) -> None:
+    known = ours(certificate=pems.client.certificate, key=pems.client.key)
+    with Wire(zookeeper.port, Tls(known, ports.HOST)) as wire:
+        wire.say(b"ruok")
+        assert wire.hear(4) == b"imok"
+
+
+def test_zookeeper_that_does_not_know_us(zookeeper: Server, pems: Certificates, ours: Ours) -> None:
+    for context in (ours(), ours(certificate=pems.self_signed.together)):
+        with Wire(zookeeper.port, Tls(context, ports.HOST)) as wire:
+            with pytest.raises(StoreError, match=r"does not accept our certificate") as caught:
+                wire.hear(1)
+            assert "certificate=" in str(caught.value.step)
+
+
+def test_zookeeper_that_we_do_not_know(zookeeper: Server, pems: Certificates, ours: Ours) -> None:
+    with Wire(zookeeper.port, Tls(ours(ca=pems.self_signed.certificate), ports.HOST)) as wire:
+        with pytest.raises(StoreError, match="not to be trusted") as caught:
+            wire.shake()
+        assert "ca=" in str(caught.value.step)
+
+
+def test_zookeeper_without_tls() -> None:
+    require("zookeeper")
+    context = Address.of(parse("zookeepers://h1")).tls
+    assert context is not None
+    with Server(ZooKeeper()) as server, Wire(server.port, Tls(context, ports.HOST)) as wire:
+        with pytest.raises((EOFError, ConnectionResetError)):  # it hangs up without a word
+            wire.shake()
+        assert not wire.channel.ready

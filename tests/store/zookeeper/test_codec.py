@@ -1,0 +1,310 @@
+"""The protocol's bytes: against bytes written by hand from its definition, against kazoo, and against bytes that no
+server should send, of which nothing but `Garbled` may come."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kazoo.protocol import serialization as kazoo
+from kazoo.security import ACL, Id
+
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.codec import Created, Event, Garbled, Node, Reader, Refused, Request, Stat, Welcome
+
+STAT = Stat(11, 12, 13, 14, 1, 2, 3, -44, 5, 6, 17)
+STAT_BYTES = bytes.fromhex(
+    "000000000000000b 000000000000000c 000000000000000d 000000000000000e 00000001 00000002 00000003"
+    "ffffffffffffffd4 00000005 00000006 0000000000000011"
+)
+WORLD = b"\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone"
+A = b"\0\0\0\x02/a"
+END = b"\xff\xff\xff\xff\x01\xff\xff\xff\xff"
+
+REQUESTS: dict[str, tuple[Request, int, bytes]] = {
+    "create": (codec.create("/a", b"hi", codec.OPEN_ACL, codec.PERSISTENT), 15,
+               A + b"\0\0\0\x02hi" + WORLD + b"\0\0\0\0"),
+    "sequential": (codec.create("/a", b"", codec.OPEN_ACL, codec.EPHEMERAL_SEQUENTIAL), 15,
+                   A + b"\0\0\0\0" + WORLD + b"\0\0\0\x03"),
+    "container": (codec.create("/a", b"", codec.OPEN_ACL, codec.CONTAINER), 19,
+                  A + b"\0\0\0\0" + WORLD + b"\0\0\0\x04"),
+    "creator": (codec.create("/a", b"", codec.CREATOR_ACL, codec.EPHEMERAL), 15,
+                A + b"\0\0\0\0" + b"\0\0\0\x01\0\0\0\x1f\0\0\0\x04auth\0\0\0\0" + b"\0\0\0\x01"),
+    "creator-read": (codec.create("/a", b"", codec.CREATOR_READ_ACL, codec.EPHEMERAL), 15,
+                     A + b"\0\0\0\0" + b"\0\0\0\x02\0\0\0\x1f\0\0\0\x04auth\0\0\0\0"
+                     b"\0\0\0\x01\0\0\0\x05world\0\0\0\x06anyone" + b"\0\0\0\x01"),
+    "delete": (codec.delete("/a"), 2, A + b"\xff\xff\xff\xff"),
+    "delete version": (codec.delete("/a", 7), 2, A + b"\0\0\0\x07"),
+    "exists": (codec.exists("/a"), 3, A + b"\0"),
+    "exists watch": (codec.exists("/a", watch=True), 3, A + b"\x01"),
+    "get": (codec.get("/a"), 4, A + b"\0"),
+    "get watch": (codec.get("/a", watch=True), 4, A + b"\x01"),
+    "put": (codec.put("/a", b"hi", 3), 5, A + b"\0\0\0\x02hi" + b"\0\0\0\x03"),
+    "children": (codec.children("/a"), 12, A + b"\0"),
+    "children watch": (codec.children("/a", watch=True), 12, A + b"\x01"),
+    "sync": (codec.sync("/\N{SNOWMAN}"), 9, b"\0\0\0\x04/\xe2\x98\x83"),
+    "check": (codec.check("/a", 9), 13, A + b"\0\0\0\x09"),
+    "remove watches of data": (codec.remove_watches("/a", codec.OF_DATA), 18, A + b"\0\0\0\x02"),
+    "remove watches of children": (codec.remove_watches("/a", codec.OF_CHILDREN), 18, A + b"\0\0\0\x01"),
+    "set watches": (codec.set_watches(258, ["/a"], [], ["/a", "/b"]), 101,
+                    b"\0\0\0\0\0\0\x01\x02" + b"\0\0\0\x01" + A + b"\0\0\0\0" + b"\0\0\0\x02" + A + b"\0\0\0\x02/b"),
+    "auth": (codec.auth("digest", b"ana:x"), 100, b"\0\0\0\0\0\0\0\x06digest\0\0\0\x05ana:x"),
+    "sasl": (codec.sasl(b"tok"), 102, b"\0\0\0\x03tok"),
+    "close": (codec.close(), -11, b""),
+    "multi": (codec.multi([codec.check("/a", 9), codec.delete("/a")]), 14,
+              b"\0\0\0\x0d\0\xff\xff\xff\xff" + A + b"\0\0\0\x09" + b"\0\0\0\x02\0\xff\xff\xff\xff" + A
+              + b"\xff\xff\xff\xff" + END),
+}  # fmt: skip
+
+MULTI = codec.multi([
+    codec.create("/a", b"", codec.OPEN_ACL, codec.EPHEMERAL), codec.put("/a", b"", 1), codec.delete("/a"),
+    codec.check("/a", 1),
+])  # fmt: skip
+PUT_DELETE_CHECK = (
+    b"\0\0\0\x05\0\0\0\0\0" + STAT_BYTES + b"\0\0\0\x02\0\0\0\0\0" + b"\0\0\0\x0d\0\0\0\0\0"
+)  # fmt: skip
+REFUSAL = b"".join(
+    b"\xff\xff\xff\xff\0" + struct.pack("!i", error) * 2 for error in (0, codec.BAD_VERSION, -2, -2)
+)  # fmt: skip
+
+REPLIES: dict[str, tuple[Request, bytes, object]] = {
+    "create": (REQUESTS["create"][0], b"\0\0\0\x0c/a0000000001" + STAT_BYTES, Created("/a0000000001", STAT)),
+    "container": (REQUESTS["container"][0], A + STAT_BYTES, Created("/a", STAT)),
+    "delete": (codec.delete("/a"), b"", None),
+    "exists": (codec.exists("/a"), STAT_BYTES, STAT),
+    "get": (codec.get("/a"), b"\0\0\0\x02hi" + STAT_BYTES, Node(b"hi", STAT)),
+    "get nothing": (codec.get("/a"), b"\xff\xff\xff\xff" + STAT_BYTES, Node(b"", STAT)),
+    "put": (codec.put("/a", b"hi", 3), STAT_BYTES, STAT),
+    "children": (codec.children("/a"), b"\0\0\0\x02\0\0\0\x01x\0\0\0\x03\xe2\x98\x83" + STAT_BYTES,
+                 ["x", "\N{SNOWMAN}"]),
+    "no children": (codec.children("/a"), b"\0\0\0\0" + STAT_BYTES, []),
+    "sync": (codec.sync("/a"), A, None),
+    "check": (codec.check("/a", 1), b"", None),
+    "remove watches": (codec.remove_watches("/a", codec.OF_DATA), b"", None),
+    "set watches": (codec.set_watches(1, [], [], []), b"", None),
+    "auth": (codec.auth("digest", b""), b"", None),
+    "sasl": (codec.sasl(b""), b"\0\0\0\x03tok", b"tok"),
+    "close": (codec.close(), b"", None),
+    "multi": (MULTI, b"\0\0\0\x0f\0\0\0\0\0" + A + STAT_BYTES + PUT_DELETE_CHECK + END, ["/a", STAT, None, None]),
+    "multi, path only": (MULTI, b"\0\0\0\x01\0\0\0\0\0" + A + PUT_DELETE_CHECK + END, ["/a", STAT, None, None]),
+    "multi refused": (MULTI, REFUSAL + END, Refused((0, codec.BAD_VERSION, -2, -2))),
+}  # fmt: skip
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    "head": codec.head,
+    "welcome": codec.welcome,
+    "event": codec.event,
+    **{name: lambda data, of=request: of.read(Reader(data)) for name, (request, _, _) in REPLIES.items()},
+    "texts": lambda data: Reader(data).texts(),
+    "stat": lambda data: Reader(data).stat(),
+}
+NUMBERS = st.integers(-(2**31), 2**31 - 1)
+LONGS = st.integers(-(2**63), 2**63 - 1)
+paths = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda text: "/" + text)
+acls = st.lists(st.tuples(NUMBERS, st.text("abc", min_size=1), st.text("xyz:", min_size=1)), max_size=3)
+
+
+def packed(*fields: int | bytes) -> bytes:
+    """Numbers of four bytes, and bytes as they are: what a server that lies would write."""
+    return b"".join(field if isinstance(field, bytes) else struct.pack("!i", field) for field in fields)
+
+
+def framed(bodies: list[bytes]) -> bytes:
+    return b"".join(packed(len(body), body) for body in bodies)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_is_these_bytes(name: str) -> None:
+    request, operation, body = REQUESTS[name]
+    assert codec.encode(0x01020304, request) == packed(8 + len(body), b"\x01\x02\x03\x04", operation, body)
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_reply_of_these_bytes_means_that(name: str) -> None:
+    request, body, meaning = REPLIES[name]
+    data = bytes.fromhex("00000007 0000000000000102 00000000") + body
+    assert codec.head(data) == (7, 258, 0)
+    assert request.read(Reader(data, codec.BODY)) == meaning
+
+
+@pytest.mark.parametrize("name", [name for name, (_, body, value) in REPLIES.items() if body and value is not None])
+def test_of_a_reply_that_breaks_off_nothing_is_believed(name: str) -> None:
+    request, body, meaning = REPLIES[name]
+    needed = len(body)
+    needed -= len(STAT_BYTES) if name.endswith("children") else 0  # whose own stat nobody reads
+    needed -= len(END) if name.startswith("multi") else 0
+    for size in range(needed):
+        with pytest.raises(Garbled):
+            request.read(Reader(body[:size]))
+    assert request.read(Reader(body[:needed])) == meaning
+
+
+def test_the_greeting_and_its_answer() -> None:
+    assert codec.greeting(5, 30_000, 0x0102, b"p" * 16) == packed(
+        45, 0, 0, 5, 30_000, 0, 0x0102, 16, b"p" * 16, b"\0"
+    )  # fmt: skip
+    said = packed(0, 12_000, 0, 0x0102, 16, b"q" * 16)
+    assert codec.welcome(said + b"\0") == codec.welcome(said) == Welcome(12_000, 0x0102, b"q" * 16)
+
+
+def test_an_event() -> None:
+    assert codec.event(bytes.fromhex("ffffffff ffffffffffffffff 00000000") + packed(2, 3, A)) == Event(2, "/a")
+
+
+def test_a_multi_that_ends_too_early_is_garbled() -> None:
+    with pytest.raises(Garbled, match="too early"):
+        MULTI.read(Reader(END))
+
+
+@given(paths, st.binary(max_size=50), acls, NUMBERS, st.booleans())
+def test_requests_are_the_same_as_kazoos(
+    path: str, data: bytes, acl: list[tuple[int, str, str]], number: int, watch: bool
+) -> None:
+    theirs_acl = [ACL(rights, Id(scheme, who)) for rights, scheme, who in acl]
+    pairs: list[tuple[Request, Any]] = [
+        (codec.create(path, data, codec.acl(acl), codec.EPHEMERAL), kazoo.Create2(path, data, theirs_acl, 1)),
+        (codec.delete(path, number), kazoo.Delete(path, number)),
+        (codec.exists(path, watch=watch), kazoo.Exists(path, watch)),
+        (codec.get(path, watch=watch), kazoo.GetData(path, watch)),
+        (codec.put(path, data, number), kazoo.SetData(path, data, number)),
+        (codec.children(path, watch=watch), kazoo.GetChildren2(path, watch)),
+        (codec.sync(path), kazoo.Sync(path)),
+        (codec.check(path, number), kazoo.CheckVersion(path, number)),
+        (codec.auth("digest", path.encode()), kazoo.Auth(0, "digest", path)),
+        (codec.sasl(data), kazoo.SASL(data)),
+        (codec.close(), kazoo.CloseInstance),
+    ]
+    for ours, theirs in pairs:
+        assert (ours.operation, ours.body) == (theirs.type, bytes(theirs.serialize()))
+    some = [pair for pair in pairs if pair[0].operation in (2, 5, 13, 15)]
+    both = codec.multi([ours for ours, _ in some]), kazoo.Transaction([theirs for _, theirs in some])
+    assert (both[0].operation, both[0].body) == (both[1].type, bytes(both[1].serialize()))
+
+
+@given(LONGS, NUMBERS, LONGS, st.binary(max_size=20))
+def test_the_greeting_is_the_same_as_kazoos(zxid: int, timeout: int, session: int, password: bytes) -> None:
+    theirs = kazoo.Connect(0, zxid, timeout, session, password, False)
+    assert codec.greeting(zxid, timeout, session, password) == kazoo.write_buffer(bytes(theirs.serialize()))
+    said = packed(0, timeout, session.to_bytes(8, signed=True), len(password), password, b"\0")
+    understood, _ = kazoo.Connect.deserialize(said, 0)
+    assert codec.welcome(said) == (understood.time_out, understood.session_id, understood.passwd)
+
+
+stats = st.tuples(LONGS, LONGS, LONGS, LONGS, NUMBERS, NUMBERS, NUMBERS, LONGS, NUMBERS, NUMBERS, LONGS)
+
+
+@given(stats, st.binary(max_size=50), st.lists(paths, max_size=5), LONGS, NUMBERS)
+def test_replies_are_read_as_kazoo_reads_them(
+    fields: tuple[int, ...], data: bytes, names: list[str], zxid: int, error: int
+) -> None:
+    stat = kazoo.stat_struct.pack(*fields)
+    node = codec.buffer(data) + stat
+    assert codec.get("/").read(Reader(node)) == kazoo.GetData.deserialize(node, 0) == (data, fields)
+    listed = packed(len(names), b"".join(map(codec.text, names)), stat)
+    assert codec.children("/").read(Reader(listed)) == kazoo.GetChildren2.deserialize(listed, 0)[0] == names
+    created = codec.text("/a") + stat
+    assert REQUESTS["create"][0].read(Reader(created)) == kazoo.Create2.deserialize(created, 0) == ("/a", fields)
+    head = kazoo.reply_header_struct.pack(error, zxid, error)
+    assert codec.head(head) == tuple(kazoo.ReplyHeader.deserialize(head, 0)[0])
+    event = packed(head, error, 3, codec.text("/a"))
+    theirs = kazoo.Watch.deserialize(event, len(head))[0]
+    assert codec.event(event) == (theirs.type, theirs.path)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(0, 300)))
+def test_frames_come_out_whole_however_they_arrive(bodies: list[bytes], cuts: list[int]) -> None:
+    stream, buffer, found = framed(bodies), bytearray(), []
+    ends = sorted({0, *(cut % (len(stream) + 1) for cut in cuts), len(stream)})
+    for begin, end in pairwise(ends):
+        buffer += stream[begin:end]
+        found += list(codec.frames(buffer))
+    assert found == bodies
+    assert not buffer
+
+
+@given(st.binary(max_size=80))
+def test_frames_of_anything_end(data: bytes) -> None:
+    buffer = bytearray(data)
+    with suppress(Garbled):
+        assert all(len(one) <= len(data) for one in codec.frames(buffer))
+    assert data.endswith(buffer)
+
+
+def test_whoever_stops_amidst_the_frames_loses_none_of_the_rest() -> None:
+    buffer = bytearray(framed([b"a", b"b", b"c"]))
+    for one in codec.frames(buffer):
+        if one == b"b":
+            break
+    assert list(codec.frames(buffer)) == [b"c"]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), codec.LARGEST + 1, 2**31 - 1])
+def test_a_frame_of_no_size_to_be_read_is_garbled(size: int) -> None:
+    buffer = bytearray(framed([b"good"]) + packed(size, b"x"))
+    found = codec.frames(buffer)
+    assert next(found) == b"good"
+    with pytest.raises(Garbled, match=rf"a frame of {size} bytes, where 0 to {codec.LARGEST} may be"):
+        next(found)
+
+
+@given(st.binary(max_size=120))
+def test_of_anything_comes_a_meaning_or_garbled(data: bytes) -> None:
+    for read in READERS.values():
+        with suppress(Garbled):
+            read(data)
+
+
+@given(st.lists(NUMBERS | st.sampled_from([-1, 0, 1, 2**31 - 1, -(2**31)]) | st.binary(max_size=8), max_size=12))
+def test_of_lengths_and_counts_that_lie_comes_a_meaning_or_garbled(fields: list[int | bytes]) -> None:
+    for read in READERS.values():
+        with suppress(Garbled):
+            read(packed(*fields))
+
+
+@pytest.mark.parametrize("lie", [2**31 - 1, 2**30, 10**6, -1, -(2**31)])
+def test_what_a_lie_costs_is_bounded_by_the_frame(lie: int) -> None:
+    """Wherever it stands, in whatever reply."""
+    tracemalloc.start()
+    try:
+        for before in range(0, 90, 2):
+            for read in READERS.values():
+                with suppress(Garbled):
+                    read(packed(bytes(before), lie, bytes(200)))
+        with suppress(Garbled):
+            list(codec.frames(bytearray(packed(lie, bytes(200)))))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("length", [-1, -2, -(2**31)])
+def test_less_than_nothing_is_nothing(length: int) -> None:
+    reader = Reader(packed(length, length, length, 5))
+    assert (reader.buffer(), reader.text(), reader.texts(), reader.int()) == (b"", "", [], 5)
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"a\xe2\x98"])
+@pytest.mark.parametrize("where", ["children", "create", "event"])
+def test_a_text_that_is_not_utf8_is_garbled(text: bytes, where: str) -> None:
+    said = packed(len(text), text)
+    data = {
+        "children": packed(1, said, STAT_BYTES),
+        "create": said + STAT_BYTES,
+        "event": packed(bytes(codec.BODY), 1, 3, said),
+    }
+    with pytest.raises(Garbled, match="not UTF-8"):
+        READERS[where](data[where])
+
+
+def test_every_error_that_has_a_name_has_words() -> None:
+    named = {codec.UNIMPLEMENTED, codec.NO_NODE, codec.NO_AUTH, codec.BAD_VERSION, codec.NODE_EXISTS, codec.NOT_EMPTY,
+             codec.EXPIRED, codec.AUTH_FAILED, codec.MOVED, codec.NO_WATCHER}  # fmt: skip
+    assert named <= codec.ERRORS.keys()
+    assert all(words.strip() and number < 0 for number, words in codec.ERRORS.items())

@@ -1,0 +1,274 @@
+"""A socket that never blocks: what the other side does not read waits and goes out later, in order; what comes in
+pieces is put together; and a connection that breaks is replaced at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+
+import pytest
+
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.client import QUIET
+from dibs.backends.zookeeper.wire.link import Bell, Link, said
+from dibs.backends.zookeeper.wire.session import Call, Connection, Phase, Session
+from dibs.errors import StoreUnavailable
+from dibs.testing.contract.harness import World, eventually, passed
+from lab.proxy import Proxy
+from lab.servers import ports
+from lab.servers.programs import require
+from lab.servers.supervisor import Server
+from lab.servers.zookeeper import ZooKeeper
+from lab.surface import clock
+from process.children import PATIENCE, until
+from store.zookeeper.bad_peers import request, welcome
+from store.zookeeper.faulty import both_faces, fresh_name, through
+
+SMALL = 4096
+"""Bytes that the kernel keeps at either end, more or less."""
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+        listener.settimeout(PATIENCE)
+        yield listener
+
+
+@pytest.fixture
+def ends(listener: socket.socket) -> Iterator[tuple[Link, socket.socket]]:
+    """A link, and the other end of it."""
+    with closing(Link(*listener.getsockname(), None, PATIENCE)) as link:
+        link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+        other, _ = listener.accept()
+        with other:
+            other.settimeout(PATIENCE)
+            yield link, other
+
+
+def numbered() -> Iterator[bytes]:
+    """Messages that tell their place."""
+    return (struct.pack("!i", number) * 1000 for number in count())
+
+
+def sent_until_stuck(link: Link) -> bytes:
+    said = b""
+    for message in numbered():
+        link.send(message)
+        said += message
+        if link.stuck:
+            return said
+    raise AssertionError
+
+
+def drained(other: socket.socket, size: int, meanwhile: Callable[[], object]) -> bytes:
+    """So many bytes of what was sent, read a little at a time."""
+    found = b""
+    while len(found) < size:
+        chunk = other.recv(min(1000, size - len(found)))
+        assert chunk, "it hung up"
+        found += chunk
+        meanwhile()
+    return found
+
+
+def test_what_is_not_read_waits_and_goes_out_later_in_order(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    wanted = sent_until_stuck(link)
+    for message in (b"first of the rest", b"second", b"third" * 5000):
+        link.send(message)
+        wanted += message
+    assert link.stuck
+    assert drained(other, len(wanted), link.flush) == wanted
+    link.flush()
+    assert not link.stuck
+
+
+def test_nothing_is_said_twice_however_often_it_is_flushed(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    wanted = sent_until_stuck(link)
+    for _ in range(100):
+        link.flush()
+    assert drained(other, len(wanted), link.flush) == wanted
+    other.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        other.recv(1)
+
+
+def test_whoever_waits_is_woken_when_there_is_room_again(ends: tuple[Link, socket.socket]) -> None:
+    """And not before: that would be a loop at full speed."""
+    link, other = ends
+    with closing(Bell()) as bell:
+        assert not bell.wait(link, 0.0)
+        assert not link.ready(0.0)
+        wanted = sent_until_stuck(link)
+        assert not bell.wait(link, 0.05)
+        assert not link.ready(0.05)
+        reading = threading.Thread(target=drained, args=(other, len(wanted), lambda: None), daemon=True)
+        reading.start()
+        end = clock() + PATIENCE
+        while link.stuck and clock() < end:
+            assert bell.wait(link, PATIENCE)
+            link.flush()
+        assert not link.stuck
+        reading.join(PATIENCE)
+
+
+def test_a_bell_that_rang_often_is_heard_once(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    with closing(Bell()) as bell:
+        for _ in range(3):
+            bell.ring()
+        begun = clock()
+        assert not bell.wait(link, PATIENCE)
+        assert clock() - begun < PATIENCE / 2
+        assert not bell.wait(link, 0.02)
+        other.sendall(b"!")
+        assert bell.wait(link, PATIENCE)
+        assert not bell.wait(None, 0.0)
+
+
+def test_a_bell_hears_the_link_that_took_the_place_of_another(listener: socket.socket) -> None:
+    """Also if that one bears the number of the other, which was closed; and of what both had to say still."""
+    numbers = set()
+    with closing(Bell()) as bell:
+        for _ in range(2):
+            with closing(Link(*listener.getsockname(), None, PATIENCE)) as link, listener.accept()[0] as other:
+                numbers.add(link.fileno())
+                link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+                wanted = sent_until_stuck(link)
+                assert not bell.wait(link, 0.0)
+                reading = threading.Thread(target=drained, args=(other, len(wanted) // 2, int), daemon=True)
+                reading.start()
+                assert bell.wait(link, PATIENCE), "there is room again"
+                reading.join(PATIENCE)
+                link._out.clear()
+                assert not bell.wait(link, 0.0)
+                other.sendall(b"!")
+                assert bell.wait(link, PATIENCE)
+                sent_until_stuck(link)
+                link.read()
+                bell.wait(link, 0.0)
+            assert not bell.wait(None, 0.0)
+    assert len(numbers) == 1
+
+
+def test_whoever_was_interrupted_while_it_turned_to_another_link_does_no_harm(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    with closing(Bell()) as bell:
+        assert not bell.wait(link, 0.0)
+        bell._poll.unregister(bell._links)  # so far it came
+        assert not bell.wait(None, 0.0)
+        other.sendall(b"!")
+        assert bell.wait(link, PATIENCE)
+
+
+def test_a_bell_that_is_full_or_closed_does_no_harm() -> None:
+    bell = Bell()
+    for _ in range(2_000):
+        bell.ring()
+    bell.close()
+    bell.ring()
+
+
+def test_a_frame_split_over_many_reads_is_put_together(ends: tuple[Link, socket.socket]) -> None:
+    """The greeting, an answer and an event, byte by byte, with whatever the kernel makes of it."""
+    link, other = ends
+    connection = Connection(Session(30.0), 100.0)
+    link.send(connection.greet())
+    stream = welcome(request(other))
+    calls = [Call(codec.children("/a")), Call(codec.sync("/"))]
+    names = b"".join(codec.text(f"child-{number}") for number in range(200))
+    stream += codec.frame(struct.pack("!iqii", 1, 5, 0, 200) + names + bytes(68))
+    stream += codec.frame(struct.pack("!iqiii", -1, -1, 0, codec.DELETED, 3) + codec.text("/a"))
+    stream += codec.frame(struct.pack("!iqi", 2, 6, 0))
+    heard = threading.Semaphore(0)
+
+    def drip() -> None:
+        for at in range(len(stream)):
+            other.sendall(stream[at : at + 1])
+            if at % 7 == 0:  # nothing more before this was read
+                heard.acquire(timeout=PATIENCE)
+
+    dripping = threading.Thread(target=drip, daemon=True)
+    dripping.start()
+    reads = 0
+    while not (calls[1].ended or reads > len(stream)):
+        assert link.ready(PATIENCE)
+        connection.receive(link.take_in(link.read()))
+        reads += 1
+        heard.release()
+        if connection.phase is Phase.UP and not calls[0].xid:
+            connection.send(calls)
+    heard.release(len(stream))
+    dripping.join(PATIENCE)
+    assert reads > len(stream) // 8
+    assert [call.error for call in calls] == [codec.OK, codec.OK]
+    assert calls[0].value == [f"child-{number}" for number in range(200)]
+    assert list(connection.arrived) == [calls[0], codec.Event(codec.DELETED, "/a"), calls[1]]
+
+
+def test_an_end_is_told_as_one(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    assert link.read() == b""
+    other.sendall(b"last")
+    other.shutdown(socket.SHUT_WR)
+    assert link.ready(PATIENCE)
+    assert link.read() == b"last"
+    until(lambda: link.ready(0.1))
+    with pytest.raises(StoreUnavailable, match="the server hung up"):
+        link.read()
+
+
+def test_sending_to_one_that_is_gone_is_told_and_not_tried_again(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    other.close()
+    until(lambda: link.ready(0.1))
+    with pytest.raises(StoreUnavailable, match=r"reset|Broken pipe"):
+        link.send(b"x")
+    with pytest.raises(StoreUnavailable):
+        link.send(b"x")
+
+
+def test_words_for_what_went_wrong() -> None:
+    assert said(TimeoutError("timed out")) == "no answer in time"
+    assert said(ConnectionRefusedError(111, "Connection refused")) == "Connection refused"
+    assert said(OSError()) == "OSError"
+
+
+# Over a real server.
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    require("zookeeper")
+    with Server(ZooKeeper()) as server:
+        yield server
+
+
+@both_faces
+async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World, server: Server) -> None:
+    """Also while nobody but the client's own thread reads: what happens to the lock meanwhile is heard only then."""
+    with Proxy((ports.HOST, server.port)) as proxy:
+        client = world.client(through(proxy), lease=10.0)
+        (ana,) = world.actors("ana")
+        hold = await ana(lambda: client.lock(fresh_name()).acquire(timeout=PATIENCE))
+        took = []
+        for _ in range(4):
+            old = proxy.links[-1]
+            await passed(2 * QUIET)  # by then it reads
+            begun = time.monotonic()
+            await asyncio.to_thread(proxy.cut)
+            await eventually(lambda old=old: proxy.links[-1] is not old and proxy.links[-1].down.passed.bytes)
+            took.append(time.monotonic() - begun)
+        assert min(took) < 0.3, took  # the others may tell more of a busy machine
+        assert not hold.lost.is_set()
+        await ana(hold.release)

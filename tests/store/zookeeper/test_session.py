@@ -1,0 +1,351 @@
+"""The state machine of a session and its connections, step by step; and how long a session is sure to live, against
+every history of beats and against a leader that hears of us only now and then."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.codec import Event, Garbled, Welcome
+from dibs.backends.zookeeper.wire.session import LOST, Call, Connection, Phase, Session
+from dibs.core.deadline import margin
+
+PASSWORD = b"p" * 16
+STAT = struct.pack("!qqqqiiiqiiq", *range(11))
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack("!i", len(body)) + body
+
+
+def welcome(session: int = 77, timeout_ms: int = 9000) -> bytes:
+    return frame(struct.pack("!iiqi", 0, timeout_ms, session, 16) + PASSWORD + b"\0")
+
+
+def reply(xid: int, zxid: int = 1, error: int = 0, body: bytes = b"") -> bytes:
+    return frame(struct.pack("!iqi", xid, zxid, error) + body)
+
+
+def event(kind: int, path: str) -> bytes:
+    return reply(codec.EVENT, -1, 0, struct.pack("!ii", kind, 3) + codec.text(path))
+
+
+def up(session: Session | None = None, now: float = 100.0) -> Connection:
+    connection = Connection(session or Session(30.0), now)
+    connection.receive(welcome())
+    assert connection.phase is Phase.UP
+    return connection
+
+
+def asked(connection: Connection, *requests: codec.Request) -> list[Call]:
+    calls = [Call(request) for request in requests]
+    connection.send(calls)
+    return calls
+
+
+# A session is taken up, and again, and ends.
+
+
+def test_a_new_session_is_taken_up_with_what_the_server_says() -> None:
+    session = Session(30.0)
+    connection = Connection(session, 100.0)
+    assert connection.phase is Phase.GREETING
+    assert connection.greet() == codec.greeting(0, 30_000, 0, bytes(16))
+    connection.receive(welcome(session=77, timeout_ms=9000))
+    assert connection.phase is Phase.UP
+    assert (session.id, session.password, session.timeout, session.over) == (77, PASSWORD, 9.0, False)
+    assert session.deadline == 100.0 + 9.0 - margin(9.0)
+
+
+def test_it_is_taken_up_again_with_its_id_its_password_and_the_last_zxid_seen() -> None:
+    session = Session(30.0)
+    first = up(session)
+    asked(first, codec.sync("/"))
+    first.receive(reply(1, zxid=500))
+    first.end()
+    second = Connection(session, 105.0)
+    assert second.greet() == codec.greeting(500, 9000, 77, PASSWORD)
+    second.receive(welcome())
+    assert second.phase is Phase.UP
+    assert session.deadline == 105.0 + 9.0 - margin(9.0)
+
+
+def test_another_session_than_ours_is_not_taken() -> None:
+    session = Session(30.0)
+    up(session)
+    before = session.deadline
+    again = Connection(session, 105.0)
+    with pytest.raises(Garbled, match="another session"):
+        again.receive(welcome(session=78))
+    assert again.phase is Phase.GREETING
+    assert (session.id, session.deadline) == (77, before)
+
+
+@pytest.mark.parametrize("said", [welcome(session=0), welcome(timeout_ms=0), welcome(timeout_ms=-5)])
+def test_a_session_that_the_server_does_not_know_any_more_is_over(said: bytes) -> None:
+    session = Session(30.0)
+    up(session)
+    before = session.deadline
+    again = Connection(session, 105.0)
+    again.receive(said)
+    assert (again.phase, session.over) == (Phase.ENDED, True)
+    assert session.deadline == before
+
+
+def test_of_a_session_that_is_over_enough_remains_to_close_it() -> None:
+    session = Session(30.0)
+    up(session)
+    session.zxid = 500
+    remains = session.remains()
+    assert Connection(remains, 0.0).greet() == codec.greeting(0, 9000, 77, PASSWORD)
+
+
+# Answers come in order.
+
+
+def test_answers_belong_to_the_requests_in_their_order() -> None:
+    connection = up()
+    first, second, third = asked(connection, codec.sync("/"), codec.exists("/a"), codec.delete("/b"))
+    connection.receive(reply(1) + reply(2, 2, 0, STAT) + reply(3, 3, codec.NO_NODE))
+    assert list(connection.arrived) == [first, second, third]
+    assert [call.error for call in (first, second, third)] == [0, 0, codec.NO_NODE]
+    assert isinstance(second.value, codec.Stat)
+    assert (first.value, third.value) == (None, None)
+    assert not connection.pending
+    assert connection.session.zxid == 3
+
+
+def test_what_was_sent_bears_numbers_from_one_on() -> None:
+    connection = up()
+    calls = [Call(codec.sync("/")), Call(codec.close())]
+    assert connection.send(calls) == codec.encode(1, codec.sync("/")) + codec.encode(2, codec.close())
+
+
+@pytest.mark.parametrize("xid", [2, 0, -3, 2**31 - 1, codec.AUTH, codec.SET_WATCHES])
+def test_an_answer_to_another_request_than_the_one_that_is_due_is_garbled(xid: int) -> None:
+    connection = up()
+    first, _ = asked(connection, codec.sync("/"), codec.sync("/"))
+    with pytest.raises(Garbled, match="another request"):
+        connection.receive(reply(xid))
+    assert not first.ended
+
+
+def test_an_answer_that_nobody_asked_for_is_garbled() -> None:
+    with pytest.raises(Garbled):
+        up().receive(reply(1))
+
+
+def test_a_body_that_cannot_be_read_is_no_answer() -> None:
+    connection = up()
+    (call,) = asked(connection, codec.exists("/a"))
+    with pytest.raises(Garbled):
+        connection.receive(reply(1, body=STAT[:-1]))
+    assert not call.ended
+    connection.end()
+    assert (call.error, call.value) == (LOST, None)
+
+
+def test_events_and_pings_are_no_answers() -> None:
+    connection = up()
+    (call,) = asked(connection, codec.sync("/"))
+    connection.receive(event(codec.DELETED, "/a") + reply(codec.PING, 900) + reply(1, 7))
+    assert list(connection.arrived) == [Event(codec.DELETED, "/a"), call]
+    assert connection.session.zxid == 7
+
+
+def test_calls_that_have_a_number_of_their_own_keep_it() -> None:
+    connection = up()
+    login = Call(codec.auth("digest", b"a:b"), xid=codec.AUTH)
+    again = Call(codec.set_watches(1, [], [], []), xid=codec.SET_WATCHES)
+    plain = Call(codec.sync("/"))
+    connection.send([login, again, plain])
+    assert plain.xid == 1
+    connection.receive(reply(codec.AUTH) + reply(codec.SET_WATCHES) + reply(1))
+    assert list(connection.arrived) == [login, again, plain]
+
+
+def test_numbers_begin_again_before_they_would_turn_negative() -> None:
+    connection = up()
+    connection._xid = 2**31 - 3
+    calls = asked(connection, *[codec.sync("/")] * 4)
+    assert [call.xid for call in calls] == [2**31 - 2, 2**31 - 1, 1, 2]
+    connection.receive(b"".join(reply(call.xid) for call in calls))
+    assert all(call.error == codec.OK for call in calls)
+
+
+def test_the_zxid_seen_never_falls() -> None:
+    connection = up()
+    asked(connection, codec.sync("/"), codec.sync("/"))
+    connection.receive(reply(1, zxid=9) + reply(2, zxid=4))
+    assert connection.session.zxid == 9
+
+
+# What is pending at the end is lost, once.
+
+
+def test_at_its_end_what_is_pending_is_lost_and_said_once() -> None:
+    connection = up()
+    first, second, third = asked(connection, codec.sync("/"), codec.sync("/"), codec.sync("/"))
+    connection.receive(reply(1))
+    connection.end()
+    connection.end()
+    assert list(connection.arrived) == [first, second, third]
+    assert [call.error for call in (first, second, third)] == [codec.OK, LOST, LOST]
+    assert all(call.ended for call in (first, second, third))
+    assert connection.phase is Phase.ENDED
+
+
+def test_an_end_that_was_interrupted_is_ended_by_the_next() -> None:
+    """Between a call's being told and its being taken off the list; nobody hears of it twice."""
+    connection = up()
+    first, second = asked(connection, codec.sync("/"), codec.sync("/"))
+    first.error, first.ended = LOST, True
+    connection.arrived.append(first)
+    connection.end()
+    assert list(connection.arrived) == [first, second]
+
+
+streams = st.lists(
+    st.one_of(
+        st.builds(reply, st.integers(-9, 9), st.integers(0, 99), st.sampled_from([0, -101, 5]), st.binary(max_size=90)),
+        st.builds(event, st.integers(-2, 9), st.text("/ab", max_size=4)),
+        st.builds(reply, st.integers(1, 9), body=st.just(struct.pack("!i", 0) + STAT)),
+        st.builds(welcome, st.integers(-1, 2), st.sampled_from([9000, 0, -1, 2**31 - 1])),
+        st.binary(max_size=30).map(frame),
+        st.binary(max_size=30),
+    ),
+    max_size=12,
+).map(b"".join)  # fmt: skip
+
+
+def pieces(stream: bytes, cuts: list[int]) -> Iterator[bytes]:
+    begin = 0
+    for end in (*sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)):
+        yield stream[begin:end]
+        begin = end
+
+
+@given(streams, st.lists(st.integers(0, 999), max_size=9), st.booleans())
+def test_whatever_comes_in_whatever_pieces_every_call_ends_once(stream: bytes, cuts: list[int], greeting: bool) -> None:
+    connection = Connection(Session(30.0), 100.0) if greeting else up()
+    requests = [codec.sync("/"), codec.get("/a"), codec.children("/a"), codec.delete("/a"), codec.sasl(b"")]
+    calls = asked(connection, *requests, codec.multi(requests[:1]), codec.create("/a", b"", codec.OPEN_ACL, 3))
+    with suppress(Garbled):
+        for piece in pieces(stream, cuts):
+            connection.receive(piece)
+    assert len(connection._buffer) <= len(stream)
+    connection.end()
+    ended = [item for item in connection.arrived if isinstance(item, Call)]
+    assert ended == calls
+    assert all(call.ended for call in calls)
+
+
+@given(streams, st.lists(st.integers(0, 999), max_size=9))
+def test_pieces_mean_what_the_whole_means(stream: bytes, cuts: list[int]) -> None:
+    def heard(parts: list[bytes]) -> tuple[object, ...]:
+        connection = up()
+        asked(connection, *[codec.children("/a")] * 4)
+        garbled = False
+        try:
+            for part in parts:
+                connection.receive(part)
+        except Garbled:
+            garbled = True
+        said = [item if isinstance(item, Event) else (item.xid, item.error, item.value) for item in connection.arrived]
+        return said, garbled, connection.phase, connection.session.zxid
+
+    assert heard([stream]) == heard(list(pieces(stream, cuts)))
+
+
+# How long it surely lives.
+
+
+def taken_up(timeout: float, at: float) -> Session:
+    session = Session(timeout)
+    session.taken_up(Welcome(round(timeout * 1000), 1, PASSWORD), at)
+    return session
+
+
+def test_the_deadline_counts_from_the_last_but_one_beat() -> None:
+    """Of beats that go out when they are due."""
+    session = taken_up(9.0, at=100.0)
+    sent = [100.0, 100.0]
+    for _ in range(5):
+        assert session.deadline == sent[-2] + 9.0 - margin(9.0)
+        assert 9.0 / 4 <= session.beat_at - sent[-1] <= 9.0 / 3
+        sent.append(session.beat_at)
+        session.beaten(session.beat_at)
+    assert session.deadline == sent[-2] + 9.0 - margin(9.0)
+
+
+def test_beats_closer_than_a_quarter_of_the_time_out_are_none() -> None:
+    session = taken_up(8.0, at=100.0)
+    due = session.beat_at
+    session.beaten(101.99)
+    assert (session.beat_at, session.deadline) == (due, 100.0 + 7.2)
+    session.beaten(due)
+    session.beaten(due + 0.01)
+    session.beaten(due + 1.99)
+    assert session.deadline == 100.0 + 7.2
+    session.beaten(session.beat_at)
+    assert session.deadline == due + 7.2
+
+
+def test_an_answer_to_an_old_beat_that_comes_late_counts_for_nothing() -> None:
+    session = taken_up(9.0, at=100.0)
+    session.beaten(103.0)
+    session.beaten(106.0)
+    before = session.deadline
+    session.beaten(103.0)
+    session.beaten(100.0)
+    assert session.deadline == before
+
+
+@given(
+    st.sampled_from([0.4, 0.5, 1.0, 4.0, 9.0, 40.0]),
+    st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans()), max_size=30),
+)
+def test_no_history_of_beats_gives_more_than_the_last_but_one_that_was_answered(
+    timeout: float, history: list[tuple[float, bool]]
+) -> None:
+    """A beat: how long after the one before it was sent, in quarters of the time-out, and whether it was answered.
+    What counts was followed by another answered one, a quarter later or more."""
+    session, sent = taken_up(timeout, at=1000.0), 1000.0
+    answered = [1000.0]
+    for pause, comes in history:
+        sent += pause * timeout / 4
+        if comes:
+            session.beaten(sent)
+            answered.append(sent)
+        proven = max((at for at in answered if answered[-1] >= at + timeout / 4), default=1000.0)
+        assert session.deadline <= proven + timeout - margin(timeout)
+
+
+@given(
+    timeout=st.sampled_from([1.0, 4.0, 9.0]),
+    phase=st.floats(0.0, 1.0),
+    pauses=st.lists(st.floats(0.0, 3.0), max_size=25),
+    cut_after=st.integers(0, 25),
+)
+def test_the_leader_never_ends_a_session_before_its_own_deadline(
+    timeout: float, phase: float, pauses: list[float], cut_after: int
+) -> None:
+    """A server tells its leader every half tick who was heard of, and ticks are at most half a time-out. A beat is
+    answered through the leader; then the two are cut off from each other, just before the next report."""
+    half_tick = timeout / 4
+    session, now = taken_up(timeout, at=100.0), 100.0
+    heard_at = [100.0]
+    for pause in pauses[:cut_after]:
+        now += pause * half_tick
+        heard_at.append(now)
+        session.beaten(now)
+    reported_at = 100.0 + phase * half_tick
+    reported_at += (now - reported_at) // half_tick * half_tick
+    leader_knows = max((at for at in heard_at if at <= reported_at), default=100.0)
+    assert session.deadline < leader_knows + timeout
