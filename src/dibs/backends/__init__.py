@@ -1,9 +1,9 @@
-"""Which store a URL means: a table, imported lazily, open to others by the entry points `dibs.backends`."""
+"""Which store a URL or a driver means: tables, imported lazily, open to others by the entry points `dibs.backends`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -12,32 +12,43 @@ from dibs.core.line import Store
 from dibs.errors import MissingDriver, Unsupported
 from dibs.url import Url
 
+_REDIS = "dibs.backends.redis.store:of_url"
+_REDIS_DRIVER = "dibs.backends.redis.store:of_driver"
 _STORES = {
     "memory": "dibs.backends.memory:MemoryStore",
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+cluster": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+cluster": _REDIS,
+    "rediss+sentinel": _REDIS,
     "sqlite": "dibs.backends.sqlite.store:SqliteStore",
+    "unix": _REDIS,
+    "zookeeper": "dibs.backends.zookeeper.store:ZookeeperStore",
+    "zookeepers": "dibs.backends.zookeeper.store:ZookeeperStore",
+}
+_DRIVERS = {
+    "redis.asyncio.client.Redis": _REDIS_DRIVER,
+    "redis.asyncio.cluster.RedisCluster": _REDIS_DRIVER,
+    "redis.asyncio.connection.ConnectionPool": _REDIS_DRIVER,
+    "redis.asyncio.sentinel.Sentinel": _REDIS_DRIVER,
+    "redis.client.Redis": _REDIS_DRIVER,
+    "redis.cluster.RedisCluster": _REDIS_DRIVER,
+    "redis.connection.ConnectionPool": _REDIS_DRIVER,
+    "redis.sentinel.Sentinel": _REDIS_DRIVER,
 }
 _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
-_LATER = frozenset(
-    [
-        "redis",
-        "rediss",
-        "unix",
-        "redis+sentinel",
-        "redis+cluster",
-        "quorum+redis",
-        "zookeeper",
-        "zookeepers",
-        "mysql",
-        "postgresql",
-        "etcd",
-    ]
-)
+_QUORUM = "dibs.backends.quorum:QuorumStore"
+_LATER = frozenset({"mysql", "postgresql", "etcd"})
 
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
     """The store for a URL; options it does not know are an error that names them."""
+    if url.scheme.startswith("quorum+"):
+        of_several: Store = _load(_QUORUM).of_url(url, options, make_store)  # type: ignore[attr-defined]  # its class
+        return of_several
     factory = _factory(url)
     try:
         return factory(url, **options)
@@ -48,15 +59,40 @@ def make_store(url: Url, options: dict[str, Any]) -> Store:
         raise
 
 
+def make_store_of(driver: object, options: dict[str, Any]) -> Store:
+    """The store that an existing driver is connected to, with its settings; told by its class."""
+    target = _by_class(_DRIVERS, driver)
+    if target is None:
+        known = ", ".join(sorted(_DRIVERS))
+        raise TypeError(f"a store's URL must be a str, or a driver ({known}), not {type(driver).__name__}")
+    try:
+        factory = _load(target)
+    except ImportError as error:
+        raise _missing(type(driver).__name__, None, target, error) from error
+    made: Store = factory(driver, **options)
+    return made
+
+
+def make_quorum(members: Sequence[Store], guard: object) -> Store:
+    """The store that a majority of these is."""
+    made: Store = _load(_QUORUM)(members, guard)
+    return made
+
+
 def transaction(connection: object) -> Admits:
     """The caller's own transaction, as far as a fence needs it; told by the class of what was given."""
-    for cls in type(connection).__mro__:
-        target = _TRANSACTIONS.get(f"{cls.__module__}.{cls.__qualname__}")
-        if target is not None:
-            made: Admits = _load(target)(connection)
-            return made
+    target = _by_class(_TRANSACTIONS, connection)
+    if target is not None:
+        made: Admits = _load(target)(connection)
+        return made
     known = ", ".join(sorted(_TRANSACTIONS))
     raise TypeError(f"within must be an open connection ({known}), not {connection!r}")
+
+
+def _by_class(table: dict[str, str], thing: object) -> str | None:
+    """By the names of its classes: looking them up imports nothing."""
+    named = (table.get(f"{cls.__module__}.{cls.__qualname__}") for cls in type(thing).__mro__)
+    return next((target for target in named if target is not None), None)
 
 
 def _load(target: str) -> Callable[..., Any]:
@@ -76,13 +112,20 @@ def _factory(url: Url) -> Callable[..., Store]:
         target = others.get(url.scheme)
     if target is None:
         if url.scheme in _LATER:
-            raise Unsupported(f"{url.scheme}:// is not in this version of dibs yet", step="use sqlite:/// or memory://")
+            raise Unsupported(
+                f"{url.scheme}:// is not in this version of dibs yet",
+                step="use redis://, zookeeper://, sqlite:/// or memory://",
+            )
         known = ", ".join(f"{scheme}://" for scheme in sorted({*_STORES, *others}))
         raise ValueError(f"no store is known for {url.scheme[:40]}:// URLs; known are {known}")
     try:
         return _load(target)
     except ImportError as error:
-        raise MissingDriver(
-            f"the driver of {url.scheme}:// is missing: {error}", store=url.shown,
-            step=f"pip install 'dibs[{url.scheme.partition('+')[0]}]'",
-        ) from error  # fmt: skip
+        raise _missing(f"{url.scheme}://", url.shown, target, error) from error
+
+
+def _missing(whose: str, store: str | None, target: str, error: ImportError) -> MissingDriver:
+    package, _, rest = target.partition(".backends.")
+    extra = rest.partition(".")[0]
+    step = f"pip install 'dibs[{extra}]'" if package == "dibs" else f"install what {target.partition('.')[0]} needs"
+    return MissingDriver(f"the driver of {whose} is missing: {error}", store=store, step=step)

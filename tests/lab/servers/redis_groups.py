@@ -101,14 +101,24 @@ def primary_seen_by(sentinel: Server) -> int:
     return int(sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MAIN).split()[1])
 
 
+def is_failing_over(sentinel: Server) -> bool:
+    """It is not done: one whose chosen primary dies now waits for that one for ever."""
+    return "failover_in_progress" in _watched(sentinel)["flags"]
+
+
 def role(node: Server) -> str:
     """master, slave or sentinel: Redis's own words."""
     return node.ask("ROLE", within=2).split()[0]
 
 
-def _aware(sentinel: Server, replicas: int, sentinels: int) -> bool:
+def _watched(sentinel: Server) -> dict[str, str]:
+    """What it says of the service."""
     words = sentinel.ask("SENTINEL", "MASTER", MAIN).split("\n")
-    facts = dict(zip(words[::2], words[1::2], strict=True))
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _aware(sentinel: Server, replicas: int, sentinels: int) -> bool:
+    facts = _watched(sentinel)
     return (facts["num-slaves"], facts["num-other-sentinels"]) == (str(replicas), str(sentinels - 1))
 
 

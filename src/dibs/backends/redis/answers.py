@@ -1,0 +1,82 @@
+"""What a server's refusal means: go elsewhere, ask again later, or give up. None of them is ever a grant.
+
+| the server says                                                | and we                                           |
+|----------------------------------------------------------------|--------------------------------------------------|
+| NOSCRIPT                                                       | send the script itself                           |
+| MOVED, ASK                                                     | ask the server it names                          |
+| READONLY, MASTERDOWN                                           | find out who is the primary, and ask again       |
+| LOADING, BUSY, TRYAGAIN, CLUSTERDOWN, NOREPLICAS, MISCONF, OOM | ask again until the deadline                     |
+| anything else: NOPERM, NOAUTH, WRONGTYPE, a damaged record ... | raise it: asking again would help nobody         |
+"""
+
+from __future__ import annotations
+
+import re
+
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import printable
+
+_LONGEST = 200
+ELSEWHERE = frozenset({"READONLY", "MASTERDOWN"})
+REDIRECTIONS = frozenset({"MOVED", "ASK"})
+LATER = ELSEWHERE | {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF", "OOM"}
+_STEPS = {
+    "LOADING": "wait until it has loaded its data",
+    "BUSY": "find out which script keeps it busy; SCRIPT KILL ends one",
+    "MASTERDOWN": "look at the replication of this server",
+    "READONLY": "name the primary, or use redis+sentinel://",
+    "CLUSTERDOWN": "look at CLUSTER INFO of its nodes",
+    "TRYAGAIN": "try again once the slot has been moved",
+    "NOREPLICAS": "look at its replicas, or at min-replicas-to-write",
+    "MISCONF": "look at why the server cannot save to its disk",
+    "OOM": "give it more memory, or look at maxmemory and who fills it",
+    "NOPERM": "give this user the rights that `dibs doctor` prints",
+    "NOAUTH": "put the login into the URL",
+    "WRONGPASS": "check the login",
+    "WRONGTYPE": "find out who writes there, and stop it",
+}
+_DENIED = ("The user executing the script", " NOPERM ")
+"""What a right that is missing inside of a script looks like, in Redis 7 and before."""
+_WRAPPED = re.compile(r"user_script: ?\d+: -?([A-Z]{2,}) ")
+"""How servers before Redis 7 tell what a command within a script was refused with."""
+_DAMAGED = "what stands there is damaged, or not one of ours"
+
+
+class Refusal(Exception):
+    """An error that the server answered with."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text.partition(", with args")[0]  # what follows is what we sent, which is nobody's business
+        self.code = text.partition(" ")[0]
+        if self.code == "ERR" and (wrapped := _WRAPPED.search(text)):
+            self.code = wrapped[1]
+
+    def place(self) -> tuple[str, int] | None:
+        """Where MOVED and ASK send us: `MOVED 3999 host:port`; without a host, the one that was asked."""
+        where = self.text.split(" ")[-1]
+        host, _, port = where.rpartition(":")
+        return (host, int(port)) if port.isdigit() else None
+
+
+def final(refusal: Refusal, key: bytes) -> StoreError:
+    """For whoever gave up: what was refused, and what to do about it."""
+    text = printable(refusal.text[:_LONGEST])
+    if refusal.code == "NOPERM" or any(words in refusal.text for words in _DENIED):
+        return StoreError(f"the server refused: {text}", step=_STEPS["NOPERM"])
+    if refusal.code == "WRONGTYPE" or (refusal.code == "ERR" and "user_script" in refusal.text):
+        where = printable(key.decode(errors="replace"))
+        return StoreError(f"{_DAMAGED}, in the key {where}: {text}", step=_STEPS["WRONGTYPE"])
+    step = _STEPS.get(refusal.code, "look at the server's log")
+    kind = StoreUnavailable if refusal.code in LATER or refusal.code in REDIRECTIONS else StoreError
+    return kind(f"the server refused: {text}", step=step)
+
+
+def unavailable(error: StoreError) -> StoreUnavailable:
+    """For one of many who are asked at once: what is refused it for good must not be raised for all the others."""
+    return error if isinstance(error, StoreUnavailable) else StoreUnavailable(error.what, step=error.step)
+
+
+def strange() -> StoreError:
+    """For an answer of another shape than we asked for."""
+    return StoreError("what answers there is not what our script says", step="look at the server")

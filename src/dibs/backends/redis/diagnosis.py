@@ -1,0 +1,301 @@
+"""What it means that a server is as it was seen to be: promises, notes and dangers, with cures. No I/O; who looks is
+doctor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+
+from dibs.backends.redis.address import Address, Place
+from dibs.backends.redis.asking import named
+from dibs.core.deadline import margin
+from dibs.info import Finding, duration, printable
+
+SLOW = 10
+"""A way there and back that takes more than this part of a lease costs locks in the next bad minute."""
+NEARLY = 0.9
+"""Of maxmemory."""
+SILENT = 5
+"""Seconds without a word from a replica, which has one to say each second."""
+ADRIFT = 1.0
+"""Seconds that a server's wall clock may differ from this machine's before it is worth a word."""
+KEEPING = "noeviction"
+OLDEST = 5
+"""Major version of Redis: before it a script that has read the clock may not write."""
+LOOK_THERE = "look at the server's log"
+
+
+class Clock(NamedTuple):
+    """How far a server's wall clock is ahead of our boot clock, at least and at most; and the way there and back."""
+
+    least: float
+    most: float
+    took: float
+
+
+class Copy(NamedTuple):
+    """A replica, as its primary has it."""
+
+    place: Place
+    is_online: bool
+    silence: int
+
+
+class Seen(NamedTuple):
+    """A primary."""
+
+    place: Place
+    facts: dict[str, str]
+    """INFO; empty where that was refused."""
+    settings: dict[str, str]
+    """CONFIG; without those that were refused."""
+    clock: Clock
+    copies: list[Copy]
+
+
+def facts(told: object) -> dict[str, str]:
+    """The lines of an INFO; none where it was refused.
+
+    >>> facts(b"# Server\\r\\nredis_version:7.0.15\\r\\n")
+    {'redis_version': '7.0.15'}
+    """
+    lines = told.decode(errors="replace").splitlines() if isinstance(told, bytes) else []
+    return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def copy_of(name: str, value: str) -> Copy | None:
+    """Such a line, if it is about a replica.
+
+    >>> copy_of("slave0", "ip=10.0.0.2,port=6379,state=online,offset=42,lag=1")
+    Copy(place=('10.0.0.2', 6379), is_online=True, silence=1)
+    """
+    told = dict(part.partition("=")[::2] for part in value.split(","))
+    if not (name.startswith("slave") and name[5:].isdigit() and told.get("port", "").isdigit()):
+        return None
+    return Copy((told.get("ip", ""), int(told["port"])), told.get("state") == "online", _whole(told, "lag"))
+
+
+def about(seen: list[Seen]) -> Iterator[Finding]:
+    versions = sorted({version for node in seen if (version := _version(node.facts))})
+    if versions:
+        yield Finding("about", " and ".join(versions))
+    for version in versions:
+        major = version.removeprefix("Redis ").partition(".")[0]
+        if major.isdigit() and int(major) < OLDEST:
+            yield Finding("danger", f"{version} is too old: no lock can be taken", f"Redis {OLDEST} or later")
+
+
+def promises(
+    seen: list[Seen], replicas: int, lease: float, *, sound: bool, heard: bool, ordered: bool
+) -> Iterator[Finding]:
+    if sound:
+        yield Finding(
+            "promise", "at most one valid holder, while the servers keep what they acknowledged and nobody sets their "
+            "clocks",
+        )  # fmt: skip
+        yield Finding("promise", "first come, first served, across machines")
+    if ordered:
+        yield Finding("promise", "tokens rise strictly, by the server's clock also where its data is lost")
+    if all(_keeps_all(node) for node in seen):
+        yield Finding("promise", "what was acknowledged survives a crash of the server")
+    if replicas:
+        yield Finding("promise", f"a grant or renewal counts only once {replicas} of the replicas have it")
+    if heard:
+        yield Finding("promise", "those who wait are told by a message: one was sent, and heard")
+    yield Finding("promise", f"a holder that dies is noticed within {duration(lease)}, or its lock's own lease")
+
+
+def of_each(seen: list[Seen], address: Address) -> list[Finding]:
+    """What is so everywhere is said once; else it is said where."""
+    found: dict[Finding, list[str]] = {}
+    for node in seen:
+        for finding in _of(node, address):
+            found.setdefault(finding, []).append(named(node.place))
+    return [
+        finding if len(places) == len(seen) else finding._replace(what=f"{', '.join(places)}: {finding.what}")
+        for finding, places in found.items()
+    ]
+
+
+def throws_away(seen: list[Seen]) -> bool:
+    """Now, and not only once somebody limits its memory."""
+    return any(_policy(node.facts) != KEEPING and _whole(node.facts, "maxmemory") for node in seen)
+
+
+def _of(node: Seen, address: Address) -> Iterator[Finding]:
+    if not node.facts:
+        yield Finding("note", "INFO is refused: memory, disk and replicas were not seen", "allow it: +info")
+        return
+    if node.facts.get("role") == "slave":
+        yield Finding("danger", "this is a replica, which takes no locks", "name its primary, or use redis+sentinel://")
+    yield from _memory(node.facts)
+    yield from _disk(node)
+    yield from _replication(node, address)
+
+
+def _memory(facts: dict[str, str]) -> Iterator[Finding]:
+    policy, most = _policy(facts), _whole(facts, "maxmemory")
+    if policy != KEEPING:
+        bites = "when maxmemory is reached" if most else "once maxmemory is set, which it is not now"
+        already = " (it has thrown keys away before)" if _whole(facts, "evicted_keys") else ""
+        yield Finding(
+            "danger", f"maxmemory-policy is {printable(policy)}: {bites}, keys are thrown away{already}, locks among "
+            "them", f"maxmemory-policy {KEEPING}; if others need another, a server of its own for locks",
+        )  # fmt: skip
+    elif most and _whole(facts, "used_memory") > most * NEARLY:
+        yield Finding(
+            "danger", "its memory is nearly full: a full server refuses locks and renewals, and holders lose what they "
+            "hold", "raise maxmemory, or find who fills it",
+        )  # fmt: skip
+
+
+def _disk(node: Seen) -> Iterator[Finding]:
+    if "err" in (node.facts.get("aof_last_write_status"), node.facts.get("rdb_last_bgsave_status")):
+        yield Finding(
+            "danger", "it failed to save to its disk the last time, and may refuse to write", "look at its disk and log"
+        )
+    if node.facts.get("aof_enabled") != "1":
+        kept = "nothing is saved" if node.settings.get("save") == "" else "at best an old snapshot is saved"
+        yield Finding(
+            "danger", f"no append-only file, {kept}: when the server restarts all locks are forgotten, and "
+            "others come in beside the holders", "appendonly yes, with appendfsync always; or fence",
+        )  # fmt: skip
+    elif "appendfsync" not in node.settings:
+        yield Finding(
+            "note", "CONFIG is refused, as managed servers do: whether each write is synced before it is answered was "
+            "not seen; unless it is, a crash may lose the last second of grants", "fence what must not happen twice",
+        )  # fmt: skip
+    elif not _keeps_all(node):
+        yield Finding(
+            "note", f"appendfsync is {printable(node.settings['appendfsync'])}: a crash may lose the last grants, of "
+            "a second or more, and then two hold", "appendfsync always, or fence",
+        )  # fmt: skip
+
+
+def _replication(node: Seen, address: Address) -> Iterator[Finding]:
+    wanted, online = address.replicas, sum(copy.is_online for copy in node.copies)
+    if online < wanted:
+        yield Finding(
+            "danger", f"replicas={wanted} are asked for and {online} are online: nothing is granted",
+            "bring the replicas back, or ask for fewer",
+        )  # fmt: skip
+    for copy in node.copies:
+        if not copy.is_online or copy.silence >= SILENT:
+            yield Finding(
+                "note", f"the replica {named(copy.place)} is not in step: what is granted meanwhile is unknown to it "
+                "if it takes over", "look at the link between it and its primary",
+            )  # fmt: skip
+    if node.copies and not wanted:
+        yield Finding(
+            "note", "a replica that takes over may lack the last grants, and then two hold",
+            "replicas=1 makes that rare, a fence makes it harmless",
+        )  # fmt: skip
+    if node.copies and address.topology != "cluster" and "min_slaves_good_slaves" not in node.facts:
+        yield Finding(
+            "note", "a primary that is cut off from its replicas goes on granting, while one of them takes its place",
+            "min-replicas-to-write 1, min-replicas-max-lag 10",
+        )  # fmt: skip
+    if not node.copies and address.topology != "single":
+        yield Finding("note", "no replica: while it is down nothing is granted there", "give it one")
+
+
+def cluster(told: dict[str, str], address: Address) -> Iterator[Finding]:
+    """Of what CLUSTER INFO says."""
+    if not told:
+        yield Finding("note", "CLUSTER INFO is refused: whether all slots are served was not seen", "+cluster|info")
+        return
+    served, state = _whole(told, "cluster_slots_ok"), told.get("cluster_state", "unknown")
+    if served < SLOTS or state != "ok":
+        yield Finding(
+            "danger", f"{served} of {SLOTS} slots are served, and the state of the cluster is {printable(state)}: what "
+            "is in the others cannot be locked", "look at CLUSTER NODES, and bring back who is down",
+        )  # fmt: skip
+    if address.topology != "cluster" and _whole(told, "cluster_known_nodes") > 1:
+        yield Finding(
+            "danger", "this is one node of a cluster: most names are elsewhere, and who takes over is not followed",
+            "redis+cluster://",
+        )  # fmt: skip
+
+
+def apart(clocks: dict[Place, Clock], lease: float) -> Iterator[Finding]:
+    """Between those of whom one may take over from the other: certain, whatever the ways there took."""
+    ahead = max(clocks, key=lambda place: clocks[place].least)
+    behind = min(clocks, key=lambda place: clocks[place].most)
+    by = clocks[ahead].least - clocks[behind].most
+    if by > margin(lease):
+        yield Finding(
+            "danger", f"the clock of {named(ahead)} is {duration(round(by))} ahead of that of {named(behind)}: if the "
+            "first takes over from the second, leases end early and two hold; the other way round, tokens may fall for "
+            "so long", "let one source set the clocks of all servers (NTP, chrony)",
+        )  # fmt: skip
+
+
+def adrift(seen: list[Seen], ours: float) -> Iterator[Finding]:
+    """A clock that is wrong will be set right, and then it jumps. `ours`: our wall clock less our boot clock."""
+    for node in seen:
+        by = max(node.clock.least - ours, ours - node.clock.most)
+        if by > ADRIFT:
+            way = "ahead of" if node.clock.least > ours else "behind"
+            yield Finding(
+                "note", f"the wall clock of {named(node.place)} is {duration(round(by))} {way} this machine's: when it "
+                "is set forward at one go, leases end early and two hold", "let it be slewed, not stepped",
+            )  # fmt: skip
+
+
+def way(seen: list[Seen], lease: float) -> Iterator[Finding]:
+    took = max(node.clock.took for node in seen)
+    if took > lease / SLOW:
+        yield Finding(
+            "danger", f"the way there and back took {duration(took)}, of a lease's {duration(lease)}: a little more, "
+            "and holders lose what they hold", "a longer lease=, or a server that is nearer or less busy",
+        )  # fmt: skip
+
+
+def reach(address: Address, seen: list[Seen]) -> Iterator[Finding]:
+    if address.topology != "single":
+        if len(address.places) == 1:
+            which = "sentinel" if address.topology == "sentinel" else "node"
+            yield Finding(
+                "note", f"the URL names one {which}: while that is down, who starts finds nothing", "name several"
+            )
+    elif any(node.copies for node in seen):
+        yield Finding("note", "this URL follows no replica that takes over", "redis+sentinel://, if sentinels watch it")
+    else:
+        yield Finding(
+            "note", "one server: while it is down nothing is granted", "replicas with sentinels, a cluster, or a quorum"
+        )
+
+
+def openness(address: Address) -> Iterator[Finding]:
+    if not address.shown.startswith(("rediss", "unix")) and not all(map(_is_here, address.places)):
+        yield Finding(
+            "note", "what is said, passwords too, goes over the network as anybody can read it", "rediss://, with TLS"
+        )
+
+
+def _is_here(place: Place) -> bool:
+    return isinstance(place, str) or place[0] in ("localhost", "::1") or place[0].startswith("127.")
+
+
+def _version(facts: dict[str, str]) -> str:
+    """Valkey also says for which Redis it can stand."""
+    for name, field in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
+        if facts.get(field):
+            return f"{name} {printable(facts[field])}"
+    return ""
+
+
+def _policy(facts: dict[str, str]) -> str:
+    return facts.get("maxmemory_policy", KEEPING)
+
+
+def _keeps_all(node: Seen) -> bool:
+    return node.facts.get("aof_enabled") == "1" and node.settings.get("appendfsync") == "always"
+
+
+def _whole(facts: dict[str, str], name: str) -> int:
+    value = facts.get(name, "")
+    return int(value) if value.isdigit() else 0

@@ -1,0 +1,220 @@
+"""What the store says of itself: each server is asked what it is and how it is set, its clock is read, a key is
+written, a message is sent and heard. No claim is touched; the one key that is made is gone a moment later. What all
+that means is said by diagnosis.py.
+
+Managed servers refuse CONFIG, and some users may not ask INFO: then less is said, and that it is less. A server that is
+silent costs a moment, and the others are looked at all the same; only where none answers is that an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dibs.backends.redis import diagnosis, rights, scripts
+from dibs.backends.redis.address import Address, Place
+from dibs.backends.redis.answers import Refusal
+from dibs.backends.redis.asking import named
+from dibs.backends.redis.diagnosis import Clock, Copy, Seen
+from dibs.backends.redis.ear import Ear
+from dibs.backends.redis.keys import Keys
+from dibs.backends.redis.link import TIME
+from dibs.backends.redis.port import Port
+from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.core.line import YOURS, Me
+from dibs.core.runtime import Runtime
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import Finding, printable
+
+PATIENCE = 1.0
+"""What one server has to answer."""
+LEVELS = ("about", "promise", "note", "danger")
+_TIMES = 3
+_SETTINGS = ("appendfsync", "save")
+
+
+class Patient(NamedTuple):
+    port: Port
+    ear: Ear | None
+    runtime: Runtime
+    me: Me
+    keys: Keys
+    address: Address
+
+
+async def examine(patient: Patient, until: float) -> list[Finding]:
+    address, lease = patient.address, patient.me.lease
+    least = rights.least(address)
+    try:
+        seen, silent = await _primaries(patient, until)
+    except StoreError as error:
+        if not _is_denied(error):
+            raise
+        return [Finding("danger", error.what, least)]
+    tried = [*await _try_a_look(patient, least, until), *await _try_a_write(patient, least, until)]
+    heard, unheard = await _try_a_message(patient, [node.place for node in seen], least, until)
+    clocks, unreached = await _clocks(patient, seen, until)
+    apart = list(diagnosis.apart(clocks, lease))
+    found = [
+        *diagnosis.about(seen),
+        *diagnosis.promises(
+            seen, address.replicas, lease, heard=heard, ordered=not apart,
+            sound=not (tried or silent or diagnosis.throws_away(seen)),
+        ),
+        *silent,
+        *tried,
+        *unheard,
+        *diagnosis.of_each(seen, address),
+        *await _cluster(patient, seen, until),
+        *apart,
+        *diagnosis.adrift(seen, time.time() - patient.runtime.now()),
+        *unreached,
+        *diagnosis.way(seen, lease),
+        *diagnosis.reach(address, seen),
+        *diagnosis.openness(address),
+        Finding("note", "the least that a user needs here (+select for a database other than 0)", least),
+    ]  # fmt: skip
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+
+
+async def _primaries(patient: Patient, until: float) -> tuple[list[Seen], list[Finding]]:
+    """Those that answer, and what is to be said of those that do not."""
+    seen: list[Seen] = []
+    silent: dict[Place, StoreUnavailable] = {}
+    for place in await patient.port.primaries(until):
+        try:
+            seen.append(await _look_at(patient, place, until))
+        except StoreUnavailable as error:
+            silent[place] = error
+    if not seen:
+        raise next(iter(silent.values()), StoreUnavailable("no primary is known", step="look at the servers"))
+    return seen, [
+        Finding(
+            "danger", f"{named(place)} does not answer ({error.what}): nothing is granted or renewed there",
+            error.step or diagnosis.LOOK_THERE,
+        )
+        for place, error in silent.items()
+    ]  # fmt: skip
+
+
+async def _look_at(patient: Patient, place: Place, until: float) -> Seen:
+    async def ask(*words: str) -> object:
+        return await patient.port.command_at(place, Command(*words), _soon(patient, until))
+
+    facts = diagnosis.facts(await ask("INFO"))
+    settings = {}
+    for name in _SETTINGS:
+        match await ask("CONFIG", "GET", name):
+            case [_, bytes() as value]:
+                settings[name] = value.decode(errors="replace")
+    copies = [
+        Copy(patient.address.reachable(told.place), *told[1:])
+        for name, value in facts.items()
+        if (told := diagnosis.copy_of(name, value)) is not None
+    ]
+    return Seen(place, facts, settings, await _clock(patient, place, until), copies)
+
+
+async def _clock(patient: Patient, place: Place, until: float) -> Clock:
+    """By the shortest of some ways there and back: the first one may have to connect."""
+    now = patient.runtime.now
+    found: list[Clock] = []
+    for _ in range(_TIMES):
+        sent = now()
+        told = await patient.port.command_at(place, TIME, _soon(patient, until))
+        if isinstance(told, Refusal):
+            raise StoreError(printable(told.text))
+        read, back = int(told[0]) + int(told[1]) / MICROSECONDS, now()
+        found.append(Clock(read - back, read - sent, back - sent))
+    return min(found, key=lambda clock: clock.took)
+
+
+async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dict[Place, Clock], list[Finding]]:
+    """Of the primaries and of their replicas; and what is to be said of replicas that could not be asked."""
+    clocks = {node.place: node.clock for node in seen}
+    missing: list[Finding] = []
+    for copy in [copy for node in seen for copy in node.copies if copy.is_online]:
+        try:
+            clocks[copy.place] = await _clock(patient, copy.place, until)
+        except StoreUnavailable as error:
+            missing.append(
+                Finding(
+                    "note", f"the replica {named(copy.place)} is not reached from here ({error.what}): its clock was "
+                    "not compared, and nor is it reached if it takes over", "let clients reach every server",
+                )
+            )  # fmt: skip
+        except StoreError as error:
+            missing.append(
+                Finding(
+                    "danger", f"the replica {named(copy.place)} refuses us ({error.what}): if it takes over, nobody "
+                    "gets in", "give it the same users and passwords: they are not replicated",
+                )
+            )  # fmt: skip
+    return clocks, missing
+
+
+async def _try_a_look(patient: Patient, least: str, until: float) -> list[Finding]:
+    """The script that only reads."""
+    try:
+        await patient.port.ask(Call(scripts.LOOK, patient.keys.line("dibs:doctor"), ()), _soon(patient, until))
+    except StoreError as error:
+        return [_refused("no script can be run", error, least)]
+    return []
+
+
+async def _try_a_write(patient: Patient, least: str, until: float) -> list[Finding]:
+    key = f"{patient.address.prefix}dibs:doctor".encode()
+    try:
+        await patient.port.command(key, Command("SET", key, "", "PX", 1), _soon(patient, until))
+    except StoreError as error:
+        return [_refused("no key can be written", error, least)]
+    return []
+
+
+async def _try_a_message(
+    patient: Patient, places: Iterable[Place], least: str, until: float
+) -> tuple[bool, list[Finding]]:
+    """Sent to each server as scripts do, of a claim that there is not; heard where this client listens."""
+    ear, inbox = patient.ear, patient.me.inbox
+    if ear is None:
+        return False, [Finding("note", 'no messages, by wake="spin": those who wait look ten times a second')]
+    id = patient.runtime.fresh_id()
+    inbox.expect(id)
+    try:
+        await ear.ready(_soon(patient, until))
+        for place in places:
+            command = Command("PUBLISH", patient.keys.client(patient.me.id), id + YOURS.value)
+            told = await patient.port.command_at(place, command, _soon(patient, until))
+            if isinstance(told, Refusal):
+                raise StoreError(printable(told.text))
+            if await inbox.wait(id, _soon(patient, until)) is None:
+                raise StoreUnavailable(f"what was said at {named(place)} was not heard")
+    except StoreError as error:
+        cure = least if _is_denied(error) else 'mend that, or wake="spin"'
+        what = f"those who wait are not told that they hold, and must look: {error.what}"
+        return False, [Finding("danger", what, cure)]
+    finally:
+        inbox.forget(id)
+    return True, []
+
+
+async def _cluster(patient: Patient, seen: list[Seen], until: float) -> list[Finding]:
+    if patient.address.topology != "cluster" and seen[0].facts.get("cluster_enabled") != "1":
+        return []
+    told = await patient.port.command_at(seen[0].place, Command("CLUSTER", "INFO"), _soon(patient, until))
+    return list(diagnosis.cluster(diagnosis.facts(told), patient.address))
+
+
+def _refused(what: str, error: StoreError, least: str) -> Finding:
+    cure = least if _is_denied(error) else error.step or diagnosis.LOOK_THERE
+    return Finding("danger", f"{what}: {error.what}", cure)
+
+
+def _is_denied(error: StoreError) -> bool:
+    """By the words of the server, which are others within a script."""
+    return any(words in error.what for words in ("NOPERM", "no permissions", "can't run this command"))
+
+
+def _soon(patient: Patient, until: float) -> float:
+    return min(until, patient.runtime.now() + PATIENCE)

@@ -1,0 +1,52 @@
+"""What things are called in Redis: one key for each name in each space, which is also the channel on which changes
+there are told, and one channel for each client.
+
+A key ends with a bar and its space, so no name, whatever is in it, meets another's key. All of one name is in one key,
+hence in one slot of a cluster; a name with a {tag} in it chooses which, as Redis has it.
+"""
+
+from __future__ import annotations
+
+from dibs.core.cells import Spot
+
+_MEANING = str.maketrans({sign: f"\\{sign}" for sign in "\\*?[]"})
+
+
+def literal(text: str) -> str:
+    """In a pattern of Redis's, this and nothing else.
+
+    >>> literal("a*[b]")
+    'a\\\\*\\\\[b\\\\]'
+    """
+    return text.translate(_MEANING)
+
+
+class Keys:
+    """
+    >>> Keys("app/").line("dibs:invoice:42"), Keys("").cell(Spot("fence", "dibs:disk"))
+    (b'app/dibs:invoice:42|line', b'dibs:disk|fence')
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.identity = f"{prefix}dibs:identity".encode()
+
+    def line(self, name: str) -> bytes:
+        return f"{self._prefix}{name}|line".encode()
+
+    def lines(self, prefix: str) -> bytes:
+        """The pattern of the keys of all lines whose names begin so."""
+        return f"{literal(self._prefix + prefix)}*|line".encode()
+
+    def name(self, line: bytes) -> str | None:
+        """Of whose line this is the key; None: it is not one of ours."""
+        try:
+            return line.decode().removeprefix(self._prefix).removesuffix("|line")
+        except UnicodeDecodeError:
+            return None
+
+    def cell(self, spot: Spot) -> bytes:
+        return f"{self._prefix}{spot.name}|{spot.space}".encode()
+
+    def client(self, id: bytes) -> bytes:
+        return f"{self._prefix}dibs:client:{id.hex()}".encode()

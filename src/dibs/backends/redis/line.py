@@ -1,0 +1,256 @@
+"""Seam 2 over a port: one script for each verb."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from dibs.backends import ledger
+from dibs.backends.redis import scripts
+from dibs.backends.redis.address import Address
+from dibs.backends.redis.answers import strange
+from dibs.backends.redis.ear import Ear
+from dibs.backends.redis.keys import Keys
+from dibs.backends.redis.listing import Listing
+from dibs.backends.redis.port import Port
+from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.voting import Voting
+from dibs.core.deadline import FOREVER
+from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, Me, Place, Signal, Unsent, read_signal
+from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
+from dibs.info import Finding, LockInfo
+
+SPIN = 0.1
+"""Seconds between two looks where no messages are to be had."""
+_BATCH = 500
+"""Claims of one name that one script renews."""
+
+
+class RedisLine:
+    """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
+
+    def __init__(
+        self, port: Port, ear: Ear | None, runtime: Runtime, me: Me, keys: Keys, address: Address
+    ) -> None:  # fmt: skip
+        self._port = port
+        self._address = address
+        self._keys = keys
+        self._ear = ear
+        self._runtime = runtime
+        self._me = me
+        self._channel = keys.client(me.id)
+        self._glance = FOREVER if ear is not None else SPIN
+        self._listing = Listing(port, keys)
+        self._voting = Voting(port)
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        ear, key = self._ear, self._keys.line(claim.name)
+        if ear is not None and place is not NOWHERE and not ear.is_ready():
+            await ear.ready(until)
+        standing = await self._join(claim, key, place, until)
+        if place is OUTSIDE and ear is not None and standing is not None:
+            if not standing.holds and not ear.hears(key, claim.id):
+                with suppress(StoreUnavailable):  # not to hear costs time, and no more than to wait until one does
+                    await ear.listen(key, claim.id, min(until, self._runtime.now() + claim.waiting / 3))
+                standing = await self._join(claim, key, place, until)  # it may have become free before we listened
+            if standing is not None and standing.holds:
+                ear.ignore(key, claim.id)
+        return standing
+
+    async def _join(self, claim: Claim, key: bytes, place: Place, until: float) -> Standing | None:
+        call = Call(
+            scripts.JOIN, key,
+            (claim.id, self._channel, claim.kind, claim.capacity, claim.weight, int(claim.lease * MICROSECONDS),
+             int(claim.waiting * MICROSECONDS), _word(place), claim.about),
+            claim.by,
+        )  # fmt: skip
+        before, claim.asked = claim.asked, True
+        try:
+            reply, is_kept = await self._port.ask_kept(call, until)
+        except Unsent:
+            claim.asked = before
+            raise
+        if len(reply) == 6:
+            standing = self._standing(reply, 1)
+            if standing.holds and not is_kept:
+                # Others need not wait for it. Another id is to ask: a late copy of this leave would end what it got.
+                claim.by = self._runtime.now()
+                await self.leave(claim, answered=False, until=until)
+                raise self._port.unkept()
+            if standing.ticket:
+                claim.ticket = standing.ticket
+            return standing
+        if len(reply) == 3:
+            raise _mismatch(claim, reply)
+        if len(reply) != 1:
+            raise strange()
+        return None
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
+        lines: dict[str, list[Claim]] = {}
+        for claim in claims:
+            lines.setdefault(claim.name, []).append(claim)
+        parts = [mine[at : at + _BATCH] for mine in lines.values() for at in range(0, len(mine), _BATCH)]
+        calls = [
+            Call(scripts.RENEW, self._keys.line(part[0].name), tuple([claim.id for claim in part])) for part in parts
+        ]
+        found: dict[bytes, Standing | StoreUnavailable | None] = {}
+        for part, reply in zip(parts, await self._port.ask_all_kept(calls, until), strict=True):
+            if isinstance(reply, StoreUnavailable):
+                found.update((claim.id, reply) for claim in part)
+                continue
+            if len(reply) != 1 + len(part):
+                raise strange()
+            for claim, said in zip(part, reply[1:], strict=True):
+                found[claim.id] = None if said is None else self._standing(said, 0)
+        standings = [found[claim.id] for claim in claims]
+        _raise_if_all_failed(standings)
+        return standings
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        await self._port.ask(Call(scripts.AMEND, self._keys.line(claim.name), (claim.id, weight)), until)
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        key = self._keys.line(claim.name)
+        if self._ear is not None and self._ear.hears(key, claim.id):
+            self._ear.ignore(key, claim.id)
+        doubt = "" if answered else "unanswered"
+        call = Call(scripts.LEAVE, key, (claim.id, int(claim.waiting * MICROSECONDS), claim.kind, doubt))
+        reply, is_repeated = await self._port.ask_often(call, until)
+        return _is_done(reply) or is_repeated  # an earlier copy may be what removed it
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        if self._ear is not None:
+            signal = read_signal(await self._ear.hear(claim.id, until))
+            # With replicas to wait for, what a message says counts once a renewal was kept by them.
+            return LOOK if signal is not None and self._port.replicas else signal
+        is_outside = claim.ticket is None
+        glance = self._runtime.now() + SPIN if is_outside else until
+        signal = read_signal(await self._me.inbox.wait(claim.id, min(until, glance)))
+        return LOOK if signal is None and is_outside else signal
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        return info_of(name, await self._port.ask(Call(scripts.LOOK, self._keys.line(name), ()), until))
+
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        found: list[LockInfo] = []
+        while not found and (names := await self._listing.page(prefix, after, until)):
+            calls = [Call(scripts.LOOK, self._keys.line(name), ()) for name in names]
+            for name, reply in zip(names, await self._port.ask_all(calls, until), strict=True):
+                if isinstance(reply, StoreUnavailable):
+                    raise reply
+                info = info_of(name, reply)
+                if info.holders or info.waiters:  # a name that nobody uses leaves its counter behind for a while
+                    found.append(info)
+            after = names[-1]
+        return found
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        return _is_done(await self._port.ask(Call(scripts.REVOKE, self._keys.line(name), (token,)), until))
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        reply, is_repeated = await self._port.ask_often(Call(scripts.EVICT, self._keys.line(name), (token,)), until)
+        return _is_done(reply) or is_repeated
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        channel = self._keys.line(name)
+        try:
+            if self._ear is not None:
+                await self._ear.listen(channel, key, until)
+            ticket, left = _two(await self._port.ask(Call(scripts.FOREMOST, channel, ()), until))
+            if ticket == seen:
+                over = left / MICROSECONDS if ticket else FOREVER
+                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(over, self._glance)))
+        finally:
+            if self._ear is not None:
+                self._ear.ignore(channel, key)
+
+    async def identity(self, until: float) -> str:
+        made = self._runtime.fresh_id().hex()
+        key = self._keys.identity
+        await self._port.command(key, Command("SET", key, made, "NX"), until)
+        found = await self._port.command(key, Command("GET", key), until)
+        if not isinstance(found, bytes):
+            raise strange()
+        return f"redis:{found.decode(errors='replace')}"
+
+    async def stamp(self, claim: Claim, token: int, until: float) -> bool:
+        return await self._voting.stamp(self._keys.line(claim.name), claim.id, token, until)
+
+    async def settled(self, claim: Claim, least: float, until: float) -> float:
+        return await self._voting.settled(self._keys.line(claim.name), least, until)
+
+    async def clock(self, until: float) -> float:
+        return await self._voting.clock(self._keys.identity, until)
+
+    async def doctor(self, until: float) -> list[Finding]:
+        from dibs.backends.redis.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
+
+        who = Patient(self._port, self._ear, self._runtime, self._me, self._keys, self._address)
+        return await examine(who, until)
+
+    def close(self) -> None:
+        self._port.close()
+
+    def _standing(self, said: Sequence[int], at: int) -> Standing:
+        try:
+            next = said[at + 3]
+            return Standing(
+                said[at], said[at + 1] == 1, said[at + 2] / MICROSECONDS,
+                min(FOREVER if next < 0 else next / MICROSECONDS, self._glance), said[at + 4] == 1,
+            )  # fmt: skip
+        except (TypeError, IndexError):
+            raise strange() from None
+
+
+def _word(place: Place) -> str:
+    """As the script has it. A dict would be slower: members of an Enum are hashed in Python."""
+    return "line" if place is LINE else "outside" if place is OUTSIDE else "nowhere"
+
+
+def info_of(name: str, reply: list[Any]) -> LockInfo:
+    """Where it stands now is 0 on the clock of what was told."""
+    if len(reply) == 1:
+        return LockInfo(name=name)
+    try:
+        _, kind, capacity, *there = reply
+        told = kind.decode(errors="replace")
+        alive = [
+            Entry(ticket, b"", b"", told, capacity, weight, left / MICROSECONDS, -asked / MICROSECONDS,
+                  None if held < 0 else -held / MICROSECONDS, False, about.decode(errors="replace"))
+            for ticket, weight, left, asked, held, about in there
+        ]  # fmt: skip
+        return ledger.shown(name, alive, 0.0, datetime.now(UTC))
+    except (TypeError, ValueError, AttributeError):
+        raise strange() from None
+
+
+def _is_done(reply: list[Any]) -> bool:
+    """Of what says no more than that."""
+    if len(reply) != 2:
+        raise strange()
+    return bool(reply[1])
+
+
+def _two(reply: list[Any]) -> tuple[int, int]:
+    """The numbers behind the time."""
+    if len(reply) != 3 or not (isinstance(reply[1], int) and isinstance(reply[2], int)):
+        raise strange()
+    return reply[1], reply[2]
+
+
+def _raise_if_all_failed(standings: Sequence[Standing | StoreUnavailable | None]) -> None:
+    failed = [standing for standing in standings if isinstance(standing, StoreUnavailable)]
+    if failed and len(failed) == len(standings):
+        raise failed[0]
+
+
+def _mismatch(claim: Claim, reply: list[Any]) -> Mismatch | StoreError:
+    _, kind, capacity = reply
+    if not isinstance(kind, bytes) or not isinstance(capacity, int):
+        return strange()
+    return ledger.mismatch(kind.decode(errors="replace"), capacity, claim)

@@ -1,0 +1,74 @@
+-- join: stand in line, or hold, or neither.
+--
+-- ARGV   id, channel of the client, kind, capacity, weight, lease, waiting, place, about, by
+-- Gives  {now}                                          void: it came too late, was given up before, or has expired
+--        {now, ticket, holds, left, next, revoked}      how it stands; ticket 0: it does not, and is not to
+--        {now, kind, capacity}                          what is there is of another kind or size
+-- Effect A claim that fits holds, one that does not waits: in line; outside (place "outside", which is noted for
+--        whoever leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
+-- Cost   as the walk; nothing but the two ends of the chain is written.
+
+local id, channel, kind, place, about = ARGV[1], ARGV[2], ARGV[3], ARGV[8], ARGV[9]
+local capacity, weight, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local waiting, by = tonumber(ARGV[7]), tonumber(ARGV[10])
+
+local function fresh(before, holds)
+  top = math.max(top + 1, now)
+  local till = now + (holds and lease or waiting)
+  return { id, top, before, '', channel, kind, capacity, weight, lease, waiting, till, now, holds and now or 0, 0, about }
+end
+
+-- Most joins: nobody is in line, nobody is to be told, and the key stays long enough. They need nothing of line.lua.
+if first == '' and now <= by and not stands[6] and kind ~= 'election' and now + lease + DAY <= keeps then
+  local own = fresh('', true)
+  redis.call('HSET', key, id, cmsgpack.pack(own), 'first', id, 'last', id, 'top', number(top))
+  return { now, top, 1, lease, -1, 0 }
+end
+
+-- (line.lua)
+
+if now > by or tombs[id] then
+  return { now }
+end
+local holds, next = true, -1
+if first ~= '' then
+  local own = find(id)
+  local seen = settle()
+  next = upcoming(seen)
+  if own then
+    if entries[id] and own[UNTIL] <= now then
+      unlink(own)
+    elseif entries[id] then
+      changed[id] = true -- as it was: WAIT counts from what this connection wrote last
+    end
+    commit()
+    return entries[id] and { now, unpack(standing(own, seen.holds[id], next)) } or { now }
+  end
+  local there = seen.holding[1] or seen.blocked
+  if there and (there[KIND] ~= kind or there[CAPACITY] ~= capacity) then
+    commit()
+    return { now, there[KIND], there[CAPACITY] }
+  end
+  holds = not seen.blocked and seen.used + weight <= capacity
+end
+if not holds and place ~= 'line' then
+  if place == 'outside' then
+    write('outside', number(math.max(outside, now + waiting)))
+  end
+  commit()
+  return { now, 0, 0, 0, next, 0 }
+end
+local own = fresh(last, holds)
+write('top', number(top))
+entries[id] = own
+changed[id] = true
+if first == '' then
+  first = id
+else
+  linked(last)[BEHIND] = id
+  changed[last] = true
+end
+last = id
+announced = announced or (holds and kind == 'election')
+commit()
+return { now, unpack(standing(own, holds, holds and -1 or next)) }

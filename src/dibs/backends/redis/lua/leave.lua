@@ -1,0 +1,27 @@
+-- leave: a claim goes, and whoever holds because of that is told.
+--
+-- ARGV   id, waiting, kind, and "unanswered" if its join was not: then a copy of it may still come, for `waiting`
+-- Gives  {now, 1 if it stood, else 0}
+-- Effect Idempotent. For so long an id that left so is remembered, and its late join does nothing.
+-- Cost   as the walk.
+
+local id, waiting, kind, doubt = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == 'unanswered'
+
+-- Most leaves: it is alone in line, and nobody is to be told. They need nothing of line.lua.
+if id == first and id == last and not doubt and not stands[6] and kind ~= 'election' and outside <= now then
+  redis.call('HDEL', key, id, 'first', 'last')
+  return { now, 1 }
+end
+
+-- (line.lua)
+
+local own = find(id)
+settle(id)
+if own and entries[id] then
+  unlink(own)
+end
+if doubt then
+  tombs[id] = now + waiting
+end
+commit()
+return { now, own and 1 or 0 }

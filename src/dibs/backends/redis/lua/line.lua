@@ -1,0 +1,207 @@
+-- The walk over a line, and the one place where a verb writes.
+--
+-- A verb reads, decides, and then writes by `commit`, once: whatever is wrong with what stands here ends the script
+-- before the first write, and nothing is half done. Cost: one read for each claim that holds, and one for the first
+-- that waits.
+
+local MOST = 2000 -- arguments of one command: Lua has a stack of some thousands
+local insert = table.insert
+
+local tombs = stands[6] and cmsgpack.unpack(stands[6]) or {}
+local entries = {} -- what was read, by id; false: it does not stand here
+local changed = {} -- ids whose record is to be written
+local weighed = {} -- by id: what it weighed before the change in hand
+local removed = {} -- fields to be deleted
+local written = {} -- fields and values to be written beside records
+local letters = {} -- by the client's channel: who of its claims now holds
+local announced = false -- those who listen to the name are told to look
+
+-- Whether it is as we write them. What cannot be compared ends the script, too.
+local function is_sound(entry)
+  return entry[TICKET] > 0 and entry[TICKET] < MUCH and entry[WEIGHT] >= 0 and entry[WEIGHT] < MUCH
+    and entry[CAPACITY] >= 0 and entry[CAPACITY] < MUCH and entry[LEASE] > 0 and entry[LEASE] < MUCH
+    and entry[WAITING] > 0 and entry[WAITING] < MUCH and entry[UNTIL] >= 0 and entry[UNTIL] < MUCH
+    and entry[ASKED] >= 0 and entry[ASKED] < MUCH and entry[HELD] >= 0 and entry[HELD] < MUCH
+    and (entry[REVOKED] == 0 or entry[REVOKED] == 1)
+    and type(entry[CLIENT]) == 'string' and type(entry[KIND]) == 'string' and type(entry[ABOUT]) == 'string'
+end
+
+-- The record of a claim; false if it does not stand here. A clock that was set back must not make anything last
+-- longer than its lease: what does is cut, and that is written, or it would never end.
+local function find(id)
+  local entry = entries[id]
+  if entry ~= nil then
+    return entry
+  end
+  local text = redis.call('HGET', key, id)
+  if not text then
+    entries[id] = false
+    return false
+  end
+  entry = cmsgpack.unpack(text)
+  if type(entry) ~= 'table' or #entry ~= ABOUT or entry[ID] ~= id or not is_sound(entry) then
+    damaged('record')
+  end
+  if not (entry[UNTIL] <= now + entry[LEASE]) then
+    entry[UNTIL] = now + entry[LEASE]
+    changed[id] = true
+  end
+  entries[id] = entry
+  return entry
+end
+
+local function linked(id)
+  return find(id) or damaged('chain')
+end
+
+-- The rule, as core/rule.py has it: walk in order, as far as it looks. `leaver`: the id of who goes now.
+local function walk(leaver)
+  local seen = { holding = {}, holds = {}, freed = {}, gone = {}, blocked = false, used = 0, next = math.huge }
+  local before, ticket, id = 0, 0, first
+  while id ~= '' do
+    local entry = linked(id)
+    if not (entry[TICKET] > ticket) then
+      damaged('order')
+    end
+    ticket = entry[TICKET]
+    local old = weighed[id] or entry[WEIGHT]
+    local held_before = before + old <= entry[CAPACITY]
+    before = before + old
+    if id == leaver or entry[UNTIL] <= now then
+      insert(seen.gone, entry)
+    else
+      seen.next = math.min(seen.next, entry[UNTIL])
+      if not (seen.used + entry[WEIGHT] <= entry[CAPACITY]) then
+        seen.blocked = entry
+        break
+      end
+      seen.used = seen.used + entry[WEIGHT]
+      insert(seen.holding, entry)
+      seen.holds[id] = true
+      if not held_before then
+        insert(seen.freed, entry)
+      end
+    end
+    id = entry[BEHIND]
+  end
+  return seen
+end
+
+-- Who becomes the first keeps a stale BEFORE: it is not looked at there, and its record need not be written.
+local function unlink(entry)
+  local id, before, behind = entry[ID], entry[BEFORE], entry[BEHIND]
+  local was_first, was_last = id == first, id == last
+  if was_first then
+    first = behind
+  else
+    linked(before)[BEHIND] = behind
+    changed[before] = true
+  end
+  if was_last then
+    last = was_first and '' or before
+  elseif not was_first then
+    linked(behind)[BEFORE] = before
+    changed[behind] = true
+  end
+  entries[id] = false
+  changed[id] = nil
+  insert(removed, id)
+end
+
+-- Walk, remove what is gone, and note whom that concerns.
+local function settle(leaver, lighter)
+  local seen = walk(leaver)
+  for _, entry in ipairs(seen.gone) do
+    unlink(entry)
+  end
+  if seen.gone[1] and seen.gone[1][KIND] == 'election' then
+    announced = true
+  end
+  if seen.freed[1] then
+    for _, entry in ipairs(seen.freed) do
+      letters[entry[CLIENT]] = (letters[entry[CLIENT]] or '') .. entry[ID] .. 'y'
+    end
+  elseif (seen.gone[1] or lighter) and not seen.blocked and outside > now then
+    announced = true
+  end
+  return seen
+end
+
+-- How long until something seen here can end by itself; -1: nothing can.
+local function upcoming(seen)
+  return seen.next == math.huge and -1 or seen.next - now
+end
+
+local function standing(entry, holds, next)
+  return { entry[TICKET], holds and 1 or 0, entry[UNTIL] - now, next, entry[REVOKED] }
+end
+
+local function write(field, value)
+  insert(written, field)
+  insert(written, value)
+end
+
+local function in_parts(command, list)
+  if #list <= MOST then
+    return list[1] and redis.call(command, key, unpack(list))
+  end
+  for from = 1, #list, MOST do
+    redis.call(command, key, unpack(list, from, math.min(from + MOST - 1, #list)))
+  end
+end
+
+local function commit()
+  if first == '' then
+    if stands[1] then
+      insert(removed, 'first')
+      insert(removed, 'last')
+    end
+  else
+    if first ~= stands[1] then
+      write('first', first)
+    end
+    if last ~= stands[2] then
+      write('last', last)
+    end
+  end
+  if next(tombs) ~= nil then
+    for id, by in pairs(tombs) do
+      if by < now then
+        tombs[id] = nil
+      end
+    end
+    if next(tombs) ~= nil then
+      write('tombs', cmsgpack.pack(tombs))
+    elseif stands[6] then
+      insert(removed, 'tombs')
+    end
+  end
+  local latest = 0
+  for id in pairs(changed) do
+    local entry = entries[id]
+    latest = math.max(latest, entry[UNTIL])
+    write(id, cmsgpack.pack(entry))
+  end
+  local prolonged = written[1] and math.max(latest, now) + DAY > keeps
+  if prolonged then
+    keeps = math.max(latest, now) + 2 * DAY
+    write('keeps', number(keeps))
+  end
+  -- Nothing is lost if one of these is refused. A server whose memory is full refuses a script whose first write may
+  -- take more of it: what makes room for itself begins by deleting a field that is not there.
+  if removed[1] and written[1] then
+    redis.call('HDEL', key, '-')
+  end
+  in_parts('HSET', written)
+  in_parts('HDEL', removed)
+  if prolonged then
+    redis.call('PEXPIREAT', key, number(math.floor(keeps / 1000)))
+  end
+  -- Not to be allowed to say it is no failure of what was done: those who wait look, too.
+  for client, letter in pairs(letters) do
+    redis.pcall('PUBLISH', client, letter)
+  end
+  if announced then
+    redis.pcall('PUBLISH', key, 'l')
+  end
+end

@@ -1,0 +1,116 @@
+"""The scripts: one per verb, in lua/. Those about a line begin with what they share: stands.lua, which reads, and
+line.lua, which walks and writes. A verb that often has done without the latter says where it is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha1
+from importlib.resources import files
+from typing import Protocol
+
+import hiredis
+
+_pack_texts: Callable[[tuple[bytes | str, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+"""Its stub says: of one word."""
+MICROSECONDS = 1_000_000
+Argument = bytes | str | int
+
+
+def _pack(words: tuple[Argument, ...]) -> bytes:
+    """Numbers as text: hiredis makes that of them, too, but a signal whose handler raises, Ctrl-C, kills the process if
+    it comes just then (3.5 does not expect that to fail)."""
+    return _pack_texts(tuple([str(word) if type(word) is int else word for word in words]))  # type: ignore[misc]
+
+
+class Script:
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()  # as the server calls it
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
+
+
+class Request(Protocol):
+    """What is sent to a server, and answered once."""
+
+    def packed(self, offset: float) -> bytes:
+        """As it goes out to a server whose clock is so much ahead of ours."""
+
+
+class Command:
+    """One of Redis's own."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, *words: bytes | str | int) -> None:
+        self._packed = _pack(words)
+
+    def packed(self, offset: float) -> bytes:
+        return self._packed
+
+
+class Wait:
+    """For so many replicas to have what was written on this connection before; several who ask may share one."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, replicas: int, seconds: float) -> None:
+        self._packed = _pack(("WAIT", replicas, max(int(seconds * 1000), 1)))
+
+    def packed(self, offset: float) -> bytes:
+        return self._packed
+
+
+class Call:
+    """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
+    time (see link.py), rounded down, that is early."""
+
+    __slots__ = ("args", "by", "key", "script")
+
+    def __init__(self, script: Script, key: bytes, args: tuple[Argument, ...], by: float | None = None) -> None:
+        self.script = script
+        self.key = key
+        self.args = args
+        self.by = by
+
+    def packed(self, offset: float) -> bytes:
+        by = self.by
+        if by is None:
+            return _pack(("EVALSHA", self.script.sha, 1, self.key, *self.args))
+        return _pack(("EVALSHA", self.script.sha, 1, self.key, *self.args, int((by + offset) * MICROSECONDS)))
+
+
+class Whole:
+    """The same with the text of its script, for a server that does not know it."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def packed(self, offset: float) -> bytes:
+        call = self._call
+        by = () if call.by is None else (int((call.by + offset) * MICROSECONDS),)
+        return _pack(("EVAL", call.script.text, 1, call.key, *call.args, *by))
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+_STANDS, _LINE, _HERE = _read("stands"), _read("line"), "-- (line.lua)\n"
+
+
+def _verb(name: str) -> Script:
+    text = _read(name)
+    return Script(name, _STANDS + (text.replace(_HERE, _LINE) if _HERE in text else _LINE + text))
+
+
+JOIN, RENEW, LEAVE, AMEND = _verb("join"), _verb("renew"), _verb("leave"), _verb("amend")
+EVICT, REVOKE, LOOK, FOREMOST = _verb("evict"), _verb("revoke"), _verb("look"), _verb("foremost")
+STAMP = _verb("stamp")
+PUT, ADMIT = Script("put", _read("put")), Script("admit", _read("admit"))

@@ -1,0 +1,180 @@
+"""Forged messages in Redis (case 23): whoever may publish grants nobody anything, and causes few looks, if any.
+
+Who knows the id of a claim can read the line, and who can do that could as well write it: nothing is gained by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from dibs.testing.contract.harness import World, eventually
+from lab.servers import shared_redis
+from lab.witness import faces_of
+from store.redis.hashes import Raw
+
+both_faces = faces_of("redis", "redis://127.0.0.1:1")
+FLOOD = 15_000
+"""Messages; ten thousand a second is what an idle machine hears of them."""
+AT_ONCE = 100
+MOST_LOOKS = 20.0
+"""A second, of one who waits in line. Undisturbed it is one every few seconds."""
+FEW = 20
+"""Messages for each look of who wants to hear of changes to a name: it looks again only when it has."""
+FORGED: dict[str, Callable[[Raw, bytes], bytes]] = {
+    "nothing": lambda raw, claim: b"",
+    "one letter": lambda raw, claim: b"y",
+    "a truncated letter": lambda raw, claim: claim[:15] + b"y",
+    "a letter and a half": lambda raw, claim: os.urandom(16) + b"y" + os.urandom(8),
+    "somebody who does not wait": lambda raw, claim: os.urandom(16) + b"y",
+    "nobody": lambda raw, claim: bytes(16) + b"y",
+    "the client itself": lambda raw, claim: claim + b"\0",
+    "words of the protocol": lambda raw, claim: b"+OK\r\n*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n",
+    "a thousand letters": lambda raw, claim: os.urandom(17) * 1000,
+}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return shared_redis.fresh(tmp_path)
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[Raw]:
+    with closing(redis.Redis(port=shared_redis.redis().port, protocol=2)) as client:
+        yield Raw(client, url.partition("prefix=")[2])
+
+
+def looks(raw: Raw) -> int:
+    """How many scripts the server has run."""
+    stats = raw.client.info("commandstats")
+    return sum(int(told["calls"]) for name, told in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval"))
+
+
+def flood(raw: Raw, channel: str | bytes, message: bytes, count: int = FLOOD) -> tuple[float, float]:
+    """Publish it so often, for at least half a second; how many a second, and how many looks a second beside."""
+    script = "for _ = 1, ARGV[2] do redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
+    before, begun, sent, asked = looks(raw), time.monotonic(), 0, 0
+    while sent < count or time.monotonic() - begun < 0.5:
+        raw.client.eval(script, 1, channel, message, AT_ONCE)
+        sent, asked = sent + AT_ONCE, asked + 1
+        assert time.monotonic() - begun < 30, "the server is too busy"
+    seconds = time.monotonic() - begun
+    return sent / seconds, (looks(raw) - before - asked) / seconds
+
+
+@pytest.mark.parametrize("case", FORGED)
+@both_faces
+async def test_forged_letters_to_a_client_that_waits(world: World, url: str, raw: Raw, case: str) -> None:
+    holding, client = world.client(url), world.client(url)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: holding.lock("a").acquire())
+    waiting = bob.start(lambda: client.lock("a").acquire(timeout=40))
+    await world.in_line(holding, "a", 1)
+    message = FORGED[case](raw, client._core.me.id)
+    count = FLOOD if case == "somebody who does not wait" else 1000
+    rate, looked = await asyncio.to_thread(flood, raw, raw.channel(client._core.me.id), message, count)
+    print(f"figure: {case}: {rate:.0f} messages a second to a client, {looked:.1f} looks a second")
+    assert not waiting.done(), "a forged message granted"
+    assert looked < MOST_LOOKS
+    hold.check()
+    await ana(hold.release)
+    got = await waiting
+    assert got.token > hold.token
+    await bob(got.release)
+
+
+@both_faces
+async def test_a_letter_for_another_clients_claim(world: World, url: str, raw: Raw) -> None:
+    """On the wrong channel it concerns nobody; and with another word than "yours" it is a look."""
+    holding, client, stranger = world.client(url), world.client(url), world.client(url)
+    ana, bob, eve = world.actors("ana", "bob", "eve")
+    hold = await ana(lambda: holding.lock("a").acquire())
+    waiting = bob.start(lambda: client.lock("a").acquire(timeout=40))
+    await world.in_line(holding, "a", 1)
+    idle = eve.start(lambda: stranger.lock("a").acquire(timeout=40))
+    await world.in_line(holding, "a", 2)
+    first, second = (record["ID"] for record in raw.line().chain()[1:])
+    for channel, letter in ((stranger, first + b"y"), (client, second + b"y"), (client, first + b"l")):
+        raw.client.publish(raw.channel(channel._core.me.id), letter)
+    await asyncio.to_thread(flood, raw, raw.channel(stranger._core.me.id), first + b"y", 1000)
+    assert not waiting.done()
+    assert not idle.done()
+    await ana(hold.release)
+    await bob((await waiting).release)
+    await eve((await idle).release)
+
+
+@both_faces
+async def test_forged_changes_of_a_name(world: World, url: str, raw: Raw) -> None:
+    """Who waits outside looks again, after a pause: it is not granted by that, and the rate has an end."""
+    holding, client = world.client(url), world.client(url)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: holding.lock("a").acquire())
+    waiting = bob.start(lambda: client.lock("a", fair=False).acquire(timeout=40))
+    await eventually(lambda: raw.client.pubsub_numsub(raw.line().key)[0][1] == 1)
+    rate, looked = await asyncio.to_thread(flood, raw, raw.line().key, b"y" * 17)
+    print(f"figure: {rate:.0f} messages a second about a name, {looked:.0f} looks a second of one outside")
+    assert not waiting.done(), "a forged message granted"
+    assert looked < rate / FEW
+    hold.check()
+    await ana(hold.release)
+    await bob((await waiting).release)
+
+
+@both_faces
+async def test_forged_changes_for_who_follows_a_leader(world: World, url: str, raw: Raw) -> None:
+    """A watcher is told of leaders, never of messages."""
+    leading, client = world.client(url), world.client(url)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: leading.election("a").lead().acquire())
+    seen: list[Any] = []
+
+    def follow() -> Any:
+        if world.face == "blocking":
+            for leader in client.election("a").watch():
+                seen.append(leader)
+                if leader is None:
+                    return None
+            return None
+
+        async def following() -> None:
+            async for leader in client.election("a").watch():
+                seen.append(leader)
+                if leader is None:
+                    return
+
+        return following()
+
+    following = bob.start(follow)
+    await eventually(lambda: seen and raw.client.pubsub_numsub(raw.line().key)[0][1] == 1)
+    rate, looked = await asyncio.to_thread(flood, raw, raw.line().key, b"l")
+    print(f"figure: {rate:.0f} messages a second about an election, {looked:.0f} looks a second of a watcher")
+    assert len(seen) == 1
+    assert looked < rate / FEW
+    await ana(hold.release)
+    await following
+    assert [leader and leader.token for leader in seen] == [hold.token, None]
+
+
+@both_faces
+async def test_forged_changes_of_a_latch(world: World, url: str, raw: Raw) -> None:
+    client = world.client(url)
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: client.latch("a").arm(1))
+    waiting = bob.start(lambda: client.latch("a").wait(timeout=40))
+    key = f"{raw.prefix}dibs:a|latch"
+    await eventually(lambda: raw.client.pubsub_numsub(key)[0][1] == 1)
+    rate, looked = await asyncio.to_thread(flood, raw, key, b"open")
+    print(f"figure: {rate:.0f} messages a second about a latch, {looked:.0f} scripts a second")
+    assert not waiting.done(), "a forged message opened the latch"
+    await ana(lambda: client.latch("a").count_down())
+    assert await waiting is True

@@ -1,0 +1,404 @@
+"""What a URL and options of the store say: read without I/O, refused by name, and never with the secret in the text;
+and connections made of it, tried on real servers."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import RedisError
+
+import dibs
+from dibs.backends.redis.address import Address
+from dibs.backends.redis.asking import ask, translated
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.faces import has_secret, without_secret
+from dibs.url import parse
+from lab.servers import certificates
+from lab.servers.certificates import Certificates
+from lab.servers.programs import ask as run
+from lab.servers.programs import require
+from lab.servers.redis import Redis
+from lab.servers.supervisor import Server
+
+PATIENCE = 10.0
+SCHEMES = ["redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"]
+
+
+def address(text: str, **options: Any) -> Address:
+    return Address.of(parse(text), **options)
+
+
+def refusal(text: str, **options: Any) -> str:
+    """All that anyone gets to see of one."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        address(text, **options)
+    assert caught.value.__context__ is None
+    return "".join(traceback.format_exception_only(caught.value))
+
+
+def connection(text: str, **options: Any) -> AbstractConnection:
+    made = address(text, **options)
+    return made.connection(made.places[0], PATIENCE)
+
+
+def failure(made: Address, patience: float = PATIENCE) -> StoreError:
+    """What comes of a connection that does not come about."""
+    with pytest.raises(RedisError) as caught:
+        ask(made.connection(made.places[0], patience), "PING")
+    return translated(caught.value, made.places[0])
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    require("openssl")
+    return certificates.make(tmp_path_factory.mktemp("pems"))
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "places", "service"),
+    [
+        ("redis://h1", "single", (("h1", 6379),), None),
+        ("redis://h1/", "single", (("h1", 6379),), None),
+        ("rediss://h1:6380/3", "single", (("h1", 6380),), None),
+        ("redis://[::1]:6380", "single", (("::1", 6380),), None),
+        ("unix:///run/a%20b.sock?db=2", "single", ("/run/a b.sock",), None),
+        ("unix://ana:pw@/run/redis.sock", "single", ("/run/redis.sock",), None),
+        ("redis+sentinel://h1,h2:26380/main", "sentinel", (("h1", 26379), ("h2", 26380)), "main"),
+        ("rediss+sentinel://h1/ma%20in/4", "sentinel", (("h1", 26379),), "ma in"),
+        ("redis+cluster://h1,h2:7000", "cluster", (("h1", 6379), ("h2", 7000)), None),
+        ("rediss+cluster://h1/", "cluster", (("h1", 6379),), None),
+    ],
+)  # fmt: skip
+def test_servers_and_services(text: str, topology: str, places: object, service: str | None) -> None:
+    found = address(text)
+    assert (found.topology, found.places, found.service) == (topology, places, service)
+    assert (found.shown, found.replicas, found.wake) == (parse(text).shown, 0, "messages")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "db"),
+    [
+        ("redis://h1/7", Connection, 7),
+        ("redis://h1?db=7", Connection, 7),
+        ("rediss://h1", SSLConnection, 0),
+        ("unix:///run/redis.sock?db=1", UnixDomainSocketConnection, 1),
+        ("redis+sentinel://h1/main/2", Connection, 2),
+        ("rediss+cluster://h1", SSLConnection, 0),
+    ],
+)
+def test_a_connection_is_fresh_and_plays_no_tricks_of_its_own(text: str, kind: type, db: int) -> None:
+    made = connection(text)
+    assert (type(made), made.db, made.protocol) == (kind, db, 2)
+    assert made.socket_timeout == made.socket_connect_timeout == PATIENCE
+    assert (made.retry.get_retries(), made.health_check_interval, made.encoder.decode_responses) == (0, 0, False)
+    assert not made.is_connected
+    assert connection(text) is not made
+
+
+@pytest.mark.parametrize(
+    ("login", "username", "password"),
+    [
+        ("", None, None),
+        ("ana:s3%3Acr%40et@", "ana", "s3:cr@et"),
+        (":pw@", None, "pw"),
+        ("ana@", "ana", None),  # ACL knows users without a password
+        ("ana:@", "ana", None),
+        (":@", None, None),
+    ],
+)
+def test_the_login(login: str, username: str | None, password: str | None) -> None:
+    for text in (f"redis://{login}h1", f"unix://{login}/run/redis.sock"):
+        made = connection(text)
+        assert (made.username, made.password) == (username, password)
+
+
+def test_the_sentinels_have_a_login_of_their_own() -> None:
+    made = address("redis+sentinel://ana:pw@h1/main/3")
+    plain = made.sentinel_connection(("h1", 26379), PATIENCE)
+    assert (plain.username, plain.password, plain.db) == (None, None, 0)
+    for made in (
+        address("redis+sentinel://ana:pw@h1/main", sentinel_username="bob", sentinel_password="s3"),
+        address("redis+sentinel://ana:pw@h1/main?sentinel_username=bob&sentinel_password=s3"),
+    ):
+        there = made.sentinel_connection(("h1", 26379), PATIENCE)
+        assert (there.username, there.password) == ("bob", "s3")
+        assert (made.connection(("h2", 6379), PATIENCE).username) == "ana"
+    assert isinstance(address("rediss+sentinel://h1/main").sentinel_connection(("h1", 1), PATIENCE), SSLConnection)
+
+
+@pytest.mark.parametrize(("option", "value", "written"), [("replicas", 2, "2"), ("wake", "spin", "spin")])
+@pytest.mark.parametrize("text", ["redis://h1", "unix:///a", "redis+sentinel://h1/m", "redis+cluster://h1"])
+def test_an_option_is_a_keyword_or_stands_in_the_query(text: str, option: str, value: object, written: str) -> None:
+    assert getattr(address(text, **{option: value}), option) == value
+    assert getattr(address(f"{text}?{option}={written}"), option) == value
+    assert getattr(address(f"{text}?{option}={written}", **{option: None}), option) == value
+    assert f"{option}= is given twice" in refusal(f"{text}?{option}={written}&{option}={written}")
+    assert f"{option}= is given twice" in refusal(f"{text}?{option}={written}", **{option: value})
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("redis://", {}, "names no server: redis://host:6379/0"),
+    ("redis:///0", {}, "names no server"),
+    ("redis+cluster://", {}, "names no server: redis+cluster://h1,h2,h3"),
+    ("redis+sentinel:///main", {}, "names no server"),
+    ("redis://ana:s3cr3t@h 1", {}, "is no host's name"),
+    ("redis://ana:s3cr3t@h1,h2", {}, "write redis+sentinel://, redis+cluster:// or quorum+redis://"),
+    ("rediss://h1,h2", {}, "write rediss+sentinel://, rediss+cluster:// or quorum+redis://"),
+    ("redis://h1/cache", {}, "the database must be a whole number"),
+    ("redis://h1/-1", {}, "the database must be a whole number"),
+    ("redis://h1//0", {}, "too many parts in the path"),
+    ("redis://h1/0/1", {}, "too many parts in the path: redis://host:6379/0"),
+    ("redis://h1/0?db=0", {}, "the database is given twice"),
+    ("redis://h1/0", {"db": 1}, "the database is given twice"),
+    ("redis://h1?db=s3cr3t", {}, "db= must be a whole number"),
+    ("redis+cluster://h1/0", {}, "a cluster has one database only"),
+    ("redis+cluster://h1?db=0", {}, "no option db= goes into the URL"),
+    ("redis+cluster://h1", {"db": 0}, "no store option 'db'"),
+    ("redis+sentinel://h1", {}, "which service? Write redis+sentinel://h1,h2,h3/service"),
+    ("redis+sentinel://h1//0", {}, "which service?"),
+    ("redis+sentinel://h1/main/0/1", {}, "too many parts in the path"),
+    ("redis+sentinel://h1/main/x", {}, "the database must be a whole number"),
+    ("redis+sentinel://h1/main", {"sentinel_username": "s3cr3t"}, "give sentinel_password= too"),
+    ("redis+sentinel://h1/main", {"sentinel_password": 5}, "sentinel_password= must be a str, not int"),
+    ("redis+sentinel://h1/main?sentinel_password=", {}, "sentinel_password= is empty"),
+    ("redis+sentinel://h1/main?sentinel_password=s3cr3t&sentinel_password=s3cr3t", {}, "is given twice"),
+    ("redis://h1", {"sentinel_password": "s3cr3t"}, "no store option 'sentinel_password'"),
+    ("unix://", {}, "names no socket: unix:///path/of.sock"),
+    ("unix:///", {}, "names no socket"),
+    ("unix://ana:s3cr3t@host/run/redis.sock", {}, "names no host"),
+    (f"unix:///{'s3cr3t' * 20}", {}, "at most 107 bytes"),
+    ("unix:///run/redis.sock?ca=/s3cr3t", {}, "no option ca="),
+    ("redis://h1?wake=s3cr3t", {}, 'wake= must be "messages" or "spin"'),
+    ("redis://h1", {"wake": True}, 'wake= must be "messages" or "spin"'),
+    ("redis://h1?replicas=s3cr3t", {}, "replicas= must be a whole number"),
+    ("redis://h1?replicas=-1", {}, "replicas= must be a whole number"),
+    ("redis://h1?replicas=%D9%A1", {}, "replicas= must be a whole number"),
+    ("redis://h1", {"replicas": True}, "replicas= must be a whole number"),
+    ("redis://h1", {"replicas": 1.0}, "replicas= must be a whole number"),
+    ("redis://h1", {"replicas": -1}, "replicas= must be a whole number"),
+    ("redis://h1?password=s3cr3t", {}, "the login does not go into the query: redis://user:password@h1"),
+    ("redis://h1?username=s3cr3t", {}, "the login does not go into the query"),
+    ("redis://h1?PASSWORD=s3cr3t", {}, "the login does not go into the query"),
+    ("unix:///run/redis.sock?password=s3cr3t", {}, "unix://user:password@/run/redis.sock"),
+    ("redis://h1", {"password": "s3cr3t"}, "no store option 'password'; there are prefix=, replicas="),
+    ("redis://h1?s3cr3t", {}, "no option goes"),
+    ("redis://h1?pass=&s3cr3t", {}, "no option goes"),
+    ("redis://h1?socket_timeout=5", {}, "no option socket_timeout= goes"),
+    ("redis://h1?ca=/s3cr3t.pem", {}, "ca= means nothing without TLS: write rediss://"),
+    ("redis+cluster://h1?ca=/s3cr3t.pem", {}, "write rediss+cluster://"),
+    ("rediss://h1?key=s3cr3t", {}, "give certificate= too"),
+    ("rediss://h1", {"ca": b"s3cr3t"}, "ca= must be the path of a file, not bytes"),
+    ("rediss://h1", {"ssl_context": object()}, "no store option 'ssl_context'"),
+    ("redis://ana:s3cr3t\udc80@h1", {}, "must be UTF-8"),
+    ("redis+sentinel://h1/main", {"sentinel_password": "s3cr3t\udc80"}, "must be UTF-8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "options", "why"), WRONG)
+def test_what_cannot_be_said(text: str, options: dict[str, Any], why: str) -> None:
+    said = refusal(text, **options)
+    assert why in said
+    assert "s3cr3t" not in said
+
+
+QUERIES = st.lists(
+    st.tuples(
+        st.sampled_from(["replicas", "wake", "db", "ca", "key", "password", "sentinel_password", "ssl_password", ""])
+        | st.text("s3c&=?"),
+        st.sampled_from(["1", "spin", "", "s3cr3t", "/s3cr3t"]),
+    ),
+    max_size=4,
+)
+LOGINS = st.sampled_from(["", "ana:s3cr3t@", "s3cr3t@", ":s3cr3t@", "ana:s3cr3t%40@", "ana:x/s3cr3t@", "a:s3cr3t@b:"])
+PATHS = st.sampled_from(["", "/", "/0", "/main", "/main/0", "/run/redis.sock", "/0/s3cr3t@"])
+
+
+@given(QUERIES, LOGINS, PATHS, st.sampled_from(SCHEMES), st.sampled_from(["h1", "h1,h2", "[::1", "h1:99999", ""]))
+def test_no_secret_is_echoed(query: list[tuple[str, str]], login: str, path: str, scheme: str, hosts: str) -> None:
+    path = path.replace("s3cr3t", "file") if scheme == "unix" else path
+    text = f"{scheme}://{login}{hosts}{path}?" + "&".join(f"{key}={value}" for key, value in query)
+    try:
+        made = dibs.connect(text)
+    except (ValueError, TypeError) as error:
+        said = "".join(traceback.format_exception(error))
+    else:
+        said = f"{made!r} {made}"
+        made.close()
+    assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("redis+sentinel://ana:pw@h1/main?sentinel_password=pw&wake=spin", "redis+sentinel://ana@h1/main?wake=spin"),
+        ("rediss://ana:pw@h1/0?key=/k.pem&certificate=/c.pem", "rediss://ana@h1/0?key=/k.pem&certificate=/c.pem"),
+        ("rediss+cluster://h1?key=/k.pem&certificate=/c.pem", None),
+    ],
+)
+def test_which_options_are_secrets(text: str, rest: str | None) -> None:
+    assert has_secret(text) == (rest is not None)
+    assert without_secret(text) == (rest or text)
+
+
+# On real servers
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server with a password and users, and its Unix socket."""
+    path = tmp_path_factory.mktemp("s") / "r.sock"
+    users = {"ana": ">pw-of-ana ~* &* +@all", "guest": "nopass ~* +ping", "mute": ">pw-of-mute ~* -@all"}
+    with Server(Redis(f"unixsocket {path}", password="hunter2", users=users)) as server:
+        yield server, path
+
+
+def test_logins_and_databases_are_honoured(locked: tuple[Server, Path]) -> None:
+    server, path = locked
+    for text, user, db in [
+        (f"redis://:hunter2@127.0.0.1:{server.port}", "default", 0),
+        (f"redis://ana:pw-of-ana@127.0.0.1:{server.port}/3", "ana", 3),
+        (f"redis://ana:pw-of-ana@localhost:{server.port}?db=5", "ana", 5),
+        (f"unix://ana:pw-of-ana@{path}?db=2", "ana", 2),
+    ]:
+        facts = dict(word.split("=", 1) for word in ask(connection(text), "CLIENT", "INFO").decode().split())
+        assert (facts["user"], facts["db"]) == (user, str(db)), text
+    assert ask(connection(f"redis://guest@127.0.0.1:{server.port}"), "PING") == b"PONG"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("redis://:s3cr3t@127.0.0.1:{port}", "refuses the login: invalid username-password pair"),
+        ("redis://ana:s3cr3t@127.0.0.1:{port}", "Next: check user and password"),
+        ("redis://127.0.0.1:{port}", "refuses the login: Authentication required"),
+        ("redis://mute:pw-of-mute@127.0.0.1:{port}", "Next: give this user the rights"),
+        ("redis://ana:pw-of-ana@127.0.0.1:{port}/99", "refuses: DB index is out of range"),
+        ("unix://:s3cr3t@{path}", "refuses the login"),
+    ],
+)
+def test_a_login_that_will_not_do(text: str, why: str, locked: tuple[Server, Path]) -> None:
+    server, path = locked
+    found = failure(address(text.format(port=server.port, path=path)))
+    assert why in str(found)
+    assert not isinstance(found, StoreUnavailable)
+    for secret in ("s3cr3t", "pw-of-ana", "pw-of-mute"):
+        assert secret not in str(found)
+
+
+def test_a_server_that_knows_no_login_repeats_the_password_and_we_do_not() -> None:
+    with Server(Redis('rename-command AUTH ""')) as server:
+        made = connection(f"redis://ana:s3cr3t@127.0.0.1:{server.port}")
+        with pytest.raises(RedisError) as caught:
+            made.connect()
+        assert "s3cr3t" in str(caught.value)  # it does happen
+        found = translated(caught.value, ("127.0.0.1", server.port))
+        assert "unknown command 'AUTH'" in str(found)
+        assert "s3cr3t" not in str(found)
+
+
+def nobody() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_where_nobody_answers(tmp_path: Path) -> None:
+    refused = failure(address(f"redis://127.0.0.1:{nobody()}"))
+    assert isinstance(refused, StoreUnavailable)
+    assert "Connection refused" in str(refused)
+    missing = failure(address(f"unix://{tmp_path}/none"))
+    assert isinstance(missing, StoreUnavailable)
+    assert "No such file" in str(missing)
+
+
+def test_who_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        made = address(f"redis://:s3cr3t@127.0.0.1:{mute.getsockname()[1]}")
+        found = failure(made, patience=0.1)
+    assert isinstance(found, StoreUnavailable)
+    assert "does not answer" in str(found)
+
+
+@pytest.fixture(scope="module")
+def secured(pems: Certificates) -> Iterator[Server]:
+    with Server(Redis(tls=pems)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def choosy(pems: Certificates) -> Iterator[Server]:
+    with Server(Redis(tls=pems, client_certificates=True)) as server:
+        yield server
+
+
+def test_tls(secured: Server, choosy: Server, pems: Certificates) -> None:
+    for host in ("localhost", "127.0.0.1"):
+        made = connection(f"rediss://{host}:{secured.port}?ca={pems.authority.certificate}")
+        assert ask(made, "PING") == b"PONG"
+    shown = {"ca": pems.authority.certificate, "certificate": pems.client.certificate, "key": pems.client.key}
+    assert ask(connection(f"rediss://localhost:{choosy.port}", **shown), "PING") == b"PONG"
+    shown = {"ca": pems.authority.certificate, "certificate": str(pems.client.together)}
+    assert ask(connection(f"rediss://localhost:{choosy.port}", **shown), "PING") == b"PONG"
+
+
+def test_tls_that_cannot_be_trusted(secured: Server, choosy: Server, pems: Certificates) -> None:
+    stranger = failure(address(f"rediss://localhost:{secured.port}"))
+    assert "is not to be trusted" in str(stranger)
+    assert "ca=/path/of/its.pem" in str(stranger)
+    assert not isinstance(stranger, StoreUnavailable)
+    anonymous = failure(address(f"rediss://localhost:{choosy.port}", ca=pems.authority.certificate))
+    assert "certificate=" in str(anonymous)  # it says why and hangs up: we may find the line cut before we read that
+
+
+def test_a_certificate_for_another_host(pems: Certificates) -> None:
+    lines = [f"tls-cert-file {pems.wrong_host.certificate}", f"tls-key-file {pems.wrong_host.key}"]
+    with Server(Redis(*lines, tls=pems)) as server:
+        found = failure(address(f"rediss://localhost:{server.port}", ca=pems.authority.certificate))
+    assert not isinstance(found, StoreUnavailable)
+    assert "connect by a name that the certificate bears" in str(found)
+
+
+def test_plain_and_encrypted_do_not_meet(secured: Server, locked: tuple[Server, Path], pems: Certificates) -> None:
+    eager = address(f"rediss://localhost:{locked[0].port}", ca=pems.authority.certificate)
+    assert "TLS" in str(failure(eager, patience=0.5))  # the server waits for the end of what it takes for a command
+    careless = failure(address(f"redis://:s3cr3t@localhost:{secured.port}"))
+    assert "s3cr3t" not in str(careless)
+    assert "TLS" in str(careless) or "is no Redis" in str(careless)
+
+
+def encrypted(directory: Path, pems: Certificates) -> Path:
+    path = directory / "encrypted.pem"
+    run(["openssl", "pkcs8", "-topk8", "-in", pems.client.key, "-out", path, "-passout", "pass:pw"])
+    return path
+
+
+@pytest.mark.timeout(20)  # OpenSSL would ask a terminal for the passphrase, if there were one
+@pytest.mark.parametrize(
+    ("option", "file", "why"),
+    [
+        ("ca", lambda directory, _: directory / "s3cr3t.pem", "ca= cannot be used: No such file"),
+        ("key", lambda directory, _: directory / "s3cr3t.pem", "certificate= or key= cannot be used: No such file"),
+        ("key", encrypted, "is encrypted. Next: decrypt it, or connect with redis.Redis(ssl_password=...)"),
+    ],
+)
+def test_files_that_will_not_do(
+    option: str, file: Callable[[Path, Certificates], Path], why: str, tmp_path: Path, pems: Certificates
+) -> None:
+    files: dict[str, Any] = {option: file(tmp_path, pems)}
+    if option == "key":
+        files["certificate"] = pems.client.certificate
+    made = address("rediss+sentinel://ana:pw@h1/main", **files)  # nothing is read yet
+    for connect in (made.connection, made.sentinel_connection):
+        with pytest.raises(StoreError) as caught:
+            connect(("h1", 6379), PATIENCE)
+        assert str(caught.value).startswith("rediss+sentinel://h1/main: ")
+        assert why in str(caught.value)
+        assert "s3cr3t" not in str(caught.value)

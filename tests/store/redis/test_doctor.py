@@ -1,0 +1,372 @@
+"""What the store says of itself: each condition is made true on a real server, said, and gone when it is over.
+
+That a message is really sent and heard, and what is said of rights, is in test_rights.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import dibs
+import dibs.aio
+from dibs.backends.redis import diagnosis
+from dibs.backends.redis.address import Address
+from dibs.backends.redis.diagnosis import Clock as Reading
+from dibs.backends.redis.diagnosis import Seen
+from dibs.url import parse
+from lab import clock as clocks
+from lab import splitters
+from lab.clock import Clock
+from lab.faults import at_message
+from lab.proxy import DOWN, Proxy
+from lab.servers import ports
+from lab.servers.programs import require
+from lab.servers.redis import Redis
+from lab.servers.redis_groups import MAIN, Group, cluster, in_step, replicated
+from lab.servers.supervisor import Server, until
+
+pytestmark = pytest.mark.timeout(150)
+ALONE = "at most one valid holder"
+ORDERED = "tokens rise strictly"
+LEAST = "the least that a user needs"
+SECRET = "open-sesame"
+BOTH = pytest.mark.parametrize("face", ["blocking", "asyncio"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    require("redis")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """In a good state: whoever changes that restores it."""
+    with Server(Redis(persist="always", password=SECRET)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    with replicated(replicas=2, sentinels=3, down_after_ms=60_000, persist="always") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clocks.shim(tmp_path_factory)
+
+
+def examined(url: str, face: str = "blocking", **options: object) -> list[dibs.Finding]:
+    async def asked() -> list[dibs.Finding]:
+        async with dibs.aio.connect(url, **options) as client:
+            return await client.doctor()
+
+    if face == "asyncio":
+        return asyncio.run(asked())
+    with dibs.connect(url, **options) as client:
+        return client.doctor()
+
+
+def said(found: list[dibs.Finding], level: str) -> list[str]:
+    assert all(finding.cure for finding in found if finding.level == "danger"), found
+    return [finding.what for finding in found if finding.level == level]
+
+
+def says(texts: list[str], *words: str) -> list[str]:
+    return [text for text in texts if all(word in text for word in words)]
+
+
+@contextmanager
+def configured(server: Server, **settings: str) -> Iterator[None]:
+    names = {name.replace("_", "-"): value for name, value in settings.items()}
+    before = {name: server.ask("CONFIG", "GET", name).partition("\n")[2] for name in names}
+    try:
+        for name, value in names.items():
+            server.ask("CONFIG", "SET", name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            server.ask("CONFIG", "SET", name, value)
+
+
+def sentinels(group: Group, count: int = 3) -> str:
+    hosts = ",".join(f"{ports.HOST}:{sentinel.port}" for sentinel in group.sentinels[:count])
+    return f"redis+sentinel://{hosts}/{MAIN}"
+
+
+@BOTH
+def test_a_good_place(server: Server, face: str) -> None:
+    about, *found = examined(server.url(), face)
+    assert about.what == f"redis://{ports.HOST}:{server.port}/0, Redis {version(server)}"
+    assert said(found, "danger") == []
+    promises = said(found, "promise")
+    for words in (ALONE, "first come", ORDERED, "survives a crash", "one was sent, and heard", "within 30 s"):
+        assert says(promises, words), words
+    notes = said(found, "note")
+    assert says(notes, "one server")
+    assert says(notes, LEAST)
+    assert len(notes) == 2
+    assert not any(SECRET in part for finding in (about, *found) for part in finding)
+
+
+def version(server: Server) -> str:
+    return server.ask("INFO", "server").partition("redis_version:")[2].split()[0]
+
+
+def test_nothing_of_it_stays(server: Server) -> None:
+    with dibs.connect(server.url(), prefix="doctor/") as client:
+        for _ in range(3):
+            client.doctor()
+        (channel,) = server.ask("PUBSUB", "CHANNELS", "doctor/*").splitlines()
+        assert channel == f"doctor/dibs:client:{client._core.me.id.hex()}", "the client's own"
+        until(lambda: server.ask("DBSIZE") == "0", 10, "the key that was tried is gone")
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_keys_that_may_be_thrown_away(server: Server, policy: str) -> None:
+    with configured(server, maxmemory_policy=policy):
+        found = examined(server.url())
+        assert says(said(found, "danger"), policy, "once maxmemory is set, which it is not now")
+        assert says(said(found, "promise"), ALONE), "nothing is thrown away yet"
+        with configured(server, maxmemory="200mb"):
+            found = examined(server.url())
+            assert says(said(found, "danger"), policy, "when maxmemory is reached")
+            assert not says(said(found, "promise"), ALONE)
+    with configured(server, maxmemory="200mb"):
+        assert said(examined(server.url()), "danger") == []
+
+
+def test_a_memory_that_is_nearly_full(server: Server) -> None:
+    used = int(server.ask("INFO", "memory").partition("used_memory:")[2].split()[0])
+    with configured(server, maxmemory=str(int(used * 1.07))):
+        assert says(said(examined(server.url()), "danger"), "nearly full")
+
+
+def test_a_memory_that_is_full(server: Server) -> None:
+    with configured(server, maxmemory="1000"):
+        found = examined(server.url())
+    assert says(said(found, "danger"), "no key can be written", "OOM")
+    assert not says(said(found, "promise"), ALONE)
+
+
+def test_what_a_crash_costs(server: Server) -> None:
+    with configured(server, appendfsync="everysec"):
+        found = examined(server.url())
+        assert says(said(found, "note"), "everysec", "lose the last")
+        assert not says(said(found, "promise"), "survives a crash")
+        assert said(found, "danger") == []
+    with configured(server, appendonly="no"):
+        assert says(said(examined(server.url()), "danger"), "no append-only file, nothing is saved")
+        with configured(server, save="3600 1"):
+            assert says(said(examined(server.url()), "danger"), "no append-only file, at best an old snapshot")
+
+
+def test_a_disk_that_fails(server: Server) -> None:
+    """The snapshot cannot take the place of a directory."""
+    in_the_way = server.data / "dump.rdb"
+    in_the_way.mkdir()
+    try:
+        with configured(server, save="3600 1"):
+            server.ask("BGSAVE", "SCHEDULE")  # a log may be written anew just now
+            until(lambda: "rdb_last_bgsave_status:err" in server.ask("INFO", "persistence"), what="it failed")
+            dangers = said(examined(server.url()), "danger")
+            assert says(dangers, "failed to save")
+            assert says(dangers, "no key can be written", "MISCONF")
+    finally:
+        in_the_way.rmdir()
+        server.ask("BGSAVE", "SCHEDULE")  # a log may be written anew just now
+    until(lambda: "rdb_last_bgsave_status:ok" in server.ask("INFO", "persistence"), what="it can save again")
+    assert said(examined(server.url()), "danger") == []
+
+
+def test_too_few_replicas_to_write(server: Server) -> None:
+    with configured(server, min_replicas_to_write="1"):
+        assert says(said(examined(server.url()), "danger"), "no key can be written", "NOREPLICAS")
+
+
+@BOTH
+def test_a_message_that_is_not_heard(server: Server, face: str) -> None:
+    """It is held back on its way here, and nothing else is."""
+
+    def is_ours(message: bytes) -> bool:
+        return b"$7\r\nmessage\r\n" in message and b"dibs:client" in message
+
+    with Proxy((ports.HOST, server.port), splitter=splitters.resp) as proxy:
+        url = server.url().replace(str(server.port), str(proxy.port))
+        assert said(examined(url, face), "danger") == []
+        hold = proxy.hold(DOWN, at_message(match=is_ours))
+        found = examined(url, face)
+        hold.await_held()
+    assert says(said(found, "danger"), "those who wait are not told", f":{proxy.port} was not heard")
+    assert not says(said(found, "promise"), "one was sent, and heard")
+
+
+@pytest.mark.parametrize(("step", "words"), [(3600, "1h0m ahead of"), (-3600, "1h0m behind")])
+def test_a_wall_clock_that_is_wrong(tmp_path: Path, shim: Path, step: int, words: str) -> None:
+    clock = Clock(tmp_path, shim)
+    with Server(Redis(persist="always"), env=clock.env()) as server:
+        assert not says(said(examined(server.url()), "note"), "wall clock")
+        clock.step(step)
+        found = examined(server.url())
+    assert says(said(found, "note"), f"the wall clock of {ports.HOST}:{server.port}", words)
+    assert says(said(found, "promise"), ORDERED)
+
+
+@BOTH
+@pytest.mark.parametrize("step", [60, -60])
+def test_clocks_that_differ(tmp_path: Path, shim: Path, step: int, face: str) -> None:
+    """Between a primary and its replica, as far as the ways there allow to say."""
+    clock = Clock(tmp_path, shim)
+    with Server(Redis(persist="always")) as primary:
+        copy = Redis(f"replicaof {ports.HOST} {primary.port}")
+        with Server(copy, env=clock.env()) as replica:
+            until(lambda: in_step(primary, (replica,)), what="in step")
+            assert said(examined(primary.url(), face), "danger") == []
+            clock.step(step)
+            found = examined(primary.url(), face)
+            first, second = (replica, primary) if step > 0 else (primary, replica)
+            (danger,) = said(found, "danger")
+            assert says([danger], f":{first.port} is 1m0s ahead", f":{second.port}", "two hold", "tokens may fall")
+            assert not says(said(found, "promise"), ORDERED)
+            assert said(examined(primary.url(), face, lease=900), "danger") == [], "a tenth of a lease is the margin"
+
+
+def test_a_replica_that_lets_nobody_in(group: Group) -> None:
+    """Users and passwords are not replicated."""
+    replica = group.replicas[0]
+    url = sentinels(group)
+    assert said(examined(url), "danger") == []
+    replica.ask("ACL", "SETUSER", "ana", "on", ">pw", "~*", "&*", "+@all")
+    group.primary.ask("ACL", "SETUSER", "ana", "on", ">pw", "~*", "&*", "+@all")
+    found = examined(url.replace("//", "//ana:pw@"))
+    (danger,) = said(found, "danger")
+    assert says([danger], f"the replica {ports.HOST}:{group.replicas[1].port} refuses us", "nobody gets in")
+
+
+def test_what_is_said_of_replicas(group: Group) -> None:
+    found = examined(sentinels(group))
+    assert says(said(found, "note"), "may lack the last grants")
+    assert says(said(found, "note"), "cut off from its replicas")
+    assert not says(said(found, "note"), "one sentinel")
+    assert says(said(examined(sentinels(group, 1)), "note"), "names one sentinel")
+    assert says(said(examined(group.primary.url()), "note"), "follows no replica that takes over")
+    with configured(group.primary, min_replicas_to_write="1"):
+        assert not says(said(examined(sentinels(group)), "note"), "cut off from its replicas")
+    found = examined(sentinels(group), replicas=2)
+    assert says(said(found, "promise"), "once 2 of the replicas have it")
+    assert not says(said(found, "note"), "may lack the last grants")
+    assert said(found, "danger") == []
+    assert says(
+        said(examined(sentinels(group), replicas=3), "danger"), "replicas=3", "2 are online", "nothing is granted"
+    )
+
+
+def test_a_replica_is_named(group: Group) -> None:
+    found = examined(group.replicas[0].url())
+    assert says(said(found, "danger"), "this is a replica")
+    assert says(said(found, "danger"), "no key can be written", "READONLY")
+    assert not says(said(found, "promise"), ALONE)
+
+
+@BOTH
+def test_a_replica_that_stands_still(group: Group, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a moment, and is found to be out of step once it should have said something."""
+    monkeypatch.setattr(diagnosis, "SILENT", 3)
+    replica = group.replicas[0]
+    url = sentinels(group)
+    replica.stop()
+    try:
+        notes = until(
+            lambda: says(notes := said(examined(url, face), "note"), "not in step") and notes, what="out of step"
+        )
+        assert says(notes, f"the replica {ports.HOST}:{replica.port} is not reached from here")
+        assert says(notes, f"the replica {ports.HOST}:{replica.port} is not in step")
+        began = time.monotonic()
+        assert says(said(examined(url, face), "promise"), ALONE)
+        assert time.monotonic() - began < 10, "the client's patience, which a silent replica does not use up"
+    finally:
+        replica.resume()
+    until(lambda: not says(said(examined(url, face), "note"), str(replica.port)), what="in step again")
+
+
+def nodes_url(nodes: tuple[Server, ...]) -> str:
+    return f"redis+cluster://{','.join(f'{ports.HOST}:{node.port}' for node in nodes)}"
+
+
+@pytest.mark.slow
+def test_a_cluster() -> None:
+    """With an end that is worse and worse: a node that differs, one that stands still, one that is gone."""
+    with cluster(persist="always", node_timeout_ms=30_000) as nodes:
+        url = nodes_url(nodes)
+        for face in ("blocking", "asyncio"):
+            found = examined(url, face)
+            assert said(found, "danger") == []
+            assert says(said(found, "promise"), "one was sent, and heard")
+            assert not says(said(found, "note"), "names one node")
+        assert says(said(examined(nodes_url(nodes[:1])), "note"), "names one node")
+        assert says(said(examined(nodes[0].url()), "danger"), "one node of a cluster")
+        with configured(nodes[1], appendfsync="no"):
+            (note,) = says(said(examined(url), "note"), "appendfsync is no")
+            assert note.startswith(f"{ports.HOST}:{nodes[1].port}: ")
+        nodes[1].stop()
+        began = time.monotonic()
+        found = examined(url)
+        assert time.monotonic() - began < 10
+        nodes[1].resume()
+        assert says(said(found, "danger"), f"{ports.HOST}:{nodes[1].port} does not answer")
+        assert not says(said(found, "promise"), ALONE)
+        until(lambda: said(examined(url), "danger") == [], what="all is well again")
+        nodes[0].ask("CLUSTER", "DELSLOTS", "0")
+        until(lambda: says(said(examined(url), "danger"), "16383 of 16384 slots"), what="a slot that nobody has")
+
+
+def test_where_no_server_answers() -> None:
+    with Server(Redis()) as server:
+        url = server.url()
+    with dibs.connect(url, retry=0.3) as client, pytest.raises(dibs.StoreUnavailable, match="no connection"):
+        client.doctor()
+
+
+def seen(**facts: str) -> list[Seen]:
+    return [Seen(("h1", 6379), facts, {}, Reading(0, 0, 0), [])]
+
+
+def test_versions() -> None:
+    """Of servers that are not at hand."""
+
+    def told(**facts: str) -> list[tuple[str, str]]:
+        return [(finding.level, finding.what) for finding in diagnosis.about(seen(**facts))]
+
+    assert told(redis_version="8.2.1") == [("about", "Redis 8.2.1")]
+    assert told(redis_version="7.2.4", valkey_version="8.0.1") == [("about", "Valkey 8.0.1")]
+    assert told(redis_version="4.0.9")[1][0] == "danger"
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("redis://cache", True),
+        ("redis+cluster://127.0.0.1,cache", True),
+        ("redis://localhost", False),
+        ("redis://[::1]", False),
+        ("rediss://cache", False),
+        ("rediss+sentinel://cache/main", False),
+        ("unix:///run/redis.sock", False),
+    ],
+)
+def test_what_others_can_read(url: str, is_open: bool) -> None:
+    assert bool(list(diagnosis.openness(Address.of(parse(url))))) == is_open
+
+
+def test_a_way_that_is_too_long() -> None:
+    (node,) = seen()
+    for took, expected in ((3.0, []), (3.1, ["danger"])):
+        slow = [node._replace(clock=Reading(0, 0, took))]
+        assert [finding.level for finding in diagnosis.way(slow, 30.0)] == expected

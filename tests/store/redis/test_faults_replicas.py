@@ -1,0 +1,238 @@
+"""A primary and a replica that takes its place: what was not copied in time is lost, unless `replicas=1` waited for it.
+
+The clients' way leads to whoever is the primary, as a managed service's address does. Tokens over such a change are
+printed, also where they fall: the promoted server must lack the last grants *and* have a clock that is behind by more
+than these are old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.testing.contract.harness import World, eventually
+from lab.clock import Clock, shim
+from lab.faults import Refuse, Stall
+from lab.proxy import DOWN, Proxy
+from lab.servers import ports
+from lab.servers.programs import require
+from lab.servers.redis import Redis
+from lab.servers.redis_groups import in_step
+from lab.servers.supervisor import Server, until
+from lab.surface import clock
+from lab.witness import Witness
+from store.redis.faulty import Relay, both_faces, give_up, key_of, renewed
+
+LEASE = 3.0
+LONG = 12.0
+TIME_OUT = 14.0
+BEHIND = 60
+UNKEPT = "fewer than 1 replicas have it|did not answer in time"
+"""The last of several questions may have no time left for its answer."""
+
+
+@dataclass
+class Pair:
+    primary: Server
+    replica: Server
+    link: Proxy
+    """Between the two."""
+    way: Proxy
+    """For clients."""
+
+    def url(self, options: str = "") -> str:
+        return f"redis://{ports.HOST}:{self.way.port}{options}"
+
+    def lag(self) -> None:
+        """From now on what is written does not arrive there."""
+        self.link.add(Stall(), DOWN)
+
+    def part(self) -> None:
+        self.link.add(Refuse())
+        self.link.reset()
+        until(lambda: "connected_slaves:0" in self.primary.ask("INFO", "replication"), what="the replica is missed")
+
+    def meet(self) -> None:
+        self.link.heal()
+        until(lambda: in_step(self.primary, (self.replica,)), what="in step")
+
+    def copied(self, name: str) -> bool:
+        return self.replica.ask("HGET", key_of(name), "top") == self.primary.ask("HGET", key_of(name), "top")
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.replica.ask("REPLICAOF", "NO", "ONE")
+        self.way.target = (ports.HOST, self.replica.port)
+        self.way.reset()
+
+
+@contextmanager
+def pair(env: dict[str, str] | None = None) -> Iterator[Pair]:
+    """`env`: of the replica."""
+    require("redis")
+    with Server(Redis()) as primary, Proxy((ports.HOST, primary.port)) as link:
+        source = f"replicaof {ports.HOST} {link.port}"
+        with Server(Redis(source), env) as replica, Proxy((ports.HOST, primary.port)) as way:
+            until(lambda: in_step(primary, (replica,)), what="in step")
+            yield Pair(primary, replica, link, way)
+
+
+@pytest.fixture
+def servers() -> Iterator[Pair]:
+    with pair() as made:
+        yield made
+
+
+@pytest.fixture
+def behind(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """The replica's clock is."""
+    hands = Clock(tmp_path, shim(tmp_path_factory))
+    hands.step(-BEHIND)
+    with pair(hands.env()) as made:
+        yield made
+
+
+@both_faces
+async def test_a_replica_in_step_takes_over(world: World, servers: Pair, name: str) -> None:
+    """The hold and the place in line are there as before."""
+    relay = Relay(world, name, servers.url(), LONG)
+    await relay.begin(TIME_OUT)
+    await eventually(lambda: servers.copied(name))
+    relay.now()
+    await asyncio.to_thread(servers.fail_over)
+    await relay.end()
+
+
+@both_faces
+async def test_a_lagging_replica_takes_over(world: World, servers: Pair, name: str) -> None:
+    """What was acknowledged is lost: two valid holders, until the first one's next renewal. The fence is elsewhere."""
+    client, other = world.client(servers.url(), lease=LONG), world.client(servers.url(), lease=LONG)
+    fence = world.client("memory://").fence(name)
+    ana, bob = world.actors("ana", "bob")
+    witness = Witness(world, name)
+    servers.lag()
+    hold = await ana(witness.take(client.lock(name)))
+    await ana(lambda: fence.admit(hold.token))
+    await asyncio.to_thread(servers.fail_over)
+    won = await bob(witness.take(other.lock(name), timeout=TIME_OUT))
+    witness.look()
+    assert won.token > hold.token, "by the clock of the promoted server"
+    await bob(lambda: fence.admit(won.token))
+    with pytest.raises(dibs.StaleToken):
+        await ana(lambda: fence.admit(hold.token))
+    await eventually(witness.watching(hold.lost.is_set))
+    with pytest.raises(dibs.LockLost):
+        await ana(witness.give(hold))
+    await bob(witness.give(won))
+    guilty = {kind: count for kind, count in witness.verdict().guilty.items() if count}
+    print(f"figure: a lagging replica took over: {guilty}; the fence refused the older holder")
+    assert guilty == {"overlap": 1, "taken": 1}
+
+
+@both_faces
+async def test_nothing_counts_that_a_lagging_replica_lacks(world: World, servers: Pair, name: str) -> None:
+    """With replicas=1 the same grant is none, so there is nobody whom the next holder could meet."""
+    client, ana, bob = world.client(servers.url("?replicas=1"), lease=LONG), *world.actors("ana", "bob")
+    servers.lag()
+    with pytest.raises(dibs.StoreUnavailable, match=UNKEPT):
+        await ana(lambda: client.lock(name).acquire(timeout=1.5))
+    assert servers.primary.ask("HGET", key_of(name), "top"), "the server itself had granted it"
+    await asyncio.to_thread(servers.fail_over)
+    last = world.client(servers.url(), lease=LONG)
+    won = await bob(lambda: last.lock(name).acquire(timeout=TIME_OUT))
+    await bob(won.release)
+
+
+@both_faces
+async def test_replicas_cut_off_and_back(world: World, servers: Pair, name: str) -> None:
+    """Nothing is granted or renewed without them, and nothing is left of what was tried; with them all is well."""
+    client, plain = world.client(servers.url("?replicas=1"), lease=LEASE), world.client(servers.url(), lease=LEASE)
+    ana, bob = world.actors("ana", "bob")
+    witness = Witness(world, name)
+    lost: list[Any] = []
+    hold = await ana(witness.take(client.lock(name, on_lost=lost.append)))
+    await renewed(witness, hold, LEASE)
+    await asyncio.to_thread(servers.part)
+    with pytest.raises(dibs.StoreUnavailable, match=UNKEPT):
+        await bob(lambda: client.lock(f"{name}-b").acquire(timeout=1.5))
+    await eventually(witness.watching(hold.lost.is_set))
+    await world.free(plain, f"{name}-b")
+    pending = bob.start(witness.take(client.lock(name), timeout=TIME_OUT))
+    await asyncio.to_thread(servers.meet)
+    won = await pending
+    assert won.token > hold.token
+    with pytest.raises(dibs.LockLost):
+        await ana(witness.give(hold))
+    await give_up(world, witness, bob, won)
+    await eventually(lambda: lost)
+    witness.acquit()
+
+
+@both_faces
+async def test_a_grant_by_message_counts_once_replicas_have_it(world: World, servers: Pair, name: str) -> None:
+    client, other = (world.client(servers.url("?replicas=1"), lease=LONG) for _ in range(2))
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock(name).acquire())
+    pending = bob.start(lambda: other.lock(name).acquire(timeout=TIME_OUT))
+    await world.in_line(other, name, 1)
+    await asyncio.to_thread(servers.part)
+    await ana(hold.release)
+    await eventually(lambda: holders(world, other, name))
+    begun = clock()
+    await eventually(lambda: clock() > begun + 1)
+    assert not pending.done(), "the primary grants it; that is not enough"
+    await asyncio.to_thread(servers.meet)
+    won = await pending
+    await bob(won.release)
+
+
+async def holders(world: World, client: Any, name: str) -> int:
+    info = await world.inspect(client, name)
+    return len(info.holders)
+
+
+@pytest.mark.parametrize("state", ["in step", "lagging"])
+@both_faces
+async def test_the_promoted_clock_is_a_minute_behind(world: World, behind: Pair, name: str, state: str) -> None:
+    """In step it knows the last token and goes on from there. One that lacks the last grants knows no better than its
+    clock: the token falls, and a fence refuses the *newer* holder until that clock has come so far. Nobody overlaps
+    unnoticed, and everything goes on by itself."""
+    client, other = world.client(behind.url(), lease=LEASE), world.client(behind.url(), lease=LEASE)
+    fence = world.client("memory://").fence(name)
+    ana, bob = world.actors("ana", "bob")
+    if state == "lagging":
+        behind.lag()
+    hold = await ana(lambda: client.lock(name).acquire())
+    await ana(lambda: fence.admit(hold.token))
+    if state == "in step":
+        await eventually(lambda: behind.copied(name))
+    await asyncio.to_thread(behind.fail_over)
+    await give_back(ana, hold)
+    begun = clock()
+    won = await bob(lambda: other.lock(name).acquire(timeout=TIME_OUT))
+    waited, step = clock() - begun, won.token - hold.token
+    print(
+        f"figure: promoted, {state}, its clock {BEHIND} s behind: the token changed by {step} us after {waited:.1f} s"
+    )
+    assert waited < LEASE + 10, "a clock that is behind keeps nobody waiting longer than a lease"
+    if state == "in step":
+        assert step > 0
+        await bob(lambda: fence.admit(won.token))
+    else:
+        assert -BEHIND - 1 < step / 1e6 < -BEHIND + 1 + waited
+        with pytest.raises(dibs.StaleToken):
+            await bob(lambda: fence.admit(won.token))
+    await bob(won.release)
+
+
+async def give_back(actor: Any, hold: Any) -> None:
+    """Where the server may know nothing of it any more."""
+    with suppress(dibs.LockLost):
+        await actor(hold.release)

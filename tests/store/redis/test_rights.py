@@ -1,0 +1,280 @@
+"""The least rights that `doctor` prints: enough for every kind, and none of them too many; and what is said where one
+is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+from dibs.backends.redis import ear, rights
+from dibs.backends.redis.address import Address
+from dibs.url import parse
+from lab.servers import ports
+from lab.servers.programs import Refused, require
+from lab.servers.redis import Redis
+from lab.servers.redis_groups import MAIN, cluster, replicated
+from lab.servers.supervisor import Server, until
+
+pytestmark = pytest.mark.timeout(150)
+PASSWORD = "open-sesame"
+COMMANDS = rights.commands(Address.of(parse("redis://host")))
+UNANSWERED = {"ping", "unsubscribe"}
+DENIED = r"NOPERM|can't run this command"
+PATIENCE = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    require("redis")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(Redis(persist="always")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _empty(server: Server) -> None:
+    """What a user left half done for want of a right must be in nobody's way."""
+    server.ask("FLUSHALL")
+    server.ask("CONFIG", "RESETSTAT")
+
+
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sign of life is asked for soon, and not after five seconds."""
+    monkeypatch.setattr(ear, "_SILENCE", 0.2)
+
+
+def printed(url: str, **options: Any) -> str:
+    """The line, as whoever runs `dibs doctor` finds it."""
+    with dibs.connect(url, **options) as client:
+        (found,) = [finding.cure for finding in client.doctor() if finding.what.startswith("the least")]
+    return found
+
+
+def make(line: str, *servers: Server) -> None:
+    """The user, on servers that know no script."""
+    for server in servers:
+        server.ask("SCRIPT", "FLUSH")
+        with suppress(Refused):
+            server.ask("ACL", "DELUSER", rights.USER)
+        server.ask(*line.replace("PASSWORD", PASSWORD).split())
+
+
+def without(line: str, right: str) -> str:
+    assert right in line.split()
+    return " ".join(word for word in line.split() if word != right)
+
+
+def as_user(url: str) -> str:
+    return url.replace("://", f"://{rights.USER}:{PASSWORD}@")
+
+
+def every_kind(url: str, server: Server | None = None, **options: Any) -> None:
+    """All that a program can do, with somebody in its way wherever there is something to wait for. `server`: whom to
+    ask whether a sign of life was asked for."""
+    with dibs.connect(url, retry=2, **options) as one, dibs.connect(url, retry=2, **options) as two:
+        meet(two, lambda: one.lock("a").acquire(timeout=PATIENCE), two.lock("a"))
+        meet(two, lambda: one.rwlock("b").write.acquire(timeout=PATIENCE), two.rwlock("b").read)
+        meet(two, lambda: one.semaphore("c", 2).acquire(2, timeout=PATIENCE), two.semaphore("c", 2))
+        meet(two, lambda: one.election("d").lead().acquire(timeout=PATIENCE), two.election("d").lead())
+        if server is not None:
+            beside(
+                two, lambda: two.latch("e").wait(armed=True, timeout=PATIENCE), lambda: arm_late(one.latch("e"), server)
+            )
+        for _ in range(2):  # who listens, and stops listening, to a name
+            follow(one, two)
+        with one.rwlock("f").write as hold:
+            hold.downgrade()
+        latch = one.latch("g")
+        latch.arm(1)
+        beside(two, lambda: two.latch("g").wait(timeout=PATIENCE), latch.count_down)
+        one.cell("h").update(lambda _: b"1")
+        one.fence("i").admit(1)
+        with one.striped("j", 3).all(), dibs.multi(one.lock("k"), two.lock("l"), timeout=PATIENCE):
+            assert {info.name for info in two.locks()} >= {"k", "l"}
+        with one.lock("m") as hold:
+            two.lock("m").revoke()
+            two.break_("m", token=hold.token)
+            with pytest.raises(dibs.LockLost):
+                hold.release()
+
+
+def meet(client: dibs.Client, take: Callable[[], Any], other: Any) -> None:
+    """Somebody has it, and gives it to the other, who waits by that client."""
+    hold = take()
+
+    def give() -> None:
+        until(lambda: client.inspect(hold.name).waiters, PATIENCE, "somebody waits")
+        hold.release()
+
+    beside(client, lambda: other.acquire(timeout=PATIENCE).release(), give)
+
+
+def beside(client: dibs.Client, waits: Callable[[], Any], act: Callable[[], Any]) -> None:
+    """While somebody waits by that client; it is closed if there is nothing left to wait for."""
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(waits)
+        try:
+            act()
+        except BaseException:
+            client.close()
+            raise
+        waiting.result(2 * PATIENCE)
+
+
+def follow(one: dibs.Client, two: dibs.Client) -> None:
+    """As who watches an election, which ends when somebody leads."""
+    seen = two.election("d").watch()
+    assert next(seen) is None
+    with one.election("d").lead():
+        assert next(seen) is not None
+    seen.close()
+
+
+def arm_late(latch: dibs.Latch, server: Server) -> None:
+    """Once somebody who waits has asked for a sign of life."""
+    before = asked(server, "ping", "calls")
+    until(lambda: asked(server, "ping", "calls") > before, PATIENCE, "PING was asked")
+    assert asked(server, "ping", "rejected_calls") == 0
+    latch.arm(1)
+    latch.count_down()
+
+
+def asked(server: Server, command: str, what: str) -> int:
+    """How often it was, by the server's own count: `calls`, or `rejected_calls`."""
+    begin = f"cmdstat_{command}:"
+    told = [line for line in server.ask("INFO", "commandstats").splitlines() if line.startswith(begin)]
+    facts = dict(fact.split("=") for line in told for fact in line.removeprefix(begin).split(","))
+    return int(facts.get(what, 0))
+
+
+@pytest.mark.usefixtures("_hasty")
+@pytest.mark.parametrize("options", [{}, {"prefix": "app/"}, {"wake": "spin"}], ids=["plain", "prefix", "spin"])
+def test_it_is_enough(server: Server, options: dict[str, Any]) -> None:
+    line = printed(server.url(), **options)
+    assert ("+publish" in line.split()) is ("wake" not in options)
+    make(line, server)
+    every_kind(as_user(server.url()), None if "wake" in options else server, **options)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_it_is_enough_where_sentinels_and_replicas_are() -> None:
+    with replicated(replicas=1, sentinels=1) as group:
+        url = f"redis+sentinel://{ports.HOST}:{group.sentinels[0].port}/{MAIN}"
+        make(printed(url, replicas=1), group.primary, *group.replicas)
+        every_kind(as_user(url), group.primary, replicas=1)
+        for missing in ("role", "wait"):
+            make(without(printed(url, replicas=1), f"+{missing}"), group.primary)
+            with dibs.connect(as_user(url), replicas=1, retry=1) as client, pytest.raises(dibs.StoreError):
+                client.lock("a").acquire(timeout=1)
+
+
+@pytest.mark.slow
+def test_it_is_enough_in_a_cluster() -> None:
+    with cluster() as nodes:
+        url = f"redis+cluster://{','.join(f'{ports.HOST}:{node.port}' for node in nodes)}"
+        line = printed(url)
+        make(line, *nodes)
+        every_kind(as_user(url))
+        make(without(line, "+cluster|slots"), *nodes)
+        with dibs.connect(as_user(url), retry=1) as client, pytest.raises(dibs.StoreError, match="no permissions"):
+            client.lock("a").acquire(timeout=1)
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - UNANSWERED))
+def test_each_is_needed(server: Server, command: str) -> None:
+    make(without(printed(server.url()), f"+{command}"), server)
+    with pytest.raises(dibs.StoreError, match=DENIED):
+        every_kind(as_user(server.url()))
+
+
+@pytest.mark.usefixtures("_hasty")
+@pytest.mark.parametrize("command", sorted(UNANSWERED))
+def test_each_is_asked_for(server: Server, command: str) -> None:
+    """On the connection that listens, where nobody waits for the answer."""
+    make(without(printed(server.url()), f"+{command}"), server)
+    with dibs.connect(as_user(server.url())) as client:
+        hold = client.lock("a").acquire(timeout=PATIENCE)
+        assert hold is not None
+
+        def give() -> None:
+            assert client.lock("b", fair=False).acquire(timeout=PATIENCE)
+            client.lock("b", fair=False).acquire(timeout=0.1)  # listens, and stops listening
+            until(lambda: asked(server, command, "rejected_calls"), PATIENCE, "it was asked, and refused")
+            hold.release()
+
+        beside(client, lambda: client.lock("a").acquire(timeout=2 * PATIENCE), give)
+
+
+@pytest.mark.parametrize("pattern", ["~dibs:*", "&dibs:*"])
+def test_keys_and_channels_are_needed(server: Server, pattern: str) -> None:
+    make(without(printed(server.url()), pattern), server)
+    with pytest.raises(dibs.StoreError, match="NOPERM"):
+        every_kind(as_user(server.url()))
+
+
+def test_a_prefix_that_looks_like_a_pattern_is_none(server: Server) -> None:
+    make(printed(server.url(), prefix="app[1]*/"), server)
+    for prefix, is_allowed in (("app[1]*/", True), ("app1x/", False)):
+        with dibs.connect(as_user(server.url()), prefix=prefix, retry=1) as client:
+            try:
+                assert client.lock("a").acquire(timeout=1)
+                assert is_allowed
+            except dibs.StoreError:
+                assert not is_allowed
+
+
+def test_other_namespaces_stay_closed(server: Server) -> None:
+    make(printed(server.url()), server)
+    with dibs.connect(as_user(server.url()), namespace="billing") as client:
+        with pytest.raises(dibs.StoreError, match="NOPERM"):
+            client.lock("a").acquire(timeout=1)
+        server.ask("ACL", "SETUSER", rights.USER, "~billing:*", "&billing:*")
+        with client.lock("a", timeout=1):
+            pass
+
+
+async def aio_doctor(url: str) -> list[dibs.Finding]:
+    async with dibs.aio.connect(url) as client:
+        return await client.doctor()
+
+
+@pytest.mark.parametrize("missing", ["time", "eval", "hmget", "set", "subscribe", "publish"])
+def test_the_doctor_says_which_is_missing(server: Server, missing: str) -> None:
+    """And does not fail where everything else would."""
+    line = printed(server.url())
+    make(without(line, f"+{missing}"), server)
+    with dibs.connect(as_user(server.url())) as client:
+        blocking = client.doctor()
+    for found in (blocking, asyncio.run(aio_doctor(as_user(server.url())))):
+        dangers = [finding for finding in found if finding.level == "danger"]
+        assert dangers
+        assert {finding.cure for finding in dangers} == {line}
+        assert not any(PASSWORD in part for finding in found for part in finding)
+
+
+def test_a_user_who_may_not_look(server: Server) -> None:
+    """Managed servers refuse CONFIG: what could not be seen is said, and is no error."""
+
+    def notes() -> list[str]:
+        with dibs.connect(as_user(server.url())) as client:
+            found = client.doctor()
+        assert [finding for finding in found if finding.level == "danger"] == []
+        return [finding.what for finding in found if finding.level == "note"]
+
+    make(printed(server.url()), server)
+    assert [text for text in notes() if "INFO is refused" in text]
+    server.ask("ACL", "SETUSER", rights.USER, "+info")
+    assert [text for text in notes() if "CONFIG is refused" in text]
+    server.ask("ACL", "SETUSER", rights.USER, "+config|get")
+    assert not [text for text in notes() if "refused" in text]

@@ -1,0 +1,245 @@
+"""Where the primary is, learned from real sentinels: before and after a fail-over, past those who are silent or wrong,
+and with an error that says what is the matter."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from dibs.backends.redis import asking
+from dibs.backends.redis.address import Address
+from dibs.backends.redis.sentinel import Sentinel
+from dibs.backends.redis.where import Where
+from dibs.errors import StoreUnavailable
+from dibs.runtime.threads import boottime
+from dibs.url import parse
+from lab.faults import Direction, Latency, at_message
+from lab.proxy import Proxy
+from lab.servers import certificates, ports
+from lab.servers.certificates import Certificates
+from lab.servers.programs import require
+from lab.servers.redis import Redis, directly, shown
+from lab.servers.redis import Sentinel as SentinelServer
+from lab.servers.redis_groups import Group, replicated, role
+from lab.servers.supervisor import Server, until
+from store.redis.finding import PATIENCE, at, finder, learned, nobody, place, refusal, silent, tried
+
+pytestmark = pytest.mark.timeout(150)  # elections, on a machine that others use too
+PASSWORD = "open-sesame"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    require("redis")
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    require("openssl")
+    return certificates.make(tmp_path_factory.mktemp("pems"))
+
+
+def test_one_server_is_where_it_is() -> None:
+    found = finder("unix:///run/redis.sock")
+    found.forget("/run/redis.sock")
+    learned(found).moved(b"a", ("h", 1))
+    assert found.locate(b"a") == "/run/redis.sock"
+    assert found.all() == ["/run/redis.sock"]
+    assert finder("redis://h1").reached(("", 7), ("h1", 6379)) == ("h1", 7)
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    with replicated(sentinels=3, password=PASSWORD) as made:
+        yield made
+
+
+@pytest.fixture
+def misled(group: Group) -> Iterator[Server]:
+    """A sentinel that takes a replica for the primary. It does not know the password, and so never learns better."""
+    replica = next(node for node in (group.primary, *group.replicas) if role(node) == "slave")
+    with Server(watching(replica.port)) as sentinel:
+        yield sentinel
+
+
+@pytest.fixture
+def mute() -> Iterator[socket.socket]:
+    with silent() as listening:
+        yield listening
+
+
+def primary(group: Group) -> Server:
+    """Fail-overs of other tests may have made it another one."""
+    nodes = (group.primary, *group.replicas)
+    return until(lambda: next((node for node in nodes if role(node) == "master"), None), what="a primary")
+
+
+def of(group: Group, *before: int | Server, login: str = f":{PASSWORD}@") -> Where:
+    return finder(f"redis+sentinel://{login}{at(*before, *group.sentinels)}/main")
+
+
+def test_the_primary_by_its_sentinels(group: Group) -> None:
+    found = of(group)
+    assert (found.locate(b"a"), found.all()) == (None, [])
+    learned(found)
+    assert (found.locate(b"a"), found.all()) == (place(primary(group)), [place(primary(group))])
+    found.forget((ports.HOST, 1))
+    assert found.locate(b"a") == place(primary(group))
+    found.forget(place(primary(group)))
+    assert (found.locate(b"a"), found.all()) == (None, [])
+
+
+def test_a_fail_over_by_the_sentinels(group: Group) -> None:
+    found, old = learned(of(group)), primary(group)
+    until(lambda: group.sentinels[0].ask("SENTINEL", "FAILOVER", "main") == "OK", what="a fail-over begins")
+
+    def elsewhere() -> bool:
+        found.forget(place(old))
+        return tried(found).locate(b"a") not in (None, place(old))
+
+    until(elsewhere, what="the new primary is found")
+    (new,) = (node for node in (*group.replicas, group.primary) if place(node) == found.locate(b"a"))
+    assert role(new) == "master"
+    until(lambda: role(old) == "slave", what="the old one follows")
+
+
+def test_who_is_silent_or_gone_costs_a_share_of_the_time_and_only_once(group: Group, mute: socket.socket) -> None:
+    found = of(group, mute.getsockname()[1], nobody())
+    assert learned(found, 10).locate(b"a") == place(primary(group))
+    mute.accept()[0].close()
+    found.forget(place(primary(group)))
+    assert learned(found).locate(b"a") == place(primary(group))
+    with pytest.raises(BlockingIOError):  # whoever answered is asked first: the silent one was not asked again
+        mute.accept()
+
+
+def test_nobody_answers(mute: socket.socket) -> None:
+    silent, gone = mute.getsockname()[1], nobody()
+    found = refusal(finder(f"redis+sentinel://{at(silent, gone)}/main"), 1.0)
+    assert isinstance(found, StoreUnavailable)
+    assert 'no sentinel leads to the primary of "main"' in str(found)
+    assert f"127.0.0.1:{silent} does not answer" in str(found)
+    assert f"no connection to 127.0.0.1:{gone}: Connection refused" in str(found)
+    assert str(found).startswith("redis+sentinel://")
+
+
+def test_no_time_left(group: Group) -> None:
+    assert "no time left" in str(refusal(of(group), -1.0))
+
+
+def test_one_who_answers_late_is_given_more_time(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "QUICK", 0.02)
+    with Proxy(("127.0.0.1", group.sentinels[0].port)) as proxy:
+        proxy.add(Latency(0.2))
+        found = finder(f"redis+sentinel://:{PASSWORD}@{at(proxy.port)}/main")
+        assert isinstance(refusal(found), StoreUnavailable)
+        until(lambda: tried(found).locate(b"a"), what="enough patience")
+
+
+def test_a_sentinel_that_is_wrong_is_not_believed(group: Group, misled: Server) -> None:
+    found = refusal(finder(f"redis+sentinel://:{PASSWORD}@{at(misled)}/main"))
+    assert isinstance(found, StoreUnavailable)
+    assert "is said to be the primary, and is not, or not yet" in str(found)
+    assert learned(of(group, misled)).locate(b"a") == place(primary(group))
+
+
+def test_a_service_that_nobody_watches(group: Group) -> None:
+    found = refusal(finder(f"redis+sentinel://:{PASSWORD}@{at(*group.sentinels)}/mian"))
+    assert not isinstance(found, StoreUnavailable)
+    assert 'watches no service "mian"; it watches "main". Next: name one of them in the URL' in str(found)
+
+
+@pytest.mark.parametrize("login", ["", ":s3cr3t@", "ana:s3cr3t@"])
+def test_a_primary_that_refuses_the_login(group: Group, login: str) -> None:
+    found = refusal(of(group, login=login))
+    assert not isinstance(found, StoreUnavailable)
+    assert "refuses the login" in str(found)
+    assert "Next: check user and password" in str(found)
+    assert "s3cr3t" not in str(found)
+
+
+class Guarded:
+    """A sentinel that not everybody can ask; `before` goes before what redis-cli is to ask."""
+
+    name = "sentinel"
+    user = None
+
+    def __init__(self, kind: SentinelServer, lines: tuple[str, ...], before: tuple[str, ...]) -> None:
+        kind._lines += lines
+        self.port, self.ports = kind.port, kind.ports
+        self.prepare, self.command, self.url = kind.prepare, kind.command, kind.url
+        self.ask = partial(kind.ask, *before)
+
+    def ready(self) -> bool:
+        return self.ask("PING", within=2) == "PONG"
+
+
+def watching(port: int) -> SentinelServer:
+    return SentinelServer(port, quorum=1, down_after_ms=60_000, password=None, through=directly)
+
+
+def test_sentinels_with_a_login_of_their_own(group: Group) -> None:
+    login = ("--no-auth-warning", "-a", "s3cr3t")
+    with Server(Guarded(watching(primary(group).port), ("user default on >s3cr3t +@all",), login)) as server:
+        text = f"redis+sentinel://:{PASSWORD}@{at(server)}/main"
+        for wrong in (finder(text), finder(text, sentinel_password="no-s3cr3t")):
+            found = refusal(wrong)
+            assert "refuses the login" in str(found)
+            assert "s3cr3t" not in str(found)
+        right = learned(finder(text, sentinel_username="default", sentinel_password="s3cr3t"))
+        assert right.locate(b"a") == place(primary(group))
+
+
+def test_sentinels_and_servers_by_tls(pems: Certificates) -> None:
+    lines = (
+        "port 0", "tls-auth-clients no", "tls-replication yes",
+        f"tls-ca-cert-file {pems.authority.certificate}",
+        f"tls-cert-file {pems.server.certificate}",
+        f"tls-key-file {pems.server.key}",
+    )  # fmt: skip
+    with Server(Redis(tls=pems)) as server:
+        kind = watching(server.port)
+        with Server(Guarded(kind, (*lines, f"tls-port {kind.port}"), shown(pems))) as sentinel:
+            text = f"rediss+sentinel://localhost:{sentinel.port}/main"
+            assert learned(finder(text, ca=pems.authority.certificate)).locate(b"a") == place(server)
+            assert "is not to be trusted" in str(refusal(finder(text)))
+
+
+def test_two_who_learn_at_once_ask_once(group: Group) -> None:
+    asked_the_time: set[int] = set()
+
+    def now() -> float:
+        asked_the_time.add(threading.get_ident())
+        return boottime()
+
+    with Proxy(("127.0.0.1", group.sentinels[0].port)) as proxy, ExitStack() as stack:
+        address = Address.of(parse(f"redis+sentinel://:{PASSWORD}@{at(proxy.port)}/main"))
+        found = Sentinel(address, now)
+        held = proxy.hold(Direction.DOWN, at_message(1))
+        learners = [threading.Thread(target=lambda: found.learn(boottime() + PATIENCE)) for _ in range(4)]
+        stack.callback(lambda: [thread.join() for thread in learners if thread.ident])
+        stack.callback(held.deliver)
+        learners[0].start()
+        held.await_held()
+        for thread in learners[1:]:
+            thread.start()
+        until(lambda: {thread.ident for thread in learners} <= asked_the_time, what="all have come")
+        held.deliver()
+        for thread in learners:
+            thread.join()
+        assert found.locate(b"a") == place(primary(group))
+        assert len(proxy.links) == 1
+
+
+def test_who_waits_for_somebody_that_is_gone_asks_in_the_end(group: Group) -> None:
+    found = of(group)
+    assert isinstance(found, Sentinel)
+    abandoned = threading.Lock()
+    abandoned.acquire()
+    found._asking._ongoing = abandoned  # as of a thread that did not come along into a forked child
+    until(lambda: tried(found, 2.0).locate(b"a"), what="it asks by itself")
