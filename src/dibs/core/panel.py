@@ -1,0 +1,183 @@
+"""The members of a quorum, asked at once; and who of them is left out.
+
+What a question cost is what the slowest of a majority took, and about as long again for the others. A member that did
+not answer is left out of new ballots for a moment, so it costs that once and not at each step; a member that started
+a short while ago and may have lost a vote is left out until whatever it forgot is over (`Seat.sits_out`). If too few
+are left, whoever was only silent is asked all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from dibs.core import tally
+from dibs.core.line import Member
+from dibs.core.log import log
+from dibs.core.runtime import Job, Runtime
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import Finding, duration
+
+T = TypeVar("T")
+_A_MOMENT = 1.0
+"""How long a member that did not answer is left out."""
+
+
+class Seat:
+    """One member, as this process knows it."""
+
+    def __init__(self, number: int, member: Member) -> None:
+        self.number = number
+        self.shown = member.shown
+        self.line = member.line
+        self.identity: str | None = None
+        self.back_at = 0.0
+        """When it is asked again, after it did not answer."""
+        self.votes_at = 0.0
+        """When its vote counts again, after it started anew."""
+        self.trouble: str | None = None
+        """Why it is left out; None: it is not."""
+
+    def heard(self) -> None:
+        if self.trouble is not None:
+            log().info("member %s answers again", self.shown)
+        self.trouble = None
+        self.back_at = 0.0
+
+    def failed(self, why: str, now: float) -> None:
+        if self.trouble is None:
+            log().warning("member %s is left out: %s", self.shown, why)
+        self.trouble = why
+        self.back_at = now + _A_MOMENT
+
+    def sits_out(self, settled: float, guard: float, sent_at: float, now: float) -> bool:
+        """A member that may have lost a vote when it started has none until that one is over by itself. `settled` was
+        asked after the vote, which was asked for at `sent_at`: less the time since, it is what it had been then."""
+        if settled - (now - sent_at) >= guard:
+            return False
+        self.votes_at = now + guard - settled
+        return True
+
+    def excuse(self, now: float) -> str | None:
+        """Why it has no vote now."""
+        if now < self.votes_at:
+            return f"just started, may have lost votes, and has none for {duration(self.votes_at - now)} more"
+        return self.trouble
+
+
+class Panel:
+    """All members of one quorum, over lines of one runtime."""
+
+    def __init__(self, members: Sequence[Member], runtime: Runtime) -> None:
+        self.seats = [Seat(number, member) for number, member in enumerate(members)]
+        self.needed = majority(len(members))
+        self.spare = len(members) - self.needed
+        """How many may be missing."""
+        self._now = runtime.now
+        self._hands = runtime.hands(len(members))
+
+    def electors(self) -> list[Seat]:
+        """Those whose votes are asked for now."""
+        now = self._now()
+        able = [seat for seat in self.seats if seat.votes_at <= now]
+        prompt = [seat for seat in able if seat.back_at <= now]
+        return prompt if len(prompt) >= self.needed else able
+
+    async def ask(
+        self,
+        verb: Callable[[Seat], Awaitable[T]],
+        seats: Sequence[Seat],
+        until: float,
+        enough: Callable[[Mapping[int, T]], bool],
+    ) -> dict[int, T]:
+        """Their answers, by number, as far as they came in time; an answer that comes later changes nothing here."""
+        answers: dict[int, T] = {}
+        jobs: list[Job | None] = [None] * len(self.seats)
+        for seat in seats:
+            jobs[seat.number] = partial(self._ask, seat, verb, answers)
+        await self._hands.gather(jobs, until, lambda: enough(dict(answers)))
+        said = dict(answers)
+        for seat in seats:
+            if seat.number not in said and seat.trouble is None:
+                seat.failed("no answer in time", self._now())
+        return said
+
+    async def ask_all(
+        self,
+        verb: Callable[[Seat], Awaitable[T]],
+        until: float,
+        is_clear: Callable[[Collection[T], int], bool] = lambda *_: True,
+    ) -> dict[int, T]:
+        """The same of every member; StoreUnavailable unless a majority answers. `is_clear` is told what they said, and
+        how many have said nothing yet, though nothing ails them: whether these need not be waited for."""
+
+        def enough(answers: Mapping[int, T]) -> bool:
+            missing = sum(seat.number not in answers and seat.trouble is None for seat in self.seats)
+            return len(answers) >= self.needed and is_clear(answers.values(), missing)
+
+        said = await self.ask(verb, self.seats, until, enough)
+        self.check(len(said))
+        return said
+
+    def check(self, answered: int) -> None:
+        if answered < self.needed:
+            raise self.too_few(answered)
+
+    def too_few(self, answered: int) -> StoreUnavailable:
+        now = self._now()
+        excuses = "; ".join(f"{seat.shown}: {excuse}" for seat in self.seats if (excuse := seat.excuse(now)))
+        return StoreUnavailable(
+            f"{answered} of {len(self.seats)} members answered, {self.needed} are needed ({excuses})",
+            step="dibs doctor says more of each member",
+        )
+
+    def refuse_twins(self) -> None:
+        """A store that is named twice would have two votes."""
+        known: dict[str, Seat] = {}
+        for seat in self.seats:
+            other = seat if seat.identity is None else known.setdefault(seat.identity, seat)
+            if other is not seat:
+                raise StoreError(
+                    f"two members are one and the same store: {other.shown} and {seat.shown}",
+                    step="name every independent store once",
+                )
+
+    async def doctor(self, guard: float, until: float) -> list[Finding]:
+        said = await self.ask(lambda seat: seat.line.doctor(until), self.seats, until, lambda _: False)
+        began = self._now()
+        clocks = await self.ask(lambda seat: seat.line.clock(until), self.seats, until, lambda _: False)
+        apart = max(clocks.values()) - min(clocks.values()) - (self._now() - began) if clocks else 0.0
+        count, now = len(self.seats), self._now()
+        made_of = {finding.what for found in said.values() for finding in found if finding.level == "about"}
+        answered = [(self.seats[number].shown, found) for number, found in sorted(said.items())]
+        excuses = [f"{seat.shown}: {excuse}" for seat in self.seats if (excuse := seat.excuse(now))]
+        return [
+            Finding("about", f"a quorum of {count}, {self.needed} decide"),
+            *(Finding("about", what) for what in sorted(made_of)),
+            *tally.promises(count, self.spare, guard),
+            *tally.dangers(count, self.needed, len(said), excuses, apart),
+            *tally.findings(answered),
+        ]
+
+    def close(self) -> None:
+        self._hands.close()
+        for seat in self.seats:
+            seat.line.close()
+
+    async def _ask(self, seat: Seat, verb: Callable[[Seat], Awaitable[T]], answers: dict[int, T]) -> None:
+        try:
+            answers[seat.number] = await verb(seat)
+        except StoreError as error:
+            seat.failed(error.what, self._now())
+        else:
+            seat.heard()
+
+
+def majority(members: int) -> int:
+    """Any two majorities have a member in common.
+
+    >>> majority(5), majority(4), majority(3)
+    (3, 3, 2)
+    """
+    return members // 2 + 1

@@ -1,0 +1,333 @@
+"""A quorum with members that fail, in both faces: what goes on, what is refused, what is given back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.testing.contract.harness import World, eventually
+from lab.witness import Witness, faces_of
+from store.quorum.members import DEAF, DOWN, MUTE, WELL, Member, State, beside, quorum_of
+
+both_faces = faces_of("quorum", "quorum+memory://a,b,c")
+NAME = "a"
+
+
+def five(world: World, **options: Any) -> tuple[Any, list[Member]]:
+    client, members = quorum_of(5, world.connect, **options)
+    world._clients.append(client)
+    return client, members
+
+
+def another(world: World, client: Any, **options: Any) -> Any:
+    other = beside(client, world.connect, **options)
+    world._clients.append(other)
+    return other
+
+
+def stands_at(members: list[Member]) -> list[int]:
+    """The numbers of the members at which somebody stands."""
+    return [number for number, member in enumerate(members) if member.entries(NAME)]
+
+
+@both_faces
+async def test_all_members_bear_one_token_and_it_rises(world: World) -> None:
+    client, members = five(world)
+    tokens = []
+    for _ in range(3):
+        hold = await world(client.lock(NAME).acquire)
+        assert [entry.ticket for member in members for entry in member.entries(NAME)] == [hold.token] * 5
+        tokens.append(hold.token)
+        await world(hold.release)
+        assert stands_at(members) == []
+    assert tokens == sorted(set(tokens))
+
+
+@both_faces
+async def test_a_token_rises_above_what_any_member_of_the_majority_has_given(world: World) -> None:
+    """Members count by themselves: a ballot that is far ahead at one of them draws the others after it."""
+    client, members = five(world)
+    members[3]._world._last_ticket = 500
+    first = await world(client.lock(NAME).acquire)
+    await world(first.release)
+    members[3].state = members[4].state = DOWN
+    second = await world(client.lock(NAME).acquire)
+    assert second.token > first.token > 500
+
+
+@pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
+@both_faces
+async def test_two_of_five_may_be_missing_all_the_way(world: World, ill: State) -> None:
+    client, members = five(world, lease=1.0)
+    for member in members[:2]:
+        member.state = ill
+    other = another(world, client, lease=1.0)
+    witness = Witness(world, NAME)
+    hold = await world(witness.take(client.lock(NAME), timeout=10))
+    assert await world(other.lock(NAME).locked)
+    assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None
+    began = time.monotonic()
+    await eventually(witness.watching(lambda: time.monotonic() - began > 1.5))  # it was renewed meanwhile
+    hold.check()
+    await world(witness.give(hold))
+    again = await world(witness.take(other.lock(NAME), timeout=10))
+    assert again.token > hold.token
+    await world(witness.give(again))
+    witness.acquit()
+
+
+@pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
+@both_faces
+async def test_two_of_five_may_fail_while_it_is_held(world: World, ill: State) -> None:
+    client, members = five(world, lease=1.0)
+    hold = await world(client.lock(NAME).acquire)
+    for member in members[3:]:
+        member.state = ill
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 1.5)
+    hold.check()
+    await world(hold.release)
+    assert stands_at(members[:3]) == []
+
+
+@both_faces
+async def test_a_dead_member_costs_its_time_out_once(world: World) -> None:
+    """It is left out for a moment: of twenty acquisitions that take no time, most do not even ask it."""
+    client, members = five(world, lease=3.0)
+    members[0].state = DEAF
+    began = time.monotonic()
+    for _ in range(20):
+        hold = await world(lambda: client.lock(NAME).acquire(timeout=20))
+        await world(hold.release)
+    assert time.monotonic() - began < 20 * 3.0 / 6
+
+
+@pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
+@both_faces
+async def test_three_of_five_down_is_refused_in_bounded_time(world: World, ill: State) -> None:
+    client, members = five(world, lease=3.0)
+    for member in members[:3]:
+        member.state = ill
+    began = time.monotonic()
+    for timeout in (0, 1):
+        with pytest.raises(dibs.StoreUnavailable) as caught:
+            await world(lambda timeout=timeout: client.lock(NAME).acquire(timeout=timeout))
+        text = caught.value.what
+        assert "2 of 5 members answered, 3 are needed" in text
+        assert all(member.shown in text for member in members[:3])
+        assert not any(f"{member.shown}:" in text for member in members[3:])
+    assert time.monotonic() - began < 10
+    await eventually(lambda: stands_at(members[3:]) == [])
+
+
+@both_faces
+async def test_three_of_five_down_while_it_is_held_is_a_loss_at_the_own_deadline(world: World) -> None:
+    client, members = five(world, lease=1.0)
+    hold = await world(client.lock(NAME).acquire)
+    for member in members[:3]:
+        member.state = DEAF
+    await eventually(hold.lost.is_set)
+    with pytest.raises(dibs.LockLost):
+        hold.check()
+    for member in members:
+        member.state = WELL
+    again = await world(lambda: another(world, client).lock(NAME).acquire(timeout=10))
+    assert again.token > hold.token
+
+
+@both_faces
+async def test_what_a_failed_ballot_got_is_given_back(world: World) -> None:
+    """Also where the answer was lost: there the keeper goes on until it is answered."""
+    client, members = five(world, lease=30)
+    for member in members[:3]:
+        member.state = MUTE
+    with pytest.raises(dibs.StoreUnavailable):
+        await world(lambda: client.lock(NAME).acquire(timeout=0))
+    await eventually(lambda: stands_at(members[3:]) == [])
+    for member in members[:3]:
+        member.state = WELL
+    await eventually(lambda: stands_at(members) == [])
+    assert await world(lambda: another(world, client).lock(NAME).acquire(timeout=0)) is not None
+
+
+@both_faces
+async def test_a_vote_that_is_gone_from_a_majority_is_a_loss_and_the_rest_is_given_back(world: World) -> None:
+    """At the next renewal, long before its own deadline. No revival: what members have forgotten is not put there
+    again, though others still have it."""
+    client, members = five(world, lease=9.0)
+    hold = await world(client.lock(NAME).acquire)
+    for member in members[:3]:
+        member.forget()
+    deadline = time.monotonic() + hold.remaining
+    await eventually(hold.lost.is_set)
+    assert time.monotonic() < deadline
+    await eventually(lambda: stands_at(members) == [])
+    assert [member.asked.count("join") for member in members] == [1] * 5
+    with pytest.raises(dibs.LockLost):
+        await world(hold.release)
+
+
+@both_faces
+async def test_a_vote_that_is_gone_from_a_minority_is_no_loss(world: World) -> None:
+    client, members = five(world, lease=1.0)
+    hold = await world(client.lock(NAME).acquire)
+    for member in members[:2]:
+        member.forget()
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 1.5)
+    hold.check()
+    assert stands_at(members) == [2, 3, 4]
+    await world(hold.release)
+
+
+@both_faces
+async def test_a_member_that_forgot_has_no_vote_until_its_guard_is_over(world: World) -> None:
+    """Else it would lend its vote to a second majority while the first holder counts on it."""
+    client, members = five(world, lease=2.0)
+    witness = Witness(world, NAME)
+    members[3].state = members[4].state = DOWN
+    hold = await world(witness.take(client.lock(NAME, renew=False), timeout=0))
+    assert stands_at(members) == [0, 1, 2]
+    members[3].state = members[4].state = WELL
+    members[2].forget()
+    other = another(world, client, lease=2.0)
+    # Two members are free, two are not, and the one that would make a majority has no vote.
+    assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None
+    later = await world(witness.take(other.lock(NAME), timeout=20))
+    assert hold.lost.is_set()
+    witness.look()
+    assert later.token > hold.token
+    witness.acquit()
+
+
+@both_faces
+async def test_without_a_guard_that_member_votes_at_once(world: World) -> None:
+    """The overlap that the guard is there for; `guard=0` is for members that lose nothing."""
+    client, members = five(world, lease=5.0, guard=0)
+    members[3].state = members[4].state = DOWN
+    first = await world(lambda: client.lock(NAME, renew=False).acquire(timeout=0))
+    members[3].state = members[4].state = WELL
+    members[2].forget()
+    second = await world(lambda: another(world, client, guard=0).lock(NAME).acquire(timeout=0))
+    first.check()
+    second.check()
+    assert second.token > first.token
+
+
+@both_faces
+async def test_validity_counts_from_before_round_one(world: World) -> None:
+    """A first round that takes its time leaves less: the members' leases have been running."""
+    client, members = five(world, lease=3.0)
+    for member in members:
+        member.before["join"] = lambda: time.sleep(0.1)
+        member.before["stamp"] = lambda: time.sleep(0.02)
+    hold = await world(client.lock(NAME).acquire)
+    assert hold.remaining <= 3.0 * 0.9 - 0.12, "both rounds took at least that"
+
+
+@both_faces
+async def test_a_stall_between_the_rounds_is_no_grant(world: World) -> None:
+    """TRAPS, B11: whoever lost its votes between the rounds finds them gone; what it proposed counts for nothing."""
+    client, members = five(world)
+    other = another(world, client)
+    theirs: list[Any] = []
+
+    first = threading.Lock()
+
+    def broken_and_taken() -> None:
+        """Once, before any member is asked to stamp."""
+        with first:
+            if theirs:
+                return
+            for member in members:
+                for entry in member.entries(NAME):
+                    member._world.remove(f"dibs:{NAME}", entry)
+            with dibs.connect([member.shown for member in members]) as third:
+                hold = third.lock(NAME).acquire(timeout=5)
+                assert hold is not None
+                theirs.append(hold.token)
+                hold.release()
+
+    for member in members:
+        member.before["stamp"] = broken_and_taken
+    hold = await world(lambda: client.lock(NAME).acquire(timeout=10))
+    assert members[0].asked.count("join") >= 2
+    assert theirs
+    assert hold.token > theirs[0]
+    assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None
+
+
+@both_faces
+async def test_break_takes_it_from_every_member_that_answers(world: World) -> None:
+    client, members = five(world, lease=1.0)
+    members[4].state = DOWN
+    hold = await world(client.lock(NAME).acquire)
+    members[4].state = WELL
+    await world(lambda: client.break_(NAME, token=hold.token))
+    assert stands_at(members) == []
+    await eventually(hold.lost.is_set)
+    with pytest.raises(dibs.NotHeld):
+        await world(lambda: client.break_(NAME, token=hold.token))
+
+
+@both_faces
+async def test_a_holder_is_seen_though_those_who_voted_for_it_answer_last(world: World) -> None:
+    """A majority of answers is none yet: with the missing ones it may be another."""
+    client, members = five(world)
+    members[3].state = members[4].state = DOWN
+    hold = await world(client.lock(NAME).acquire)
+    members[3].state = members[4].state = WELL
+    other = another(world, client)
+    for looked in ("line", "lines"):
+        for member in members[:2]:
+            member.before[looked] = lambda: time.sleep(0.3)
+    (holder,) = (await world.inspect(other, NAME)).holders
+    assert holder.token == hold.token
+    (line,) = await world.locks(other)
+    assert [holder.token for holder in line.holders] == [hold.token]
+
+
+@both_faces
+async def test_a_look_waits_once_for_those_who_are_silent(world: World) -> None:
+    """They might make a majority of what the others saw; but they were asked before, and said nothing."""
+    client, members = five(world, lease=30.0)
+    hold = await world(client.lock(NAME).acquire)
+    for member in members[1:3]:
+        for entry in member.entries(NAME):
+            member._world.remove(f"dibs:{NAME}", entry)
+    members[3].state = members[4].state = DEAF
+    other = another(world, client, retry=3.0)
+    await world.inspect(other, NAME)
+    began = time.monotonic()
+    (waiter,) = (await world.inspect(other, NAME)).waiters
+    assert time.monotonic() - began < 1.5
+    assert waiter.token == hold.token
+
+
+@both_faces
+async def test_revoke_reaches_the_holder(world: World) -> None:
+    client, members = five(world, lease=1.0)
+    members[0].state = DOWN
+    hold = await world(client.lock(NAME).acquire)
+    await world(another(world, client).lock(NAME).revoke)
+    await eventually(hold.revoke_requested.is_set)
+
+
+@both_faces
+async def test_who_died_between_the_rounds_is_seen_as_waiting(world: World) -> None:
+    """It keeps others out until its lease is over, so an onlooker must see it; it holds nothing."""
+    client, members = five(world)
+    other = another(world, client)
+    hold = await world(lambda: other.lock(NAME, info={"job": 7}).acquire(timeout=0))
+    for number, member in enumerate(members):
+        (entry,) = member.entries(NAME)
+        member._world.restamp(f"dibs:{NAME}", entry, hold.token + number)
+    info = await world.inspect(client, NAME)
+    assert info.holders == ()
+    (waiter,) = info.waiters
+    assert waiter.info == {"job": 7}
+    assert not await world(client.lock(NAME).locked)

@@ -1,0 +1,268 @@
+"""A quorum of five Redis servers: killed, stopped, started anew without their data, and fought for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+import dibs
+from dibs.testing.contract.harness import World, eventually
+from lab.checkers import judge
+from lab.crowd import Crowd
+from lab.servers.programs import require
+from lab.servers.redis import Redis
+from lab.servers.redis_groups import MAIN, cluster, independent, replicated
+from lab.servers.supervisor import Server, until
+from lab.surface import Target
+from lab.witness import Witness, faces_of, fresh_name
+from lab.worker import Spec
+
+both_faces = faces_of("quorum", "quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
+Nodes = tuple[Server, ...]
+BOUND = 15.0
+"""Seconds in which a quorum that cannot decide must say so; a try needs about one."""
+
+
+@pytest.fixture(scope="module")
+def all_nodes() -> Iterator[Nodes]:
+    require("redis")
+    with independent(5) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(all_nodes: Nodes) -> Iterator[Nodes]:
+    """All of them serve at the beginning."""
+    yield all_nodes
+    for node in all_nodes:
+        if node.running():
+            node.resume()
+        else:
+            node.restart()
+
+
+@pytest.fixture
+def name() -> str:
+    return fresh_name()
+
+
+def url_of(nodes: Nodes, **options: object) -> str:
+    """Without a guard, unless one is wanted: these servers have just begun."""
+    wanted = {"guard": 0, **options}
+    query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
+    return f"quorum+redis://{','.join(f'127.0.0.1:{node.port}' for node in nodes)}?{query}"
+
+
+def harm(kind: str, *nodes: Server) -> None:
+    for node in nodes:
+        if kind == "kill":
+            node.kill()
+        else:
+            node.stop()
+
+
+@contextmanager
+def spent(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+def stands_at(nodes: Nodes, name: str) -> list[int]:
+    """The numbers of the servers on which somebody stands."""
+    return [number for number, node in enumerate(nodes) if node.ask("HEXISTS", f"dibs:{name}|line", "first") == "1"]
+
+
+@both_faces
+async def test_a_majority_bears_the_token(world: World, nodes: Nodes, name: str) -> None:
+    """Who is slow is not waited for: on a busy machine that may be anybody."""
+    client = world.client(url_of(nodes))
+    hold = await world(lambda: client.lock(name).acquire(timeout=5))
+    assert len(stands_at(nodes, name)) >= 3
+    assert sum(node.ask("HGET", f"dibs:{name}|line", "top") == str(hold.token) for node in nodes) >= 3
+    await world(hold.release)
+    await eventually(lambda: asyncio.to_thread(lambda: stands_at(nodes, name) == []))
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop"])
+@both_faces
+async def test_any_two_may_be_down_all_the_way(world: World, nodes: Nodes, name: str, kind: str) -> None:
+    """Taken with all five, kept and given back with three; taken, kept and given back with three."""
+    client, other = world.client(url_of(nodes), lease=1.5), world.client(url_of(nodes), lease=1.5)
+    witness = Witness(world, name)
+    hold = await world(witness.take(client.lock(name), timeout=10))
+    while len(stands_at(nodes, name)) < len(nodes):  # who was slow has no vote of it: with two more down it may be over
+        await world(witness.give(hold))
+        hold = await world(witness.take(client.lock(name), timeout=10))
+    harm(kind, nodes[0], nodes[3])
+    for _ in range(2):
+        assert await world(other.lock(name).locked)
+        began = time.monotonic()
+        await eventually(witness.watching(lambda began=began: time.monotonic() - began > 2.0))  # it was renewed
+        hold.check()
+        await world(witness.give(hold))
+        hold = await world(witness.take(other.lock(name), timeout=20))
+    await world(witness.give(hold))
+    witness.acquit()
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop"])
+@both_faces
+async def test_three_down_is_refused_in_bounded_time(world: World, nodes: Nodes, name: str, kind: str) -> None:
+    client = world.client(url_of(nodes), lease=2)
+    warm = await world(lambda: client.lock(name).acquire(timeout=5))
+    await world(warm.release)
+    harm(kind, *nodes[:3])
+    for timeout in (0, 1):
+        with spent(BOUND), pytest.raises(dibs.StoreUnavailable) as caught:
+            await world(lambda timeout=timeout: client.lock(name).acquire(timeout=timeout))
+        assert all(f"redis://127.0.0.1:{node.port}" in caught.value.what for node in nodes[:3])
+        assert not any(str(node.port) in caught.value.what for node in nodes[3:])
+
+
+@both_faces
+async def test_three_down_under_a_hold_is_a_loss_and_over_once_they_are_back(
+    world: World, nodes: Nodes, name: str
+) -> None:
+    client, other = world.client(url_of(nodes), lease=1.5), world.client(url_of(nodes), lease=1.5)
+    witness = Witness(world, name)
+    hold = await world(witness.take(client.lock(name), timeout=10))
+    harm("stop", *nodes[:3])
+    await eventually(witness.watching(hold.lost.is_set))
+    for node in nodes[:3]:
+        node.resume()
+    again = await world(witness.take(other.lock(name), timeout=20))
+    assert again.token > hold.token
+    await world(witness.give(again))
+    witness.acquit()
+
+
+def test_a_server_that_lost_a_vote_gives_no_second_majority(nodes: Nodes, name: str) -> None:
+    """The first holder has the votes of three. One of these starts anew, without it, while the other two are free:
+    together they would be a majority. The guard lets it vote only once that lease is over."""
+    lease = 3.0
+    url = url_of(nodes, guard=None)
+    witness = Witness(_Blocking(), name)  # type: ignore[arg-type]  # it asks only which face this is
+    until(lambda: all(uptime(node) > lease + 1 for node in nodes), what="all have been up for longer than the lease")
+    harm("kill", *nodes[3:])
+    with dibs.connect(url, lease=lease) as client, dibs.connect(url, lease=lease) as other:
+        hold = witness.take(client.lock(name), timeout=0)()
+        for node in nodes[3:]:
+            node.restart()
+        until(lambda: all(uptime(node) > lease + 1 for node in nodes[3:]), what="these too")
+        hold.check()
+        nodes[2].restart(wipe=True)
+        assert stands_at(nodes, name) == [0, 1]
+        later = witness.take(other.lock(name), timeout=0)()
+        witness.look()
+        if later is None:
+            until(hold.lost.is_set, what="the loss")
+            witness.look()
+            later = witness.take(other.lock(name), timeout=30)()
+        else:  # a renewal was quicker: it found that the majority is gone, and gave the rest back
+            assert hold.lost.is_set()
+        assert later.token > hold.token
+        witness.give(later)()
+    found = witness.verdict()
+    assert {violation.kind for violation in found.violations} <= {"taken"}, found.text()  # its vote was lost, after all
+
+
+class _Blocking:
+    face = "blocking"
+
+
+def uptime(node: Server) -> int:
+    facts = dict(line.split(":", 1) for line in node.ask("INFO", "server").splitlines() if ":" in line)
+    return int(facts["uptime_in_seconds"])
+
+
+def test_a_server_that_keeps_everything_votes_at_once(name: str) -> None:
+    """appendfsync always: it comes back with every vote, so nobody has to wait for it."""
+    with independent(3, persist="always") as nodes, dibs.connect(url_of(nodes, guard=None), lease=20) as client:
+        hold = client.lock(name).acquire(timeout=5)
+        assert hold is not None
+        for node in nodes[:2]:
+            node.restart()
+        assert stands_at(nodes, name) == [0, 1, 2]
+        hold.release()
+        with client.lock(name, timeout=5) as again:
+            assert again.token > hold.token
+
+
+def test_a_server_that_keeps_nothing_has_to_wait(name: str) -> None:
+    young = pytest.raises(dibs.StoreUnavailable, match="just started, may have lost votes, and has none for")
+    with independent(3) as nodes, dibs.connect(url_of(nodes, guard=None), lease=20) as client, young:
+        client.lock(name).acquire(timeout=0)
+
+
+@pytest.mark.timeout(120)
+def test_twenty_contenders_make_progress_while_members_come_and_go(nodes: Nodes, name: str, tmp_path: Path) -> None:
+    """Four processes with three threads and two tasks each, on one name; judged by the lab."""
+    url = url_of(nodes, guard=None)
+    until(lambda: all(uptime(node) > 3 for node in nodes), what="all have been up for longer than the lease")
+    targets = [Target(name, "mutex", 1)]
+    specs = [
+        Spec(f"p{n}", url, str(tmp_path), os.urandom(4).hex(), targets, lease=2.0, threads=3, tasks=2, look=0.0)
+        for n in range(4)
+    ]
+    with Crowd(specs) as crowd:
+        crowd.until(lambda: crowd.grants() >= 40, "forty grants")
+        for kind, victims in (("stop", nodes[:2]), ("stop", nodes[2:4]), ("kill", nodes[3:])):
+            harm(kind, *victims)
+            before = crowd.grants()
+            crowd.until(lambda before=before: crowd.grants() >= before + 20, f"twenty more, after {kind}")
+            for node in victims:
+                if node.running():
+                    node.resume()
+                else:
+                    node.restart(wipe=True)
+        crowd.heal()
+        crowd.quiet(30.0)
+        crowd.end()
+        verdict = judge(crowd.history(), within=30.0, fenced=crowd.fenced())
+    found = [violation for violation in verdict.violations if violation.kind != "fifo"]  # nobody was promised order
+    assert not found, verdict.text()
+
+
+def test_members_of_any_kind(name: str) -> None:
+    """One server, a primary found by sentinels, a cluster."""
+    require("redis")
+    with Server(Redis()) as single, replicated(replicas=1, sentinels=3) as group, cluster() as shards:
+        urls = [
+            single.url(),
+            f"redis+sentinel://{','.join(f'127.0.0.1:{node.port}' for node in group.sentinels)}/{MAIN}",
+            f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in shards[:3])}",
+        ]
+        with dibs.connect(urls, guard=0) as client, dibs.connect(urls, guard=0) as other:
+            with client.lock(name, timeout=10) as hold:
+                assert other.lock(name).acquire(timeout=0) is None
+            single.kill()
+            with other.lock(name, timeout=10) as again:
+                assert again.token > hold.token
+            for finding in client.doctor():
+                assert finding.what
+
+
+def test_drivers_are_members_too(nodes: Nodes, name: str) -> None:
+    drivers = [redis.Redis(host="127.0.0.1", port=node.port) for node in nodes[:3]]
+    try:
+        with dibs.connect(drivers, guard=0) as client, client.lock(name, timeout=5) as hold:
+            assert stands_at(nodes, name) == [0, 1, 2]
+            hold.check()
+    finally:
+        for driver in drivers:
+            driver.close()
+
+
+def test_one_server_under_two_names_is_refused(nodes: Nodes, name: str) -> None:
+    twins = f"127.0.0.1:{nodes[0].port}", f"localhost:{nodes[0].port}", f"127.0.0.1:{nodes[1].port}"
+    refused = pytest.raises(dibs.StoreError, match="two members are one and the same store")
+    with dibs.connect([f"redis://{host}" for host in twins], guard=0) as client, refused:
+        client.lock(name).acquire(timeout=5)
