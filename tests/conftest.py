@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # Runs share two cores with others, so an example's own time says nothing; and what a run finds must be found again.
 settings.register_profile("dibs", deadline=None, database=None, print_blob=True)
 settings.load_profile("dibs")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a module makes once, mostly servers, is made once: all who use it go to one worker (--dist loadgroup)."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            made = [fixtures[-1] for fixtures in item._fixtureinfo.name2fixturedefs.values()]
+            if any(fixture.scope == "module" and not fixture.argname.startswith("_") for fixture in made):
+                item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

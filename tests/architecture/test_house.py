@@ -43,30 +43,25 @@ for top, stack in sorted(seen.items()):
 """
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_a_file_reads_in_one_sitting(module: str) -> None:
-    lines = len(modules()[module].read_text().splitlines())
-    assert lines <= LONGEST_FILE, f"{modules()[module].relative_to(SRC)} has {lines} lines, at most {LONGEST_FILE}"
+def test_a_file_reads_in_one_sitting() -> None:
+    lines = {path.relative_to(SRC): len(path.read_text().splitlines()) for path in modules().values()}
+    assert {path: count for path, count in lines.items() if count > LONGEST_FILE} == {}
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_a_module_says_in_a_few_lines_what_it_is(module: str) -> None:
-    text = ast.get_docstring(tree(module))
-    assert text, f"{module} has no docstring"
-    assert len(text.splitlines()) <= LONGEST_DOCSTRING
+def test_a_module_says_in_a_few_lines_what_it_is() -> None:
+    texts = {module: (ast.get_docstring(tree(module)) or "").splitlines() for module in modules()}
+    assert [module for module, lines in texts.items() if not 1 <= len(lines) <= LONGEST_DOCSTRING] == []
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_nothing_is_left_for_later(module: str) -> None:
-    found = re.findall(r"^.*\b(?:TODO|FIXME|XXX)\b.*$", modules()[module].read_text(), re.MULTILINE)
-    assert not found
+def test_nothing_is_left_for_later() -> None:
+    later = re.compile(r"^.*\b(?:TODO|FIXME|XXX)\b.*$", re.MULTILINE)
+    assert {module: found for module, path in modules().items() if (found := later.findall(path.read_text()))} == {}
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_nothing_that_runs_foreign_text(module: str) -> None:
+def test_nothing_that_runs_foreign_text() -> None:
     """Words in prose are fine: this looks at names, as imported and as called."""
     wrong = []
-    for node in ast.walk(tree(module)):
+    for module, node in [(name, node) for name in modules() for node in ast.walk(tree(name))]:
         named: list[str] = []
         if isinstance(node, ast.Import):
             named = [alias.name.partition(".")[0] for alias in node.names]
@@ -91,10 +86,9 @@ def test_a_public_name_shows_how_it_is_used(name: str) -> None:
     assert doctest.DocTestParser().get_examples(text), f"dibs.{name} has no example in its docstring"
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_examples_are_true(module: str) -> None:
-    failed, _ = doctest.testmod(importlib.import_module(module))
-    assert failed == 0
+def test_examples_are_true() -> None:
+    failed = {module: doctest.testmod(importlib.import_module(module)).failed for module in modules()}
+    assert {module: count for module, count in failed.items() if count} == {}
 
 
 def test_there_are_examples_to_run() -> None:

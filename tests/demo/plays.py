@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+from lab.leaks import command_lines
+
 SMALL = ("--workers=3", "--turns=5", "--lease=0.6", "--seed=7")
 
 
@@ -15,15 +17,7 @@ def command(*options: str) -> list[str]:
 
 def workers_below(tmp_path: Path) -> list[str]:
     """Command lines of processes that name a directory of this test."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if "demo_worker" in line and str(tmp_path) in line:
-            found.append(line)
-    return found
+    return [line for line in command_lines() if "demo_worker" in line and str(tmp_path) in line]
 
 
 def left_behind(tmp_path: Path) -> list[str]:

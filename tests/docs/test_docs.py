@@ -110,6 +110,15 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_row_of_a_table_has_as_many_cells(page: Path) -> None:
+    """Else it is shown as text."""
+    tables = re.findall(r"(?m)^(?:\|.*\n)+", page.read_text() + "\n")
+    for table in tables:
+        counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(counts) == 1, table[:200]
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]

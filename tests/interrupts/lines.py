@@ -4,8 +4,9 @@ Two kinds of points. `lines`: the entry of every function and every line: more t
 CPython 3.11 looks for signals: at the entry of a function, after a call that is not a Python function's (those are
 entered and left without a look, as are coroutines when they are made), and at backward jumps.
 Left out is what no signal can reach: the instant between the end of a `with` block and the call of its `__exit__`
-(that is what makes `with` on a C lock safe), a bare `try:`, which is no instruction, and, for `checks`, the few places
-where the instruction that looks and the next one have different exception handlers.
+(that is what makes `with` on a C lock safe), a bare `try:`, which is no instruction, the end of a generator that nobody
+wants any more (tracing calls that an entry), and, for `checks`, the few places where the instruction that looks and the
+next one have different exception handlers.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Interrupt:
         """The last instruction of each frame."""
         self._called: dict[FrameType, bool] = {}
         """Whether what that instruction called was called through C; absent: nothing was seen."""
+        self._generators: set[FrameType] = set()
+        """Those that were entered before."""
         self.point: Point | None = None
 
     def __enter__(self) -> Self:
@@ -77,6 +80,7 @@ class Interrupt:
         sys.setprofile(None)
         self._last.clear()
         self._called.clear()
+        self._generators.clear()
         return kind is KeyboardInterrupt and self.point is not None
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
@@ -99,7 +103,7 @@ class Interrupt:
 
     def _is_point(self, frame: FrameType, event: str) -> bool:
         if event == "call":
-            return True
+            return not self._goes_on(frame)
         if self._mode == LINES:
             return event == "line" and frame.f_lasti not in unreachable(frame.f_code)
         if event != "opcode":
@@ -107,6 +111,14 @@ class Interrupt:
         last, self._last[frame] = self._last.get(frame), frame.f_lasti
         through_c = self._called.pop(frame, None)
         return last is not None and checks(frame.f_code).looks(last, frame.f_lasti, through_c)
+
+    def _goes_on(self, frame: FrameType) -> bool:
+        """A generator is entered again, to go on or to end: what is raised at its end Python reports and drops."""
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return False
+        again = frame in self._generators
+        self._generators.add(frame)
+        return again
 
     @staticmethod
     def _point(frame: FrameType, event: str) -> Point:

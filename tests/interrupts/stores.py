@@ -1,4 +1,8 @@
-"""The stores that interrupts are tried on: a name, and a URL that is fresh for each test."""
+"""The stores that interrupts are tried on: a name, a URL that is fresh for each test, and how long a lease is there.
+
+A session is certain for less than a quarter of its time-out at any moment, and hundreds of interrupted runs on a noisy
+machine need more than that of a short one.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,16 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+from lab.servers import shared, shared_redis
+
 _fresh = count(1)
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://interrupts-{next(_fresh)}",
     "sqlite": lambda folder: f"sqlite:///{folder}/locks-{next(_fresh)}.db",
+    "zookeeper": shared.fresh,
+    "redis": shared_redis.fresh,
 }
+LEASES = {"memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0}
+SERVERS = frozenset({"zookeeper", "redis"})
+"""Those where each try waits for a server: there most is for `scripts/soak`."""

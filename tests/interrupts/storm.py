@@ -26,9 +26,10 @@ from typing import Any
 
 import dibs
 
-LEASE = 0.6
-KEEPER_HAS = 0.3
-"""How long the keeper may take to give back what an interrupt left."""
+PATIENCE = 50
+"""Seconds after which it shows where every thread stands, and ends."""
+BESIDE = 2000
+"""Interrupts of a lock made in C, and of one in Python."""
 AGAIN = 0.05
 """An interrupt that was swallowed (in a destructor) comes again."""
 PACKAGE = str(Path(dibs.__file__).parent)
@@ -62,6 +63,16 @@ def span_of(make: Callable[[], AbstractContextManager[Any]]) -> float:
     return max((time.perf_counter() - began) / 50 * 8, 0.0002)
 
 
+def disarm() -> None:
+    """Where the machine stood still meanwhile, it comes once more before this is done."""
+    while True:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            continue
+        return
+
+
 def one_interrupt(make: Callable[[], AbstractContextManager[Any]], delay: float) -> str:
     """Loop until the signal comes; gives the innermost place of dibs that it hit."""
     body = 0
@@ -71,7 +82,7 @@ def one_interrupt(make: Callable[[], AbstractContextManager[Any]], delay: float)
             with make():
                 body += 1
     except KeyboardInterrupt as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        disarm()
         frames = traceback.extract_tb(error.__traceback__)
         inside = [f for f in frames if f.filename.startswith(PACKAGE)]
         if not inside:
@@ -79,8 +90,8 @@ def one_interrupt(make: Callable[[], AbstractContextManager[Any]], delay: float)
         return " > ".join(f"{f.filename[len(PACKAGE) + 1 :]}:{f.lineno} {f.name}" for f in (inside[0], inside[-1]))
 
 
-def storm_on_dibs(url: str, count: int, rng: random.Random) -> dict[str, Any]:
-    client, other = dibs.connect(url, lease=LEASE), dibs.connect(url, lease=LEASE)
+def storm_on_dibs(url: str, count: int, lease: float, rng: random.Random) -> dict[str, Any]:
+    client, other = dibs.connect(url, lease=lease), dibs.connect(url, lease=lease)
     with client.lock("warm-up"):
         other.inspect("warm-up")
     span = span_of(lambda: client.lock("warm-up"))
@@ -90,9 +101,9 @@ def storm_on_dibs(url: str, count: int, rng: random.Random) -> dict[str, Any]:
         where = one_interrupt(lambda name=name: client.lock(name), rng.uniform(0, span))
         if other.inspect(name).holders:
             suspects.append((name, where, time.monotonic()))
-    forgotten = [(name, where) for name, where, since in suspects if not freed(other, name, since + KEEPER_HAS)]
+    forgotten = [(name, where) for name, where, since in suspects if not freed(other, name, since + lease / 2)]
     keep = client.lock("keep").acquire(timeout=2)
-    kept = keep is not None and not keep.lost.wait(2 * LEASE)
+    kept = keep is not None and not keep.lost.wait(2 * lease)
     known = {name for name, _ in forgotten}
     names = [f"storm-{n}" for n in range(count)]
     left = [name for name in names if name not in known and _stands(other, name)]
@@ -131,8 +142,9 @@ def storm_on_threading(wrap: Callable[[Lock], AbstractContextManager[Any]], coun
     return forgotten
 
 
-def main(url: str, count: int, seed: int) -> None:
-    faulthandler.dump_traceback_later(24, exit=True)
+def main(url: str, count: int, lease: float, seed: int) -> None:
+    """Half of a lease is what the keeper has to give back what an interrupt left."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     signal.signal(signal.SIGALRM, interrupt)
     warned: Counter[str] = Counter()
     warnings.simplefilter("always")
@@ -140,9 +152,9 @@ def main(url: str, count: int, seed: int) -> None:
     swallowed: Counter[str] = Counter()
     sys.unraisablehook = lambda unraisable: swallowed.update([repr(unraisable.exc_value)])
     rng = random.Random(seed)
-    told = storm_on_dibs(url, count, rng)
-    told["threading.Lock"] = storm_on_threading(lambda lock: lock, count, rng)
-    told["in Python"] = storm_on_threading(Guard, count, rng)
+    told = storm_on_dibs(url, count, lease, rng)
+    told["threading.Lock"] = storm_on_threading(lambda lock: lock, BESIDE, rng)
+    told["in Python"] = storm_on_threading(Guard, BESIDE, rng)
     gc.collect()
     told["warnings"] = warned.most_common(5)
     told["swallowed"] = swallowed.most_common(5)
@@ -151,4 +163,4 @@ def main(url: str, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from threading import Thread
 
@@ -18,13 +18,11 @@ import pytest
 
 import dibs
 from interrupts.lines import CHECKS, LINES, Case, Interrupt
-from interrupts.stores import STORES
+from interrupts.stores import LEASES, SERVERS, STORES
 
-LEASE = 1.5
-KEEPER_TURN = LEASE / 3 + 0.15
-"""A claim that nobody wants is noticed at its next renewal, at the latest."""
-FREE_BY = LEASE + 1.0
-FEWEST_POINTS, MOST_POINTS = 100, 3000
+FEWEST_POINTS, MOST_POINTS = 100, 9000
+SAMPLED = 13
+"""Where an operation takes milliseconds, every so many points are tried in each run of the tests, all in the soak."""
 OTHERS = 30.0
 """The lease of whoever is in the way: that is how ours are told from theirs."""
 
@@ -151,13 +149,19 @@ OPERATIONS: dict[str, tuple[Operation, Callable[[dibs.Client, str], object]]] = 
 }
 
 
+PARTS = {"multi": ("-b",), "stripe": ("#0", "#1", "#2", "#3")}
+"""What else an operation takes, by the ends of its names."""
+
+
 class Run:
     """All interrupted runs of one operation on one store."""
 
-    def __init__(self, url: str, what: str, mode: str, *, fresh: bool) -> None:
+    def __init__(self, url: str, lease: float, what: str, mode: str, *, fresh: bool, each: int) -> None:
         self.url = url
+        self.lease = lease
         self.mode = mode
         self.fresh = fresh
+        self.each = each
         self.operation, self.around = OPERATIONS[what]
         self.what = what
         self.cases: list[Case] = []
@@ -165,12 +169,12 @@ class Run:
         self.other = dibs.connect(url, lease=OTHERS)
 
     def interrupt_everywhere(self) -> None:
-        client = dibs.connect(self.url, lease=LEASE)
+        client = dibs.connect(self.url, lease=self.lease)
         self.operation_once(client)
-        for n in count(1):
+        for n in count(1, self.each):
             assert n < MOST_POINTS
             if self.fresh:
-                client = dibs.connect(self.url, lease=LEASE)
+                client = dibs.connect(self.url, lease=self.lease)
             name = f"n{n}"
             with self.around(self.other, name):  # type: ignore[attr-defined]
                 with Interrupt(n, self.mode) as interrupt:
@@ -178,7 +182,7 @@ class Run:
                 if interrupt.point is None:
                     self.last = client
                     return
-                case = Case(interrupt.point, client, (name, f"{name}-b", *(f"{name}#{i}" for i in range(4))))
+                case = Case(interrupt.point, client, (name, *(name + part for part in PARTS.get(self.what, ()))))
                 self.cases.append(case)
                 began = time.monotonic()
                 if self.is_free(case):
@@ -209,29 +213,39 @@ class Run:
 
     def check_free(self) -> None:
         began = time.monotonic()
-        self.wait_until_free([case for case in self.cases if not case.point.before_ours], began, began + FREE_BY)
+        free_by = began + self.lease + 1.0
+        self.wait_until_free([case for case in self.cases if not case.point.before_ours], began, free_by)
 
     def check_keepers(self) -> None:
-        """Every client still works, and its keeper keeps a hold for longer than its lease."""
-        for n, case in enumerate(self.cases):
-            case.kept = case.client.lock(f"keep-{n}").acquire(timeout=2)
+        """Every client still works, and its keeper renews."""
+        for n, case in enumerate({case.client: case for case in self.cases}.values()):
+            case.kept = case.client.lock(f"keep-{n}").acquire(timeout=5)
             assert case.kept is not None, f"after an interrupt at {case.point}"
-        assert case.kept is not None
-        case.kept.lost.wait(2 * LEASE)
-        lost = [
-            f"the keeper is dead after an interrupt at {case.point}" for case in self.cases if case.kept.lost.is_set()
-        ]
-        assert not lost
+        waiting = [(case, case.kept.remaining) for case in self.cases if case.kept is not None]
+        end = time.monotonic() + 2 * self.lease
+        while waiting and time.monotonic() < end:
+            waiting = [(case, now) for case, before in waiting if (now := case.kept.remaining) <= before]
+            time.sleep(0.002)
+        assert not waiting, "the keeper is dead after an interrupt at\n" + "\n".join(
+            str(one.point) for one, _ in waiting
+        )
         for case in self.cases:
-            case.kept.release()
+            if case.kept is not None:
+                case.kept.release()
 
     def count(self) -> Counter[str]:
         """What happened, for the report."""
         found: Counter[str] = Counter()
         for case in self.cases:
             after = case.free_after
-            found["before our code" if case.point.before_ours else _bin(after)] += 1
+            found["before our code" if case.point.before_ours else self.bin(after)] += 1
         return found
+
+    def bin(self, after: float | None) -> str:
+        """A claim that nobody wants is noticed at its next renewal, at the latest."""
+        if after is None:
+            return "never"
+        return "at once" if after == 0.0 else "keeper" if after <= self.lease / 3 + 0.15 else "lease"
 
     def close(self) -> None:
         for client in {case.client for case in self.cases} | {self.last, self.other}:
@@ -239,40 +253,39 @@ class Run:
                 client.close()
 
 
-def _bin(after: float | None) -> str:
-    if after is None:
-        return "never"
-    return "at once" if after == 0.0 else "keeper" if after <= KEEPER_TURN else "lease"
-
-
 def _plan() -> Iterator[object]:
-    """Everything on memory, and the commonest operation on the others; the rest of those is for `scripts/soak`."""
+    """Everything on memory, the commonest operation on sqlite, samples of the commonest on servers; the rest of those
+    is for `scripts/soak`."""
     for store in STORES:
         for what in OPERATIONS:
-            common = store == "memory" or what == "with lock"
+            common = store == "memory" or (store, what) == ("sqlite", "with lock")
             yield _case(store, what, CHECKS, fresh=False, marks=[] if common else [pytest.mark.soak])
             yield _case(store, what, LINES, fresh=False, marks=[pytest.mark.slow if common else pytest.mark.soak])
         for what in ("with lock", "multi", "in vain"):
             yield _case(
                 store, what, CHECKS, fresh=True, marks=[pytest.mark.slow if store == "memory" else pytest.mark.soak]
             )
+    for store, what in product(sorted(SERVERS), ("with lock", "semaphore", "downgrade", "after waiting")):
+        yield _case(store, what, CHECKS, fresh=False, marks=[pytest.mark.slow], each=SAMPLED)
 
 
-def _case(store: str, what: str, mode: str, *, fresh: bool, marks: list[pytest.MarkDecorator]) -> object:
-    name = f"{store}-{what}-{mode}{'-first use' if fresh else ''}"
-    return pytest.param(store, what, mode, fresh, id=name, marks=marks)
+def _case(store: str, what: str, mode: str, *, fresh: bool, marks: list[pytest.MarkDecorator], each: int = 1) -> object:
+    name = f"{store}-{what}-{mode}{'-first use' if fresh else ''}{'-sampled' if each > 1 else ''}"
+    return pytest.param(store, what, mode, fresh, each, id=name, marks=marks)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.parametrize(("store", "what", "mode", "fresh"), list(_plan()))
-def test_an_interrupt_leaves_nothing_behind(store: str, what: str, mode: str, fresh: bool, tmp_path: Path) -> None:
-    with closing(Run(STORES[store](tmp_path), what, mode, fresh=fresh)) as run:
+@pytest.mark.parametrize(("store", "what", "mode", "fresh", "each"), list(_plan()))
+def test_an_interrupt_leaves_nothing_behind(
+    store: str, what: str, mode: str, fresh: bool, each: int, tmp_path: Path
+) -> None:
+    with closing(Run(STORES[store](tmp_path), LEASES[store], what, mode, fresh=fresh, each=each)) as run:
         run.interrupt_everywhere()
-        assert len(run.cases) > FEWEST_POINTS, "the tracing sees nothing"
+        assert len(run.cases) * each > FEWEST_POINTS, "the tracing sees nothing"
         run.check_free()
         print(f"\n{what} on {store}: {len(run.cases)} {mode}: {dict(run.count())}")
         for case in run.cases:
-            if not case.point.before_ours and _bin(case.free_after) == "lease":
+            if not case.point.before_ours and run.bin(case.free_after) == "lease":
                 print("  needed the lease:", case.point)
         forgotten = [str(case.point) for case in run.cases if not case.point.before_ours and case.free_after is None]
         assert not forgotten, "held by nobody after an interrupt at\n" + "\n".join(forgotten)

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.surface import clock
+
 NEVER = math.inf
 Line = dict[str, Any]
 
@@ -151,12 +153,13 @@ class History:
 
 
 def read(directory: Path) -> History:
-    """All files of a run."""
-    made = History()
+    """All files of a run, up to now: while the one is read, what happens is written in the others."""
+    made, now = History(), clock()
     uses: dict[tuple[str, str, int], Use] = {}
     for path in sorted(directory.glob("*.jsonl")):
         for line in lines_of(path.read_bytes(), str(path)):
-            _note(made, uses, line)
+            if line["at"] <= now:
+                _note(made, uses, line)
     for use in uses.values():
         use.died = made.died.get(use.proc, NEVER)
     made.uses = sorted(uses.values(), key=lambda use: use.called)

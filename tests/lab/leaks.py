@@ -143,11 +143,20 @@ def _is_marked(pid: int) -> bool:
 
 
 def _command(pid: int, state: str) -> str:
+    return f"{pid} {'(not reaped)' if state == 'Z' else command_line(pid)[:200]}".strip()
+
+
+def command_line(pid: int) -> str:
+    """Its words, empty if it is gone. Any process of the machine may be asked for, so they need not be text."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
-        words = ""
-    return f"{pid} {'(not reaped)' if state == 'Z' else words[:200]}".strip()
+        return ""
+
+
+def command_lines() -> list[str]:
+    """Of all processes of the machine."""
+    return [command_line(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
 def threads() -> list[Thing]:

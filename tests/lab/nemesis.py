@@ -1,9 +1,9 @@
 """The nemesis: does harm to a crowd of workers by a seeded schedule, always heals, and counts only what it saw happen.
 
-A `Fault` begins now and gives what ends it, and when; kills end at once. What happens inside the workers (a hogged
-interpreter, a fork, a cancelled call, a body past its lease) they draw themselves, from `habits` of their spec and the
-same seed, and note once it happened. What a store suffers (a restart, a cut line) joins as one more entry of FAULTS,
-made for a `Place` that knows the store.
+A `Fault` begins now and gives what ends it, and when; kills end at once; one that cannot begin yet says `NotNow`. What
+happens inside the workers (a hogged interpreter, a fork, a cancelled call, a body past its lease) they draw themselves,
+from `habits` of their spec and the same seed, and note once it happened. What a store suffers (a restart, a cut line)
+joins as one more entry of FAULTS, made for a `Place` that knows the store.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from lab.crowd import Crowd
+from lab.matrix import Site
+from lab.servers.redis_lone import Lone
+from lab.servers.supervisor import Server
+from lab.servers.zookeeper_ensemble import SILENCE_NOTICED, Ensemble
 from lab.surface import clock
 
 
@@ -26,8 +29,11 @@ class Place:
     crowd: Crowd
     dice: random.Random
     lease: float
-    store: Path
-    """Where the store keeps what it has, if it is a file."""
+    site: Site
+
+
+class NotNow(Exception):
+    """The fault cannot begin while another lasts; it is tried again later."""
 
 
 Ending = tuple[float, Callable[[], None]]
@@ -63,10 +69,114 @@ def _stop(place: Place, leases: float, fault: str) -> Ending | None:
 
 def stand_still(place: Place) -> Ending | None:
     """A process stops in its transaction: nobody gets anything from the store."""
-    if not place.store.exists():
+    path = place.site.path
+    if path is None or not path.exists():
         return None
-    pid = place.crowd.stand_still(place.store)
+    pid = place.crowd.stand_still(path)
     return place.dice.uniform(0.2, 1.3) * place.lease, lambda: place.crowd.end_standstill(pid)
+
+
+def kill_the_leader(place: Place) -> Ending | None:
+    """kill -9; the others elect, and it comes back to follow."""
+    ensemble = _whole(place)
+    return _kill(place, ensemble.leader(), "leader killed")
+
+
+def restart_a_node(place: Place) -> Ending | None:
+    return _kill(place, place.dice.choice(_whole(place).nodes), "node restarted")
+
+
+def stop_a_node(place: Place) -> Ending | None:
+    """SIGSTOP, for less or more than a session lives without it."""
+    ensemble = _whole(place)
+    ensemble.stop(place.dice.choice(ensemble.nodes))
+    return _mended(place, place.dice.uniform(0.2, 2.0) * place.lease, "node stopped")
+
+
+def silence_a_node(place: Place) -> Ending | None:
+    """It goes on answering pings, and hears nothing of what the others decide: followers more often than the leader."""
+    ensemble = _whole(place)
+    before = ensemble.lost()
+    ensemble.silence(place.dice.choice([ensemble.leader(), *2 * ensemble.followers()]))
+
+    def mend() -> None:
+        if ensemble.lost() > before:
+            place.crowd.fault("node silenced")
+        ensemble.mend()
+
+    return place.dice.uniform(0.5, 1.5) * (place.lease + SILENCE_NOTICED), mend
+
+
+def cut_a_node_off(place: Place) -> Ending | None:
+    """Its connections with the others end, and it gets no new ones."""
+    ensemble = _whole(place)
+    ensemble.cut_off(place.dice.choice(ensemble.nodes))
+    return _mended(place, place.dice.uniform(0.2, 2.0) * place.lease, "node cut off")
+
+
+def _kill(place: Place, node: Server, fault: str) -> Ending | None:
+    _whole(place).kill(node)
+    return _mended(place, place.dice.uniform(0.0, 1.5) * place.lease, fault)
+
+
+def _mended(place: Place, after: float, fault: str) -> Ending:
+    place.crowd.fault(fault)
+    return after, _ensemble(place).mend
+
+
+def _ensemble(place: Place) -> Ensemble:
+    assert place.site.ensemble is not None, "this fault is for a store of several servers"
+    return place.site.ensemble
+
+
+def _whole(place: Place) -> Ensemble:
+    """One harm at a time: of three nodes two must be able to agree, or nothing is tried but patience."""
+    if not (ensemble := _ensemble(place)).whole():
+        raise NotNow
+    return ensemble
+
+
+def restart_the_server(place: Place) -> Ending | None:
+    """kill -9; it comes back with everything that it acknowledged."""
+    server = _serving(place)
+    server.kill()
+    place.crowd.fault("server restarted")
+    return place.dice.uniform(0.0, 1.5) * place.lease, server.mend
+
+
+def stop_the_server(place: Place) -> Ending | None:
+    """SIGSTOP, for less or more than a lease."""
+    server = _serving(place)
+    server.stop()
+    place.crowd.fault("server stopped")
+    return place.dice.uniform(0.2, 2.0) * place.lease, server.mend
+
+
+def end_subscriptions(place: Place) -> Ending | None:
+    """Whoever waits hears nothing, until it is connected again."""
+    if _serving(place).end_connections("pubsub"):
+        place.crowd.fault("subscriptions ended")
+    return None
+
+
+def end_connections(place: Place) -> Ending | None:
+    if _serving(place).end_connections("normal"):
+        place.crowd.fault("connections ended")
+    return None
+
+
+def forget_scripts(place: Place) -> Ending | None:
+    _serving(place).forget_scripts()
+    place.crowd.fault("scripts forgotten")
+    return None
+
+
+def _serving(place: Place) -> Lone:
+    server = place.site.lone
+    assert server is not None, "this fault is for a store of one server"
+    if not server.whole():
+        raise NotNow
+    return server
 
 
 FAULTS: dict[str, Fault] = {
@@ -74,6 +184,16 @@ FAULTS: dict[str, Fault] = {
     "stop briefly": stop_briefly,
     "stop past the lease": stop_past_the_lease,
     "standstill": stand_still,
+    "kill the leader": kill_the_leader,
+    "restart a node": restart_a_node,
+    "stop a node": stop_a_node,
+    "silence a node": silence_a_node,
+    "cut a node off": cut_a_node_off,
+    "restart the server": restart_the_server,
+    "stop the server": stop_the_server,
+    "end subscriptions": end_subscriptions,
+    "end connections": end_connections,
+    "forget scripts": forget_scripts,
 }
 
 
@@ -106,7 +226,12 @@ class Nemesis:
         """Each once, then as it comes."""
         if not self._upcoming:
             self._upcoming = self._place.dice.choices(list(self._faults), list(self._faults.values()), k=10)
-        ending = FAULTS[self._upcoming.pop()](self._place)
+        fault = self._upcoming.pop()
+        try:
+            ending = FAULTS[fault](self._place)
+        except NotNow:
+            self._upcoming.insert(0, fault)
+            return
         if ending is not None:
             after, end = ending
             self._count += 1

@@ -22,7 +22,7 @@ from lab.worker import ORDERS, Spec, die_with, run
 from process.children import PATIENCE, Child, until
 
 TESTS = Path(__file__).parents[1]
-BACKENDS = ("dibs.backends.memory", "dibs.backends.sqlite.store")
+BACKENDS = ("dibs.backends.memory", "dibs.backends.sqlite.store", "dibs.backends.zookeeper.store")
 """What a client imports only when it is made: here once for all."""
 
 

@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from lab.faults import Direction, Fault, Hold, Refuse, Slam, Spot, at_message
@@ -51,7 +50,6 @@ class Proxy:
         self.port: int = self._port_keeper.getsockname()[1]
         self._news = threading.Condition()
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._rules: Rules
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
@@ -138,7 +136,7 @@ class Proxy:
         self._listen()
         ready.set_result(None)
         await self._closing.wait()
-        await self._stop_listening()
+        self._stop_listening()
         await self._cut(self.links, reset=False)
 
     def _tell(self) -> None:
@@ -148,7 +146,7 @@ class Proxy:
     async def _change(self, change: Callable[[list[Rule]], Any]) -> None:
         change(self._rules.all)
         if any(isinstance(rule.fault, Refuse) for rule in self._rules.all):
-            await self._stop_listening()
+            self._stop_listening()
         else:
             self._listen()
         self._rules.changed()
@@ -166,28 +164,32 @@ class Proxy:
             self._listener = _bound(self.port)
             self._listener.listen(_BACKLOG)
             self._listener.setblocking(False)
-            self._accepting = self._loop.create_task(self._accept(self._listener))
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
-    async def _stop_listening(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listener is not None:
-            assert self._accepting is not None
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])  # or the loop would forget, too late, a descriptor of the same number
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(listener)
+    def _accept(self, listener: socket.socket) -> None:
+        """By hand: a task that waits for it may be cancelled when it has come, and would drop it unclosed."""
+        try:
+            client, _ = listener.accept()
+        except OSError:  # gone again already
+            return
+        try:
             if any(isinstance(rule.fault, Slam) for rule in self._rules.all):
                 close(client, reset=True)
-                continue
-            with suppress(OSError):  # gone again already
-                prepare(client)
-                link = Link(len(self.links), client, self._rules, self._splitter, self._seed)
-                self.links.append(link)
-                link.start(lambda: self.target)
-                self._tell()
+                return
+            prepare(client)
+        except OSError:  # the same
+            client.close()
+            return
+        link = Link(len(self.links), client, self._rules, self._splitter, self._seed)
+        self.links.append(link)
+        link.start(lambda: self.target)
+        self._tell()
 
 
 class Holding:

@@ -28,18 +28,19 @@ WITHIN = 20.0
 
 def soak(store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE) -> Report:
     """One run in an empty directory."""
-    specs = ground.specs(directory, seed, lease)
-    with Crowd(specs) as crowd:
-        crowd.until(lambda: crowd.grants() > 0, "the first grant")
-        place = Place(crowd, random.Random(f"{seed}/nemesis"), lease, directory / "store")
-        Nemesis(place, ground.faults, ground.gap).rage(seconds)
-        crowd.quiet(WITHIN)
-        crowd.end()
-        history, naive, fenced = crowd.history(), crowd.naive(), crowd.fenced()
-    verdict = judge(history, within=WITHIN, fenced=fenced, left=ground.left(directory))
+    lease = max(lease, ground.least_lease)
+    with ground.site(directory) as site:
+        with Crowd(ground.specs(site.url, directory, seed, lease)) as crowd:
+            crowd.until(lambda: crowd.grants() > 0, "the first grant")
+            place = Place(crowd, random.Random(f"{seed}/nemesis"), lease, site)
+            Nemesis(place, ground.faults, ground.gap).rage(seconds)
+            crowd.quiet(WITHIN)
+            crowd.end()
+            history, naive, fenced = crowd.history(), crowd.naive(), crowd.fenced()
+        verdict = judge(history, within=WITHIN, fenced=fenced, left=site.left())
     return report(
         history, verdict, naive, fenced,
-        store=store, seconds=seconds, seed=seed, lease=lease, versions=versions(ground.versions()),
+        store=store, seconds=seconds, seed=seed, lease=lease, versions=versions(site.versions),
         workers=f"{ground.procs} processes of {ground.threads} threads and {ground.tasks} tasks",
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from lab.broken.locks import BROKEN
 from lab.broken.straw import left
 from lab.checkers import Verdict, judge
 from lab.crowd import Crowd
-from lab.matrix import GROUNDS
+from lab.matrix import sqlite_left
 from lab.surface import Target, clock
 from lab.worker import Spec
 
@@ -90,8 +90,8 @@ def test_a_broken_lock_is_convicted(name: str, tmp_path: Path) -> None:
     ("url", "lease", "procs", "tasks", "look"),
     [
         ("broken:sound:{}", STRAW_LEASE, 3, 0, lambda directory: left(directory / "store")),
-        ("sqlite:///{}", LEASE, 3, 1, GROUNDS["sqlite"].left),
-        ("memory://trial", LEASE, 1, 3, GROUNDS["memory"].left),
+        ("sqlite:///{}", LEASE, 3, 1, sqlite_left),
+        ("memory://trial", LEASE, 1, 3, lambda directory: []),
     ],
     ids=["straw", "sqlite", "memory"],
 )

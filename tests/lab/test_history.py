@@ -100,6 +100,16 @@ def test_a_torn_last_line_never_happened(tmp_path: Path) -> None:
     assert only_use(tmp_path).release_called == history.NEVER
 
 
+def test_what_happens_while_it_is_read_is_left_for_the_next_time(tmp_path: Path) -> None:
+    """Else a use whose release was not yet there when its file was read overlaps the next one, in a file read later."""
+    released, author = clock() + 60, Author(tmp_path)
+    author.granted(1, 2, released + 10)
+    author.line("release", released, valid=True, deadline=released + 10)
+    Author(tmp_path, "p1").granted(1, released + 1, released + 12, token=2)
+    uses = history.read(tmp_path)
+    assert [(use.proc, use.token, use.release_called) for use in uses.grants] == [("p0", 1, NEVER)]
+
+
 def test_a_bad_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "p0.jsonl").write_text('{"torn\n{}\n')
     with pytest.raises(ValueError, match="line 1"):

@@ -281,3 +281,11 @@ def test_clean_use_of_the_asyncio_face(kind: str, tmp_path: Path) -> None:
 
     with leaks.watch(leaks.sqlite(path)):
         asyncio.run(run())
+
+
+def test_words_of_a_process_that_are_no_text(after: ExitStack) -> None:
+    """Another test's, or anybody's: whoever looks at all processes of the machine meets them."""
+    child = after.enter_context(subprocess.Popen([*PATIENT, b"caf\xe9"], stdin=subprocess.PIPE))
+    after.callback(child.kill)
+    until(lambda: "caf\N{REPLACEMENT CHARACTER}" in leaks.command_line(child.pid), what="its words")
+    assert leaks.command_line(child.pid) in leaks.command_lines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sqlite3
 import sys
@@ -16,12 +17,16 @@ import pytest
 from lab import soak
 from lab.checkers import judge
 from lab.crowd import Crowd
-from lab.matrix import GROUNDS
+from lab.matrix import GROUNDS, Site
+from lab.nemesis import FAULTS, Nemesis, NotNow, Place
 from lab.nursery import state_of
+from lab.servers.programs import NEEDS, require
+from lab.surface import clock
 from lab.worker import Spec
 
 LEASE = 0.6
-SECONDS = 2.5
+SECONDS = {"memory": 2.5, "sqlite": 2.5, "zookeeper": 15.0, "redis": 5.0}
+"""Until each fault has come once: servers need their time to recover before they can be harmed again."""
 OFTEN = 8
 """So many times as often as in a long run, a worker does something foolish."""
 AROUND = {
@@ -29,16 +34,28 @@ AROUND = {
     "stop briefly": "stopped for less than a lease",
     "stop past the lease": "stopped for more than a lease",
     "standstill": "store at a standstill",
+    "kill the leader": "leader killed",
+    "restart a node": "node restarted",
+    "stop a node": "node stopped",
+    "silence a node": "node silenced",
+    "cut a node off": "node cut off",
+    "restart the server": "server restarted",
+    "stop the server": "server stopped",
+    "end subscriptions": "subscriptions ended",
+    "end connections": "connections ended",
+    "forget scripts": "scripts forgotten",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", GROUNDS)
 def test_a_store_under_faults(store: str, tmp_path: Path) -> None:
+    if store in NEEDS:
+        require(store)
     usual = GROUNDS[store]
     habits = {body: OFTEN * chance for body, chance in usual.habits.items()}
     ground = replace(usual, procs=min(usual.procs, 6), habits=habits, gap=0.15)
-    found = soak.soak(store, ground, tmp_path, SECONDS, seed=f"ci-{store}", lease=LEASE)
+    found = soak.soak(store, ground, tmp_path, SECONDS[store], seed=f"ci-{store}", lease=LEASE)
     print(f"figure: {found}")
     assert found.clean, str(found)
     assert found.hand_overs > 50
@@ -53,7 +70,7 @@ def idle(directory: Path) -> list[Spec]:
 
 
 def test_a_stop_counts_if_it_lasted(tmp_path: Path) -> None:
-    with Crowd([replace(GROUNDS["memory"].specs(tmp_path, "", 1.0)[0], habits={})]) as crowd:
+    with Crowd([replace(GROUNDS["memory"].specs("memory://", tmp_path, "", 1.0)[0], habits={})]) as crowd:
         crowd.stop("p0")
         crowd.go_on("p0", "stopped")
         crowd.stop("p0")
@@ -79,6 +96,23 @@ def test_a_standstill_counts_if_it_was_one(tmp_path: Path) -> None:
         crowd.end_standstill(pid)
         assert crowd.history().faults == {"store at a standstill": 1}
         other.execute("INSERT INTO t VALUES (1)")
+
+
+def test_a_fault_that_cannot_begin_yet_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+
+    def shy(place: Place) -> None:
+        tries.append(clock())
+        if len(tries) < 3:
+            raise NotNow
+        place.crowd.fault("shy")
+
+    monkeypatch.setitem(FAULTS, "shy", shy)
+    monkeypatch.setitem(FAULTS, "bold", lambda place: None)
+    with Crowd(idle(tmp_path)) as crowd:
+        place = Place(crowd, random.Random(0), 1.0, Site("memory://"))
+        Nemesis(place, {"shy": 1, "bold": 10**6}, gap=0.001).rage(0.5)
+        assert crowd.history().faults["shy"] == len(tries) - 2 > 0, "it is not drawn again: it was kept"
 
 
 def test_a_crash_of_a_worker_is_an_error(tmp_path: Path) -> None:

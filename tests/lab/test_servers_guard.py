@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.leaks import command_lines
 from lab.servers import guard, ports
 from lab.servers.programs import require
 from lab.servers.supervisor import until
@@ -77,13 +78,3 @@ def test_the_guardian_ends_with_its_run() -> None:
     root = run.stdout.strip()
     assert not Path(root).exists()
     until(lambda: not any(root in line for line in command_lines()), what="its guardian gone")
-
-
-def command_lines() -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return found

@@ -150,11 +150,15 @@ class Child:
 
 
 class Crew:
-    """All processes of one test, around one file."""
+    """All processes of one test, around one store: a file, or what the URL says."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, url: str = "", *, lease: float = 30.0, noticed: float = 2.0) -> None:
         self.path = directory / "locks.db"
-        self.url = f"sqlite:///{self.path}"
+        self.url = url or f"sqlite:///{self.path}"
+        self.lease = lease
+        """Of those who are not told another one."""
+        self.noticed = noticed
+        """Within so many seconds the death of a process frees what it held with that lease."""
         self.children: list[Child] = []
 
     def start(self, program: str, *args: object, **options: Any) -> Child:
@@ -162,9 +166,9 @@ class Crew:
         self.children.append(child)
         return child
 
-    def worker(self, lease: float = 30.0, **options: Any) -> Child:
+    def worker(self, lease: float | None = None, **options: Any) -> Child:
         """A process that does what it is told, one thing after the other."""
-        child = self.start("worker", self.url, lease, **options)
+        child = self.start("worker", self.url, lease or self.lease, **options)
         child.hear("ready")
         return child
 

@@ -1,4 +1,7 @@
-"""The fixture `crew`: processes around one file, killed and reaped at the end however the test went."""
+"""The fixture `crew`: processes around one store, killed and reaped at the end however the test went.
+
+It is a file's crew unless a test is marked `every_store` (grounds.py).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from process.children import Crew
+from process.grounds import GROUNDS
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    made = Crew(tmp_path)
+def crew(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
+    made = GROUNDS[getattr(request, "param", "sqlite")](tmp_path)
     try:
         yield made
     finally:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from process.children import Crew, clock
+from lab.servers import shared
+from lab.servers.zookeeper_ensemble import standing
+from process.children import Crew, clock, until
+from process.grounds import STEADY, every_store
 
 STRICT = ("-X", "dev", "-W", "error")
 
 
+@every_store
 @pytest.mark.parametrize(
     ("scenario", "status"),
     [
@@ -18,10 +22,10 @@ STRICT = ("-X", "dev", "-W", "error")
 )  # fmt: skip
 def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
     """By a leave, not by the process's death: the waiter is woken at once, and nothing of the client stays."""
-    program, other = crew.start("exits", scenario, crew.url, 30, flags=STRICT), crew.worker()
+    program, other = crew.start("exits", scenario, crew.url, STEADY, flags=STRICT), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     other.tell("take", "a", 20)
-    onlooker = crew.worker()
+    onlooker = crew.worker(STEADY)
     while onlooker.ask("line", "a", hear="line") != ["1", "1"]:
         pass
     begun = clock()
@@ -34,7 +38,10 @@ def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
     assert program.errors == ""
 
 
-@pytest.mark.parametrize("scenario", ["main_thread", "ended_thread", "loop_ended", "by_sys_exit", "dropped_client"])
+UNCLOSED = ["main_thread", "ended_thread", "loop_ended", "by_sys_exit", "dropped_client"]
+
+
+@pytest.mark.parametrize("scenario", UNCLOSED)
 def test_nothing_of_an_unclosed_client_stays(crew: Crew, scenario: str) -> None:
     program = crew.start("exits", scenario, crew.url, 30, flags=STRICT)
     program.hear("held")
@@ -44,8 +51,24 @@ def test_nothing_of_an_unclosed_client_stays(crew: Crew, scenario: str) -> None:
     assert [file.name for file in crew.path.with_name("locks.db.d").iterdir()] == ["turn"]
 
 
+@pytest.mark.parametrize("scenario", ["main_thread", "loop_ended"])
+@pytest.mark.parametrize("crew", ["zookeeper"], indirect=True)
+def test_the_session_of_an_unclosed_client_is_closed(crew: Crew, scenario: str) -> None:
+    """It would last for 30 s."""
+    before = standing(shared.zookeeper().ask("dump"))
+    program = crew.start("exits", scenario, crew.url, STEADY, flags=STRICT)
+    program.hear("held")
+    own = set(standing(shared.zookeeper().ask("dump"))) - set(before)
+    assert {one.split()[0] for one in own} == {"session", "node"}
+    program.tell("go")
+    program.end()
+    assert program.errors == ""
+    until(lambda: not own & set(standing(shared.zookeeper().ask("dump"))), within=10, what="it is closed")
+
+
+@every_store
 def test_a_running_daemon_threads_hold_is_not_given_back_by_the_exit_hook(crew: Crew) -> None:
-    program, other = crew.start("exits", "daemon_thread", crew.url, 30, flags=STRICT), crew.worker()
+    program, other = crew.start("exits", "daemon_thread", crew.url, crew.lease, flags=STRICT), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     program.tell("go")
     program.hear("exiting")
@@ -55,16 +78,17 @@ def test_a_running_daemon_threads_hold_is_not_given_back_by_the_exit_hook(crew: 
     dead = clock()
     token, _, got = other.ask("take", "a", 20, hear="took")
     print(f"figure: a daemon thread's lock was free {float(got) - dead:.3f} s after the process's end")
-    assert float(got) - dead < 2
+    assert float(got) - dead < crew.noticed
     assert int(token) > old
     assert program.errors == ""
 
 
 @pytest.mark.slow
+@every_store
 def test_a_running_daemon_threads_hold_is_renewed_while_the_interpreter_ends(crew: Crew) -> None:
     """However long the exit takes: the lock is nobody else's while the body runs, and free once the process is dead."""
-    lease = 1.0
-    program, other = crew.start("exits", "daemon_thread", crew.url, lease, flags=STRICT), crew.worker(lease)
+    lease = min(crew.lease, 1.5)
+    program, other = crew.start("exits", "daemon_thread", crew.url, lease, flags=STRICT), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     program.tell("go")
     program.hear("exiting")
@@ -76,13 +100,14 @@ def test_a_running_daemon_threads_hold_is_renewed_while_the_interpreter_ends(cre
     assert program.end() == 0
     dead = clock()
     token, _, got = other.hear("took")
-    assert float(got) - dead < 2
+    assert float(got) - dead < crew.noticed
     assert int(token) > old
     assert program.errors == ""
 
 
+@every_store
 def test_a_task_in_its_block_when_the_loop_ends(crew: Crew) -> None:
-    program, other = crew.start("exits", "loop_cancelled", crew.url, 30, flags=STRICT), crew.worker()
+    program, other = crew.start("exits", "loop_cancelled", crew.url, STEADY, flags=STRICT), crew.worker(STEADY)
     program.hear("held")
     assert other.tries("a")[0] == "busy"
     program.tell("go")
@@ -93,16 +118,17 @@ def test_a_task_in_its_block_when_the_loop_ends(crew: Crew) -> None:
     assert program.errors == ""
 
 
+@every_store
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_a_multiprocessing_child_ends_with_an_open_hold(crew: Crew, method: str) -> None:
     """Such a child runs no exit hooks: its lock is free because it died."""
-    program = crew.start("exits", f"by_{method}", crew.url, 30)
+    program = crew.start("exits", f"by_{method}", crew.url, crew.lease)
     old = int(program.hear("held")[0])
     assert program.hear("status") == ["0"]
     dead = clock()
-    token, _, got = crew.worker().ask("take", "a", 20, hear="took")
+    token, _, got = crew.worker(STEADY).ask("take", "a", 20, hear="took")
     print(f"figure: {method}: free {float(got) - dead:.3f} s after the child's end")
-    assert float(got) - dead < 2
+    assert float(got) - dead < crew.noticed
     assert int(token) > old
     program.tell("go")
     assert program.end() == 0

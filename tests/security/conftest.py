@@ -1,5 +1,13 @@
+"""What the attacks are given: the worlds of dibs.testing.contract, over more stores than those that need no server."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs.testing.contract.harness import FACES
 from dibs.testing.contract.seats import ana, bob, seats
-from dibs.testing.contract.worlds import mutex, pytest_generate_tests, pytest_pycollect_makeitem, world
+from dibs.testing.contract.worlds import mutex, pytest_pycollect_makeitem, world
+from security.stores import attacked
 from store.sqlite.conftest import connect, crew, path
 
 __all__ = [
@@ -14,3 +22,12 @@ __all__ = [
     "seats",
     "world",
 ]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    stores = attacked(metafunc.config).values()
+    if "world" in metafunc.fixturenames:
+        worlds = [pytest.param((one, face), id=f"{one.name}-{face}") for one in stores for face in FACES]
+        metafunc.parametrize("world", worlds, indirect=True)
+    if "seats" in metafunc.fixturenames:
+        metafunc.parametrize("seats", [pytest.param(one, id=one.name) for one in stores], indirect=True)

@@ -24,6 +24,9 @@ from security.cases import (
 INPUTS, SECRETS, OWNERSHIP = "security/test_inputs.py", "security/test_secrets.py", "security/test_ownership.py"
 PLANTED, DAMAGE, LIMITS = "security/test_planted.py", "security/test_damage.py", "security/test_limits.py"
 HOSTILE_ROWS, URLS = "security/test_rows.py", "security/test_urls.py"
+HOSTILE_NODES, ACCESS = "security/test_nodes.py", "security/test_access.py"
+VALUES, MESSAGES, REDIS_ACCESS = (f"security/test_{word}.py" for word in ("values", "messages", "redis_access"))
+BAD_SERVERS, REFUSALS = "store/redis/test_bad_servers.py", "store/redis/test_faults_refusals.py"
 PLACE, REPLACED, PRESENCE = (f"store/sqlite/test_{word}.py" for word in ("place", "replaced", "presence"))
 SEAM, LOOKING, ASYNCIO, RELEASE = (f"contract/test_{word}.py" for word in ("seam", "looking", "asyncio", "release"))
 TEXTS, HOUSE, IMPORTS, FORK = (
@@ -39,7 +42,11 @@ NAMES = [
     Case(3, "NUL in a name", "BadName", EVERY, {EVERY: BAD_NAME}),
     Case(4, "line breaks and a command in a name", "BadName", EVERY, {EVERY: BAD_NAME}),
     Case(5, "SQL in a name", "a name like others", EVERY, {EVERY: ODD_NAME}),
-    Case(6, "paths and reserved words as names, where names are paths", "encoded, under the root", ZOOKEEPER),
+    Case(
+        6, "paths and reserved words as names, where names are paths", "encoded, under the root", ZOOKEEPER,
+        {"zookeeper": (f"{HOSTILE_NODES}::test_names_are_no_paths",
+                       f"{HOSTILE_NODES}::test_paths_as_written_are_checked")},
+    ),
     Case(7, "hash tags in a name", "all keys of a lock in one slot, which the name does not choose", CLUSTER),
     Case(
         8, "patterns in what is listed", "no meaning but themselves", EVERY,
@@ -80,6 +87,14 @@ OWNERS = [
     Case(
         17, "a forked child releases, renews, finalises, exits", "no effect on its parent's hold", EVERY,
         {EVERY: (f"{OWNERSHIP}::test_a_forked_child_has_no_part_in_its_parents_hold",),
+         "zookeeper": (f"{FORK}::test_a_child_holds_nothing_and_works",
+                       f"{FORK}::test_a_child_goes_out_through_its_parents_with",
+                       f"{FORK}::test_finalisers_and_exit_hooks_of_a_child_free_nothing",
+                       f"{FORK}::test_a_childs_keeper_does_not_keep_what_its_parent_holds"),
+         "redis": (f"{FORK}::test_a_child_holds_nothing_and_works",
+                   f"{FORK}::test_a_child_goes_out_through_its_parents_with",
+                   f"{FORK}::test_finalisers_and_exit_hooks_of_a_child_free_nothing",
+                   f"{FORK}::test_a_childs_keeper_does_not_keep_what_its_parent_holds"),
          "sqlite": (f"{FORK}::test_a_child_holds_nothing_and_works",
                     f"{FORK}::test_a_child_goes_out_through_its_parents_with",
                     f"{FORK}::test_finalisers_and_exit_hooks_of_a_child_free_nothing",
@@ -115,7 +130,10 @@ OWNERS = [
         23, "forged wake-ups, ten thousand a second", "looks at most, and few", WAKES,
         {"sqlite": ("security/test_forgery.py::test_a_flood_of_forged_messages",
                     f"{PRESENCE}::test_garbage_on_the_socket_causes_nothing_but_looks",
-                    f"{PRESENCE}::test_a_signal_that_nobody_knows")},
+                    f"{PRESENCE}::test_a_signal_that_nobody_knows"),
+         "redis": tuple(f"{MESSAGES}::test_{test}" for test in (
+            "forged_letters_to_a_client_that_waits", "a_letter_for_another_clients_claim",
+            "forged_changes_of_a_name", "forged_changes_for_who_follows_a_leader", "forged_changes_of_a_latch"))},
     ),
     Case(
         24, "hostile values where claims are kept", "an error that names the lock; no crash, no grant", ROWS,
@@ -125,7 +143,18 @@ OWNERS = [
             "a_hostile_store_is_refused_or_used_by_one_at_a_time", "a_row_planted_beside_a_holder",
             "a_row_that_lasts_for_ever_can_be_broken", "a_planted_client_cannot_point_at_files_elsewhere",
             "a_planted_client_is_not_written_to_elsewhere", "a_planted_outsider_costs_nothing",
-            "a_crowd_of_planted_clients_is_no_hindrance"))},
+            "a_crowd_of_planted_clients_is_no_hindrance")),
+         "zookeeper": tuple(f"{HOSTILE_NODES}::test_{test}" for test in (
+            "hostile_data_in_a_holders_node", "a_hostile_node_in_a_free_directory", "a_hostile_node_beside_a_holder",
+            "a_number_that_is_too_high_keeps_nobody_out", "a_hostile_size_of_a_semaphore",
+            "a_node_with_the_id_of_a_holder", "a_node_with_the_id_of_a_claim_is_not_taken_over",
+            "what_others_write_into_a_holders_node", "a_node_that_lasts_for_ever_can_be_broken",
+            "a_crowd_of_planted_nodes")),
+         "redis": tuple(f"{VALUES}::test_{test}" for test in (
+            "a_hostile_record_of_a_holder", "a_hostile_record_beside_a_holder", "what_is_no_record", "what_is_no_line",
+            "a_hostile_line_is_refused_or_used_by_one_at_a_time", "a_circle_of_claims",
+            "a_record_that_lasts_for_ever_can_be_broken", "a_crowd_of_planted_claims", "hostile_values_of_cells",
+            "a_fence_of_another_type_admits_nobody"))},
     ),
 ]  # fmt: skip
 
@@ -137,10 +166,39 @@ CREDENTIALS = [
                  f"{SECRETS}::test_a_refused_url_does_not_show_its_password",
                  "core/test_url.py::test_a_password_is_never_shown", f"{INPUTS}::test_bad_urls_are_refused")},
     ),
-    Case(26, "a wrong password", "an error without it", NETWORK),
-    Case(27, "a certificate that is self-signed or another host's", "refused by default", NETWORK),
-    Case(28, "a connection that is downgraded, an address that is foreign", "refused", NETWORK),
-    Case(29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK),
+    Case(
+        26, "a wrong password", "an error without it", NETWORK,
+        {"zookeeper": (f"{ACCESS}::test_a_wrong_password_by_digest_is_another_user",
+                       f"{ACCESS}::test_a_wrong_password_by_sasl", f"{ACCESS}::test_the_right_one_gets_in",
+                       f"{ACCESS}::test_a_server_that_wants_another_login"),
+         "redis": (f"{REDIS_ACCESS}::test_a_wrong_password", f"{REDIS_ACCESS}::test_the_right_one_gets_in",
+                   f"{REDIS_ACCESS}::test_no_password_where_one_is_wanted",
+                   "store/redis/test_drivers.py::test_a_server_that_repeats_the_password_is_not_quoted")},
+    ),
+    Case(
+        27, "a certificate that is self-signed or another host's", "refused by default", NETWORK,
+        {"zookeeper": (f"{ACCESS}::test_a_certificate_that_is_not_to_be_trusted",
+                       f"{ACCESS}::test_an_authority_that_nobody_named"),
+         "redis": (f"{REDIS_ACCESS}::test_a_certificate_that_is_not_to_be_trusted",
+                   f"{REDIS_ACCESS}::test_an_authority_that_nobody_named",
+                   f"{REDIS_ACCESS}::test_tls_with_the_authority_that_is_named")},
+    ),
+    Case(
+        28, "a connection that is downgraded, an address that is foreign", "refused", NETWORK,
+        {"zookeeper": (f"{ACCESS}::test_tls_to_a_server_that_speaks_in_clear",
+                       f"{ACCESS}::test_nothing_is_said_in_clear_where_tls_was_asked_for",
+                       f"{ACCESS}::test_no_tls_to_a_server_that_speaks_nothing_else",
+                       f"{ACCESS}::test_a_server_without_sasl"),
+         "redis": (f"{REDIS_ACCESS}::test_tls_to_a_server_that_speaks_in_clear",
+                   f"{REDIS_ACCESS}::test_nothing_is_said_in_clear_where_tls_was_asked_for",
+                   f"{REDIS_ACCESS}::test_no_tls_to_a_server_that_speaks_nothing_else",
+                   f"{REDIS_ACCESS}::test_an_address_that_is_foreign")},
+    ),
+    Case(
+        29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK,
+        {"zookeeper": (f"{ACCESS}::test_a_user_without_the_rights",),
+         "redis": (f"{REDIS_ACCESS}::test_a_user_without_the_rights", f"{REFUSALS}::test_without_the_right_to_it")},
+    ),
     Case(
         30, "a password on the command line", "warned of; from the environment or a file it is not shown", COMMAND,
         {EVERY: (f"{SECRETS}::test_a_url_from_the_environment_does_not_show_its_password",),
@@ -270,14 +328,17 @@ CLOCKS = (
 LIMITED = [
     Case(
         53, "a crowd of waiters on one name", "each served in its turn, nobody woken in vain", EVERY,
-        {EVERY: (f"{LIMITS}::test_two_thousand_wait_for_one_name",
+        {EVERY: (f"{LIMITS}::test_a_crowd_waits_for_one_name",
                  "contract/test_seam_wake.py::test_leave_wakes_exactly_the_next")},
     ),
     Case(
         54, "waiters that die again and again", "pruned; line and files stay small", EVERY,
         {"memory": (f"{SEAM}::test_renew_of_an_expired_waiter_is_refused_also_behind_others",),
          "sqlite": (f"{LIMITS}::test_waiters_that_die_again_and_again_are_pruned",
-                    "process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody")},
+                    "process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody"),
+         "zookeeper": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",),
+         "redis": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",
+                   f"{VALUES}::test_a_crowd_of_planted_claims")},
     ),
     Case(
         55, "times that are nought, negative, endless, no numbers, 1e9 s", "refused or kept to", EVERY,
@@ -287,8 +348,19 @@ LIMITED = [
                  f"{INPUTS}::test_bad_time_outs_of_acquire_are_refused",
                  f"{INPUTS}::test_bad_times_of_a_client_are_refused")},
     ),
-    Case(56, "an answer of 512 MB, or without an end", "cut off", NETWORK),
-    Case(57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS),
+    Case(
+        56, "an answer of 512 MB, or without an end", "cut off", NETWORK,
+        {"zookeeper": ("security/test_answers.py::test_an_answer_without_an_end",
+                       "security/test_answers.py::test_a_true_answer_of_a_megabyte"),
+         "redis": (f"{BAD_SERVERS}::test_answers_without_an_end", f"{BAD_SERVERS}::test_no_answer",
+                   f"{BAD_SERVERS}::test_an_answer_of_another_shape",
+                   f"{BAD_SERVERS}::test_answers_to_what_nobody_asked")},
+    ),
+    Case(
+        57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS,
+        {"redis": (f"{REFUSALS}::test_refused_for_a_while", f"{REFUSALS}::test_a_full_memory_stops_no_renewal",
+                   "store/redis/test_faults_server.py::test_its_scripts_are_flushed_under_load")},
+    ),
     Case(
         58, "the wall clock steps by an hour", "validity does not change", EVERY,
         {EVERY: (f"{LIMITS}::test_the_wall_clock_of_a_client_decides_nothing",), "sqlite": CLOCKS},

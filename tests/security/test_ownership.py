@@ -165,7 +165,7 @@ async def test_ids_are_not_in_what_an_error_tracker_records(world: World) -> Non
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
-    waits = client.lock("a", timeout=0.1)
+    waits = client.lock("a", timeout=1.0)
     secrets = set(ids(client))
     pending = bob.start(waits.__enter__ if world.face == "blocking" else waits.__aenter__)
     await world.in_line(client, "a", 1)

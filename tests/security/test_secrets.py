@@ -81,7 +81,10 @@ async def test_tokens_are_no_credentials(world: World) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://ana:s3cr3t@host",
+        "redis://ana:s3cr3t@host,other",
+        "rediss://ana:s3cr3t@host/nowhere",
+        "redis+sentinel://ana:s3cr3t@host",
+        "redis://host?password=s3cr3t",
         "redis://:s3cr3t@host:port",
         "gopher://ana:s3cr3t@host",
         "memory://ana:s3cr3t@host",

@@ -23,10 +23,14 @@ from dibs.url import parse
 
 SECRET = "s3cr3t"
 COUNT = 20_000
-SCHEMES = ["redis", "rediss", "redis+cluster", "mysql", "postgresql", "zookeeper", "memory", "sqlite", "unix", "gopher"]
+SCHEMES = [
+    "redis", "rediss", "redis+cluster", "mysql", "postgresql", "zookeeper", "zookeepers", "memory", "sqlite", "unix",
+    "gopher",
+]  # fmt: skip
 HOSTS = [
     "host", "10.0.0.1", "[::1]", "[::1", "::1]", "h1,h2:6379,h3", "", "host:99999", "host:0", "host:x", "ho st",
-    "\u210cost",
+    "\u210cost", "h1:1,[::1]:2,10.0.0.1", "h1,", ",h2", "h1,,h2", "h1,[::1", "h1:0,h2", "h1,h2:x", "h1, h2", "h1:,h2",
+    "[::1%25eth0],h2", "[h1,h2]",
 ]  # fmt: skip
 TAILS = ["", "/", "/0", "/a.db", "/0?timeout=5", "?x=[", "#f", "//", "/%00", "/%zz", "/\u2100", "?next=redis://other"]
 SHAPES = [
@@ -43,10 +47,13 @@ SHAPES = [
     "{user}:{secret}@{host}{tail}",
     " {scheme}://{user}:{secret}@{host}{tail}",
     "{scheme}://{user}:{secret}@{user}:{secret}@{host}{tail}",
+    "{scheme}://{user}:{secret}@h1,{user}:{secret}@{host}{tail}",
+    "{scheme}://{secret}@h1,{secret}@{host}{tail}",
+    "{scheme}://h1,{user}:{secret}@{host}{tail}",
 ]
 AROUND = [
-    "", "/", "?", "#", "[", "]", "@", ":", "%", "%2F", "%40", "\u2100", "\u2048", "é", " ", "\\", "'", '"', "\n",
-    "\ud800",
+    "", "/", "?", "#", "[", "]", "@", ":", ",", "&", "=", "%", "%2F", "%40", "\u2100", "\u2048", "é", " ", "\\", "'",
+    '"', "\n", "\ud800",
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 NEEDS: dict[str, tuple[str, ...]] = {
     "redis": ("redis-server", "redis-sentinel", "redis-cli"),
     "zookeeper": ("java", str(ZOOKEEPER_JAR)),
+    "curator": ("javac", str(ZOOKEEPER_JAR.with_name("curator-recipes.jar"))),
     "mariadb": ("mariadbd", "mariadb-install-db", "mariadb", "mariadb-admin"),
     "postgresql": ("postgres", "initdb", "pg_basebackup", "psql", "pg_isready"),
     "pgbouncer": ("pgbouncer",),

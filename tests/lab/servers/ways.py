@@ -8,10 +8,10 @@ with Ways() as ways, ensemble(ways) as nodes:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Self
 
-from lab.faults import Refuse
+from lab.faults import BlackHole, Direction, Refuse
 from lab.proxy import UP, Proxy
 from lab.servers import ports
 
@@ -31,10 +31,23 @@ class Ways:
 
     def cut_off(self, node: int, listening: Collection[int]) -> None:
         """Nobody reaches those ports, and `node` reaches nobody, until `heal`."""
-        for (by, port), proxy in self._proxies.items():
+        for proxy in self._around(node, listening):
+            proxy.add(Refuse())
+            proxy.reset()
+
+    def silence(self, node: int, listening: Collection[int]) -> None:
+        """The same, but nobody is told: links stay, and what goes over them is lost."""
+        for proxy in self._around(node, listening):
+            proxy.add(BlackHole())
+
+    def lost(self) -> int:
+        """Bytes that went nowhere."""
+        return sum(proxy.total(way, "dropped")[1] for proxy in self._proxies.values() for way in Direction)
+
+    def _around(self, node: int, listening: Collection[int]) -> Iterator[Proxy]:
+        for (by, port), proxy in list(self._proxies.items()):
             if by == node or port in listening:
-                proxy.add(Refuse())
-                proxy.reset()
+                yield proxy
 
     def heal(self) -> None:
         for proxy in self._proxies.values():

@@ -78,7 +78,7 @@ def test_watchers_of_clients_that_are_gone_are_swept(path: Path, connect: Connec
 
 
 def test_a_put_is_remembered_until_its_time_and_then_forgotten(path: Path, connect: Connect) -> None:
-    client = connect(retry=0)  # remembered for as long as a try lasts: a quarter of a second
+    client = connect(retry=0)  # remembered for as long as a try lasts: a second
     for version in range(20):
         client.cell("a").set(b"x", version)
     assert 1 <= count(path, "writes") <= 20

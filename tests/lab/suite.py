@@ -1,0 +1,147 @@
+"""The published suite on servers: a pytest plugin that starts them once for all workers of a run.
+
+    PYTHONPATH=tests pytest -p lab.suite --pyargs dibs.testing.contract --dibs-store zookeeper=lab.suite:zookeeper
+
+Each test has a store of its own on them: a chroot, a prefix. Where the programs of one are missing nothing is
+collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lab.servers import programs, redis_groups
+from lab.servers.redis import Redis
+from lab.servers.supervisor import Server
+from lab.servers.zookeeper import ZooKeeper, ensemble
+
+TICK_MS = 200
+"""Sessions of 0.4 to 4 s: the suite asks for 2 and more."""
+_VARIABLE = "DIBS_SUITE_{}"
+_NOWHERE = "127.0.0.1:1"
+"""While tests are collected nothing is opened."""
+
+
+@contextlib.contextmanager
+def _zookeeper() -> Iterator[list[Server]]:
+    with Server(ZooKeeper(tick_ms=TICK_MS)) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
+def _three() -> Iterator[list[Server]]:
+    with ensemble(tick_ms=TICK_MS) as servers:
+        yield list(servers)
+
+
+@contextlib.contextmanager
+def _redis() -> Iterator[list[Server]]:
+    with Server(Redis()) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
+def _sentinel() -> Iterator[list[Server]]:
+    with redis_groups.replicated(replicas=1, sentinels=3, down_after_ms=10_000) as group:
+        yield list(group.sentinels)
+
+
+@contextlib.contextmanager
+def _cluster() -> Iterator[list[Server]]:
+    with redis_groups.cluster(node_timeout_ms=10_000) as nodes:
+        yield list(nodes[:3])
+
+
+@contextlib.contextmanager
+def _five() -> Iterator[list[Server]]:
+    with redis_groups.independent(5) as nodes:
+        yield list(nodes)
+
+
+_GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[list[Server]]]]] = {
+    "zookeeper": ("zookeeper", _zookeeper),
+    "three": ("zookeeper", _three),
+    "redis": ("redis", _redis),
+    "sentinel": ("redis", _sentinel),
+    "cluster": ("redis", _cluster),
+    "five": ("redis", _five),
+}
+"""By the name of the function below: the program it needs, and the servers."""
+
+
+def zookeeper(place: Path) -> str:
+    """The URL of a fresh store on one server."""
+    return f"zookeeper://{_hosts('zookeeper')}/{_unique()}"
+
+
+def three(place: Path) -> str:
+    """The same on an ensemble, all of whose servers are named."""
+    return f"zookeeper://{_hosts('three')}/{_unique()}"
+
+
+def redis(place: Path) -> str:
+    return f"redis://{_hosts('redis')}?prefix={_unique()}:"
+
+
+def sentinel(place: Path) -> str:
+    return f"redis+sentinel://{_hosts('sentinel')}/{redis_groups.MAIN}?prefix={_unique()}:"
+
+
+def cluster(place: Path) -> str:
+    return f"redis+cluster://{_hosts('cluster')}?prefix={_unique()}:"
+
+
+def five(place: Path) -> str:
+    """A quorum."""
+    return f"quorum+redis://{_hosts('five')}?prefix={_unique()}:&guard=0"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return
+    absent = _absent(config)
+    if absent and os.environ.get("DIBS_REQUIRE_SERVERS") == "1":
+        raise pytest.UsageError(f"not installed: {', '.join(absent)}; scripts/servers installs them")
+    if absent or config.option.collectonly:
+        return
+    servers = contextlib.ExitStack()
+    config.add_cleanup(servers.close)
+    with ThreadPoolExecutor() as pool:  # they mostly wait: for a group that forms, for a machine that starts
+        started = {which: pool.submit(servers.enter_context, _GROUPS[which][1]()) for which in _wanted(config)}
+    for which, group in started.items():
+        os.environ[_VARIABLE.format(which)] = ",".join(f"127.0.0.1:{server.port}" for server in group.result())
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    return True if _absent(config) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing to collect is no failure, where nothing was to be had."""
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and _absent(session.config):
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def _wanted(config: pytest.Config) -> list[str]:
+    words = [wish.rpartition(":")[2] for wish in config.getoption("dibs_store") if "lab.suite:" in wish]
+    return sorted(set(words))
+
+
+def _absent(config: pytest.Config) -> list[str]:
+    return sorted({program for which in _wanted(config) for program in programs.missing(_GROUPS[which][0])})
+
+
+def _hosts(which: str) -> str:
+    return os.environ.get(_VARIABLE.format(which), _NOWHERE)
+
+
+def _unique() -> str:
+    return f"suite-{secrets.token_hex(6)}"
