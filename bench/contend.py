@@ -22,16 +22,18 @@ import socket
 import struct
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crew import Failed, together
-from measure import Report, Settings, main, p50, percentile
+from measure import Report, Settings, main, microseconds, p50, percentile
 
 PROCESSES = 4
+SECONDS = (4.0, 0.7)
+"""How long a turn lasts, in a full run and in a quick one."""
 FAIR, UNFAIR, FILELOCK, WAKE = "dibs fair", "dibs unfair", "filelock.FileLock", "bare Unix-socket wake"
 _ENOUGH = 10
 _WORD = struct.Struct("dqq")
@@ -48,6 +50,8 @@ class Outcome:
     rounds: list[list[int]] = field(default_factory=list)
     gaps: array[float] = field(default_factory=lambda: array("d"))
     waits: array[float] = field(default_factory=lambda: array("d"))
+    tokens: bool = False
+    """Whether its locks give any."""
     falls: int = 0
     overlaps: int = 0
 
@@ -58,10 +62,16 @@ class Outcome:
         return sum(jain(counts) for counts in self.rounds) / len(self.rounds)
 
 
+Contender = Callable[[Outcome, float, float], None]
+"""(outcome, seconds, hold): one turn of all four, which adds to the outcome."""
+Maker = Callable[[ExitStack], Any]
+"""Makes the lock that one process uses; what must be closed goes on the stack."""
+
+
 def contend_nohold(report: Report, settings: Settings) -> None:
-    outcomes = compare(report, settings, (FAIR, UNFAIR, FILELOCK), seconds=settings.choose(4.0, 0.7), hold=0.0)
+    outcomes = compare(report, settings, embedded(settings), hold=0.0)
     for kind, outcome in outcomes.items():
-        report.line(kind, {"rate_per-s": outcome.rate(), "jain_": outcome.jain(), **_disorder(kind, outcome)})
+        report.line(kind, rates(outcome))
     if FAIR in outcomes:
         fair = outcomes[FAIR]
         if FILELOCK in outcomes:
@@ -73,14 +83,12 @@ def contend_nohold(report: Report, settings: Settings) -> None:
 def contend_hold5ms(report: Report, settings: Settings) -> None:
     wakes: list[float] = []
     outcomes = compare(
-        report, settings, (FAIR, UNFAIR, FILELOCK), seconds=settings.choose(4.0, 0.7), hold=0.005,
+        report, settings, embedded(settings), hold=0.005,
         before=lambda: wakes.extend(bare_wakes(settings.directory, settings.choose(100, 50))),
     )  # fmt: skip
-    report.line(WAKE, _handoff(wakes))
+    report.line(WAKE, microseconds(wakes))
     for kind, outcome in outcomes.items():
-        more = {"hand-offs_n": len(outcome.gaps), "longest wait_ms": max(outcome.waits) * 1e3}
-        more |= {"jain_": outcome.jain()}
-        report.line(kind, {**_handoff(outcome.gaps), **more, **_disorder(kind, outcome)})
+        report.line(kind, handoffs(outcome))
     if FAIR in outcomes:
         gaps = outcomes[FAIR].gaps
         wake = (WAKE, p50(wakes) * 1e6)
@@ -95,47 +103,62 @@ def contend_hold5ms(report: Report, settings: Settings) -> None:
 
 
 def compare(
-    report: Report, settings: Settings, kinds: tuple[str, ...], *, seconds: float, hold: float,
+    report: Report, settings: Settings, contenders: Mapping[str, Contender], *, hold: float,
     before: Callable[[], None] = lambda: None,
 ) -> dict[str, Outcome]:  # fmt: skip
     """All contenders in turn, round after round."""
+    seconds = settings.choose(*SECONDS)
     outcomes: dict[str, Outcome] = {}
     failed: set[str] = set()
     for _ in range(settings.rounds):
         before()
-        for kind in kinds:
+        for kind, contend in contenders.items():
             if kind not in failed:
                 failed.add(kind)
                 with report.or_left_out(kind):
-                    contend(outcomes.setdefault(kind, Outcome()), kind, settings, seconds, hold)
+                    contend(outcomes.setdefault(kind, Outcome()), seconds, hold)
                     failed.remove(kind)
     return {kind: outcome for kind, outcome in outcomes.items() if kind not in failed}
 
 
-def contend(outcome: Outcome, kind: str, settings: Settings, seconds: float, hold: float) -> None:
-    with mmap.mmap(-1, mmap.PAGESIZE) as shared:
-        where = str(settings.directory / "contend.lock") if kind == FILELOCK else settings.sqlite("contend")
-        calls = [(kind, where, number + 1, shared, seconds, hold) for number in range(PROCESSES)]
-        answers = together(compete, calls, patience=seconds + 20.0)
-    outcome.seconds += seconds
-    outcome.rounds.append([count for count, *_ in answers])
-    for _, waits, gaps, falls, overlaps in answers:
-        outcome.waits += waits
-        outcome.gaps += gaps
-        outcome.falls += falls
-        outcome.overlaps += overlaps
+def embedded(settings: Settings) -> dict[str, Contender]:
+    """What the rows of this script compare."""
+    url, path = settings.sqlite("contend"), str(settings.directory / "contend.lock")
+    return {
+        FAIR: processes(lambda stack: _client(url, stack).lock("fair")),
+        UNFAIR: processes(lambda stack: _client(url, stack).lock("unfair", fair=False)),
+        FILELOCK: processes(lambda stack: _file_lock(path)),
+    }
+
+
+def processes(make: Maker) -> Contender:
+    """Four processes, each with a lock of its own making."""
+
+    def contend(outcome: Outcome, seconds: float, hold: float) -> None:
+        with mmap.mmap(-1, mmap.PAGESIZE) as shared:
+            calls = [(make, number + 1, shared, seconds, hold) for number in range(PROCESSES)]
+            answers = together(compete, calls, patience=seconds + 20.0)
+        outcome.seconds += seconds
+        outcome.rounds.append([count for count, *_ in answers])
+        for _, waits, gaps, tokens, falls, overlaps in answers:
+            outcome.waits += waits
+            outcome.gaps += gaps
+            outcome.tokens |= tokens
+            outcome.falls += falls
+            outcome.overlaps += overlaps
+
+    return contend
 
 
 def compete(
-    start: Callable[[], None], kind: str, where: str, me: int, shared: mmap.mmap, seconds: float, hold: float
-) -> tuple[int, array[float], array[float], int, int]:
-    """One process: its acquisitions in time, how long each took, the gaps it saw, falls, overlaps."""
+    start: Callable[[], None], make: Maker, me: int, shared: mmap.mmap, seconds: float, hold: float
+) -> tuple[int, array[float], array[float], bool, int, int]:
+    """One process: its acquisitions in time, how long each took, the gaps it saw, if it got tokens, falls, overlaps."""
     clock, waits, gaps = time.perf_counter, array("d"), array("d")
     count = falls = overlaps = token = 0
     with ExitStack() as stack:
-        lock = make_lock(kind, where, stack)
-        has_token = kind != FILELOCK
-        lock.acquire()
+        lock = make(stack)
+        has_token = hasattr(lock.acquire(), "token")
         lock.release()
         start()
         asked = clock()
@@ -160,18 +183,19 @@ def compete(
             _WORD.pack_into(shared, 0, clock(), me, token)
             lock.release()
             asked = clock()
-    return count, waits, gaps, falls, overlaps
+    return count, waits, gaps, has_token, falls, overlaps
 
 
-def make_lock(kind: str, where: str, stack: ExitStack) -> Any:
-    if kind == FILELOCK:
-        import filelock
-
-        return filelock.FileLock(where)
+def _client(url: str, stack: ExitStack) -> Any:
     import dibs
 
-    client = stack.enter_context(dibs.connect(where))
-    return client.lock("unfair", fair=False) if kind == UNFAIR else client.lock("fair")
+    return stack.enter_context(dibs.connect(url))
+
+
+def _file_lock(path: str) -> Any:
+    import filelock
+
+    return filelock.FileLock(path)
 
 
 def bare_wakes(directory: Path, turns: int) -> list[float]:
@@ -213,12 +237,23 @@ def jain(counts: list[int]) -> float:
     return sum(counts) ** 2 / squares if squares else 0.0
 
 
-def _handoff(gaps: Any) -> dict[str, float]:
-    return {"p50_us": p50(gaps) * 1e6, "p99_us": percentile(gaps, 0.99) * 1e6}
+def rates(outcome: Outcome) -> dict[str, float]:
+    return {"rate_per-s": outcome.rate(), "jain_": outcome.jain(), **_disorder(outcome)}
 
 
-def _disorder(kind: str, outcome: Outcome) -> dict[str, float]:
-    falls = {} if kind == FILELOCK else {"falls_n": outcome.falls}
+def handoffs(outcome: Outcome) -> dict[str, float]:
+    more = {"hand-offs_n": len(outcome.gaps), "longest wait_ms": max(outcome.waits) * 1e3, "jain_": outcome.jain()}
+    return {**microseconds(outcome.gaps), **more, **_disorder(outcome)}
+
+
+def in_order(report: Report, outcomes: Mapping[str, Outcome], ours: str) -> None:
+    if ours in outcomes:
+        report.limit("no token falls behind its predecessor's", outcomes[ours].falls, "n", most=0)
+        report.limit("nobody finds somebody inside", outcomes[ours].overlaps, "n", most=0)
+
+
+def _disorder(outcome: Outcome) -> dict[str, float]:
+    falls = {"falls_n": outcome.falls} if outcome.tokens else {}
     return {**falls, "overlaps_n": outcome.overlaps}
 
 

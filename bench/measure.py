@@ -61,7 +61,7 @@ class Bar:
 
     def __str__(self) -> str:
         verdict, figure = "met" if self.met else "MISSED", shown(self.figure, self.unit)
-        text = f"{verdict:7s} {self.row:16s} {self.what:62s} {figure:>10s}"
+        text = f"{verdict:7s} {self.row:17s} {self.what:62s} {figure:>10s}"
         if self.peer_figure is None:
             return text
         ratio = "" if self.ratio is None else f" = {self.ratio:.2f} x"
@@ -82,7 +82,7 @@ class Report:
         self.lines.append({"row": self.row, "name": name, **figures})
         named = ((*label.rsplit("_", 1), value) for label, value in figures.items())
         parts = [f"{label} {shown(value, unit)}" for label, unit, value in named]
-        print(f"{self.row:16s} {name:34s} {'   '.join(parts)}", flush=True)
+        print(f"{self.row:17s} {name:34s} {'   '.join(parts)}", flush=True)
 
     def limit(
         self, what: str, figure: float, unit: str, *,
@@ -101,6 +101,16 @@ class Report:
         ratio = figure / peer[1] if peer[1] else math.inf
         met = least <= ratio <= most
         self.bars.append(Bar(self.row, what, met, figure, unit, *peer, ratio))
+
+    def beside(
+        self, what: str, figures: Mapping[str, float], ours: str, peer: str, unit: str, **limits: float
+    ) -> None:  # fmt: skip
+        """A bar on our figure against the peer's, left out where either did not run."""
+        with self.or_left_out(f"{what} {peer}"):
+            for name in (ours, peer):
+                if name not in figures:
+                    raise LookupError(f"{name} did not run")
+            self.against(f"{ours}: {what} {peer}", figures[ours], (peer, figures[peer]), unit, **limits)
 
     @contextmanager
     def or_left_out(self, what: str) -> Iterator[None]:
@@ -170,6 +180,11 @@ def facts() -> dict[str, str]:
         "sqlite": sqlite3.sqlite_version,
         "dibs": _version("dibs"),
         "filelock": _version("filelock"),
+        "kazoo": _version("kazoo"),
+        "redis-py": _version("redis"),
+        "hiredis": _version("hiredis"),
+        "python-redis-lock": _version("python-redis-lock"),
+        "tooz": _version("tooz"),
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
