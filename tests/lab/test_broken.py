@@ -15,7 +15,7 @@ import pytest
 
 from dibs.core.rule import RW_CAPACITY
 from lab.broken.locks import BROKEN
-from lab.broken.straw import left
+from lab.broken.straw import laid, left
 from lab.checkers import Verdict, judge
 from lab.crowd import Crowd
 from lab.matrix import sqlite_left
@@ -74,7 +74,7 @@ def test_a_broken_lock_is_convicted(name: str, tmp_path: Path) -> None:
     for seed in takewhile(lambda seed: clock() < end, count()):
         directory = tmp_path / str(seed)
         directory.mkdir()
-        with Crowd(specs(f"broken:{name}:{directory / 'store'}", directory, seed, STRAW_LEASE)) as crowd:
+        with Crowd(specs(f"broken:{name}:{laid(directory / 'store')}", directory, seed, STRAW_LEASE)) as crowd:
             verdict = caught(crowd, kind)
             if kind == "liveness":
                 verdict = once_quiet(crowd)
@@ -89,16 +89,21 @@ def test_a_broken_lock_is_convicted(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "lease", "procs", "tasks", "look"),
     [
-        ("broken:sound:{}", STRAW_LEASE, 3, 0, lambda directory: left(directory / "store")),
-        ("sqlite:///{}", LEASE, 3, 1, sqlite_left),
-        ("memory://trial", LEASE, 1, 3, lambda directory: []),
+        (lambda file: f"broken:sound:{laid(file)}", STRAW_LEASE, 3, 0, lambda directory: left(directory / "store")),
+        ("sqlite:///{}".format, LEASE, 3, 1, sqlite_left),
+        ("memory://trial".format, LEASE, 1, 3, lambda directory: []),
     ],
     ids=["straw", "sqlite", "memory"],
 )
 def test_a_sound_lock_is_acquitted(
-    url: str, lease: float, procs: int, tasks: int, look: Callable[[Path], list[str]], tmp_path: Path
+    url: Callable[[Path], str],
+    lease: float,
+    procs: int,
+    tasks: int,
+    look: Callable[[Path], list[str]],
+    tmp_path: Path,
 ) -> None:
-    with Crowd(specs(url.format(tmp_path / "store"), tmp_path, "sound", lease, procs, tasks)) as crowd:
+    with Crowd(specs(url(tmp_path / "store"), tmp_path, "sound", lease, procs, tasks)) as crowd:
         verdict = caught(crowd, "overlap")
         assert not verdict.violations, verdict.text()
         crowd.until(lambda: crowd.history().faults["body past the lease"], "somebody outlasts its lease")

@@ -26,10 +26,10 @@ POLL = 0.003
 SLOW = 0.3
 """How often an answer is late, by about half a lease."""
 TABLES = """
-CREATE TABLE IF NOT EXISTS line (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, use TEXT, weight INT,
-                                 capacity INT, until REAL, holds INT);
-CREATE TABLE IF NOT EXISTS woken (place INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS grants (number INTEGER PRIMARY KEY AUTOINCREMENT);
+CREATE TABLE line (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, use TEXT, weight INT,
+                   capacity INT, until REAL, holds INT);
+CREATE TABLE woken (place INTEGER PRIMARY KEY);
+CREATE TABLE grants (number INTEGER PRIMARY KEY AUTOINCREMENT);
 """
 
 
@@ -98,9 +98,7 @@ class Straw:
         if not hasattr(self._local, "db"):
             db = sqlite3.connect(self.path, isolation_level=None, timeout=10, check_same_thread=False)
             self._connections.append(db)
-            db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=OFF")
-            db.executescript(TABLES)
             self._local.db = db
         return self._local.db  # type: ignore[no-any-return]
 
@@ -226,6 +224,14 @@ SOUND = Parts(
     admit=sound_admit, fits=sound_fits, gone=sound_gone, deadline=sound_deadline, token=sound_token, keep=sound_keep,
     leave=sound_leave, pause=sound_pause,
 )  # fmt: skip
+
+
+def laid(path: Path) -> Path:
+    """The file, made by one before many use it: SQLite refuses, without waiting, who meets it while it becomes WAL."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.executescript(TABLES)
+    return path
 
 
 def left(path: Path) -> list[str]:
