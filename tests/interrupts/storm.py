@@ -31,7 +31,7 @@ PATIENCE = 50
 BESIDE = 2000
 """Interrupts of a lock made in C, and of one in Python."""
 AGAIN = 0.05
-"""An interrupt that was swallowed (in a destructor) comes again."""
+"""An interrupt that was swallowed, in a destructor, comes again so much later. None comes twice."""
 PACKAGE = str(Path(dibs.__file__).parent)
 
 
@@ -63,26 +63,15 @@ def span_of(make: Callable[[], AbstractContextManager[Any]]) -> float:
     return max((time.perf_counter() - began) / 50 * 8, 0.0002)
 
 
-def disarm() -> None:
-    """Where the machine stood still meanwhile, it comes once more before this is done."""
-    while True:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
-            continue
-        return
-
-
 def one_interrupt(make: Callable[[], AbstractContextManager[Any]], delay: float) -> str:
-    """Loop until the signal comes; gives the innermost place of dibs that it hit."""
+    """Loop until the signal comes, which it does once; gives the innermost place of dibs that it hit."""
     body = 0
     try:
-        signal.setitimer(signal.ITIMER_REAL, delay, AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, delay)
         while True:
             with make():
                 body += 1
     except KeyboardInterrupt as error:
-        disarm()
         frames = traceback.extract_tb(error.__traceback__)
         inside = [f for f in frames if f.filename.startswith(PACKAGE)]
         if not inside:
@@ -150,7 +139,13 @@ def main(url: str, count: int, lease: float, seed: int) -> None:
     warnings.simplefilter("always")
     warnings.showwarning = lambda message, *rest, **more: warned.update([str(message)])
     swallowed: Counter[str] = Counter()
-    sys.unraisablehook = lambda unraisable: swallowed.update([repr(unraisable.exc_value)])
+
+    def come_again(unraisable: Any) -> None:
+        swallowed.update([repr(unraisable.exc_value)])
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+
+    sys.unraisablehook = come_again
     rng = random.Random(seed)
     told = storm_on_dibs(url, count, lease, rng)
     told["threading.Lock"] = storm_on_threading(lambda lock: lock, BESIDE, rng)

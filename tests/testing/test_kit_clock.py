@@ -51,6 +51,23 @@ def test_the_shortest_lease_and_many_holds(dibs_client: KitClient) -> None:
         hold.release()
 
 
+def test_a_machine_that_is_slow_meanwhile_costs_no_lease(
+    dibs_client: KitClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalls = iter([0.6])
+    take_turns = stage.Stage.take_turns
+
+    def stalled(of: stage.Stage) -> None:
+        time.sleep(next(stalls, 0.0))
+        take_turns(of)
+
+    monkeypatch.setattr(stage.Stage, "take_turns", stalled)
+    with dibs_client.lock("job", lease=0.5) as hold:
+        dibs_client.clock.advance(10)
+        hold.check()
+    assert next(stalls, None) is None
+
+
 def test_a_day_takes_no_longer_than_its_renewals(dibs_client: KitClient) -> None:
     """Not a measurement: by fixed steps of a sixth of the lease it would be another order of magnitude, and by the
     keeper's own steps of a second two."""

@@ -2,7 +2,8 @@
 
 Time flows as everywhere; `Clock.advance` moves it on by steps, from one instant at which something is due (a renewal,
 the end of a lease, somebody's time-out) to the next, and takes the turn of every worker at each of them in the calling
-thread. So everything happens as it would have in that time, and a day takes no longer than its renewals.
+thread. So everything happens as it would have in that time, and a day takes no longer than its renewals. Meanwhile
+real time does not count: a slow machine costs nobody a lease in the middle of a day that passes at once.
 
 One mutex stands around a worker's turn and around a step of the clock. No step is made while another thread is between
 two lines of an acquire or a release: an hour that passes there would cost it its lease. Whoever waits, for a signal or
@@ -52,25 +53,51 @@ class Clock:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._added = 0.0
+        self._reading: tuple[float | None, float] = None, 0.0
+        """What the real clock showed when somebody began to advance this one, and what was added to it: read at once."""
+        self._advancing = threading.RLock()
 
     def now(self) -> float:
-        return boottime() + self._added
+        stopped_at, added = self._reading
+        return (boottime() if stopped_at is None else stopped_at) + added
 
     def advance(self, length: float | timedelta) -> None:
         """Let that much time pass, at once, for every client of the test."""
         left = seconds(length, "the time to advance by")
+        with self._stopped():
+            self._advance(left)
+        self._stage.ring()
+
+    def after_fork(self) -> None:
+        """In the child: whoever was advancing it is not here."""
+        self._reading = None, self._reading[1]
+        self._advancing = threading.RLock()
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        with self._advancing:
+            stopped_at, added = self._reading
+            if stopped_at is not None:  # this thread advances it already: a turn that it takes has called somebody
+                yield
+                return
+            begun = boottime()
+            self._reading = begun, added
+            try:
+                yield
+            finally:
+                self._reading = None, self._reading[1] - (boottime() - begun)
+
+    def _advance(self, left: float) -> None:
         while True:
             with self._stage.between_calls():
                 now = self.now()
                 stride = min(left, self._stage.next_instant(now) + _BEHIND - now)
-                self._added += stride
+                self._reading = self._reading[0], self._reading[1] + stride
                 self._stage.take_turns()
             left -= stride
             self._stage.see_off(self.now())
             if left <= 0:
-                break
-        self._stage.ring()
+                return
 
 
 class Stage:
@@ -191,6 +218,7 @@ class Stage:
             self._pid = os.getpid()
             self._mutex = threading.Lock()
             self._workers, self._calls = [], {}
+            self.clock.after_fork()
 
 
 class Call:
