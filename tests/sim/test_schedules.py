@@ -1,6 +1,6 @@
 """The simulator explores; and is itself what it says: deterministic, full of faults, readable where it fails.
 
-CI explores schedules 0 to 4,999 of locks and 0 to 1,499 of latch, cell, fence and election, and then some of each that
+CI explores schedules 0 to 4,999 of locks and 0 to 999 of latch, cell, fence and election, and then some of each that
 nobody has seen: their first seed is DIBS_SIM_SEED, which `scripts/test` draws and prints.
 """
 
