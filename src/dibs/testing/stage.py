@@ -54,7 +54,7 @@ class Clock:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._reading: tuple[float | None, float] = None, 0.0
-        """What the real clock showed when somebody began to advance this one, and what was added to it: read at once."""
+        """What the real clock showed when somebody began to advance this one, and what was added: read at once."""
         self._advancing = threading.RLock()
 
     def now(self) -> float:
