@@ -244,6 +244,14 @@ def test_words_for_what_went_wrong() -> None:
     assert said(OSError()) == "OSError"
 
 
+def test_a_bell_that_is_closed_under_somebody_who_waits_is_silent() -> None:
+    """A client may be closed by another thread just as this one is rung for."""
+    bell = Bell()
+    bell.ring()
+    bell.close()
+    assert not bell.wait(None, PATIENCE)
+
+
 # Over a real server.
 
 

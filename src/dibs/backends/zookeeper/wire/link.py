@@ -129,7 +129,7 @@ class Bell:
         heard = False
         for descriptor, _ in self._poll.poll(patience * 1000 if patience > 0 else 0):
             if descriptor == self._listens_to:
-                with suppress(BlockingIOError):
+                with suppress(OSError):  # another ring was for the same; or it was closed meanwhile
                     self._ear.recv(4096)
             else:
                 heard = True
