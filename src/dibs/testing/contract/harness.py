@@ -173,7 +173,7 @@ class World:
     def __init__(self, face: str, subject: Subject, tmp_path: Path) -> None:
         self.face = face
         self.module = FACES[face]
-        self.short = 0.5 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
+        self.short = 1.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
         """A short lease. A session's is longer: of what it lasts, less than a quarter may be certain at any moment. So
         is a quorum's: each renewal of it is several."""
         self._fresh_url = subject.fresh

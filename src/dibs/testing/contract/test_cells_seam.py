@@ -249,7 +249,7 @@ def test_a_put_after_its_time_does_nothing(here: Drawer, asked: bool) -> None:
 
 
 def test_a_repeated_put_after_its_time_does_nothing(here: Drawer) -> None:
-    write = here.write(b"one", 0, by=0.2)
+    write = here.write(b"one", 0, by=1.0)
     assert here.put(write) == 1
     until(lambda: here.now() > write.by)
     with pytest.raises(dibs.StoreUnavailable):

@@ -273,8 +273,8 @@ async def test_changes_that_race_with_the_follower_end_in_the_true_one(world: Wo
 async def test_a_leader_that_is_lost_is_seen_to_be_gone(world: World, way: str) -> None:
     options: dict[str, Any] = {
         "broken": {},
-        "expired": {"lease": 0.5, "renew": False},
-        "max_hold": {"max_hold": 0.2},
+        "expired": {"lease": 1.0, "renew": False},
+        "max_hold": {"max_hold": 1.0},
     }[way]
     client, other = world.client(retry=60), world.client()
     ana, follower = world.actor("ana"), following(world, client.election("a"))

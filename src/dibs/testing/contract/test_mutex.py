@@ -223,7 +223,7 @@ async def test_who_gives_up_frees_the_place(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: mutex(client, "a").acquire())
-    gave_up = bob.start(lambda: mutex(client, "a").acquire(timeout=0.3))
+    gave_up = bob.start(lambda: mutex(client, "a").acquire(timeout=1.0))
     await world.in_line(client, "a", 1)
     pending = cy.start(lambda: mutex(client, "a").acquire())
     await world.in_line(client, "a", 2)

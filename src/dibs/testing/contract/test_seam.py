@@ -196,7 +196,7 @@ def test_a_join_after_its_time_is_void(ana: Seat) -> None:
 
 
 def test_a_repeated_join_after_its_time_is_void_and_makes_no_ghost(ana: Seat) -> None:
-    claim, _ = ana.joined(by=0.1, lease=10)
+    claim, _ = ana.joined(by=1.0, lease=10)
     ana.leave(claim)
     until(lambda: ana.now() > claim.by)
     assert ana.join(claim) is None

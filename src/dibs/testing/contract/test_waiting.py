@@ -73,7 +73,7 @@ def cy(seats: Callable[[], Seat]) -> Seat:
 
 def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat, cy: Seat) -> None:
     mine, first = ana.joined(lease=30)
-    waiter = Waiter(bob, lease=0.5)
+    waiter = Waiter(bob, lease=1.0)
     old = until(lambda: ana.waiters() and waiter.grant.claim)
     until(lambda: not ana.waiters())  # nobody renewed it: the store has forgotten it
     theirs, second = cy.joined(lease=30)
