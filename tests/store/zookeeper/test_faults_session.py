@@ -57,7 +57,7 @@ def name() -> str:
 @both_faces
 async def test_a_session_that_ends_while_it_holds(world: World, server: Server, proxy: Proxy, name: str) -> None:
     told: list[Any] = []
-    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
+    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LONG)
     ana, bob = world.actors("ana", "bob")
     witness = Witness(world, name)
     hold = await ana(witness.take(client.lock(name, on_lost=told.append)))
@@ -89,7 +89,7 @@ async def test_a_session_that_ends_while_it_holds(world: World, server: Server, 
 @both_faces
 async def test_a_session_that_ends_while_it_waits(world: World, server: Server, proxy: Proxy, name: str) -> None:
     """Its place is gone with it: it stands at the end of the line, and is served there."""
-    near, far = world.client(server.url(), lease=LEASE), world.client(through(proxy), lease=LEASE)
+    near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LEASE)
     ana, bob, eve = world.actors("ana", "bob", "eve")
     witness = Witness(world, name)
     hold = await ana(witness.take(near.lock(name)))

@@ -252,6 +252,16 @@ def test_a_bell_that_is_closed_under_somebody_who_waits_is_silent() -> None:
     assert not bell.wait(None, PATIENCE)
 
 
+def test_a_link_that_is_closed_under_somebody_who_waits_is_silent(ends: tuple[Link, socket.socket]) -> None:
+    link, other = ends
+    other.sendall(b"!")
+    with closing(Bell()) as bell:
+        link.close()
+        assert not link.ready(PATIENCE)
+        bell.ring()
+        assert not bell.wait(link, PATIENCE)
+
+
 # Over a real server.
 
 

@@ -76,9 +76,11 @@ class Link:
                 self._push(more)
 
     def ready(self, patience: float) -> bool:
-        """Wait until there is something to read, or room to send."""
+        """Wait until there is something to read, or room to send. Never, if another thread has closed it meanwhile."""
+        if (number := self.fileno()) < 0:
+            return False
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self.stuck else 0))
+        poll.register(number, select.POLLIN | (select.POLLOUT if self.stuck else 0))
         return bool(poll.poll(max(patience, 0.0) * 1000))
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Bell:
         """True: the link has something to read, or can be written to again."""
         if link is not self._link:
             self._attend(link)
-        if link is not None and (stuck := link.stuck) is not self._both_ways:
+        if link is not None and link is self._link and (stuck := link.stuck) is not self._both_ways:
             self._poll.modify(self._links, select.POLLIN | (select.POLLOUT if stuck else 0))
             self._both_ways = stuck
         heard = False
@@ -144,11 +146,11 @@ class Bell:
         self._link = None
         with suppress(KeyError, ValueError):  # it was not registered, or never was
             self._poll.unregister(self._links)
-        if link is not None:
-            self._links = link.fileno()
-            self._poll.register(self._links, select.POLLIN)
+        if link is not None and (number := link.fileno()) >= 0:  # another thread may have closed it meanwhile
+            self._links = number
+            self._poll.register(number, select.POLLIN)
             self._both_ways = False
-        self._link = link
+            self._link = link
 
 
 def said(error: OSError) -> str:

@@ -244,11 +244,11 @@ class Stream:
         """By whoever reads."""
         with self._mutex:
             link, connection = self._link, self._connection
+            if link is not None:
+                link.close()  # before it is forgotten: an interrupt may come between any two lines
             self._link = None
             self.trouble = self._broken or self.trouble
         self._amidst = False
-        if link is not None:
-            link.close()
         if connection is not None:
             connection.end()
             self._deal()
