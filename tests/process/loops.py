@@ -11,14 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Self
 
 import dibs
 import dibs.aio
-
-TICK = 0.01
 
 
 def say(*words: object) -> None:
@@ -148,43 +144,13 @@ async def _taken(client: dibs.aio.Client, name: str, timeout: float) -> tuple[st
     return "busy" if hold is None else "took", time.monotonic() - begun
 
 
-class Ticks:
-    """How long the loop was kept from coming round, while its block lasts.
-
-    A thread beside it only sleeps: what keeps both of them was the machine, and is taken off.
-    """
-
-    def __init__(self) -> None:
-        self.loop = [time.monotonic()]
-        self._thread = list(self.loop)
-        self._over = threading.Event()
-        self._beside = threading.Thread(target=self._sleeping)
-
-    async def __aenter__(self) -> Self:
-        self._beside.start()
-        self._task = asyncio.create_task(self._ticking())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        self._over.set()
-        self._beside.join()
-
-    @property
-    def worst(self) -> float:
-        return max((end - begin - self._machine(begin, end) for begin, end in pairwise(self.loop)), default=0.0)
-
-    def _machine(self, begin: float, end: float) -> float:
-        return max((min(end, to) - max(begin, since) for since, to in pairwise(self._thread)), default=0.0)
-
-    async def _ticking(self) -> None:
-        while True:
-            await asyncio.sleep(TICK)
-            self.loop.append(time.monotonic())
-
-    def _sleeping(self) -> None:
-        while not self._over.wait(TICK):
-            self._thread.append(time.monotonic())
+async def _ticking(gaps: list[float]) -> None:
+    last = time.monotonic()
+    while True:
+        await asyncio.sleep(0.01)
+        now = time.monotonic()
+        gaps.append(now - last)
+        last = now
 
 
 def standstill(url: str, lease: float) -> None:
@@ -195,12 +161,13 @@ def standstill(url: str, lease: float) -> None:
         say("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
             words = line.split()
+            gaps: list[float] = []
+            ticker = asyncio.create_task(_ticking(gaps))
             wanted = [(words[n], float(words[n + 1])) for n in range(0, len(words), 2)]
-            async with Ticks() as ticks:
-                outcomes = await asyncio.gather(*(_taken(client, *one) for one in wanted))
-            for outcome, seconds in outcomes:
+            for outcome, seconds in await asyncio.gather(*(_taken(client, *one) for one in wanted)):
                 say(outcome, seconds)
-            say("ticks", len(ticks.loop), ticks.worst)
+            ticker.cancel()
+            say("ticks", len(gaps), max(gaps, default=0.0))
         await client.close()
 
     asyncio.run(main())
