@@ -1,4 +1,5 @@
-"""An interrupt anywhere in the waiting for a connection costs that one wait: the next one hears what is to be heard."""
+"""An interrupt anywhere in the waiting for a connection costs that one wait: the next one hears what is to be heard.
+One anywhere in its end costs nothing: whoever ends it next closes its socket."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from itertools import count
 import pytest
 
 from dibs.backends.zookeeper.wire.link import Bell, Link
+from dibs.backends.zookeeper.wire.session import Connection, Session
+from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.runtime.threads import ThreadRuntime
 from interrupts.lines import CHECKS, LINES, Interrupt, Point
 
 HOST = "127.0.0.1"
@@ -72,4 +76,24 @@ def test_an_interrupted_wait(listener: socket.socket, change: str, mode: str) ->
                 assert first.has_room(bell), f"it waits for room no more after an interrupt at {interrupt.point}"
             for line in (second, first):
                 assert line.is_heard(bell), f"deaf after an interrupt at {interrupt.point}"
+    assert points, "the tracing sees nothing"
+
+
+@pytest.mark.parametrize("mode", [CHECKS, LINES])
+def test_an_interrupted_end(listener: socket.socket, mode: str) -> None:
+    points: list[Point] = []
+    for n in count(1):
+        assert n < MOST_POINTS
+        with ExitStack() as stack:
+            runtime, line = ThreadRuntime(), Line(listener, stack)
+            stream = Stream(runtime, runtime.inbox(), lambda: None)
+            stack.callback(stream.close)
+            stream.begin(line.link, Connection(Session(PATIENCE), runtime.now()))
+            with Interrupt(n, mode) as interrupt:
+                stream.break_("enough")
+            if interrupt.point is None:
+                break
+            points.append(interrupt.point)
+            stream.break_("enough")
+            assert line.link.fileno() < 0, f"left open after an interrupt at {interrupt.point}"
     assert points, "the tracing sees nothing"
