@@ -164,11 +164,11 @@ class Crowd:
 
 
 class Follow:
-    """Reads on in the files of a directory from where they ended when it began."""
+    """Reads on in the files of a directory from where their last whole line ended when it began."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._ends = {path: path.stat().st_size for path in directory.glob("*.jsonl")}
+        self._ends = {path: path.read_bytes().rfind(b"\n") + 1 for path in directory.glob("*.jsonl")}
 
     def lines(self) -> Iterator[Line]:
         """What was written since the last time."""

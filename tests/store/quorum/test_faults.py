@@ -29,6 +29,19 @@ def another(world: World, client: Any, **options: Any) -> Any:
     return other
 
 
+async def held_by_all(world: World, client: Any, members: list[Member], **options: Any) -> Any:
+    """A majority is enough for it, and on a busy machine it may have to be: tried again until all five count."""
+    while True:
+        hold = await world(lambda: client.lock(NAME, **options).acquire(timeout=10))
+        if tickets_at(members) == [hold.token] * len(members):
+            return hold
+        await world(hold.release)
+
+
+def tickets_at(members: list[Member]) -> list[int]:
+    return [entry.ticket for member in members for entry in member.entries(NAME)]
+
+
 def stands_at(members: list[Member]) -> list[int]:
     """The numbers of the members at which somebody stands."""
     return [number for number, member in enumerate(members) if member.entries(NAME)]
@@ -39,8 +52,7 @@ async def test_all_members_bear_one_token_and_it_rises(world: World) -> None:
     client, members = five(world)
     tokens = []
     for _ in range(3):
-        hold = await world(client.lock(NAME).acquire)
-        assert [entry.ticket for member in members for entry in member.entries(NAME)] == [hold.token] * 5
+        hold = await held_by_all(world, client, members)
         tokens.append(hold.token)
         await world(hold.release)
         assert stands_at(members) == []
@@ -52,7 +64,7 @@ async def test_a_token_rises_above_what_any_member_of_the_majority_has_given(wor
     """Members count by themselves: a ballot that is far ahead at one of them draws the others after it."""
     client, members = five(world)
     members[3]._world._last_ticket = 500
-    first = await world(client.lock(NAME).acquire)
+    first = await held_by_all(world, client, members)
     await world(first.release)
     members[3].state = members[4].state = DOWN
     second = await world(client.lock(NAME).acquire)
@@ -84,7 +96,7 @@ async def test_two_of_five_may_be_missing_all_the_way(world: World, ill: State) 
 @both_faces
 async def test_two_of_five_may_fail_while_it_is_held(world: World, ill: State) -> None:
     client, members = five(world, lease=1.0)
-    hold = await world(client.lock(NAME).acquire)
+    hold = await held_by_all(world, client, members)
     for member in members[3:]:
         member.state = ill
     began = time.monotonic()
@@ -159,14 +171,15 @@ async def test_a_vote_that_is_gone_from_a_majority_is_a_loss_and_the_rest_is_giv
     """At the next renewal, long before its own deadline. No revival: what members have forgotten is not put there
     again, though others still have it."""
     client, members = five(world, lease=9.0)
-    hold = await world(client.lock(NAME).acquire)
+    hold = await held_by_all(world, client, members)
+    joins = [member.asked.count("join") for member in members]
     for member in members[:3]:
         member.forget()
     deadline = time.monotonic() + hold.remaining
     await eventually(hold.lost.is_set)
     assert time.monotonic() < deadline
     await eventually(lambda: stands_at(members) == [])
-    assert [member.asked.count("join") for member in members] == [1] * 5
+    assert [member.asked.count("join") for member in members] == joins
     with pytest.raises(dibs.LockLost):
         await world(hold.release)
 
@@ -174,7 +187,7 @@ async def test_a_vote_that_is_gone_from_a_majority_is_a_loss_and_the_rest_is_giv
 @both_faces
 async def test_a_vote_that_is_gone_from_a_minority_is_no_loss(world: World) -> None:
     client, members = five(world, lease=1.0)
-    hold = await world(client.lock(NAME).acquire)
+    hold = await held_by_all(world, client, members)
     for member in members[:2]:
         member.forget()
     began = time.monotonic()
@@ -295,7 +308,7 @@ async def test_a_holder_is_seen_though_those_who_voted_for_it_answer_last(world:
 async def test_a_look_waits_once_for_those_who_are_silent(world: World) -> None:
     """They might make a majority of what the others saw; but they were asked before, and said nothing."""
     client, members = five(world, lease=30.0)
-    hold = await world(client.lock(NAME).acquire)
+    hold = await held_by_all(world, client, members)
     for member in members[1:3]:
         for entry in member.entries(NAME):
             member._world.remove(f"dibs:{NAME}", entry)
@@ -322,7 +335,7 @@ async def test_who_died_between_the_rounds_is_seen_as_waiting(world: World) -> N
     """It keeps others out until its lease is over, so an onlooker must see it; it holds nothing."""
     client, members = five(world)
     other = another(world, client)
-    hold = await world(lambda: other.lock(NAME, info={"job": 7}).acquire(timeout=0))
+    hold = await held_by_all(world, other, members, info={"job": 7})
     for number, member in enumerate(members):
         (entry,) = member.entries(NAME)
         member._world.restamp(f"dibs:{NAME}", entry, hold.token + number)
