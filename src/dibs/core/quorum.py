@@ -93,7 +93,9 @@ class QuorumGrantor:
             while True:
                 ballot = self._fresh_ballot(grant, weight, about, sent_at)
                 try:
-                    won = await self._poll(grant, ballot, sent_at, min(give_up, sent_at + _step(ballot)))
+                    # The last one may begin late: who is well is not to be blamed for that.
+                    until = max(min(give_up, sent_at + _step(ballot)), sent_at + _SHORTEST_STEP)
+                    won = await self._poll(grant, ballot, sent_at, until)
                 except StoreUnavailable:
                     await self._withdraw(grant, ballot)
                     if tries or self._now() + spread >= give_up:

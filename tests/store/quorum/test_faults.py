@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.runtime.threads import ThreadRuntime
 from dibs.testing.contract.harness import World, eventually
 from lab.witness import Witness, faces_of
 from store.quorum.members import DEAF, DOWN, MUTE, WELL, Member, State, beside, quorum_of
@@ -134,6 +135,23 @@ async def test_three_of_five_down_is_refused_in_bounded_time(world: World, ill: 
         assert not any(f"{member.shown}:" in text for member in members[3:])
     assert time.monotonic() - began < 10
     await eventually(lambda: stands_at(members[3:]) == [])
+
+
+def test_who_is_well_is_not_blamed_by_a_last_ballot_that_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause before it took longer than there was time."""
+    client, members = quorum_of(5, dibs.connect)
+    for member in members[:3]:
+        member.state = DOWN
+    with client:
+        monkeypatch.setattr(ThreadRuntime, "sleep", overslept)
+        with pytest.raises(dibs.StoreUnavailable) as caught:
+            client.lock(NAME).acquire(timeout=1)
+    assert members[4].asked.count("join") == 2
+    assert not any(f"{member.shown}:" in caught.value.what for member in members[3:])
+
+
+async def overslept(_: ThreadRuntime, __: float) -> None:
+    time.sleep(1.1)
 
 
 @both_faces

@@ -169,14 +169,15 @@ def test_a_server_that_lost_a_vote_gives_no_second_majority(nodes: Nodes, name: 
         until(lambda: all(uptime(node) > lease + 1 for node in nodes[3:]), what="these too")
         hold.check()
         nodes[2].restart(wipe=True)
-        assert stands_at(nodes, name) == [0, 1]
+        stood = stands_at(nodes, name)
+        assert stood == [0, 1] or (set(stood) < {0, 1} and hold.lost.is_set()), stood  # a renewal may have been quicker
         later = witness.take(other.lock(name), timeout=0)()
         witness.look()
         if later is None:
             until(hold.lost.is_set, what="the loss")
             witness.look()
             later = witness.take(other.lock(name), timeout=30)()
-        else:  # a renewal was quicker: it found that the majority is gone, and gave the rest back
+        else:  # it found that the majority is gone, and gave the rest back
             assert hold.lost.is_set()
         assert later.token > hold.token
         witness.give(later)()
