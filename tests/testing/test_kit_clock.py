@@ -182,7 +182,7 @@ def test_no_step_is_made_while_another_thread_is_between_two_lines(
         go.wait(60)
         return standing
 
-    monkeypatch.setattr(stage, "PATIENCE", 60.0)
+    monkeypatch.setattr(stage, "GLANCES", 100_000)
     monkeypatch.setattr(MemoryLine, "join", slow)
     taker = Aside(lambda: dibs_client.lock("job").acquire())
     assert inside.wait(15)
@@ -205,7 +205,7 @@ def test_a_thread_that_is_stuck_does_not_stop_the_clock(
         inside.set()
         go.wait(60)
 
-    monkeypatch.setattr(stage, "PATIENCE", 0.01)
+    monkeypatch.setattr(stage, "GLANCES", 20)
     with monkeypatch.context() as patch:
         patch.setattr(MemoryLine, "join", stuck)
         taker = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))

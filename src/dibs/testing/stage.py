@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any, Self, TypeVar, cast
 
 from dibs.core.client import Client
@@ -34,9 +35,10 @@ Turn = Callable[[], Coroutine[Any, Any, float | None]]
 
 NAP = 0.01
 """How soon a waiting thread or task notices that the clock was moved."""
-PATIENCE = 1.0
-"""Real seconds that a step waits for other threads: one that is stuck elsewhere must not stop the clock for ever."""
 _GLANCE = 0.0005
+GLANCES = 2000
+"""How often a step looks whether other threads are through, about a second long: one that is stuck elsewhere must not
+stop the clock for ever. Looks are counted, not time: on a machine that stands still nobody gets on."""
 _BEHIND = 1e-6
 """A step ends just behind its instant, however floats are rounded."""
 
@@ -164,10 +166,9 @@ class Stage:
     @contextmanager
     def between_calls(self) -> Iterator[None]:
         """As `still`, and no other thread is between two lines of a call."""
-        give_up_at = boottime() + PATIENCE
-        while True:
+        for glance in count(1):
             with self._mutex:
-                if boottime() >= give_up_at or not any(call.is_busy_elsewhere() for call in list(self._calls.values())):
+                if glance > GLANCES or not any(call.is_busy_elsewhere() for call in list(self._calls.values())):
                     yield
                     return
             time.sleep(_GLANCE)
@@ -197,8 +198,9 @@ class Stage:
     def see_off(self, now: float) -> None:
         """Whose time is over shall have noticed before more of it passes."""
         late = [call for call in list(self._calls.values()) if call.deadline <= now and not call.is_here()]
-        give_up_at = boottime() + PATIENCE
-        while any(self._calls.get(call.taker) is call for call in late) and boottime() < give_up_at:
+        for _ in range(GLANCES):
+            if not any(self._calls.get(call.taker) is call for call in late):
+                break
             time.sleep(_GLANCE)
         for call in late:
             call.deadline = FOREVER  # whoever is stuck is not waited for again
