@@ -40,6 +40,21 @@ _DRIVERS = {
 _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
+_OWN = {
+    "asyncmy.connection.Connection": "dibs.backends.sql.own:of_asyncmy",
+    "django.db.backends.base.base.BaseDatabaseWrapper": "dibs.backends.sql.own:of_django",
+    "django.utils.connection.ConnectionProxy": "dibs.backends.sql.own:of_django",
+    "psycopg.AsyncConnection": "dibs.backends.sql.own:of_async_psycopg",
+    "psycopg.Connection": "dibs.backends.sql.own:of_psycopg",
+    "pymysql.connections.Connection": "dibs.backends.sql.own:of_pymysql",
+    "sqlalchemy.engine.base.Connection": "dibs.backends.sql.own:of_sqlalchemy",
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": "dibs.backends.sql.own:of_async_sqlalchemy",
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "dibs.backends.sql.own:of_async_sqlalchemy",
+    "sqlalchemy.ext.asyncio.session.AsyncSession": "dibs.backends.sql.own:of_async_sqlalchemy",
+    "sqlalchemy.orm.scoping.scoped_session": "dibs.backends.sql.own:of_sqlalchemy",
+    "sqlalchemy.orm.session.Session": "dibs.backends.sql.own:of_sqlalchemy",
+    "sqlite3.Connection": "dibs.backends.sql.own:of_sqlite",
+}
 _QUORUM = "dibs.backends.quorum:QuorumStore"
 _LATER = frozenset({"mysql", "postgresql", "etcd"})
 
@@ -87,6 +102,19 @@ def transaction(connection: object) -> Admits:
         return made
     known = ", ".join(sorted(_TRANSACTIONS))
     raise TypeError(f"within must be an open connection ({known}), not {connection!r}")
+
+
+def own_connection(connection: object, *, awaits: bool) -> Any:
+    """A connection of the caller's own (`Own` of sql/own.py) for one of the faces; told by the class of what was
+    given."""
+    target = _by_class(_OWN, connection)
+    if target is None:
+        raise TypeError(f"connection must be an open one ({', '.join(sorted(_OWN))}), not {connection!r:.200}")
+    own = _load(target)(connection)
+    if own.awaits is not awaits:
+        face = "dibs.aio.sql" if own.awaits else "dibs.sql"
+        raise TypeError(f"a connection of {type(connection).__module__} is for {face}")
+    return own
 
 
 def _by_class(table: dict[str, str], thing: object) -> str | None:

@@ -8,6 +8,7 @@ from before the request was sent and less a margin, so that the holder's own dea
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import timedelta
 
 FOREVER = math.inf
@@ -27,6 +28,19 @@ _NOISE = 1e-6
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Between two questions to a silent store."""
+
+
+_FIRST_GAP, _LONGEST_GAP = 0.0005, 1.0
+"""Between two tries while others come before us: many at once spread out over as long as they need."""
+
+
+def gaps(tries: int) -> Iterator[float]:
+    """The longest pause after each of so many tries.
+
+    >>> list(gaps(3))
+    [0.0005, 0.001, 0.002]
+    """
+    return (min(_FIRST_GAP * 2**tried, _LONGEST_GAP) for tried in range(tries))
 
 
 def seconds(value: object, what: str, *, least: float = 0.0) -> float:

@@ -12,13 +12,11 @@ from typing import TypeVar
 from dibs.core import names
 from dibs.core.cells import Cells, Kept, Spot, Write
 from dibs.core.client import Client
-from dibs.core.deadline import LEAST_PATIENCE
+from dibs.core.deadline import LEAST_PATIENCE, gaps
 from dibs.core.line import CELLS
 from dibs.errors import Conflict, StoreUnavailable
 
 T = TypeVar("T")
-_FIRST_GAP, _LONGEST_GAP = 0.0005, 1.0
-"""Between two tries while others come before us: many at once spread out over as long as they need."""
 
 
 class Slot:
@@ -51,8 +49,7 @@ class Slot:
 
     async def update(self, change: Callable[[bytes | None], bytes | None], tries: int) -> Kept:
         """Change the value, again if somebody else came before; None: it stays. Gives what stands there then."""
-        gap = _FIRST_GAP
-        for _ in range(tries):
+        for gap in gaps(tries):
             there = await self.get()
             value = change(there.value)
             if value is None:
@@ -61,7 +58,6 @@ class Slot:
                 return Kept(value, await self.put(value, there.version))
             except Conflict:
                 await self.client.runtime.sleep(self.client.runtime.jitter(gap))
-                gap = min(gap * 2, _LONGEST_GAP)
         raise self.client.error(
             Conflict, self.name, f"others changed it before us {tries} times in a row",
             step="try again later, or take a lock for it",

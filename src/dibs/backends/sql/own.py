@@ -1,0 +1,186 @@
+"""Connections of the caller's own, as `dibs.sql` uses them: one way to run a statement, whatever the driver.
+
+A statement runs on the caller's connection, inside whatever transaction is open there or is begun there by the driver;
+nothing here begins, commits or rolls back. The driver's errors surface as they are. Values are bound by the driver;
+names are quoted by the rules of the driver where it has some, else by those of the server. In a driver that
+formats with `%`, a `%` in a name is doubled: it would be taken for a mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Answer = tuple[int, list[Any]]
+"""How many rows it changed or found, and the rows."""
+_SQLITE_BUSY_SNAPSHOT = 517
+_MARIADB_CHANGED_SINCE_LAST_READ = 1020
+
+
+@dataclass(frozen=True)
+class Own:
+    server: str
+    """`postgresql`, `mysql` or `sqlite`."""
+    quote: Callable[[str], str]
+    mark: Callable[[int], str]
+    """What stands for the value of that number, from 1, in a statement."""
+    run: Callable[[str, Sequence[object]], Awaitable[Answer]]
+    awaits: bool
+    """Whether `run` is for an event loop."""
+
+    @staticmethod
+    def is_conflict(error: BaseException) -> bool:
+        """Whether the server refused because the row was changed after the transaction's snapshot was taken."""
+        found: BaseException | None = error
+        while found is not None:
+            if _says_conflict(found):
+                return True
+            found = getattr(found, "orig", None) or found.__cause__  # as SQLAlchemy and Django wrap it
+        return False
+
+
+def _says_conflict(error: BaseException) -> bool:
+    """As MariaDB from 11.6 on, PostgreSQL and SQLite say it. MySQL's deadlocks bear PostgreSQL's code, and are none."""
+    if type(error).__module__.partition(".")[0] in ("pymysql", "asyncmy"):
+        return error.args[:1] == (_MARIADB_CHANGED_SINCE_LAST_READ,)
+    by_postgresql = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2's word for it
+    return by_postgresql == "40001" or getattr(error, "sqlite_errorcode", None) == _SQLITE_BUSY_SNAPSHOT
+
+
+def of_sqlite(connection: Any) -> Own:
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        cursor.execute(text, tuple(values))
+        return cursor.rowcount, cursor.fetchall()
+
+    return Own("sqlite", _in_double_quotes, _question_mark, run, awaits=False)
+
+
+def of_psycopg(connection: Any) -> Own:
+    from psycopg.rows import tuple_row  # noqa: PLC0415  (whoever has such a connection has it)
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(text, tuple(values))
+            return cursor.rowcount, cursor.fetchall() if cursor.description else []
+
+    return Own("postgresql", _as_psycopg_quotes(connection), _percent, run, awaits=False)
+
+
+def of_async_psycopg(connection: Any) -> Own:
+    from psycopg.rows import tuple_row  # noqa: PLC0415  (as above)
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(text, tuple(values))
+            return cursor.rowcount, await cursor.fetchall() if cursor.description else []
+
+    return Own("postgresql", _as_psycopg_quotes(connection), _percent, run, awaits=True)
+
+
+def of_pymysql(connection: Any) -> Own:
+    from pymysql.cursors import Cursor  # noqa: PLC0415  (as above)
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        with connection.cursor(Cursor) as cursor:
+            cursor.execute(text, tuple(values))
+            return cursor.rowcount, list(cursor.fetchall())
+
+    return Own("mysql", _in_backquotes, _percent, run, awaits=False)
+
+
+def of_asyncmy(connection: Any) -> Own:
+    from asyncmy.cursors import Cursor  # noqa: PLC0415  (as above)
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        async with connection.cursor(Cursor) as cursor:
+            await cursor.execute(text, tuple(values))
+            return cursor.rowcount, list(await cursor.fetchall())
+
+    return Own("mysql", _in_backquotes, _percent, run, awaits=True)
+
+
+def of_sqlalchemy(given: Any) -> Own:
+    """A Connection; a Session, whose own connection is taken each time."""
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        connection = given.connection() if _is_session(given) else given
+        result = connection.exec_driver_sql(text, tuple(values))
+        return result.rowcount, [tuple(row) for row in result] if result.returns_rows else []
+
+    return _as_sqlalchemy(given, run, awaits=False)
+
+
+def of_async_sqlalchemy(given: Any) -> Own:
+    """An AsyncConnection; an AsyncSession, as above."""
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        connection = await given.connection() if _is_session(given) else given
+        result = await connection.exec_driver_sql(text, tuple(values))
+        return result.rowcount, [tuple(row) for row in result] if result.returns_rows else []
+
+    return _as_sqlalchemy(given, run, awaits=True)
+
+
+def of_django(connection: Any) -> Own:
+    """Its cursors take `%s` whatever is below. Its own quoting of names trusts them; ours does not."""
+
+    async def run(text: str, values: Sequence[object]) -> Answer:
+        with connection.cursor() as cursor:
+            cursor.execute(text, tuple(values))
+            return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []
+
+    server = _known(connection.vendor)
+    quote = _in_backquotes if server == "mysql" else _in_double_quotes_twice_percent
+    return Own(server, quote, _percent, run, awaits=False)
+
+
+def _as_sqlalchemy(given: Any, run: Callable[[str, Sequence[object]], Awaitable[Answer]], *, awaits: bool) -> Own:
+    dialect = (given.get_bind() if _is_session(given) else given).dialect
+    mark = {"qmark": _question_mark, "numeric_dollar": _dollar}.get(dialect.paramstyle, _percent)
+    return Own(_known(dialect.name), dialect.identifier_preparer.quote_identifier, mark, run, awaits)
+
+
+def _is_session(given: Any) -> bool:
+    return hasattr(given, "get_bind")
+
+
+def _known(server: str) -> str:
+    name = "mysql" if server == "mariadb" else server
+    if name not in ("postgresql", "mysql", "sqlite"):
+        raise TypeError(f"a connection to PostgreSQL, MySQL, MariaDB or SQLite is wanted, not to {server}")
+    return name
+
+
+def _as_psycopg_quotes(connection: Any) -> Callable[[str], str]:
+    from psycopg import sql  # noqa: PLC0415  (as above)
+
+    return lambda name: sql.Identifier(name).as_string(connection).replace("%", "%%")
+
+
+def _in_double_quotes(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _in_double_quotes_twice_percent(name: str) -> str:
+    return _in_double_quotes(name).replace("%", "%%")
+
+
+def _in_backquotes(name: str) -> str:
+    doubled = name.replace("`", "``").replace("%", "%%")
+    return f"`{doubled}`"
+
+
+def _question_mark(_: int) -> str:
+    return "?"
+
+
+def _percent(_: int) -> str:
+    return "%s"
+
+
+def _dollar(number: int) -> str:
+    return f"${number}"

@@ -1,0 +1,152 @@
+"""A version column in a table of the user's own: write a row if it is still what was read.
+
+The update and the check are one statement, so nothing can come between them. Whoever comes second, or whose row is
+gone, gets `Conflict` and has changed nothing. The key is to name one row; where it names several, all of them were
+changed before that is known: the error says to roll back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from dibs.core.deadline import gaps
+from dibs.core.runtime import Runtime
+from dibs.errors import Conflict, StoreError
+
+T = TypeVar("T")
+TRIES = 40
+"""How often an attempt is made while others come before it: with pauses that grow, some fifteen seconds."""
+_SHOWN = 40
+
+
+class OwnConnection(Protocol):
+    """See backends/sql/own.py."""
+
+    @property
+    def server(self) -> str: ...
+    @property
+    def quote(self) -> Callable[[str], str]: ...
+    @property
+    def mark(self) -> Callable[[int], str]: ...
+    @property
+    def run(self) -> Callable[[str, Sequence[object]], Awaitable[tuple[int, list[Any]]]]: ...
+    def is_conflict(self, error: BaseException) -> bool: ...
+
+
+class Change:
+    """One wish to change a row, checked."""
+
+    def __init__(self, table: object, key: object, changes: object, version: object, column: object) -> None:
+        self.table = _parts(table)
+        self.column = _name(column, "column")
+        self.key = _columns(key, "key")
+        self.changes = _columns(changes, "changes")
+        if not self.key:
+            raise ValueError("key must name at least one column: without it every row would be changed")
+        if None in self.key.values():
+            raise ValueError("a value of key is None, and no row is equal to that")
+        if self.column in {*self.key, *self.changes}:
+            raise ValueError(f"the version column {self.column!r} is written by dibs: leave it out of key and changes")
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise TypeError(f"version must be an int, as it was read, not {version!r}")
+        self.version = version
+
+    def update(self, own: OwnConnection) -> tuple[str, list[object]]:
+        values: list[object] = []
+        given = {**self.changes, self.column: self.version + 1}
+        sets = ", ".join(_equals(own, column, value, values) for column, value in given.items())
+        where = self._where(own, {**self.key, self.column: self.version}, values)
+        return f"UPDATE {self._table(own)} SET {sets} WHERE {where}", values  # noqa: S608  (quoted names, marks)
+
+    def look(self, own: OwnConnection) -> tuple[str, list[object]]:
+        values: list[object] = []
+        where = self._where(own, self.key, values)
+        return f"SELECT {own.quote(self.column)} FROM {self._table(own)} WHERE {where}", values  # noqa: S608  (as above)
+
+    def row(self) -> str:
+        """As errors name it."""
+        return f"{'.'.join(self.table)} {', '.join(f'{column}={_shown(value)}' for column, value in self.key.items())}"
+
+    def _table(self, own: OwnConnection) -> str:
+        return ".".join(own.quote(part) for part in self.table)
+
+    @staticmethod
+    def _where(own: OwnConnection, wanted: Mapping[str, object], values: list[object]) -> str:
+        return " AND ".join(_equals(own, column, value, values) for column, value in wanted.items())
+
+
+async def update(own: OwnConnection, change: Change) -> int:
+    """The new version."""
+    try:
+        changed, _ = await own.run(*change.update(own))
+    except Exception as error:
+        if not own.is_conflict(error):
+            raise
+        raise _conflict(own, change, "it was changed after this transaction began to read") from error
+    if changed == 1:
+        return change.version + 1
+    if changed:
+        raise StoreError(
+            f"the key names {changed} rows, not one", name=change.row(), store=own.server,
+            step="roll back, and give a key that is unique",
+        )  # fmt: skip
+    _, rows = await own.run(*change.look(own))
+    if not rows:
+        raise _conflict(own, change, "there is no such row")
+    (there,) = rows[0]
+    raise _conflict(
+        own, change,
+        f"it has version {there}, not {change.version}: somebody else changed it" if there != change.version
+        else "somebody else changed it after this transaction began to read",
+    )  # fmt: skip
+
+
+async def again(attempt: Callable[[], Awaitable[T]], tries: object, runtime: Runtime) -> T:
+    """What it gives; again, after a pause, while it ends with Conflict. The last one is raised."""
+    if isinstance(tries, bool) or not isinstance(tries, int):
+        raise TypeError(f"tries must be an int, not {tries!r}")
+    if tries < 1:
+        raise ValueError(f"tries must be at least 1, not {tries}")
+    *before_the_last, _ = gaps(tries)
+    for gap in before_the_last:
+        try:
+            return await attempt()
+        except Conflict:
+            await runtime.sleep(runtime.jitter(gap))
+    return await attempt()
+
+
+def _conflict(own: OwnConnection, change: Change, what: str) -> Conflict:
+    return Conflict(what, name=change.row(), store=own.server, step="read the row again, in a new transaction")
+
+
+def _equals(own: OwnConnection, column: str, value: object, values: list[object]) -> str:
+    values.append(value)
+    return f"{own.quote(column)} = {own.mark(len(values))}"
+
+
+def _parts(table: object) -> tuple[str, ...]:
+    parts = (table,) if isinstance(table, str) else table
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2:
+        raise TypeError(f"table must be its name, or a tuple of its schema and its name, not {table!r}")
+    return tuple(_name(part, "table") for part in parts)
+
+
+def _columns(given: object, what: str) -> dict[str, object]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} must be a mapping of columns to values, not {type(given).__name__}")
+    return {_name(column, what): value for column, value in given.items()}
+
+
+def _name(name: object, what: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name in {what} must be a str, not {name!r}")
+    if not name or "\0" in name:
+        raise ValueError(f"a name in {what} must not be empty, nor have a NUL in it")
+    return name
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

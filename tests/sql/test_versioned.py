@@ -1,0 +1,337 @@
+"""A version column in a table of the user's own, through every connection that is taken, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio.sql
+import dibs.sql
+from dibs.backends import own_connection
+from dibs.runtime.threads import step
+from lab.servers.mariadb import MariaDB
+from lab.servers.postgresql import PostgreSQL
+from lab.servers.programs import require
+from lab.servers.supervisor import Server
+from sql.openers import OPENERS, Opened
+
+Urls = Callable[[str], str]
+HOSTILE = ['a"b', "a`b", "a;b -- c", "a%b", "%s", "a:b", ":v", "a?b", "$1", "a'b", "a\\b", "sélect", "select", "%(x)s"]
+KINDS = [(server, kind) for server, kinds in OPENERS.items() for kind in kinds]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+    require("mariadb", "postgresql")
+    file = tmp_path_factory.mktemp("sql") / "own.db"
+    sqlite3.connect(file).execute("PRAGMA journal_mode=WAL").connection.close()
+    with Server(MariaDB()) as mariadb, Server(PostgreSQL()) as postgresql:
+        found = {"sqlite": f"sqlite:///{file}", "mysql": mariadb.url(), "postgresql": postgresql.url()}
+        yield found.__getitem__
+
+
+@pytest.fixture(params=KINDS, ids=["-".join(kind) for kind in KINDS])
+def desk(request: pytest.FixtureRequest, urls: Urls) -> Desk:
+    return Desk(*request.param, urls(request.param[0]))
+
+
+class Desk:
+    """A fresh table of one server, and connections to it of one kind."""
+
+    def __init__(self, server: str, kind: str, url: str) -> None:
+        self.server, self.kind, self.url = server, kind, url
+        self.table = f"invoice_{next(_numbers)}"
+
+    async def open(self) -> Opened:
+        return await OPENERS[self.server][self.kind](self.url)
+
+    @asynccontextmanager
+    async def opened(self, *columns: str) -> AsyncIterator[Opened]:
+        """Its table has one row: 42, 'open', version 1."""
+        names = columns or ("id", "state", "version")
+        opened = await self.open()
+        try:
+            table, id, state, version = (self.quoted(name) for name in (self.table, *names))
+            made = f"CREATE TABLE {table} ({id} INTEGER, {state} VARCHAR(200), {version} INTEGER)"
+            await self.run(opened, made)
+            await self.run(opened, f"INSERT INTO {table} VALUES (42, 'open', 1)")
+            await opened.commit()
+            yield opened
+        finally:
+            await opened.rollback()
+            await opened.close()
+
+    def quoted(self, name: str) -> str:
+        """As the server's manual says, for a statement that has no values."""
+        sign = "`" if self.server == "mysql" else '"'
+        return sign + name.replace(sign, sign * 2) + sign
+
+    async def run(self, opened: Opened, text: str) -> list[Any]:
+        """A statement without values: a driver that formats with `%` does so even then."""
+        own = own_connection(opened.connection, awaits=self.awaits)
+        _, rows = await own.run(text.replace("%", "%%") if own.mark(1) == "%s" else text, ())
+        return rows
+
+    @property
+    def awaits(self) -> bool:
+        return self.kind.startswith("async-")
+
+    async def update(self, opened: Opened, *args: Any, **options: Any) -> int:
+        if self.awaits:
+            return await dibs.aio.sql.update_versioned(opened.connection, *args, **options)
+        return dibs.sql.update_versioned(opened.connection, *args, **options)
+
+    async def row(self, opened: Opened) -> Any:
+        """As it is committed."""
+        await opened.rollback()
+        rows = await self.run(opened, f"SELECT * FROM {self.quoted(self.table)}")
+        await opened.rollback()
+        (row,) = rows
+        return tuple(row)
+
+
+def run(desk: Desk, play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Without a loop where nothing waits for one: Django refuses to block one."""
+    if desk.awaits:
+        asyncio.run(play())
+    else:
+        step(play())
+
+
+def test_a_row_is_changed_if_it_is_still_what_was_read(desk: Desk) -> None:
+    async def play() -> None:
+        async with desk.opened() as ours:
+            assert await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1) == 2
+            await ours.commit()
+            assert await desk.row(ours) == (42, "paid", 2)
+            with pytest.raises(dibs.Conflict, match="it has version 2, not 1") as caught:
+                await desk.update(ours, desk.table, {"id": 42}, {"state": "void"}, 1)
+            assert caught.value.name == f"{desk.table} id=42"
+            assert caught.value.store == desk.server
+            with pytest.raises(dibs.Conflict, match="there is no such row"):
+                await desk.update(ours, desk.table, {"id": 43}, {"state": "void"}, 1)
+            assert await desk.update(ours, desk.table, {"id": 42, "state": "paid"}, {}, 2) == 3
+            await ours.commit()
+            assert await desk.row(ours) == (42, "paid", 3)
+
+    run(desk, play)
+
+
+def test_the_transaction_is_the_callers(desk: Desk) -> None:
+    async def play() -> None:
+        async with desk.opened() as ours:
+            await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
+            assert await desk.row(ours) == (42, "open", 1)  # which rolls back first
+
+    run(desk, play)
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_who_comes_second_in_an_open_transaction_is_told(desk: Desk, isolation: str) -> None:
+    """Where the snapshot is kept, PostgreSQL and SQLite refuse the write themselves; MySQL would show the old row."""
+    if desk.kind == "django" or (desk.server == "sqlite" and isolation == "READ COMMITTED"):
+        begin = ""
+    elif desk.server == "mysql":
+        begin = f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"
+    elif desk.server == "postgresql":
+        begin = f"SET TRANSACTION ISOLATION LEVEL {isolation}"
+    else:
+        begin = "BEGIN"
+
+    async def play() -> None:
+        async with desk.opened() as ours:
+            theirs = await desk.open()
+            try:
+                if begin:
+                    await desk.run(ours, begin)
+                await desk.run(ours, f"SELECT version FROM {desk.quoted(desk.table)}")
+                await desk.update(theirs, desk.table, {"id": 42}, {"state": "void"}, 1)
+                await theirs.commit()
+                with pytest.raises(dibs.Conflict, match=r"version 2, not 1|after this transaction began to read"):
+                    await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
+                assert await desk.row(ours) == (42, "void", 2)
+            finally:
+                await theirs.close()
+
+    run(desk, play)
+
+
+def test_names_are_quoted_and_values_are_bound(desk: Desk) -> None:
+    desk.table = f"{''.join(HOSTILE)[:50]} {next(_numbers)}"
+    value = "'); DROP TABLE x; -- %s \" ` \\ :v $1 ? é"
+
+    async def play() -> None:
+        async with desk.opened("a%s id", 'a" state', ":v version ?") as ours:
+            for name in HOSTILE:
+                await desk.run(ours, f"ALTER TABLE {desk.quoted(desk.table)} ADD {desk.quoted(name)} VARCHAR(200)")
+            changes = dict.fromkeys(['a" state', *HOSTILE], value)
+            asked = desk.table, {"a%s id": 42}, changes, 1
+            assert await desk.update(ours, *asked, column=":v version ?") == 2
+            await ours.commit()
+            assert await desk.row(ours) == (42, value, 2, *[value] * len(HOSTILE))
+            with pytest.raises(dibs.Conflict, match="it has version 2, not 1"):
+                await desk.update(ours, *asked, column=":v version ?")
+
+    run(desk, play)
+
+
+def test_a_key_that_names_several_rows_is_an_error_to_roll_back(desk: Desk) -> None:
+    async def play() -> None:
+        async with desk.opened() as ours:
+            await desk.run(ours, f"INSERT INTO {desk.quoted(desk.table)} VALUES (42, 'other', 1)")
+            with pytest.raises(dibs.StoreError, match=r"the key names 2 rows, not one.*roll back"):
+                await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
+            assert await desk.row(ours) == (42, "open", 1)
+
+    run(desk, play)
+
+
+def test_a_schema_may_be_given(desk: Desk) -> None:
+    schema = {"sqlite": "main", "postgresql": "public", "mysql": "dibs"}[desk.server]
+
+    async def play() -> None:
+        async with desk.opened() as ours:
+            assert await desk.update(ours, (schema, desk.table), {"id": 42}, {"state": "paid"}, 1) == 2
+
+    run(desk, play)
+
+
+def test_what_the_driver_raises_surfaces(desk: Desk) -> None:
+    async def play() -> None:
+        async with desk.opened() as ours:
+            with pytest.raises(Exception, match=r"(?i)nothing_here") as caught:
+                await desk.update(ours, "nothing_here", {"id": 42}, {"state": "paid"}, 1)
+            assert not isinstance(caught.value, dibs.DibsError)
+
+    run(desk, play)
+
+
+@pytest.mark.parametrize(("server", "kind"), [("sqlite", "sqlite3"), ("postgresql", "psycopg"), ("mysql", "pymysql")])
+def test_many_at_once_lose_nothing(server: str, kind: str, urls: Urls) -> None:
+    """Each reads, adds one and writes, again whenever somebody else came before."""
+    desk = Desk(server, kind, urls(server))
+
+    async def add(opened: Opened, table: str) -> None:
+        await opened.rollback()
+        ((count, version),) = await desk.run(opened, f"SELECT state, version FROM {table}")
+        await desk.update(opened, desk.table, {"id": 42}, {"state": str(int(count) + 1)}, version)
+        await opened.commit()
+
+    async def worker() -> None:
+        opened = await desk.open()
+        try:
+            for _ in range(10):
+                dibs.sql.retry_versioned(lambda: step(add(opened, desk.quoted(desk.table))), tries=200)
+        finally:
+            await opened.rollback()
+            await opened.close()
+
+    async def play() -> None:
+        async with desk.opened() as ours:
+            await desk.run(ours, f"UPDATE {desk.quoted(desk.table)} SET state = '0'")
+            await ours.commit()
+            with ThreadPoolExecutor(4) as pool:
+                for done in [pool.submit(lambda: step(worker())) for _ in range(4)]:
+                    done.result()
+            assert await desk.row(ours) == (42, "40", 41)
+
+    run(desk, play)
+
+
+@pytest.mark.parametrize("ends", [0, 2, 3])
+def test_an_attempt_is_made_again_while_it_conflicts(ends: int) -> None:
+    calls: list[int] = []
+
+    def attempt() -> int:
+        calls.append(1)
+        if len(calls) <= ends:
+            raise dibs.Conflict("somebody else was here")
+        return len(calls)
+
+    async def awaited() -> int:
+        return attempt()
+
+    for retry in (
+        lambda: dibs.sql.retry_versioned(attempt, tries=3),
+        lambda: asyncio.run(dibs.aio.sql.retry_versioned(awaited, tries=3)),
+    ):
+        calls.clear()
+        if ends < 3:
+            assert retry() == ends + 1
+        else:
+            with pytest.raises(dibs.Conflict):
+                retry()
+            assert len(calls) == 3
+
+
+def test_another_error_ends_the_attempts() -> None:
+    calls: list[int] = []
+
+    def attempt() -> None:
+        calls.append(1)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        dibs.sql.retry_versioned(attempt)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("tries", [0, -1, True, "3", 1.5, None])
+def test_tries_are_checked(tries: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="tries"):
+        dibs.sql.retry_versioned(lambda: 1, tries=tries)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"key": {}}, "at least one column"),
+        ({"key": {"id": None}}, "None"),
+        ({"key": [("id", 1)]}, "key must be a mapping"),
+        ({"changes": "state"}, "changes must be a mapping"),
+        ({"changes": {"": 1}}, "changes must not be empty"),
+        ({"changes": {"a\0": 1}}, "NUL"),
+        ({"changes": {3: 1}}, "must be a str"),
+        ({"changes": {"version": 3}}, "leave it out"),
+        ({"key": {"version": 3}}, "leave it out"),
+        ({"table": ""}, "table must not be empty"),
+        ({"table": ("a", "b", "c")}, "a schema and a name|schema and its name"),
+        ({"table": 3}, "table must be"),
+        ({"version": "1"}, "version must be an int"),
+        ({"version": True}, "version must be an int"),
+        ({"version": None}, "version must be an int"),
+        ({"column": ""}, "column must not be empty"),
+        ({"connection": "postgresql://"}, "connection must be an open one"),
+        ({"connection": None}, "connection must be an open one"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_told_before_anything_is_asked(wrong: dict[str, Any], told: str, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "own.db")
+    try:
+        good = {"connection": connection, "table": "t", "key": {"id": 1}, "changes": {"a": 1}, "version": 1}
+        with pytest.raises((TypeError, ValueError), match=told):
+            dibs.sql.update_versioned(**{**good, **wrong})
+    finally:
+        connection.close()
+
+
+def test_each_face_has_its_connections(desk: Desk) -> None:
+    async def play() -> None:
+        async with desk.opened() as ours:
+            face = "dibs.aio.sql" if desk.awaits else "dibs.sql"
+            asked = ours.connection, desk.table, {"id": 42}, {}, 1
+            with pytest.raises(TypeError, match=rf"is for {face}$"):
+                _ = dibs.sql.update_versioned(*asked) if desk.awaits else await dibs.aio.sql.update_versioned(*asked)
+
+    run(desk, play)
