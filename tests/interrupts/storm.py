@@ -26,7 +26,7 @@ from typing import Any
 
 import dibs
 
-PATIENCE = 50
+PATIENCE = 110
 """Seconds after which it shows where every thread stands, and ends."""
 BESIDE = 2000
 """Interrupts of a lock made in C, and of one in Python."""

@@ -15,10 +15,10 @@ from interrupts.stores import SERVERS, STORES
 
 INTERRUPTS = {"memory": (2000, 0.6), "sqlite": (2000, 0.6), "zookeeper": (500, 4.0), "redis": (1000, 2.0)}
 """How many, and the lease beside them."""
-PATIENCE = 55
+PATIENCE = 120
 """The program ends itself a little earlier and then shows where every thread stands."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 def _params() -> list[object]:
