@@ -140,9 +140,9 @@ def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list
     return found
 
 
-def admits(within: Connection | None) -> Admits | None:
+def admits(within: Connection | None, *, awaits: bool) -> Admits | None:
     """The caller's own transaction, for a fence; None: the store's own record."""
-    return None if within is None else transaction(within)
+    return None if within is None else transaction(within, awaits=awaits)
 
 
 def instant(timeout: Seconds | None, now: Callable[[], float]) -> float:

@@ -43,7 +43,7 @@ def update_versioned(
     `Conflict`: it has another version, or is gone; nothing was changed. `table` is a name, or a schema and a name.
     """
     change = versioned.Change(table, key, changes, version, column)
-    own = own_connection(connection, awaits=False)
+    own = own_connection(connection, "connection", awaits=False)
     return step(versioned.update(own, change))
 
 

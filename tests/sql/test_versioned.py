@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,96 +14,12 @@ import pytest
 import dibs
 import dibs.aio.sql
 import dibs.sql
-from dibs.backends import own_connection
 from dibs.runtime.threads import step
-from lab.servers.mariadb import MariaDB
-from lab.servers.postgresql import PostgreSQL
-from lab.servers.programs import require
-from lab.servers.supervisor import Server
-from sql.openers import OPENERS, Opened
+from sql.desks import Desk, numbers, run
+from sql.openers import Opened
 
 Urls = Callable[[str], str]
 HOSTILE = ['a"b', "a`b", "a;b -- c", "a%b", "%s", "a:b", ":v", "a?b", "$1", "a'b", "a\\b", "sélect", "select", "%(x)s"]
-KINDS = [(server, kind) for server, kinds in OPENERS.items() for kind in kinds]
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
-    require("mariadb", "postgresql")
-    file = tmp_path_factory.mktemp("sql") / "own.db"
-    sqlite3.connect(file).execute("PRAGMA journal_mode=WAL").connection.close()
-    with Server(MariaDB()) as mariadb, Server(PostgreSQL()) as postgresql:
-        found = {"sqlite": f"sqlite:///{file}", "mysql": mariadb.url(), "postgresql": postgresql.url()}
-        yield found.__getitem__
-
-
-@pytest.fixture(params=KINDS, ids=["-".join(kind) for kind in KINDS])
-def desk(request: pytest.FixtureRequest, urls: Urls) -> Desk:
-    return Desk(*request.param, urls(request.param[0]))
-
-
-class Desk:
-    """A fresh table of one server, and connections to it of one kind."""
-
-    def __init__(self, server: str, kind: str, url: str) -> None:
-        self.server, self.kind, self.url = server, kind, url
-        self.table = f"invoice_{next(_numbers)}"
-
-    async def open(self) -> Opened:
-        return await OPENERS[self.server][self.kind](self.url)
-
-    @asynccontextmanager
-    async def opened(self, *columns: str) -> AsyncIterator[Opened]:
-        """Its table has one row: 42, 'open', version 1."""
-        names = columns or ("id", "state", "version")
-        opened = await self.open()
-        try:
-            table, id, state, version = (self.quoted(name) for name in (self.table, *names))
-            made = f"CREATE TABLE {table} ({id} INTEGER, {state} VARCHAR(200), {version} INTEGER)"
-            await self.run(opened, made)
-            await self.run(opened, f"INSERT INTO {table} VALUES (42, 'open', 1)")
-            await opened.commit()
-            yield opened
-        finally:
-            await opened.rollback()
-            await opened.close()
-
-    def quoted(self, name: str) -> str:
-        """As the server's manual says, for a statement that has no values."""
-        sign = "`" if self.server == "mysql" else '"'
-        return sign + name.replace(sign, sign * 2) + sign
-
-    async def run(self, opened: Opened, text: str) -> list[Any]:
-        """A statement without values: a driver that formats with `%` does so even then."""
-        own = own_connection(opened.connection, awaits=self.awaits)
-        _, rows = await own.run(text.replace("%", "%%") if own.mark(1) == "%s" else text, ())
-        return rows
-
-    @property
-    def awaits(self) -> bool:
-        return self.kind.startswith("async-")
-
-    async def update(self, opened: Opened, *args: Any, **options: Any) -> int:
-        if self.awaits:
-            return await dibs.aio.sql.update_versioned(opened.connection, *args, **options)
-        return dibs.sql.update_versioned(opened.connection, *args, **options)
-
-    async def row(self, opened: Opened) -> Any:
-        """As it is committed."""
-        await opened.rollback()
-        rows = await self.run(opened, f"SELECT * FROM {self.quoted(self.table)}")
-        await opened.rollback()
-        (row,) = rows
-        return tuple(row)
-
-
-def run(desk: Desk, play: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Without a loop where nothing waits for one: Django refuses to block one."""
-    if desk.awaits:
-        asyncio.run(play())
-    else:
-        step(play())
 
 
 def test_a_row_is_changed_if_it_is_still_what_was_read(desk: Desk) -> None:
@@ -167,7 +81,7 @@ def test_who_comes_second_in_an_open_transaction_is_told(desk: Desk, isolation: 
 
 
 def test_names_are_quoted_and_values_are_bound(desk: Desk) -> None:
-    desk.table = f"{''.join(HOSTILE)[:50]} {next(_numbers)}"
+    desk.table = f"{''.join(HOSTILE)[:50]} {next(numbers)}"
     value = "'); DROP TABLE x; -- %s \" ` \\ :v $1 ? é"
 
     async def play() -> None:
@@ -311,8 +225,8 @@ def test_tries_are_checked(tries: Any) -> None:
         ({"version": True}, "version must be an int"),
         ({"version": None}, "version must be an int"),
         ({"column": ""}, "column must not be empty"),
-        ({"connection": "postgresql://"}, "connection must be an open one"),
-        ({"connection": None}, "connection must be an open one"),
+        ({"connection": "postgresql://"}, "connection must be an open connection"),
+        ({"connection": None}, "connection must be an open connection"),
     ],
     ids=str,
 )
@@ -329,9 +243,9 @@ def test_bad_input_is_told_before_anything_is_asked(wrong: dict[str, Any], told:
 def test_each_face_has_its_connections(desk: Desk) -> None:
     async def play() -> None:
         async with desk.opened() as ours:
-            face = "dibs.aio.sql" if desk.awaits else "dibs.sql"
+            face = "asyncio face, dibs.aio" if desk.awaits else "blocking face, dibs"
             asked = ours.connection, desk.table, {"id": 42}, {}, 1
-            with pytest.raises(TypeError, match=rf"is for {face}$"):
+            with pytest.raises(TypeError, match=rf"is for the {face}$"):
                 _ = dibs.sql.update_versioned(*asked) if desk.awaits else await dibs.aio.sql.update_versioned(*asked)
 
     run(desk, play)

@@ -76,7 +76,7 @@ class Fence(Unpicklable):
         return self._core.name
 
     async def admit(self, token: int, shared: bool = False, *, within: Connection | None = None) -> None:
-        await self._core.admit(token, shared, admits(within))
+        await self._core.admit(token, shared, admits(within, awaits=True))
 
     def __repr__(self) -> str:
         return f"<dibs.aio.Fence {self._core.describe()}>"

@@ -30,7 +30,7 @@ async def update_versioned(
 ) -> int:
     """As `dibs.sql.update_versioned`."""
     change = versioned.Change(table, key, changes, version, column)
-    own = own_connection(connection, awaits=True)
+    own = own_connection(connection, "connection", awaits=True)
     return await versioned.update(own, change)
 
 

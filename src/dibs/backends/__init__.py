@@ -55,6 +55,7 @@ _OWN = {
     "sqlalchemy.orm.session.Session": "dibs.backends.sql.own:of_sqlalchemy",
     "sqlite3.Connection": "dibs.backends.sql.own:of_sqlite",
 }
+_FENCE = "dibs.backends.sql.fence:OwnTransaction"
 _QUORUM = "dibs.backends.quorum:QuorumStore"
 _LATER = frozenset({"mysql", "postgresql", "etcd"})
 
@@ -94,26 +95,23 @@ def make_quorum(members: Sequence[Store], guard: object) -> Store:
     return made
 
 
-def transaction(connection: object) -> Admits:
+def transaction(connection: object, *, awaits: bool) -> Admits:
     """The caller's own transaction, as far as a fence needs it; told by the class of what was given."""
     target = _by_class(_TRANSACTIONS, connection)
-    if target is not None:
-        made: Admits = _load(target)(connection)
-        return made
-    known = ", ".join(sorted(_TRANSACTIONS))
-    raise TypeError(f"within must be an open connection ({known}), not {connection!r}")
+    made: Admits = _load(target)(connection) if target else _load(_FENCE)(own_connection(connection, "within", awaits))
+    return made
 
 
-def own_connection(connection: object, *, awaits: bool) -> Any:
-    """A connection of the caller's own (`Own` of sql/own.py) for one of the faces; told by the class of what was
+def own_connection(connection: object, what: str, awaits: bool) -> Any:
+    """A connection of the caller's own (`Own` of sql/own.py), for one of the faces; told by the class of what was
     given."""
     target = _by_class(_OWN, connection)
     if target is None:
-        raise TypeError(f"connection must be an open one ({', '.join(sorted(_OWN))}), not {connection!r:.200}")
+        raise TypeError(f"{what} must be an open connection ({', '.join(sorted(_OWN))}), not {connection!r:.200}")
     own = _load(target)(connection)
     if own.awaits is not awaits:
-        face = "dibs.aio.sql" if own.awaits else "dibs.sql"
-        raise TypeError(f"a connection of {type(connection).__module__} is for {face}")
+        face = "asyncio face, dibs.aio" if own.awaits else "blocking face, dibs"
+        raise TypeError(f"a connection of {type(connection).__module__} is for the {face}")
     return own
 
 

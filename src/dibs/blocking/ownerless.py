@@ -113,7 +113,7 @@ class Fence(Unpicklable):
         return self._core.name
 
     def admit(self, token: int, shared: bool = False, *, within: Connection | None = None) -> None:
-        step(self._core.admit(token, shared, admits(within)))
+        step(self._core.admit(token, shared, admits(within, awaits=False)))
 
     def __repr__(self) -> str:
         return f"<dibs.Fence {self._core.describe()}>"

@@ -14,8 +14,13 @@ from typing import Any
 
 Answer = tuple[int, list[Any]]
 """How many rows it changed or found, and the rows."""
+Run = Callable[[str, Sequence[object]], Awaitable[Answer]]
 _SQLITE_BUSY_SNAPSHOT = 517
 _MARIADB_CHANGED_SINCE_LAST_READ = 1020
+_IDLE = 0
+"""libpq's word for a connection in no transaction."""
+_IN_TRANSACTION = 1
+"""MySQL's bit for one that is."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,11 @@ class Own:
     quote: Callable[[str], str]
     mark: Callable[[int], str]
     """What stands for the value of that number, from 1, in a statement."""
-    run: Callable[[str, Sequence[object]], Awaitable[Answer]]
+    run: Run
+    keeps: Callable[[], Awaitable[bool]]
+    """Whether what runs now stays in one transaction with what runs next: not where each statement commits itself."""
     awaits: bool
-    """Whether `run` is for an event loop."""
+    """Whether these are for an event loop."""
 
     @staticmethod
     def is_conflict(error: BaseException) -> bool:
@@ -55,7 +62,11 @@ def of_sqlite(connection: Any) -> Own:
         cursor.execute(text, tuple(values))
         return cursor.rowcount, cursor.fetchall()
 
-    return Own("sqlite", _in_double_quotes, _question_mark, run, awaits=False)
+    async def keeps() -> bool:
+        by_itself = connection.isolation_level is not None and getattr(connection, "autocommit", False) is not True
+        return by_itself or bool(connection.in_transaction)
+
+    return Own("sqlite", _in_double_quotes, _question_mark, run, keeps, awaits=False)
 
 
 def of_psycopg(connection: Any) -> Own:
@@ -66,7 +77,7 @@ def of_psycopg(connection: Any) -> Own:
             cursor.execute(text, tuple(values))
             return cursor.rowcount, cursor.fetchall() if cursor.description else []
 
-    return Own("postgresql", _as_psycopg_quotes(connection), _percent, run, awaits=False)
+    return Own("postgresql", _as_psycopg_quotes(connection), _percent, run, _psycopg_keeps(connection), awaits=False)
 
 
 def of_async_psycopg(connection: Any) -> Own:
@@ -77,7 +88,7 @@ def of_async_psycopg(connection: Any) -> Own:
             await cursor.execute(text, tuple(values))
             return cursor.rowcount, await cursor.fetchall() if cursor.description else []
 
-    return Own("postgresql", _as_psycopg_quotes(connection), _percent, run, awaits=True)
+    return Own("postgresql", _as_psycopg_quotes(connection), _percent, run, _psycopg_keeps(connection), awaits=True)
 
 
 def of_pymysql(connection: Any) -> Own:
@@ -88,7 +99,7 @@ def of_pymysql(connection: Any) -> Own:
             cursor.execute(text, tuple(values))
             return cursor.rowcount, list(cursor.fetchall())
 
-    return Own("mysql", _in_backquotes, _percent, run, awaits=False)
+    return Own("mysql", _in_backquotes, _percent, run, _mysql_keeps(connection), awaits=False)
 
 
 def of_asyncmy(connection: Any) -> Own:
@@ -99,29 +110,39 @@ def of_asyncmy(connection: Any) -> Own:
             await cursor.execute(text, tuple(values))
             return cursor.rowcount, list(await cursor.fetchall())
 
-    return Own("mysql", _in_backquotes, _percent, run, awaits=True)
+    return Own("mysql", _in_backquotes, _percent, run, _mysql_keeps(connection), awaits=True)
 
 
 def of_sqlalchemy(given: Any) -> Own:
     """A Connection; a Session, whose own connection is taken each time."""
 
+    def its_connection() -> Any:
+        return given.connection() if _is_session(given) else given
+
     async def run(text: str, values: Sequence[object]) -> Answer:
-        connection = given.connection() if _is_session(given) else given
-        result = connection.exec_driver_sql(text, tuple(values))
+        result = its_connection().exec_driver_sql(text, tuple(values))
         return result.rowcount, [tuple(row) for row in result] if result.returns_rows else []
 
-    return _as_sqlalchemy(given, run, awaits=False)
+    async def keeps() -> bool:
+        return not _commits_itself(its_connection())
+
+    return _as_sqlalchemy(given, run, keeps, awaits=False)
 
 
 def of_async_sqlalchemy(given: Any) -> Own:
     """An AsyncConnection; an AsyncSession, as above."""
 
+    async def its_connection() -> Any:
+        return await given.connection() if _is_session(given) else given
+
     async def run(text: str, values: Sequence[object]) -> Answer:
-        connection = await given.connection() if _is_session(given) else given
-        result = await connection.exec_driver_sql(text, tuple(values))
+        result = await (await its_connection()).exec_driver_sql(text, tuple(values))
         return result.rowcount, [tuple(row) for row in result] if result.returns_rows else []
 
-    return _as_sqlalchemy(given, run, awaits=True)
+    async def keeps() -> bool:
+        return not _commits_itself((await its_connection()).sync_connection)
+
+    return _as_sqlalchemy(given, run, keeps, awaits=True)
 
 
 def of_django(connection: Any) -> Own:
@@ -132,15 +153,39 @@ def of_django(connection: Any) -> Own:
             cursor.execute(text, tuple(values))
             return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []
 
+    async def keeps() -> bool:
+        return bool(connection.in_atomic_block or not connection.get_autocommit())
+
     server = _known(connection.vendor)
     quote = _in_backquotes if server == "mysql" else _in_double_quotes_twice_percent
-    return Own(server, quote, _percent, run, awaits=False)
+    return Own(server, quote, _percent, run, keeps, awaits=False)
 
 
-def _as_sqlalchemy(given: Any, run: Callable[[str, Sequence[object]], Awaitable[Answer]], *, awaits: bool) -> Own:
+def _as_sqlalchemy(given: Any, run: Run, keeps: Callable[[], Awaitable[bool]], *, awaits: bool) -> Own:
     dialect = (given.get_bind() if _is_session(given) else given).dialect
     mark = {"qmark": _question_mark, "numeric_dollar": _dollar}.get(dialect.paramstyle, _percent)
-    return Own(_known(dialect.name), dialect.identifier_preparer.quote_identifier, mark, run, awaits)
+    return Own(_known(dialect.name), dialect.identifier_preparer.quote_identifier, mark, run, keeps, awaits)
+
+
+def _commits_itself(connection: Any) -> bool:
+    """An engine or a connection that was set to AUTOCOMMIT: the driver knows."""
+    raw = connection.connection.dbapi_connection
+    by_asking = getattr(raw, "get_autocommit", None)
+    return bool(by_asking() if by_asking else getattr(raw, "autocommit", False))
+
+
+def _psycopg_keeps(connection: Any) -> Callable[[], Awaitable[bool]]:
+    async def keeps() -> bool:
+        return not connection.autocommit or connection.info.transaction_status != _IDLE
+
+    return keeps
+
+
+def _mysql_keeps(connection: Any) -> Callable[[], Awaitable[bool]]:
+    async def keeps() -> bool:
+        return not connection.get_autocommit() or bool(connection.server_status & _IN_TRANSACTION)
+
+    return keeps
 
 
 def _is_session(given: Any) -> bool:

@@ -1,0 +1,82 @@
+"""A fence inside a transaction of the caller's own, on PostgreSQL, MySQL or MariaDB.
+
+The record stands in the table `dibs_fence` of the database that the connection is to. Checking writes, or locks what
+stands there: the row stays locked until the caller's transaction ends, so nobody is admitted between the check and the
+change, and a transaction that is rolled back takes the record back with it. PostgreSQL makes the table on first use,
+inside the caller's transaction. MySQL would end that transaction by it: there the table must have been made before.
+"""
+
+from __future__ import annotations
+
+from dibs.backends.sql.own import Own
+from dibs.errors import StoreError, Unsupported
+
+MYSQL_TABLE = "CREATE TABLE dibs_fence (name VARBINARY(1600) NOT NULL PRIMARY KEY, token BIGINT NOT NULL)"
+"""A namespace and a name have 512 bytes each, and may be encoded longer."""
+_NO_SUCH_TABLE = 1146
+_POSTGRESQL_TABLE = "CREATE TABLE IF NOT EXISTS dibs_fence (name text PRIMARY KEY, token bigint NOT NULL)"
+_FIRST_USE = "SELECT pg_advisory_xact_lock(hashtextextended('dibs_fence', 0))"
+_IS_THERE = "SELECT to_regclass('dibs_fence') IS NOT NULL"
+_POSTGRESQL_ADMIT = (
+    "INSERT INTO dibs_fence AS kept VALUES ({0}, {1}) ON CONFLICT (name) DO UPDATE SET token = "
+    "CASE WHEN kept.token <= {2} THEN greatest(kept.token, excluded.token) ELSE kept.token END RETURNING token"
+)
+_MYSQL_ADMIT = (
+    "INSERT INTO dibs_fence VALUES ({0}, {1}) "
+    "ON DUPLICATE KEY UPDATE token = IF(token <= {2}, GREATEST(token, {3}), token)"
+)
+_MYSQL_HIGHEST = "SELECT token FROM dibs_fence WHERE name = {0} FOR UPDATE"
+
+
+class OwnTransaction:
+    """`Admits` of core/cells.py over a connection that somebody else opened. The driver's errors surface as they are:
+    who has a transaction has a way to deal with them."""
+
+    def __init__(self, own: Own) -> None:
+        self._own = own
+
+    async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
+        """The highest exclusive token admitted before, or `token` itself if none was above it."""
+        if self._own.server == "sqlite":
+            raise Unsupported(
+                "on SQLite it checks through a connection of sqlite3", step="give the one that is below this"
+            )
+        if not await self._own.keeps():
+            raise StoreError(
+                "this connection is in no transaction, so nothing would keep others out between check and change",
+                step="begin one first",
+            )
+        given = 0 if shared else token
+        highest = await (self._postgresql if self._own.server == "postgresql" else self._mysql)(name, given, token)
+        return max(highest, token)
+
+    async def _postgresql(self, name: str, given: int, most: int) -> int:
+        if not await self._one(_IS_THERE):
+            await self._own.run(_FIRST_USE, ())
+            await self._own.run(_POSTGRESQL_TABLE, ())
+        return await self._one(_POSTGRESQL_ADMIT, name, given, most)
+
+    async def _mysql(self, name: str, given: int, most: int) -> int:
+        encoded = name.encode()
+        try:
+            await self._own.run(self._marked(_MYSQL_ADMIT, 4), (encoded, given, most, given))
+        except Exception as error:
+            if not _says_no_such_table(error):
+                raise
+            raise StoreError("the table dibs_fence is missing in your database", step=MYSQL_TABLE) from error
+        return await self._one(_MYSQL_HIGHEST, encoded)
+
+    async def _one(self, text: str, *values: object) -> int:
+        _, rows = await self._own.run(self._marked(text, len(values)), values)
+        return int(rows[0][0])
+
+    def _marked(self, text: str, count: int) -> str:
+        return text.format(*(self._own.mark(number) for number in range(1, count + 1)))
+
+
+def _says_no_such_table(error: BaseException | None) -> bool:
+    while error is not None:
+        if error.args[:1] == (_NO_SUCH_TABLE,):
+            return True
+        error = getattr(error, "orig", None) or error.__cause__
+    return False
