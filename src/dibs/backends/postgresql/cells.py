@@ -12,6 +12,9 @@ from dibs.core.line import Me
 from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreError, StoreUnavailable
 
+HIGHEST = 2**63 - 2
+"""As high as a version gets that another one can follow."""
+
 
 class PostgresqlCells:
     """See core/cells.py."""
@@ -34,6 +37,8 @@ class PostgresqlCells:
 
     async def put(self, write: Write, until: float) -> int:
         space, name = write.spot
+        if write.version > HIGHEST:  # the server could not even compare it
+            raise _conflict((await self.get(write.spot, until)).version, write)
         values = (
             space.encode(), name.encode(), write.value, b"%d" % write.version, write.id, b"",
             b"t" if write.asked else b"f",
@@ -44,12 +49,12 @@ class PostgresqlCells:
             raise StoreUnavailable("the write came too late to count")
         version, done = int(words[1]), words[2] == b"1"
         if not done:
-            raise Conflict(f"it is at version {version}, not at {write.version}", step="read it again, then write")
+            raise _conflict(version, write)
         return version
 
     async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
         ear = self._ear
-        hears = ear is not None and (ear.hears() or await ear.ready(until))
+        hears = await self._port.hears(ear, until)
         now = self._runtime.now()
         client = self._me.id if hears else NOBODY
         patience = max(min(until - now, 3600.0), 0.0)
@@ -73,3 +78,7 @@ class PostgresqlCells:
 
     def close(self) -> None:
         self._port.close()
+
+
+def _conflict(version: int, write: Write) -> Conflict:
+    return Conflict(f"it is at version {version}, not at {write.version}", step="read it again, then write")

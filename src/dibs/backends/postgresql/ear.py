@@ -3,9 +3,10 @@
 A client listens to a channel of its own, to which the routines send the ids of its claims that now hold, and the keys
 of what it watches and has changed. Whoever waits reads the socket: in threads one of those who wait, in asyncio the
 loop. Connecting, and connecting again after a loss, is done by a thread of the ear's own; it also asks a silent server
-for a sign of life while somebody waits. It is trusted only once a message sent by another connection has arrived:
-through a pooler that shares connections by transaction none does, LISTEN notwithstanding, and everybody looks instead.
-After a loss all who wait are told to look. A message grants only by a claim's full id; anything else is a hint.
+for a sign of life while somebody waits. It is trusted only once a message that its first user sent by another
+connection has arrived: through a pooler that shares connections by transaction none does, LISTEN notwithstanding, and
+everybody looks instead. After a loss all who wait are told to look, and it is to be proven again. A message grants only
+by a claim's full id; anything else is a hint.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import selectors
 import socket
 from _thread import allocate_lock
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import psycopg
@@ -20,7 +22,7 @@ import psycopg
 from dibs.backends.postgresql.answers import Refusal
 from dibs.backends.postgresql.link import CONNECTING, Dialer, Link
 from dibs.core.line import LOOK, Me
-from dibs.core.runtime import Event, Runtime
+from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
 
 _PROBE = 1.0
@@ -44,15 +46,15 @@ class Ear:
         self._channel = f"dibs_{me.id.hex()}"
         self._waiting: dict[bytes, None] = {}
         """The claims and keys that wait to hear."""
-        self._wanted = 0
-        """Who waits for the first connection."""
+        self._wanted: dict[bytes, None] = {}
+        """The keys of those who wait for a connection, or for the proof that it hears."""
         self._is_awake = False
         """Its thread comes by again, without being rung."""
         self._link: Link | None = None
+        self._is_proven = False
         self._heard_at = self._pinged_at = 0.0
         self._deaf_until = 0.0
-        self._tried: Event = runtime.event()
-        """Set once it is known whether messages get through."""
+        self._fresh_id = runtime.fresh_id
         self._mutex = runtime.blocking().mutex()
         self._reading = allocate_lock()
         self._selector = selectors.DefaultSelector()
@@ -66,25 +68,46 @@ class Ear:
         me.inbox.listen(self)
 
     def hears(self) -> bool:
-        return self._link is not None
+        return self._is_proven
 
-    async def ready(self, until: float) -> bool:
-        """Whether messages get through; the first who asks waits for the answer, a while."""
-        if self._link is not None:
-            return True
-        if self._tried.is_set():
-            if self._now() >= self._deaf_until:
-                self._worker.ring()
-            return False
-        self._wanted += 1
-        try:
+    def is_deaf(self) -> bool:
+        """Messages were tried, and do not get through now."""
+        return self._now() < self._deaf_until
+
+    def begin(self) -> None:
+        """Whoever asks something of the server first need not wait for this meanwhile."""
+        if self._link is None and not self.is_deaf():
+            self._wanted.setdefault(b"", None)
             self._worker.ring()
-            await self._tried.wait(min(until, self._now() + _FIRST))
+
+    async def ready(self, send: Callable[[str, str], Awaitable[object]], until: float) -> bool:
+        """Whether messages get through; who asks first waits for that, a while. `send` sends one to a channel, by
+        another connection."""
+        if self._is_proven or self.is_deaf():
+            return self._is_proven
+        inbox, key = self._me.inbox, self._fresh_id()
+        inbox.expect(key)
+        self._wanted[key] = None
+        try:
+            if self._link is None:
+                self._worker.ring()
+                await inbox.wait(key, min(until, self._now() + _FIRST))
+            if self._closed:
+                raise Closed("this client was closed", step="connect again")
+            link = self._link
+            if link is not None:
+                await send(self._channel, f"{key.hex()}l")
+                heard = await inbox.wait(key, self._now() + _PROBE)
+                with self._mutex:
+                    if heard is None and not self._is_proven:
+                        self._deaf_until = self._now() + _DEAF
+                        self._lose(link)
+                    elif self._link is link:
+                        self._is_proven = True
         finally:
-            self._wanted -= 1
-        if self._closed:
-            raise Closed("this client was closed", step="connect again")
-        return self._link is not None
+            self._wanted.pop(key, None)
+            inbox.forget(key)
+        return self._is_proven
 
     async def hear(self, key: bytes, until: float) -> bytes | None:
         """What is said about a claim of this client, or about what it watches."""
@@ -99,7 +122,7 @@ class Ear:
     def close(self) -> None:
         self._closed = True
         self._worker.stop()
-        self._tried.set()
+        self._me.inbox.deliver_all([(key, b"no") for key in list(self._wanted)])
         self.poke()
         was_read = self._reading.acquire(timeout=_CLOSING)  # who still reads is about to stop
         link, self._link = self._link, None
@@ -176,6 +199,7 @@ class Ear:
         if self._link is not link:
             return
         self._link = None
+        self._is_proven = False
         with suppress(KeyError, ValueError, OSError, StoreUnavailable):
             self._selector.unregister(link.fileno())
         link.close()
@@ -189,8 +213,9 @@ class Ear:
         if self._closed:
             return None
         if self._link is None:
-            if self._now() < self._deaf_until:
+            if self.is_deaf():
                 return self._again(self._deaf_until - self._now())
+            self._wanted.pop(b"", None)
             try:
                 self._connect()
             except StoreUnavailable:
@@ -198,7 +223,8 @@ class Ear:
             except StoreError:  # refused for good: whoever asks for a lock is told the same
                 self._deaf_until = self._now() + _DEAF
             finally:
-                self._tried.set()
+                self._me.inbox.deliver_all([(key, b"tried") for key in list(self._wanted)])
+                self._me.inbox.deliver_all([(key, LOOK.value) for key in list(self._waiting)])
         elif self._waiting and self._now() - self._heard_at >= _SILENCE:
             self._ping(self._link)
         return self._again(_SILENCE / 2)
@@ -226,10 +252,6 @@ class Ear:
         link = self._dialer.link(until)
         try:
             link.simple(f'LISTEN "{self._channel}"'.encode(), until)
-            if not self._gets_through(link):
-                self._deaf_until = self._now() + _DEAF
-                link.close()
-                return
             with self._mutex:
                 if self._closed:
                     raise Closed("this client was closed")
@@ -242,18 +264,6 @@ class Ear:
         except BaseException:
             link.close()
             raise
-        if self._tried.is_set():
-            self._me.inbox.deliver_all([(key, LOOK.value) for key in list(self._waiting)])
-
-    def _gets_through(self, link: Link) -> bool:
-        """Another connection says something, and it arrives."""
-        until = self._now() + CONNECTING
-        other = self._dialer.link(until)
-        try:
-            other.simple(f"NOTIFY \"{self._channel}\", 'probe'".encode(), until)
-        finally:
-            other.close()
-        return link.await_notice(self._now() + _PROBE)
 
 
 def _understood(letter: bytes) -> tuple[bytes, bytes] | None:
@@ -262,5 +272,3 @@ def _understood(letter: bytes) -> tuple[bytes, bytes] | None:
     with suppress(ValueError):
         return bytes.fromhex(letter[:-1].decode()), letter[-1:]
     return None
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -19,7 +20,7 @@ from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, Me, Place, Signal, Unsent, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import Mismatch, StoreError
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 GLANCE = 0.5
@@ -41,9 +42,9 @@ class PostgresqlLine:
         self._me = me
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        client = NOBODY
-        if place is not NOWHERE and self._ear is not None and (self._ear.hears() or await self._ear.ready(until)):
-            client = claim.client
+        ear = self._ear
+        hears = ear is not None and (ear.hears() or (place is not NOWHERE and await self._port.hears(ear, until)))
+        client = claim.client if hears else NOBODY
         name, floors = claim.name, self._floors
         values = [
             name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
@@ -89,7 +90,8 @@ class PostgresqlLine:
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         name, floors = claim.name, self._floors
         values = (
-            name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % (claim.ticket or 0), _YES if answered else _NO, b"",
+            name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % (claim.ticket or 0),
+            _YES if answered else _NO, b"",
         )  # fmt: skip
         result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
         words = words_of(result)
@@ -97,7 +99,10 @@ class PostgresqlLine:
         return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        if self._ear is not None and self._ear.hears():
+        if self._ear is not None and not self._ear.is_deaf():
+            if not self._ear.hears():
+                with suppress(StoreUnavailable):  # not to hear costs time, and no more
+                    await self._port.hears(self._ear, min(until, self._runtime.now() + claim.waiting / 3))
             return read_signal(await self._ear.hear(claim.id, until))
         is_outside = claim.ticket is None
         glance = self._runtime.now() + GLANCE if is_outside else until
@@ -122,7 +127,7 @@ class PostgresqlLine:
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         ear = self._ear
-        hears = ear is not None and (ear.hears() or await ear.ready(until))
+        hears = await self._port.hears(ear, until)
         now = self._runtime.now()
         client = self._me.id if hears else NOBODY
         patience = max(min(until - now, 3600.0), 0.0)
@@ -148,7 +153,7 @@ class PostgresqlLine:
     async def doctor(self, until: float) -> list[Finding]:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
 
-        return await examine(self._port, self._ear, self._runtime, until)
+        return await examine(self._port, self._ear, self._runtime, datetime.now(UTC).timestamp(), until)
 
     def close(self) -> None:
         self._port.close()

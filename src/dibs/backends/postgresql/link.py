@@ -188,18 +188,6 @@ class Link:
             there = int(value.partition(b" ")[0]) / MICROSECONDS
             self.offset = min(max(self.offset, there - now), there - self.sent_at)
 
-    def await_notice(self, until: float) -> bool:
-        """Whether a message comes in time, on a connection that listens."""
-        try:
-            while self._open().notifies() is None:
-                if (left := until - self._now()) <= 0:
-                    return False
-                self._poll.poll(left * 1000)
-                self._open().consume_input()
-        except psycopg.Error as error:
-            raise broken(error) from None
-        return True
-
     def is_stale(self) -> bool:
         """It was closed, or something came that nobody asked for, while it was idle."""
         return bool(self._poll.poll(0))
@@ -284,7 +272,9 @@ class Link:
         for result in self._results:
             if result.status not in _OK:
                 code = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
-                text = printable((result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace"))
+                text = printable(
+                    (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+                )
                 if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in _FATAL or not code:
                     raise StoreUnavailable(f"the server ended the connection: {text[:200]}")
                 raise Refusal(code.decode(errors="replace"), text)
@@ -305,6 +295,8 @@ class Dialer:
         self._rests_until = 0.0
         self._first = 0
         """Which of the hosts answered last."""
+        self.is_direct = True
+        """Whether who was reached last is the server itself."""
         self.is_pooled = False
         """What was prepared on a connection was not there later: somebody is in between who does not show."""
 
@@ -322,7 +314,7 @@ class Dialer:
                 failures.append(error)
                 continue
             self._first = at
-            link.is_direct = link.is_direct and not self.is_pooled
+            self.is_direct = link.is_direct = link.is_direct and not self.is_pooled
             return link
         self._rests_until = self.now() + _REST
         raise _summary(failures)

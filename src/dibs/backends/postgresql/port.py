@@ -11,9 +11,8 @@ from typing import Protocol
 
 from psycopg.pq.abc import PGresult
 
-from dibs.backends.postgresql.answers import (
-    MISSING, NOT_COMMITTED_READS, SET_BACK, UNPREPARED, Refusal, final, strange,
-)  # fmt: skip
+from dibs.backends.postgresql.answers import MISSING, NOT_COMMITTED_READS, SET_BACK, UNPREPARED, Refusal, final, strange
+from dibs.backends.postgresql.ear import Ear
 from dibs.backends.postgresql.link import Call, Dialer
 from dibs.backends.postgresql.routines import Routines
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
@@ -66,6 +65,7 @@ class Port:
         self._runtime = runtime
         self.routines = routines
         self.floors = floors
+        self._has_begun = False
 
     async def ask(self, call: Call, until: float) -> PGresult:
         """Once it may be done, an unknown outcome is raised."""
@@ -94,6 +94,26 @@ class Port:
 
     async def pause(self, pause: float) -> None:
         await self._runtime.sleep(pause + self._runtime.jitter(pause))
+
+    async def hears(self, ear: Ear | None, until: float, *, touching: bool = True) -> bool:
+        """Whether who waits can be told by messages. `touching`: it may also clean up, and make what is missing."""
+        if ear is None:
+            return False
+        if ear.hears() or ear.is_deaf():
+            return ear.hears()
+        ear.begin()
+        if touching and not self._has_begun:  # it connects beside us, while this makes what is missing
+            await self.ask_often(Call(self.routines.sweep, ()), until)
+            self._has_begun = True
+
+        async def send(channel: str, text: str) -> None:
+            await self.ask_often(Call(self.routines.notify, (channel.encode(), text.encode())), until)
+
+        return await ear.ready(send, until)
+
+    def is_direct(self) -> bool:
+        """Whether it was the server itself that answered last."""
+        return self._dialer.is_direct
 
     def close(self) -> None:
         self._wire.close()

@@ -22,8 +22,17 @@ _CLOCK = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 _NOW = f"(SELECT {_CLOCK} AS n OFFSET 0) AS clock"
 PAGE = 500
 """Names that a listing asks for at once."""
+TABLES = (
+    "dibs_store", "dibs_claims", "dibs_tombs", "dibs_outsiders", "dibs_cells", "dibs_writes", "dibs_watchers",
+)  # fmt: skip
+SEQUENCE = "dibs_tickets"
 _TABLES = ("tables", "helpers")
 _VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "sweep")
+ROUTINES = tuple(
+    f"dibs_{VERSION}_{verb}"
+    for verb in ("key", "tell", "join", "leave", "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit",
+                 "sweep")
+)  # fmt: skip
 TEXT, BYTES, NUMBER, TRUTH, BIG = 25, 17, 20, 16, 1700
 TEXTS, NUMBERS, BLOBS = 1009, 1016, 1001
 """Types, by the numbers that the server has for them."""
@@ -58,6 +67,7 @@ class Routines:
         self.watch = call("watch", TEXT, TEXT, NUMBER, BYTES, BYTES, NUMBER)
         self.admit = call("admit", TEXT, BIG, TRUTH)
         self.sweep = call("sweep")
+        self.notify = statement("dibs_notify", f"SELECT {_CLOCK}, pg_notify($1, $2)", TEXT, TEXT)
         claims, cells = f"{self._quoted}.dibs_claims", f"{self._quoted}.dibs_cells"
         seen = "ticket, weight, until - n, n - asked, n - held, kind, capacity, about"
         self.line = statement(
@@ -67,8 +77,9 @@ class Routines:
         )
         self.lines = statement(
             "dibs_lines",
-            f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE until > n AND name IN (SELECT DISTINCT name FROM {claims}"
-            f" WHERE name > $2 AND name >= $1 AND starts_with(name, $1) AND until > {_CLOCK} ORDER BY name LIMIT {PAGE})"
+            f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE until > n AND name IN ("
+            f"SELECT DISTINCT name FROM {claims} WHERE name > $2 AND name >= $1 AND starts_with(name, $1)"
+            f" AND until > {_CLOCK} ORDER BY name LIMIT {PAGE})"
             " ORDER BY name, ticket",
             TEXT, TEXT,
         )  # fmt: skip
@@ -84,14 +95,26 @@ class Routines:
         return statement(name, f"SELECT {self._quoted}.{name}({places})", *types)
 
     def ddl(self) -> str:
-        """What makes all of it, once, whoever does so at the same time; nothing that is there is changed."""
+        """What makes all of it, once, whoever does so at the same time; no table that is there is changed."""
+        schema = self._quoted
+        make = f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF;"
         return "\n".join([
             "BEGIN ISOLATION LEVEL READ COMMITTED;",
             f"SELECT pg_advisory_xact_lock({_key(self.schema)});",
-            f"DO $dibs$ BEGIN IF to_regnamespace('{self._quoted}') IS NULL THEN CREATE SCHEMA {self._quoted}; END IF;"
-            " END $dibs$;",
-            *[rendered(part, self._quoted, self.schema) for part in (*_TABLES, *_VERBS)],
+            f"DO $dibs$ BEGIN {make} END $dibs$;",
+            *[rendered(part, schema, self.schema) for part in (*_TABLES, *_VERBS)],
             "COMMIT;",
+        ])  # fmt: skip
+
+    def grants(self) -> str:
+        """What a role needs that did not make them, as a comment."""
+        schema = self._quoted
+        return "\n".join([
+            "-- For each role that is to use them and did not make them:",
+            f"--   GRANT USAGE ON SCHEMA {schema} TO role;",
+            f"--   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO role;",
+            f"--   GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO role;",
+            f"--   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO role;",
         ])  # fmt: skip
 
 

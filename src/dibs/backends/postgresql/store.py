@@ -18,13 +18,13 @@ from dibs.backends.postgresql.pool import Pool
 from dibs.backends.postgresql.port import Floors, Port, Wire
 from dibs.backends.postgresql.routines import Routines
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
 
 class PostgresqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL})
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -45,7 +45,7 @@ class PostgresqlStore:
 
     def ddl(self) -> str:
         """The statements that make the tables and routines, for whoever may run them."""
-        return self._routines.ddl()
+        return f"{self._routines.ddl()}\n{self._routines.grants()}\n"
 
     def close(self) -> None:
         ear, self._ear = self._ear, None

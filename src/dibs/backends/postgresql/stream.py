@@ -210,5 +210,3 @@ class Streams:
         stream = Stream(link, self, loop)
         self._open.add(stream)
         return stream
-
-
