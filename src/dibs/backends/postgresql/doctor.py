@@ -71,7 +71,8 @@ async def examine(port: Port, ear: Ear | None, runtime: Runtime, wall: float, un
     hears = await port.hears(ear, until, touching=False)
     found = [
         *_state(facts, port.routines.schema), *_rights(facts, port.routines.schema), *_server(facts),
-        *_copies(facts), *_role(facts), *_waking(hears, ear is not None), *_way(port, facts), *_clock(there, wall, took),
+        *_copies(facts), *_role(facts), *_waking(hears, ear is not None), *_way(port, facts),
+        *_clock(there, wall, took),
     ]  # fmt: skip
     promised = () if any(finding.level == "danger" for finding in found) else _promises(facts)
     found = sorted([*promised, *found], key=lambda finding: _LEVELS.index(finding.level))

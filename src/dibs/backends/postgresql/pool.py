@@ -75,7 +75,7 @@ class Pool:
                 link = self._idle.pop()
             except IndexError:  # another thread was quicker
                 break
-            if self._now() - link.used_at < _TRUSTED or not link.is_stale():
+            if self._suits(link) and (self._now() - link.used_at < _TRUSTED or not link.is_stale()):
                 link.permit = permit
                 return link
             link.close()

@@ -127,7 +127,9 @@ class Streams:
             self._begin(loop)
         while True:
             stream = self._idle.pop() if self._idle else await self._another(loop, until)
-            if stream.link.conn is not None:
+            if not self.suits(stream.link):
+                stream.close(StoreUnavailable("it is not used any more"))
+            elif stream.link.conn is not None:
                 return await stream.ask(call, until - self._now())
 
     def free(self, stream: Stream) -> None:
