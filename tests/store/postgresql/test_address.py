@@ -8,7 +8,7 @@ import dibs
 from dibs.backends.postgresql.address import Address
 from dibs.url import parse
 
-SECRET = "s3cret-word"  # noqa: S105
+SECRET = "s3cret-word"
 
 
 def conninfos(url: str, **options: object) -> list[str]:

@@ -14,7 +14,7 @@ import dibs
 import dibs.aio
 from dibs.backends.postgresql.address import Address
 
-SECRET = "s3cret-word"  # noqa: S105
+SECRET = "s3cret-word"
 
 
 def pool(kind: Any, place: str, **more: Any) -> Any:

@@ -17,7 +17,7 @@ from store.postgresql.rows import Raw
 
 MANY = 20
 PROGRAM = Path(__file__).with_name("newcomers.py")
-PASSWORD = "least-of-all"  # noqa: S105
+PASSWORD = "least-of-all"
 
 
 def doctor(url: str, *words: str) -> subprocess.CompletedProcess[str]:

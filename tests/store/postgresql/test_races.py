@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -34,14 +34,16 @@ class Held:
     def __init__(self, raw: Raw, name: str) -> None:
         self._raw, self._key = raw, raw.key(name)
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> Self:
         self._raw("BEGIN")
         self._raw("SELECT pg_advisory_xact_lock(%s)", self._key)
         return self
 
     def waiting(self, count: int = 1) -> bool:
         """So many wait for it."""
-        sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s"
+        sql = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s"
+        )
         key = self._key % 2**64
         return bool(self._raw(sql, key >> 32, key & 0xFFFFFFFF)[0][0] == count)
 
@@ -90,7 +92,7 @@ def test_a_leave_that_meets_a_join_wakes_it(raw: Raw, seats: Callable[[], Seat])
             threads = [run(lambda: joined.append(bob.join(late)))]  # noqa: B023  (it ends in this round)
             until(held.waiting)
             threads.append(run(lambda: ana.leave(mine)))  # noqa: B023  (as above)
-            until(lambda: held.waiting(2))  # noqa: B023  (as above)
+            until(lambda: held.waiting(2))
         for thread in threads:
             thread.join()
         standing = joined[0]

@@ -49,7 +49,7 @@ class PostgresqlLine:
         values = [
             name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
             b"%d" % claim.weight, b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS),
-            _word(place), claim.about.encode(), b"", _YES if claim.asked else _NO,
+            _word(place), claim.about.encode(), b"",
         ]  # fmt: skip
         before, claim.asked = claim.asked, True
         try:

@@ -74,6 +74,7 @@ class Link:
         self.permit: object = None
         """What its pool gives to whoever may use it."""
         self._poll = select.poll()
+        self._fd = -1
         self.offset = -inf
         self.used_at = now()
         self.sent_at = 0.0
@@ -82,7 +83,8 @@ class Link:
         try:
             self.conn = conn = self._connect(address, attempt, min(until, now() + CONNECTING))
             conn.nonblocking = 1
-            self._poll.register(conn.socket, select.POLLIN)
+            self._fd = conn.socket
+            self._poll.register(self._fd, select.POLLIN)
             hello = self.simple(_HELLO, until)
             self.hear(hello)
             self.is_direct = int(hello.get_value(0, 1) or 0) == conn.backend_pid
@@ -198,7 +200,8 @@ class Link:
         return conn is not None and conn.transaction_status == pq.TransactionStatus.IDLE
 
     def fileno(self) -> int:
-        return self._open().socket
+        """Also of one that libpq has closed already: whoever watches it must be able to say so."""
+        return self._fd
 
     def close(self) -> None:
         conn, self.conn = self.conn, None
@@ -293,6 +296,8 @@ class Dialer:
         self.address = address
         self.now = now
         self._rests_until = 0.0
+        self._trouble: tuple[str, str | None] = ("", None)
+        """Why it rests."""
         self._first = 0
         """Which of the hosts answered last."""
         self.is_direct = True
@@ -302,7 +307,8 @@ class Dialer:
 
     def link(self, until: float) -> Link:
         if self.now() < self._rests_until:
-            raise Unsent("there was no connection a moment ago", step="is the server running?")
+            what, step = self._trouble
+            raise Unsent(what, step=step)
         attempts = self.address.attempts()
         failures: list[StoreError] = []
         for n in range(len(attempts)):
@@ -316,8 +322,11 @@ class Dialer:
             self._first = at
             self.is_direct = link.is_direct = link.is_direct and not self.is_pooled
             return link
-        self._rests_until = self.now() + _REST
-        raise _summary(failures)
+        failure = _summary(failures)
+        if isinstance(failure, StoreUnavailable):
+            self._trouble = (failure.what, failure.step)
+            self._rests_until = self.now() + _REST
+        raise failure
 
     def elsewhere(self) -> None:
         """Who answered cannot be written to: the next link begins with another."""

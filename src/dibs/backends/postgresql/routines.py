@@ -54,9 +54,7 @@ class Routines:
         self.schema = schema
         self._quoted = quoted(schema)
         call = self._call
-        self.join = call(
-            "join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT, NUMBER, TRUTH
-        )
+        self.join = call("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT, NUMBER)
         self.leave = call("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
         self.renew = call("renew", TEXTS, NUMBERS, NUMBERS, BLOBS)
         self.amend = call("amend", TEXT, NUMBER, BYTES, NUMBER)

@@ -9,12 +9,12 @@
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_join(
   name_ text, since_ bigint, id_ bytea, client_ bytea, kind_ text, capacity_ bigint, weight_ bigint, lease_ bigint,
-  waiting_ bigint, place_ text, about_ text, by_ bigint, again_ boolean
+  waiting_ bigint, place_ text, about_ text, by_ bigint
 ) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
-  own_ record;
+  r record;
   ticket_ bigint;
   holds_ boolean;
   left_ bigint;
@@ -23,18 +23,19 @@ BEGIN
   IF now_ > by_ OR EXISTS (SELECT FROM {schema}.dibs_tombs WHERE id = id_) THEN
     RETURN now_ || ' 0 v';
   END IF;
-  IF again_ THEN
-    SELECT ticket INTO ticket_ FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_ AND id = id_;
-  END IF;
+  own_ := id_;
   -- (walk.sql)
-  IF ticket_ IS NOT NULL THEN
-    SELECT ticket, until, revoked INTO own_ FROM {schema}.dibs_claims
-      WHERE name = name_ AND ticket = ticket_ AND until > now_;
-    IF NOT FOUND THEN
+  IF stood_ THEN
+    RETURN now_ || ' 0 v';
+  END IF;
+  IF floor_ > 0 THEN
+    SELECT ticket, until, revoked INTO r FROM {schema}.dibs_claims
+      WHERE name = name_ AND ticket >= since_ AND id = id_;
+    IF FOUND AND r.until <= now_ THEN
       RETURN now_ || ' 0 v';
-    ELSE
-      RETURN concat_ws(' ', now_, floor_, 's', own_.ticket, (own_.ticket <= last_)::int, own_.until - now_,
-                       next_ - now_, own_.revoked::int);
+    ELSIF FOUND THEN
+      RETURN concat_ws(' ', now_, floor_, 's', r.ticket, (r.ticket <= last_)::int, r.until - now_, next_ - now_,
+                       r.revoked::int);
     END IF;
   END IF;
   IF floor_ > 0 AND (first_kind_ <> kind_ OR first_capacity_ <> capacity_) THEN
@@ -48,7 +49,7 @@ BEGIN
     END IF;
     RETURN concat_ws(' ', now_, floor_, 's 0 0 0', next_ - now_, 0);
   END IF;
-  IF again_ AND place_ = 'outside' THEN
+  IF place_ = 'outside' THEN
     DELETE FROM {schema}.dibs_outsiders WHERE name = name_ AND id = id_;
   END IF;
   -- Tickets rise with the clock, so that they go on rising where the sequence was set back: by a fail-over that lost

@@ -16,6 +16,7 @@ DECLARE
 BEGIN
   -- (begin.sql)
   done_ := set_config('synchronous_commit', 'off', true);
+  own_ := id_;
   leaver_ := id_;
   -- (walk.sql)
   IF NOT stood_ THEN

@@ -11,7 +11,7 @@
         WHERE name = name_ AND ticket = w.ticket AND (id = leaver_ OR until <= now_);
       IF FOUND THEN
         gone_ := w.kind;
-        stood_ := stood_ OR w.id = leaver_;
+        stood_ := stood_ OR w.id = own_;
         CONTINUE;
       END IF;
       w.until := now_ + 50000;

@@ -14,6 +14,7 @@
   gone_ text;
   first_kind_ text;
   first_capacity_ bigint;
+  own_ bytea;
   leaver_ bytea;
   amended_ bigint;
   weighed_ bigint;
