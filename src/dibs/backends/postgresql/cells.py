@@ -47,6 +47,8 @@ class PostgresqlCells:
         words = words_of(await self._port.ask(Call(self._verbs.put, values, write.by, 5), until))
         if len(words) == 2:
             raise StoreUnavailable("the write came too late to count")
+        if not words[1].isdigit():
+            raise strange()
         version, done = int(words[1]), words[2] == b"1"
         if not done:
             raise _conflict(version, write)
@@ -62,7 +64,7 @@ class PostgresqlCells:
             spot.space.encode(), spot.name.encode(), b"%d" % version, key, client, b"%d" % (patience * MICROSECONDS),
         )  # fmt: skip
         words = await self._port.words(Call(self._verbs.watch, values), until)
-        if int(words[1]) != version:
+        if words[1] != b"%d" % version:
             return
         if ear is not None and hears:
             await ear.hear(key, until)
@@ -74,6 +76,8 @@ class PostgresqlCells:
         words = await self._port.words(Call(self._verbs.admit, values), until)
         if words[1] == b"-":
             raise StoreError("the record of this fence is not one of ours", step="find out who writes there")
+        if not words[1].isdigit():
+            raise strange()
         return int(words[1])
 
     def close(self) -> None:

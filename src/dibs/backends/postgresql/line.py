@@ -53,11 +53,11 @@ class PostgresqlLine:
         ]  # fmt: skip
         before, claim.asked = claim.asked, True
         try:
-            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 11), until))
+            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 11), until), 3)
         except Unsent:
             claim.asked = before
             raise
-        floors.learn(name, int(words[1]))
+        floors.learn(name, words[1])
         if words[2] == b"s":
             standing = self._standing(words[3:])
             if standing.ticket:
@@ -94,8 +94,8 @@ class PostgresqlLine:
             _YES if answered else _NO, b"",
         )  # fmt: skip
         result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
-        words = words_of(result)
-        floors.learn(name, int(words[1]))
+        words = words_of(result, 3)
+        floors.learn(name, words[1])
         return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
@@ -118,12 +118,12 @@ class PostgresqlLine:
         return list(_infos(result))
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        words = await self._port.words(Call(self._verbs.revoke, self._named(name, token)), until)
+        words = await self._port.words(Call(self._verbs.revoke, self._named(name, token)), until, 3)
         return words[2] == b"1"
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         result, is_repeated = await self._port.ask_often(Call(self._verbs.evict, self._named(name, token)), until)
-        return words_of(result)[2] == b"1" or is_repeated
+        return words_of(result, 3)[2] == b"1" or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         ear = self._ear
@@ -134,10 +134,10 @@ class PostgresqlLine:
         values = (
             name.encode(), b"%d" % self._floors.of(name), b"%d" % seen, key, client, b"%d" % (patience * MICROSECONDS),
         )  # fmt: skip
-        _, ticket, left = await self._port.words(Call(self._verbs.follow, values), until)
-        if int(ticket) != seen:
+        _, ticket, left, *_ = await self._port.words(Call(self._verbs.follow, values), until, 3)
+        if ticket != b"%d" % seen:
             return
-        over = min(until, now + (int(left) / MICROSECONDS if seen else FOREVER))
+        over = min(until, now + (int(left) / MICROSECONDS if seen and left.isdigit() else FOREVER))
         if ear is not None and hears:
             await ear.hear(key, over)
         else:
@@ -198,5 +198,7 @@ def _entry(row: Sequence[Any]) -> Entry:
 
 
 def _mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:
-    capacity, kind = words[3], b" ".join(words[4:])
+    capacity, kind = words[3] if len(words) > 4 else b"", b" ".join(words[4:])
+    if not capacity.isdigit():
+        return strange()
     return ledger.mismatch(kind.decode(errors="replace"), int(capacity), claim)

@@ -186,8 +186,9 @@ class Link:
         was late says less than what is known already."""
         self.used_at = now = self._now()
         value = result.get_value(0, 0) if result.ntuples else None
-        if value is not None:
-            there = int(value.partition(b" ")[0]) / MICROSECONDS
+        stamp = b"" if value is None else value.partition(b" ")[0]
+        if stamp.isdigit():  # what is said instead by who is not ours, whoever asked will see
+            there = int(stamp) / MICROSECONDS
             self.offset = min(max(self.offset, there - now), there - self.sent_at)
 
     def is_stale(self) -> bool:

@@ -48,7 +48,8 @@ class Floors:
     def of(self, name: str) -> int:
         return self._known.get(name, 0)
 
-    def learn(self, name: str, floor: int) -> None:
+    def learn(self, name: str, said: bytes) -> None:
+        floor = int(said) if said.isdigit() else 0
         if floor:
             if len(self._known) >= _KNOWN_LINES:
                 self._known.clear()
@@ -88,9 +89,9 @@ class Port:
             await self.pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def words(self, call: Call, until: float) -> list[bytes]:
+    async def words(self, call: Call, until: float, least: int = 2) -> list[bytes]:
         """What a routine answers, of a question that may be asked twice."""
-        return words_of((await self.ask_often(call, until))[0])
+        return words_of((await self.ask_often(call, until))[0], least)
 
     async def pause(self, pause: float) -> None:
         await self._runtime.sleep(pause + self._runtime.jitter(pause))
@@ -164,9 +165,10 @@ class Port:
             raise StoreError(what, step="have what `dibs doctor --ddl` prints run by somebody who may") from None
 
 
-def words_of(result: PGresult) -> list[bytes]:
-    """The words of the one value that a routine gives."""
+def words_of(result: PGresult, least: int = 2) -> list[bytes]:
+    """The words of the one value that a routine gives: at least so many, of which the first is the server's time."""
     value = result.get_value(0, 0) if result.ntuples == 1 else None
-    if value is None:
+    words = [] if value is None else value.split(b" ")
+    if len(words) < least or not words[0].isdigit():
         raise strange()
-    return value.split(b" ")
+    return words
