@@ -375,7 +375,8 @@ LIMITED = [
          "redis": (f"{BAD_SERVERS}::test_answers_without_an_end", f"{BAD_SERVERS}::test_no_answer",
                    f"{BAD_SERVERS}::test_an_answer_of_another_shape",
                    f"{BAD_SERVERS}::test_answers_to_what_nobody_asked"),
-         "postgresql": (f"{IN_POSTGRESQL}::test_what_is_no_server", f"{IN_POSTGRESQL}::test_an_answer_of_another_shape")},
+         "postgresql": (f"{IN_POSTGRESQL}::test_what_is_no_server",
+                        f"{IN_POSTGRESQL}::test_an_answer_of_another_shape")},
     ),
     Case(
         57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS,

@@ -107,7 +107,7 @@ def test_a_hostile_row_beside_a_holder(pair: tuple[dibs.Client, dibs.Client], ra
 
 
 def test_a_row_below_all_that_were_given(pair: tuple[dibs.Client, dibs.Client], raw: Raw) -> None:
-    """Who has been there does not look at it, and who comes new takes it for the first: nobody holds beside the other."""
+    """Who has been there does not look at it, who comes new takes it for the first: nobody holds beside the other."""
     raw.plant("dibs:a", ticket=1)
     hold = pair[0].lock("a").acquire(timeout=1)
     assert pair[1].lock("a").acquire(timeout=0.2) is None

@@ -61,7 +61,7 @@ async def test_an_hour_ahead(world: World, server: Server, hands: Clock, name: s
     await bob(witness.give(won))
     guilty = witness.verdict().guilty
     print(f"figure: the server's clock an hour ahead: {guilty}; the fence refused the older holder")
-    assert set(kind for kind, count in guilty.items() if count) <= {"overlap", "taken"}
+    assert {kind for kind, count in guilty.items() if count} <= {"overlap", "taken"}
 
 
 @both_faces

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dibs.backends.postgresql.answers import strange
 from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.line import GLANCE, NOBODY
+from dibs.backends.postgresql.line import NOBODY
 from dibs.backends.postgresql.link import MICROSECONDS, Call
+from dibs.backends.postgresql.looks import GLANCE
 from dibs.backends.postgresql.port import Port, words_of
 from dibs.core.cells import UNSET, Kept, Spot, Write
 from dibs.core.line import Me

@@ -25,8 +25,8 @@ from dibs.core.line import LOOK, Me
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
 
-_PROBE = 1.0
-"""How long the message that proves it is waited for."""
+_PROBE, _POOLED = 1.0, 0.25
+"""How long the message that proves it is waited for; less where a pooler answers, and it hardly comes."""
 _FIRST = 3.0
 """How long a first wait is kept for it."""
 _SILENCE = 5.0
@@ -97,7 +97,7 @@ class Ear:
             link = self._link
             if link is not None:
                 await send(self._channel, f"{key.hex()}l")
-                heard = await inbox.wait(key, self._now() + _PROBE)
+                heard = await inbox.wait(key, self._now() + (_PROBE if link.is_direct else _POOLED))
                 with self._mutex:
                     if heard is None and not self._is_proven:
                         self._deaf_until = self._now() + _DEAF

@@ -15,16 +15,15 @@ from dibs.backends.postgresql import packing
 from dibs.backends.postgresql.answers import strange
 from dibs.backends.postgresql.ear import Ear
 from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
+from dibs.backends.postgresql.looks import GLANCE, Looks
 from dibs.backends.postgresql.port import Port, words_of
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, Me, Place, Signal, Unsent, read_signal
-from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
+from dibs.core.rule import Claim, Entry, Standing, fits
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
-GLANCE = 0.5
-"""Seconds between two looks where no messages are to be had: two statements a second for all who wait."""
 NOBODY = b""
 """The client that is not told anything."""
 _YES, _NO = b"t", b"f"
@@ -33,11 +32,12 @@ _YES, _NO = b"t", b"f"
 class PostgresqlLine:
     """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
 
-    def __init__(self, port: Port, ear: Ear | None, runtime: Runtime, me: Me) -> None:
+    def __init__(self, port: Port, ear: Ear | None, looks: Looks, runtime: Runtime, me: Me) -> None:
         self._port = port
         self._verbs = port.routines
         self._floors = port.floors
         self._ear = ear
+        self._looks = looks
         self._runtime = runtime
         self._me = me
 
@@ -62,18 +62,24 @@ class PostgresqlLine:
             standing = self._standing(words[3:])
             if standing.ticket:
                 claim.ticket = standing.ticket
+            if place is OUTSIDE and not hears:
+                (self._looks.come_in if standing.ticket else self._looks.stay_outside)(claim)
             return standing
         if words[2] == b"m":
             raise _mismatch(claim, words)
         return None
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+        return await self._renew(claims, _YES, until)
+
+    async def _renew(self, claims: Sequence[Claim], extends: bytes, until: float) -> list[Standing | None]:
         floors = self._floors
         values = (
             packing.texts([claim.name for claim in claims]),
             packing.numbers([floors.of(claim.name) for claim in claims]),
             packing.numbers([claim.ticket or 0 for claim in claims]),
             packing.blobs([claim.id for claim in claims]),
+            extends,
         )
         words = await self._port.words(Call(self._verbs.renew, values), until)
         answers = words[1].split(b",") if len(words) == 2 else []
@@ -96,6 +102,9 @@ class PostgresqlLine:
         result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
         words = words_of(result, 3)
         floors.learn(name, words[1])
+        self._looks.come_in(claim)
+        if others := self._looks.on(name):  # nobody else tells them
+            await self._look_at(others, until)
         return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
@@ -104,10 +113,44 @@ class PostgresqlLine:
                 with suppress(StoreUnavailable):  # not to hear costs time, and no more
                     await self._port.hears(self._ear, min(until, self._runtime.now() + claim.waiting / 3))
             return read_signal(await self._ear.hear(claim.id, until))
-        is_outside = claim.ticket is None
-        glance = self._runtime.now() + GLANCE if is_outside else until
-        signal = read_signal(await self._me.inbox.wait(claim.id, min(until, glance)))
-        return LOOK if signal is None and is_outside else signal
+        if claim.ticket is None:
+            return await self._watch_outside(claim, until)
+        return await self._watch_by_looks(claim, until)
+
+    async def _watch_outside(self, claim: Claim, until: float) -> Signal | None:
+        while (now := self._runtime.now()) < until:
+            signal = read_signal(await self._me.inbox.wait(claim.id, min(until, now + GLANCE)))
+            if signal is not None:
+                return signal
+            if self._looks.is_outside(claim):
+                with suppress(StoreUnavailable):
+                    info = await self.line(claim.name, until)
+                    used = sum(holder.weight for holder in info.holders)
+                    if not info.waiters and fits(used, claim.weight, claim.capacity):
+                        return LOOK
+        return None
+
+    async def _watch_by_looks(self, claim: Claim, until: float) -> Signal | None:
+        now = self._runtime.now()
+        self._looks.add(claim, now)
+        try:
+            while now < until:
+                signal = read_signal(await self._me.inbox.wait(claim.id, min(until, self._looks.due)))
+                now = self._runtime.now()
+                if signal is not None:
+                    return signal
+                if self._looks.is_ours(now):
+                    await self._look_at(self._looks.all(), now + claim.waiting / 3)
+        finally:
+            self._looks.remove(claim)
+        return None
+
+    async def _look_at(self, claims: Sequence[Claim], until: float) -> None:
+        """And tell those who hold by now, and those who are gone."""
+        with suppress(StoreUnavailable):  # the next look comes
+            for claim, standing in zip(claims, await self._renew(claims, _NO, until), strict=True):
+                if standing is None or standing.holds:
+                    self._me.inbox.deliver(claim.id, LOOK.value if standing is None else YOURS.value)
 
     async def line(self, name: str, until: float) -> LockInfo:
         result, _ = await self._port.ask_often(Call(self._verbs.line, (name.encode(),)), until)
@@ -161,17 +204,15 @@ class PostgresqlLine:
     def _named(self, name: str, token: int) -> tuple[bytes, bytes, bytes]:
         return name.encode(), b"%d" % self._floors.of(name), b"%d" % token
 
-    def _standing(self, words: Sequence[bytes]) -> Standing:
+    @staticmethod
+    def _standing(words: Sequence[bytes]) -> Standing:
         """Of a line that nobody is in, `next` lies before 1970."""
         try:
             ticket, holds, left, next, revoked = map(int, words)
         except ValueError:
             raise strange() from None
-        glance = FOREVER if self._ear is not None and self._ear.hears() else GLANCE
-        return Standing(
-            ticket, holds == 1, left / MICROSECONDS,
-            FOREVER if holds else min(glance if next < 0 else next / MICROSECONDS, glance), revoked == 1,
-        )  # fmt: skip
+        upcoming = FOREVER if holds or next < 0 else next / MICROSECONDS
+        return Standing(ticket, holds == 1, left / MICROSECONDS, upcoming, revoked == 1)
 
 
 def _word(place: Place) -> bytes:

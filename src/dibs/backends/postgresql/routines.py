@@ -56,7 +56,7 @@ class Routines:
         call = self._call
         self.join = call("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT, NUMBER)
         self.leave = call("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
-        self.renew = call("renew", TEXTS, NUMBERS, NUMBERS, BLOBS)
+        self.renew = call("renew", TEXTS, NUMBERS, NUMBERS, BLOBS, TRUTH)
         self.amend = call("amend", TEXT, NUMBER, BYTES, NUMBER)
         self.evict = call("evict", TEXT, NUMBER, NUMBER)
         self.revoke = call("revoke", TEXT, NUMBER, NUMBER)

@@ -14,6 +14,7 @@ from dibs.backends.postgresql.cells import PostgresqlCells
 from dibs.backends.postgresql.ear import Ear
 from dibs.backends.postgresql.line import PostgresqlLine
 from dibs.backends.postgresql.link import Dialer
+from dibs.backends.postgresql.looks import Looks
 from dibs.backends.postgresql.pool import Pool
 from dibs.backends.postgresql.port import Floors, Port, Wire
 from dibs.backends.postgresql.routines import Routines
@@ -34,11 +35,12 @@ class PostgresqlStore:
 
     def _begin(self) -> None:
         self._floors = Floors()
+        self._looks = Looks()
         self._ear: Ear | None = None
         self._wires: list[Wire] = []
 
     def open(self, runtime: Runtime, me: Me) -> Line:
-        return PostgresqlLine(self._port(runtime), self._listening(runtime, me), runtime, me)
+        return PostgresqlLine(self._port(runtime), self._listening(runtime, me), self._looks, runtime, me)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
         return PostgresqlCells(self._port(runtime), self._listening(runtime, me), runtime, me)

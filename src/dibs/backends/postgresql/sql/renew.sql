@@ -4,11 +4,12 @@
 --                                                        with commas between them
 -- Effect Locks the rows of the claims, in the order of (name, ticket), and waits for no name's lock: what is seen
 --        without it may be old, which can delay a grant and never invents one. Where something ahead has expired, the
---        name is settled, if nobody else is at it. Never revives.
+--        name is settled, if nobody else is at it. Never revives. Without `extends_` it is a look, and no more.
 -- Cost   as the walk of each name, and one row for each claim.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_renew(names_ text[], sinces_ bigint[], tickets_ bigint[], ids_ bytea[])
-RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_renew(
+  names_ text[], sinces_ bigint[], tickets_ bigint[], ids_ bytea[], extends_ boolean
+) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
@@ -47,11 +48,16 @@ BEGIN
         END IF;
       END IF;
     END IF;
-    UPDATE {schema}.dibs_claims SET
-      until = greatest(least(until, now_ + lease), now_ + CASE WHEN ticket <= last_ THEN lease ELSE waiting END),
-      held = CASE WHEN ticket <= last_ THEN coalesce(held, now_) ELSE held END
-      WHERE name = name_ AND ticket >= since_ AND (c.ticket = 0 OR ticket = c.ticket) AND id = c.id AND until > now_
-      RETURNING ticket, until, revoked INTO r;
+    IF NOT extends_ THEN
+      SELECT ticket, until, revoked INTO r FROM {schema}.dibs_claims
+        WHERE name = name_ AND ticket >= since_ AND (c.ticket = 0 OR ticket = c.ticket) AND id = c.id AND until > now_;
+    ELSE
+      UPDATE {schema}.dibs_claims SET
+        until = greatest(least(until, now_ + lease), now_ + CASE WHEN ticket <= last_ THEN lease ELSE waiting END),
+        held = CASE WHEN ticket <= last_ THEN coalesce(held, now_) ELSE held END
+        WHERE name = name_ AND ticket >= since_ AND (c.ticket = 0 OR ticket = c.ticket) AND id = c.id AND until > now_
+        RETURNING ticket, until, revoked INTO r;
+    END IF;
     IF FOUND THEN
       found_[c.at] := concat_ws(':', r.ticket, (r.ticket <= last_)::int, r.until - now_, next_ - now_, r.revoked::int);
     END IF;
