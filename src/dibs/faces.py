@@ -196,7 +196,10 @@ def _store(given: object, options: dict[str, Any]) -> Store:
 
 _TELLING = ("pass", "pwd", "secret", "token", "auth", "credential", "key")
 """What the names of secrets have in them."""
+_LIBPQ_FILES = ("passfile", "sslkey", "require_auth")
 _TELLING_NOTHING = {
+    "postgres": _LIBPQ_FILES,
+    "postgresql": _LIBPQ_FILES,
     "rediss": ("key",),
     "rediss+cluster": ("key",),
     "rediss+sentinel": ("key",),
@@ -244,6 +247,12 @@ def _is_secret(scheme: str, key: str) -> bool:
 def place(client: Any) -> str:
     """How a client's store is called in texts, and whether it reaches no further than this machine."""
     return str(client._core.shown)
+
+
+def statements(client: Any) -> str:
+    """Those that make what the store of a client needs; empty where it needs none."""
+    made: str = client._core.ddl()
+    return made
 
 
 def default_url() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lab.servers import programs, redis_groups
+from lab.servers.postgresql import NAME, PgBouncer, PostgreSQL
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper, ensemble
@@ -65,6 +66,22 @@ def _five() -> Iterator[list[Server]]:
         yield list(nodes)
 
 
+@contextlib.contextmanager
+def _postgresql() -> Iterator[list[Server]]:
+    with Server(PostgreSQL("max_connections=400")) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
+def _pgbouncer() -> Iterator[list[Server]]:
+    """Transactions of all clients share a few connections."""
+    with (
+        Server(PostgreSQL("max_connections=400")) as server,
+        Server(PgBouncer(server.port, "max_client_conn = 1000", "default_pool_size = 20", mode="transaction")) as pool,
+    ):
+        yield [pool]
+
+
 _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[list[Server]]]]] = {
     "zookeeper": ("zookeeper", _zookeeper),
     "three": ("zookeeper", _three),
@@ -72,6 +89,8 @@ _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[lis
     "sentinel": ("redis", _sentinel),
     "cluster": ("redis", _cluster),
     "five": ("redis", _five),
+    "postgresql": ("postgresql", _postgresql),
+    "pgbouncer": ("pgbouncer", _pgbouncer),
 }
 """By the name of the function below: the program it needs, and the servers."""
 
@@ -101,6 +120,15 @@ def cluster(place: Path) -> str:
 def five(place: Path) -> str:
     """A quorum."""
     return f"quorum+redis://{_hosts('five')}?prefix={_unique()}:&guard=0"
+
+
+def postgresql(place: Path) -> str:
+    return f"postgresql://{NAME}:{NAME}@{_hosts('postgresql')}/postgres?schema={_unique()}"
+
+
+def pgbouncer(place: Path) -> str:
+    """The same behind a pooler that shares connections by transaction."""
+    return f"postgresql://{NAME}:{NAME}@{_hosts('pgbouncer')}/postgres?schema={_unique()}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

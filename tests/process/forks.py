@@ -116,7 +116,7 @@ def ends(client: dibs.Client, how: str) -> None:
         if how == "hook":
             atexit.register(lambda: say("hook", outcome(hold.release), outcome(lock.release), outcome(client.close)))
         else:
-            ours = [thing for thing in gc.get_objects() if type(thing).__module__.startswith("dibs.")]
+            ours = [thing for thing in gc.get_objects() if str(type(thing).__module__).startswith("dibs.")]
             finalisers = [thing.__del__ for thing in ours if hasattr(type(thing), "__del__")]
             for finalise in finalisers:
                 finalise()

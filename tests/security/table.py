@@ -25,6 +25,7 @@ INPUTS, SECRETS, OWNERSHIP = "security/test_inputs.py", "security/test_secrets.p
 PLANTED, DAMAGE, LIMITS = "security/test_planted.py", "security/test_damage.py", "security/test_limits.py"
 HOSTILE_ROWS, URLS = "security/test_rows.py", "security/test_urls.py"
 HOSTILE_NODES, ACCESS = "security/test_nodes.py", "security/test_access.py"
+IN_POSTGRESQL, PG_RACES = "security/test_postgresql.py", "store/postgresql/test_races.py"
 VALUES, MESSAGES, REDIS_ACCESS = (f"security/test_{word}.py" for word in ("values", "messages", "redis_access"))
 BAD_SERVERS, REFUSALS = "store/redis/test_bad_servers.py", "store/redis/test_faults_refusals.py"
 PLACE, REPLACED, PRESENCE = (f"store/sqlite/test_{word}.py" for word in ("place", "replaced", "presence"))
@@ -54,7 +55,10 @@ NAMES = [
     ),
     Case(9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB),
     Case(10, "names of 65 and 193 characters", "they work", MARIADB),
-    Case(11, "two names that collide in a key of 64 bits", "refused or shared, as documented; never held", POSTGRESQL),
+    Case(
+        11, "two names that collide in a key of 64 bits", "refused or shared, as documented; never held", POSTGRESQL,
+        {"postgresql": (f"{PG_RACES}::test_two_names_that_meet_in_one_key_are_two_locks",)},
+    ),
     Case(
         12, "a name that looks like a part of another's layout", "distinct locks", EVERY,
         {EVERY: (*ODD_NAME, f"{LOOKING}::test_a_namespace_and_a_name_never_run_into_each_other",
@@ -133,7 +137,8 @@ OWNERS = [
                     f"{PRESENCE}::test_a_signal_that_nobody_knows"),
          "redis": tuple(f"{MESSAGES}::test_{test}" for test in (
             "forged_letters_to_a_client_that_waits", "a_letter_for_another_clients_claim",
-            "forged_changes_of_a_name", "forged_changes_for_who_follows_a_leader", "forged_changes_of_a_latch"))},
+            "forged_changes_of_a_name", "forged_changes_for_who_follows_a_leader", "forged_changes_of_a_latch")),
+         "postgresql": (f"{IN_POSTGRESQL}::test_forged_letters_to_a_client_that_waits",)},
     ),
     Case(
         24, "hostile values where claims are kept", "an error that names the lock; no crash, no grant", ROWS,
@@ -154,7 +159,11 @@ OWNERS = [
             "a_hostile_record_of_a_holder", "a_hostile_record_beside_a_holder", "what_is_no_record", "what_is_no_line",
             "a_hostile_line_is_refused_or_used_by_one_at_a_time", "a_circle_of_claims",
             "a_record_that_lasts_for_ever_can_be_broken", "a_crowd_of_planted_claims", "hostile_values_of_cells",
-            "a_fence_of_another_type_admits_nobody"))},
+            "a_fence_of_another_type_admits_nobody")),
+         "postgresql": tuple(f"{IN_POSTGRESQL}::test_{test}" for test in (
+            "a_hostile_row", "a_row_that_cannot_be_written", "a_hostile_row_beside_a_holder",
+            "a_row_below_all_that_were_given", "a_row_that_lasts_for_ever_can_be_broken",
+            "a_row_whose_end_was_put_off_ends_with_its_lease", "hostile_values_of_cells"))},
     ),
 ]  # fmt: skip
 
@@ -173,7 +182,10 @@ CREDENTIALS = [
                        f"{ACCESS}::test_a_server_that_wants_another_login"),
          "redis": (f"{REDIS_ACCESS}::test_a_wrong_password", f"{REDIS_ACCESS}::test_the_right_one_gets_in",
                    f"{REDIS_ACCESS}::test_no_password_where_one_is_wanted",
-                   "store/redis/test_drivers.py::test_a_server_that_repeats_the_password_is_not_quoted")},
+                   "store/redis/test_drivers.py::test_a_server_that_repeats_the_password_is_not_quoted"),
+         "postgresql": (f"{IN_POSTGRESQL}::test_a_wrong_password", f"{IN_POSTGRESQL}::test_the_right_one_gets_in",
+                        f"{IN_POSTGRESQL}::test_no_password_where_one_is_wanted",
+                        "store/postgresql/test_address.py::test_a_secret_in_the_wrong_place_is_not_repeated")},
     ),
     Case(
         27, "a certificate that is self-signed or another host's", "refused by default", NETWORK,
@@ -181,7 +193,10 @@ CREDENTIALS = [
                        f"{ACCESS}::test_an_authority_that_nobody_named"),
          "redis": (f"{REDIS_ACCESS}::test_a_certificate_that_is_not_to_be_trusted",
                    f"{REDIS_ACCESS}::test_an_authority_that_nobody_named",
-                   f"{REDIS_ACCESS}::test_tls_with_the_authority_that_is_named")},
+                   f"{REDIS_ACCESS}::test_tls_with_the_authority_that_is_named"),
+         "postgresql": (f"{IN_POSTGRESQL}::test_an_authority_that_nobody_named",
+                        f"{IN_POSTGRESQL}::test_nothing_is_said_to_an_impostor",
+                        f"{IN_POSTGRESQL}::test_tls_with_the_authority_that_is_named")},
     ),
     Case(
         28, "a connection that is downgraded, an address that is foreign", "refused", NETWORK,
@@ -192,12 +207,16 @@ CREDENTIALS = [
          "redis": (f"{REDIS_ACCESS}::test_tls_to_a_server_that_speaks_in_clear",
                    f"{REDIS_ACCESS}::test_nothing_is_said_in_clear_where_tls_was_asked_for",
                    f"{REDIS_ACCESS}::test_no_tls_to_a_server_that_speaks_nothing_else",
-                   f"{REDIS_ACCESS}::test_an_address_that_is_foreign")},
+                   f"{REDIS_ACCESS}::test_an_address_that_is_foreign"),
+         "postgresql": (f"{IN_POSTGRESQL}::test_no_tls_where_it_is_wanted_and_the_other_way_round",
+                        f"{IN_POSTGRESQL}::test_nothing_is_said_to_an_impostor")},
     ),
     Case(
         29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK,
         {"zookeeper": (f"{ACCESS}::test_a_user_without_the_rights",),
-         "redis": (f"{REDIS_ACCESS}::test_a_user_without_the_rights", f"{REFUSALS}::test_without_the_right_to_it")},
+         "redis": (f"{REDIS_ACCESS}::test_a_user_without_the_rights", f"{REFUSALS}::test_without_the_right_to_it"),
+         "postgresql": (f"{IN_POSTGRESQL}::test_a_user_without_the_rights",
+                        "store/postgresql/test_first_use.py::test_the_least_rights_are_enough")},
     ),
     Case(
         30, "a password on the command line", "warned of; from the environment or a file it is not shown", COMMAND,
@@ -338,7 +357,8 @@ LIMITED = [
                     "process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody"),
          "zookeeper": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",),
          "redis": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",
-                   f"{VALUES}::test_a_crowd_of_planted_claims")},
+                   f"{VALUES}::test_a_crowd_of_planted_claims"),
+         "postgresql": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",)},
     ),
     Case(
         55, "times that are nought, negative, endless, no numbers, 1e9 s", "refused or kept to", EVERY,
@@ -354,7 +374,9 @@ LIMITED = [
                        "security/test_answers.py::test_a_true_answer_of_a_megabyte"),
          "redis": (f"{BAD_SERVERS}::test_answers_without_an_end", f"{BAD_SERVERS}::test_no_answer",
                    f"{BAD_SERVERS}::test_an_answer_of_another_shape",
-                   f"{BAD_SERVERS}::test_answers_to_what_nobody_asked")},
+                   f"{BAD_SERVERS}::test_answers_to_what_nobody_asked"),
+         "postgresql": (f"{IN_POSTGRESQL}::test_what_is_no_server",
+                        f"{IN_POSTGRESQL}::test_an_answer_of_another_shape")},
     ),
     Case(
         57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS,

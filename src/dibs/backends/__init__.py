@@ -14,8 +14,12 @@ from dibs.url import Url
 
 _REDIS = "dibs.backends.redis.store:of_url"
 _REDIS_DRIVER = "dibs.backends.redis.store:of_driver"
+_POSTGRESQL = "dibs.backends.postgresql.store:of_url"
+_POSTGRESQL_DRIVER = "dibs.backends.postgresql.store:of_driver"
 _STORES = {
     "memory": "dibs.backends.memory:MemoryStore",
+    "postgres": _POSTGRESQL,
+    "postgresql": _POSTGRESQL,
     "redis": _REDIS,
     "rediss": _REDIS,
     "redis+cluster": _REDIS,
@@ -28,6 +32,8 @@ _STORES = {
     "zookeepers": "dibs.backends.zookeeper.store:ZookeeperStore",
 }
 _DRIVERS = {
+    "psycopg_pool.pool.ConnectionPool": _POSTGRESQL_DRIVER,
+    "psycopg_pool.pool_async.AsyncConnectionPool": _POSTGRESQL_DRIVER,
     "redis.asyncio.client.Redis": _REDIS_DRIVER,
     "redis.asyncio.cluster.RedisCluster": _REDIS_DRIVER,
     "redis.asyncio.connection.ConnectionPool": _REDIS_DRIVER,
@@ -36,6 +42,8 @@ _DRIVERS = {
     "redis.cluster.RedisCluster": _REDIS_DRIVER,
     "redis.connection.ConnectionPool": _REDIS_DRIVER,
     "redis.sentinel.Sentinel": _REDIS_DRIVER,
+    "sqlalchemy.engine.base.Engine": _POSTGRESQL_DRIVER,
+    "sqlalchemy.ext.asyncio.engine.AsyncEngine": _POSTGRESQL_DRIVER,
 }
 _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
@@ -57,7 +65,7 @@ _OWN = {
 }
 _FENCE = "dibs.backends.sql.fence:OwnTransaction"
 _QUORUM = "dibs.backends.quorum:QuorumStore"
-_LATER = frozenset({"mysql", "postgresql", "etcd"})
+_LATER = frozenset({"mysql", "etcd"})
 
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
@@ -140,7 +148,7 @@ def _factory(url: Url) -> Callable[..., Store]:
         if url.scheme in _LATER:
             raise Unsupported(
                 f"{url.scheme}:// is not in this version of dibs yet",
-                step="use redis://, zookeeper://, sqlite:/// or memory://",
+                step="use postgresql://, redis://, zookeeper://, sqlite:/// or memory://",
             )
         known = ", ".join(f"{scheme}://" for scheme in sorted({*_STORES, *others}))
         raise ValueError(f"no store is known for {url.scheme[:40]}:// URLs; known are {known}")

@@ -1,7 +1,8 @@
 """`dibs doctor`: what this store promises where it stands, and what its surroundings endanger, one line each.
 
 The first line says which store that is, with the versions. Exit status: 0, or 1 if anything is in danger; 64 usage,
-69 store unreachable, or refused: then the message says what is wrong with it.
+69 store unreachable, or refused: then the message says what is wrong with it. `--ddl` prints what makes the tables of a
+store that lives in a database, for people whose programs may not: it asks no server.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import dibs
 from dibs.cli.options import Parser, UsageError, add_store, connect
 from dibs.cli.talk import NO, OK, put, put_json
+from dibs.faces import statements
 from dibs.info import Finding
 
 _WORDS = {"promise": "ok", "note": "note", "danger": "DANGER"}
@@ -27,13 +29,21 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with connect(options, "doctor") as client:
         if options.ddl:
-            raise UsageError("this store makes its own tables: there are no statements to run for it")
+            return _put_statements(statements(client))
         about, *findings = client.doctor()
     show = _put_object if options.json else _put_line
     show(about._replace(what=f"{about.what}, dibs {dibs.__version__}, Python {sys.version.split()[0]}"))
     for finding in findings:
         show(finding)
     return NO if any(finding.level == "danger" for finding in findings) else OK
+
+
+def _put_statements(text: str) -> int:
+    if not text:
+        raise UsageError("this store makes its own tables: there are no statements to run for it")
+    for line in text.splitlines():
+        put(line)
+    return OK
 
 
 def _put_object(finding: Finding) -> None:

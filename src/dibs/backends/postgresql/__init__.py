@@ -1,0 +1,1 @@
+"""The PostgreSQL store: lines in tables, one routine for each verb."""

@@ -1,0 +1,86 @@
+"""What a server's refusal means, by its SQLSTATE: make the tables, ask again, or give up. None of them is ever a grant.
+
+| the server says                                                  | and we                                         |
+|------------------------------------------------------------------|------------------------------------------------|
+| no such routine, table or schema                                 | make them, once, and ask again                 |
+| the transaction is not READ COMMITTED (DB001, our own)           | say so with each verb from now on              |
+| tickets were set back (DB002, our own)                           | forget what is known of lines, and ask again   |
+| a prepared statement is not there                                | prepare none any more: a pooler is in between  |
+| deadlock, serialization, the name's lock was not to be had       | ask again, until the deadline                  |
+| no room, no memory, too many connections, starting, read-only    | ask again until the deadline, somewhere else   |
+| anything else: no privilege, a damaged record ...                | raise it: asking again would help nobody       |
+
+What ended with its connection (FATAL) has an unknown outcome: that is no refusal, but StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import printable
+
+MISSING = frozenset({"42883", "42P01", "3F000"})
+NOT_COMMITTED_READS = "DB001"
+SET_BACK = "DB002"
+UNPREPARED = frozenset({"26000", "42P05"})
+_CROSSED = frozenset({"40001", "40P01", "55P03"})
+_LATER = ("53", "57", "58", "25006")
+_NO_RIGHT = "42501"
+_DAMAGED = ("22", "23")
+_LONGEST = 200
+_STEPS = {
+    "25006": "name the primary, or several hosts: postgresql://h1,h2/db takes the one that can be written to",
+    "53100": "make room on the server's disk",
+    "53200": "give the server more memory",
+    "53300": "raise max_connections, or put a pooler before it",
+    "55P03": "find out in pg_locks who keeps the lock of the name",
+    "57014": "look at statement_timeout of this role, or at who cancelled it",
+    "57P03": "wait until it has started",
+    _NO_RIGHT: "give this role the rights that `dibs doctor --ddl` prints",
+    "3D000": "create the database, or check its name in the URL",
+}
+_REFUSED_LOGINS = (
+    "password authentication failed", "no password supplied", "no pg_hba.conf entry", "pg_hba.conf rejects",
+    "authentication failed", "does not exist", "is not permitted to log in", "permission denied for database",
+    "certificate", "sslmode", "channel binding",
+)  # fmt: skip
+
+
+class Refusal(Exception):
+    """An error that the server answered with: what was asked is not done."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = printable(text.strip()[:_LONGEST])
+
+    def is_crossed(self) -> bool:
+        """Another transaction was in the way, or a while is needed: who asks again may get it."""
+        return self.code in _CROSSED or self.code.startswith(_LATER)
+
+    def is_elsewhere(self) -> bool:
+        """Another server may be the one to ask."""
+        return self.code == "25006" or self.code.startswith("57")
+
+
+def final(refusal: Refusal) -> StoreError:
+    """For whoever gave up: what was refused, and what to do about it."""
+    step = _STEPS.get(refusal.code, "look at the server's log")
+    if refusal.is_crossed():
+        return StoreUnavailable(f"the server refused: {refusal.text} ({refusal.code})", step=step)
+    if refusal.code.startswith(_DAMAGED):
+        what = "what stands there is damaged, or not one of ours"
+        return StoreError(f"{what}: {refusal.text} ({refusal.code})", step="find out who writes there, and stop it")
+    return StoreError(f"the server refused: {refusal.text} ({refusal.code})", step=step)
+
+
+def not_connected(where: str, said: str) -> StoreError:
+    """libpq tells no SQLSTATE of a connection that was not made. Only what surely stays so is final."""
+    text = printable(" ".join(said.split())[:_LONGEST])
+    if any(words in said for words in _REFUSED_LOGINS):
+        return StoreError(f"{where} refuses the login: {text}", step="check user, password, database and TLS")
+    return StoreUnavailable(f"no connection to {where}: {text}", step="check that it runs there")
+
+
+def strange() -> StoreError:
+    """For an answer of another shape than we asked for."""
+    return StoreError("what answers there is not what our routine says", step="look at the routines in the database")

@@ -1,0 +1,186 @@
+"""What the store says of itself: the server is asked what it is and how it is set, which of the tables and routines
+are there, what this role may do with them; a message is sent and heard. No claim is touched, and nothing is made.
+
+A server that is asked for the first time may have none of the tables yet: that is said, with who may make them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dibs.backends.postgresql.answers import strange
+from dibs.backends.postgresql.ear import Ear
+from dibs.backends.postgresql.link import MICROSECONDS, Call
+from dibs.backends.postgresql.port import Port
+from dibs.backends.postgresql.routines import ROUTINES, SEQUENCE, TABLES, TEXT, statement
+from dibs.core.runtime import Runtime
+from dibs.info import Finding, printable
+
+OLDEST = 110_000
+"""PostgreSQL 11 has the first hash of 64 bits for a text."""
+ADRIFT = 2.0
+_LONG = 3600
+_MOST_USED = 0.9
+_LEVELS = ("promise", "note", "danger")
+_DDL = "have what `dibs doctor --ddl` prints run by somebody who may"
+_FACTS = """
+SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_object(
+  'version', current_setting('server_version'), 'number', current_setting('server_version_num')::int,
+  'recovers', pg_is_in_recovery(), 'read_only', current_setting('default_transaction_read_only'),
+  'isolation', current_setting('default_transaction_isolation'), 'commits', current_setting('synchronous_commit'),
+  'fsync', current_setting('fsync'), 'encoding', current_setting('server_encoding'),
+  'standbys', current_setting('synchronous_standby_names'), 'replicas', (SELECT count(*) FROM pg_stat_replication),
+  'timeout', (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'),
+  'connections', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+  'most', current_setting('max_connections')::int, 'role', current_user,
+  'old', (SELECT coalesce(max(date_part('epoch', clock_timestamp() - xact_start)), 0) FROM pg_stat_activity
+          WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
+  'encrypted', (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), 'local', inet_server_addr() IS NULL,
+  'loopback', inet_server_addr() <<= '127.0.0.0/8' OR inet_server_addr() = '::1',
+  'schema', EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
+  'enters', (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1),
+  'makes', coalesce((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = $1),
+                    has_database_privilege(current_database(), 'CREATE')),
+  'tables', (SELECT jsonb_object_agg(relname, CASE relkind
+               WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'UPDATE')
+                    AND has_sequence_privilege(c.oid, 'SELECT')
+               ELSE has_table_privilege(c.oid, 'SELECT') AND (relname = 'dibs_store' OR (
+                    has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
+                    AND has_table_privilege(c.oid, 'DELETE'))) END)
+             FROM pg_class c JOIN pg_namespace s ON s.oid = relnamespace
+             WHERE nspname = $1 AND relkind IN ('r', 'S') AND relname LIKE 'dibs\\_%'),
+  'routines', (SELECT jsonb_object_agg(proname, has_function_privilege(p.oid, 'EXECUTE'))
+               FROM pg_proc p JOIN pg_namespace s ON s.oid = pronamespace
+               WHERE nspname = $1 AND proname LIKE 'dibs\\_%'))
+"""
+_ASKED = statement("dibs_doctor", _FACTS, TEXT)
+
+
+async def examine(port: Port, ear: Ear | None, runtime: Runtime, wall: float, until: float) -> list[Finding]:
+    """`wall`: what the clock on the wall of this machine shows."""
+    began = runtime.now()
+    result, _ = await port.ask_often(Call(_ASKED, (port.routines.schema.encode(),)), until)
+    took = runtime.now() - began
+    try:
+        there = int(result.get_value(0, 0) or b"") / MICROSECONDS
+        facts = json.loads(result.get_value(0, 1) or b"")
+    except ValueError:
+        raise strange() from None
+    hears = await port.hears(ear, until, touching=False)
+    found = [
+        *_state(facts, port.routines.schema), *_rights(facts, port.routines.schema), *_server(facts),
+        *_copies(facts), *_role(facts), *_waking(hears, ear is not None), *_way(port, facts),
+        *_clock(there, wall, took),
+    ]  # fmt: skip
+    promised = () if any(finding.level == "danger" for finding in found) else _promises(facts)
+    found = sorted([*promised, *found], key=lambda finding: _LEVELS.index(finding.level))
+    return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *found]
+
+
+def _promises(facts: dict[str, Any]) -> Iterator[Finding]:
+    yield Finding("promise", "one valid holder, first come first served, also over a crash and restart of the server")
+    yield Finding("promise", "tokens rise for ever, also when the tables are made anew")
+    if facts["standbys"]:
+        yield Finding("promise", "a grant is answered once a synchronous replica has it: a fail-over to it loses none")
+
+
+def _state(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
+    missing = [name for name in (*TABLES, SEQUENCE) if name not in (facts["tables"] or {})]
+    missing += [name for name in ROUTINES if name not in (facts["routines"] or {})]
+    if not missing:
+        yield Finding("promise", f"all tables and routines are there, in the schema {schema}")
+    elif facts["makes"]:
+        yield Finding(
+            "note", f"{len(missing)} tables and routines are not in the schema {schema} yet: they are made at first use"
+        )
+    else:
+        yield Finding(
+            "danger", f"{', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''} missing in the schema {schema}, "
+            f"and the role {printable(facts['role'])} may not make them", _DDL,
+        )  # fmt: skip
+
+
+def _rights(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
+    denied = [name for part in ("tables", "routines") for name, may in (facts[part] or {}).items() if not may]
+    ours = {*TABLES, SEQUENCE, *ROUTINES}
+    denied = sorted(name for name in denied if name in ours)
+    if facts["schema"] and not facts["enters"]:
+        denied = [f"the schema {schema}"]
+    if denied:
+        yield Finding(
+            "danger", f"the role {printable(facts['role'])} lacks rights on {', '.join(denied)}",
+            "GRANT as `dibs doctor --ddl` says at its end",
+        )  # fmt: skip
+
+
+def _server(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["number"] < OLDEST:
+        yield Finding("danger", "this PostgreSQL is too old: no lock can be taken", "PostgreSQL 11 or later")
+    if facts["recovers"] or facts["read_only"] == "on":
+        yield Finding(
+            "danger", "this server can only be read from: no lock can be taken", "name the primary in the URL"
+        )
+    if facts["fsync"] != "on":
+        yield Finding("danger", "fsync is off: a power cut may lose grants, and two hold", "fsync = on")
+    if facts["connections"] > facts["most"] * _MOST_USED:
+        yield Finding(
+            "danger", "nearly all connections are in use: who renews may get none", "a higher max_connections"
+        )
+    if facts["encoding"] != "UTF8":
+        yield Finding("note", f"the database is {facts['encoding']}: names beyond it are refused", "a database in UTF8")
+    if facts["old"] > _LONG:
+        yield Finding(
+            "note", "a transaction has been open for more than an hour: tables cannot be cleaned up", "end it"
+        )
+
+
+def _copies(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["standbys"] and facts["commits"] in ("local", "off"):
+        yield Finding(
+            "note", f"there is a synchronous replica, and synchronous_commit is {facts['commits']} here: grants are "
+            "not waited for there", "synchronous_commit = on for this role",
+        )  # fmt: skip
+    elif facts["replicas"] and not facts["standbys"]:
+        yield Finding(
+            "note", "replicas follow without being waited for: a fail-over may lose the last grants, and two hold; the "
+            "fence refuses the older", "synchronous_standby_names",
+        )  # fmt: skip
+
+
+def _role(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["isolation"] != "read committed":
+        yield Finding(
+            "note", f"transactions are {facts['isolation']} by default: each verb states READ COMMITTED itself, which "
+            "costs a little", "default_transaction_isolation = 'read committed' for this role",
+        )  # fmt: skip
+    if 0 < facts["timeout"] < 2000:
+        yield Finding("note", "statement_timeout is shorter than a verb may take", "at least 2 s for this role")
+
+
+def _waking(hears: bool, wanted: bool) -> Iterator[Finding]:
+    if hears:
+        yield Finding("promise", "who waits is told at once: messages get through")
+    elif wanted:
+        yield Finding(
+            "note", "messages do not get through (a pooler that shares connections by transaction?): who waits looks "
+            "twice a second", "a URL that reaches the server itself",
+        )  # fmt: skip
+    else:
+        yield Finding("note", 'wake="looks": who waits looks twice a second')
+
+
+def _way(port: Port, facts: dict[str, Any]) -> Iterator[Finding]:
+    if not port.is_direct():
+        yield Finding("note", "a pooler is in between: statements are not prepared, which costs a little")
+    if not (facts["encrypted"] or facts["local"] or facts["loopback"]):
+        yield Finding("note", "what is said goes over the network as anybody can read it", "sslmode=verify-full")
+
+
+def _clock(there: float, wall: float, took: float) -> Iterator[Finding]:
+    if abs(there - wall) > took + ADRIFT:
+        yield Finding(
+            "note", "the server's clock and this machine's differ: when the server's is set forward at one go, leases "
+            "end early and two hold", "let it be slewed, not stepped",
+        )  # fmt: skip

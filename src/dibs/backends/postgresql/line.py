@@ -1,0 +1,245 @@
+"""Seam 2 over a port: one routine for each verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from psycopg.pq.abc import PGresult
+
+from dibs.backends import ledger
+from dibs.backends.postgresql import packing
+from dibs.backends.postgresql.answers import strange
+from dibs.backends.postgresql.ear import Ear
+from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
+from dibs.backends.postgresql.looks import GLANCE, Looks
+from dibs.backends.postgresql.port import Port, words_of
+from dibs.core.deadline import FOREVER
+from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
+from dibs.core.rule import Claim, Entry, Standing, fits
+from dibs.core.runtime import Runtime
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
+from dibs.info import Finding, LockInfo
+
+NOBODY = b""
+"""The client that is not told anything."""
+_YES, _NO = b"t", b"f"
+
+
+class PostgresqlLine:
+    """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
+
+    def __init__(self, port: Port, ear: Ear | None, looks: Looks, runtime: Runtime, me: Me) -> None:
+        self._port = port
+        self._verbs = port.routines
+        self._floors = port.floors
+        self._ear = ear
+        self._looks = looks
+        self._runtime = runtime
+        self._me = me
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        ear = self._ear
+        hears = ear is not None and (ear.hears() or (place is not NOWHERE and await self._port.hears(ear, until)))
+        client = claim.client if hears else NOBODY
+        name, floors = claim.name, self._floors
+        values = [
+            name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
+            b"%d" % claim.weight, b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS),
+            _word(place), claim.about.encode(), b"",
+        ]  # fmt: skip
+        before, claim.asked = claim.asked, True
+        try:
+            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 11), until), 3)
+        except Unsent:
+            claim.asked = before
+            raise
+        floors.learn(name, words[1])
+        if words[2] == b"s":
+            standing = self._standing(words[3:])
+            if standing.ticket:
+                claim.ticket = standing.ticket
+            if place is OUTSIDE and not hears:
+                (self._looks.come_in if standing.ticket else self._looks.stay_outside)(claim)
+            return standing
+        if words[2] == b"m":
+            raise _mismatch(claim, words)
+        return None
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+        return await self._renew(claims, _YES, until)
+
+    async def _renew(self, claims: Sequence[Claim], extends: bytes, until: float) -> list[Standing | None]:
+        floors = self._floors
+        values = (
+            packing.texts([claim.name for claim in claims]),
+            packing.numbers([floors.of(claim.name) for claim in claims]),
+            packing.numbers([claim.ticket or 0 for claim in claims]),
+            packing.blobs([claim.id for claim in claims]),
+            extends,
+        )
+        words = await self._port.words(Call(self._verbs.renew, values), until)
+        answers = words[1].split(b",") if len(words) == 2 else []
+        if len(answers) != len(claims):
+            raise strange()
+        return [None if said == b"-" else self._standing(said.split(b":")) for said in answers]
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        name = claim.name
+        await self._port.words(
+            Call(self._verbs.amend, (name.encode(), b"%d" % self._floors.of(name), claim.id, b"%d" % weight)), until
+        )
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        name, floors = claim.name, self._floors
+        values = (
+            name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % (claim.ticket or 0),
+            _YES if answered else _NO, b"",
+        )  # fmt: skip
+        result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
+        words = words_of(result, 3)
+        floors.learn(name, words[1])
+        self._looks.come_in(claim)
+        if others := self._looks.on(name):  # nobody else tells them
+            await self._look_at(others, until)
+        return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        if self._ear is not None and not self._ear.is_deaf():
+            if not self._ear.hears():
+                with suppress(StoreUnavailable):  # not to hear costs time, and no more
+                    await self._port.hears(self._ear, min(until, self._runtime.now() + claim.waiting / 3))
+            return read_signal(await self._ear.hear(claim.id, until))
+        if claim.ticket is None:
+            return await self._watch_outside(claim, until)
+        return await self._watch_by_looks(claim, until)
+
+    async def _watch_outside(self, claim: Claim, until: float) -> Signal | None:
+        while (now := self._runtime.now()) < until:
+            signal = read_signal(await self._me.inbox.wait(claim.id, min(until, now + GLANCE)))
+            if signal is not None:
+                return signal
+            if self._looks.is_outside(claim):
+                with suppress(StoreUnavailable):
+                    info = await self.line(claim.name, until)
+                    used = sum(holder.weight for holder in info.holders)
+                    if not info.waiters and fits(used, claim.weight, claim.capacity):
+                        return LOOK
+        return None
+
+    async def _watch_by_looks(self, claim: Claim, until: float) -> Signal | None:
+        now = self._runtime.now()
+        self._looks.add(claim, now)
+        try:
+            while now < until:
+                signal = read_signal(await self._me.inbox.wait(claim.id, min(until, self._looks.due)))
+                now = self._runtime.now()
+                if signal is not None:
+                    return signal
+                if self._looks.is_ours(now):
+                    await self._look_at(self._looks.all(), now + claim.waiting / 3)
+        finally:
+            self._looks.remove(claim)
+        return None
+
+    async def _look_at(self, claims: Sequence[Claim], until: float) -> None:
+        """And tell those who hold by now, and those who are gone."""
+        with suppress(StoreUnavailable):  # the next look comes
+            for claim, standing in zip(claims, await self._renew(claims, _NO, until), strict=True):
+                if standing is None or standing.holds:
+                    self._me.inbox.deliver(claim.id, LOOK.value if standing is None else YOURS.value)
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        result, _ = await self._port.ask_often(Call(self._verbs.line, (name.encode(),)), until)
+        return next(_infos(result), LockInfo(name=name))
+
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        result, _ = await self._port.ask_often(Call(self._verbs.lines, (prefix.encode(), after.encode())), until)
+        return list(_infos(result))
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        words = await self._port.words(Call(self._verbs.revoke, self._named(name, token)), until, 3)
+        return words[2] == b"1"
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        result, is_repeated = await self._port.ask_often(Call(self._verbs.evict, self._named(name, token)), until)
+        return words_of(result, 3)[2] == b"1" or is_repeated
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        ear = self._ear
+        hears = await self._port.hears(ear, until)
+        now = self._runtime.now()
+        client = self._me.id if hears else NOBODY
+        patience = max(min(until - now, 3600.0), 0.0)
+        values = (
+            name.encode(), b"%d" % self._floors.of(name), b"%d" % seen, key, client, b"%d" % (patience * MICROSECONDS),
+        )  # fmt: skip
+        _, ticket, left, *_ = await self._port.words(Call(self._verbs.follow, values), until, 3)
+        if ticket != b"%d" % seen:
+            return
+        over = min(until, now + (int(left) / MICROSECONDS if seen and left.isdigit() else FOREVER))
+        if ear is not None and hears:
+            await ear.hear(key, over)
+        else:
+            await self._me.inbox.wait(key, min(over, now + GLANCE))
+
+    async def identity(self, until: float) -> str:
+        result, _ = await self._port.ask_often(Call(self._verbs.identity, ()), until)
+        id = result.get_value(0, 1) if result.ntuples == 1 else None
+        if id is None:
+            raise strange()
+        return f"postgresql:{id.decode(errors='replace')}"
+
+    async def doctor(self, until: float) -> list[Finding]:
+        from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
+
+        return await examine(self._port, self._ear, self._runtime, datetime.now(UTC).timestamp(), until)
+
+    def close(self) -> None:
+        self._port.close()
+
+    def _named(self, name: str, token: int) -> tuple[bytes, bytes, bytes]:
+        return name.encode(), b"%d" % self._floors.of(name), b"%d" % token
+
+    @staticmethod
+    def _standing(words: Sequence[bytes]) -> Standing:
+        """Of a line that nobody is in, `next` lies before 1970."""
+        try:
+            ticket, holds, left, next, revoked = map(int, words)
+        except ValueError:
+            raise strange() from None
+        upcoming = FOREVER if holds or next < 0 else next / MICROSECONDS
+        return Standing(ticket, holds == 1, left / MICROSECONDS, upcoming, revoked == 1)
+
+
+def _word(place: Place) -> bytes:
+    """A dict would be slower: members of an Enum are hashed in Python."""
+    return b"line" if place is LINE else b"outside" if place is OUTSIDE else b"nowhere"
+
+
+def _infos(result: PGresult) -> Iterator[LockInfo]:
+    """Where it stands now is 0 on the clock of what was told."""
+    try:
+        for name, line in groupby(rows(result), lambda row: row[1]):
+            yield ledger.shown((name or b"").decode(), [_entry(row) for row in line], 0.0, datetime.now(UTC))
+    except (TypeError, ValueError, AttributeError):
+        raise strange() from None
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    _, _, ticket, weight, left, asked, held, kind, capacity, about = row
+    return Entry(
+        int(ticket), b"", b"", kind.decode(errors="replace"), int(capacity), int(weight), int(left) / MICROSECONDS,
+        -int(asked) / MICROSECONDS, None if held is None else -int(held) / MICROSECONDS, False,
+        about.decode(errors="replace"),
+    )  # fmt: skip
+
+
+def _mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:
+    capacity, kind = words[3] if len(words) > 4 else b"", b" ".join(words[4:])
+    if not capacity.isdigit():
+        return strange()
+    return ledger.mismatch(kind.decode(errors="replace"), int(capacity), claim)

@@ -1,0 +1,349 @@
+"""One connection to one server, through libpq. psycopg's `pq` is its C interface; what psycopg builds on top of it is
+not used: it costs more than all that we do with an answer.
+
+A link belongs to one user at a time. Whatever ends an exchange early, also an interrupt, closes it: the answer to an
+unfinished question must not be taken for the answer to the next. `offset` is how far the server's clock is ahead of
+ours, at least: every routine's answer begins with the server's time, and it was read before the answer arrived.
+`is_direct`: it is the server itself that answers, and not a pooler; only then are statements prepared, and only then is
+anything set for the whole session.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from typing import NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from dibs.backends.postgresql.address import Address, Attempt
+from dibs.backends.postgresql.answers import Refusal, not_connected, strange
+from dibs.backends.postgresql.routines import Statement
+from dibs.core.line import Unsent
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import printable
+
+MICROSECONDS = 1_000_000
+ATTEMPT = 2.0
+"""How long one answer is waited for: who has more time asks again, on another connection."""
+CONNECTING = 5.0
+LEAST = 0.05
+_REST = 0.25
+"""Seconds before a server that could not be reached is tried again."""
+_HELLO = b"SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_backend_pid()"
+_ALIVE = b"SET client_connection_check_interval = 500"
+"""So that a server which lets a verb wait for a lock notices that nobody wants the answer any more."""
+_HAS_ALIVE = 140_000
+_STATED = (b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT")
+_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
+_FATAL = (b"FATAL", b"PANIC")
+
+
+class Call(NamedTuple):
+    """A statement with its values; `at` is the place of the instant `by`, which becomes one of the server's clock."""
+
+    statement: Statement
+    values: Sequence[bytes]
+    by: float = 0.0
+    at: int = -1
+
+    def packed(self, offset: float) -> Sequence[bytes]:
+        if self.at < 0:
+            return self.values
+        values = list(self.values)
+        values[self.at] = b"%d" % ((self.by + offset) * MICROSECONDS)
+        return values
+
+
+class Link:
+    def __init__(self, address: Address, attempt: Attempt, now: Callable[[], float], until: float) -> None:
+        self._now = now
+        self.conn: PGconn | None = None
+        self._prepared: set[bytes] = set()
+        self._results: list[PGresult] = []
+        """What has come of the answer so far."""
+        self._next: Call | None = None
+        """What is to be asked once its statement is prepared."""
+        self.is_flushed = True
+        self._is_piped = False
+        self.permit: object = None
+        """What its pool gives to whoever may use it."""
+        self._poll = select.poll()
+        self._fd = -1
+        self.offset = -inf
+        self.used_at = now()
+        self.sent_at = 0.0
+        self.is_stated = False
+        """The transaction of each verb is begun and ended by itself: by default it would not be READ COMMITTED."""
+        try:
+            self.conn = conn = self._connect(address, attempt, min(until, now() + CONNECTING))
+            conn.nonblocking = 1
+            self._fd = conn.socket
+            self._poll.register(self._fd, select.POLLIN)
+            hello = self.simple(_HELLO, until)
+            self.hear(hello)
+            self.is_direct = int(hello.get_value(0, 1) or 0) == conn.backend_pid
+            if self.is_direct and conn.server_version >= _HAS_ALIVE:
+                with suppress(Refusal):  # a platform that has no such thing
+                    self.simple(_ALIVE, until)
+        except (ValueError, TypeError):
+            self.close()
+            raise strange() from None
+        except Refusal as refusal:
+            self.close()
+            raise Unsent(f"{attempt.shown} refuses: {refusal.text}") from None
+        except StoreUnavailable as error:
+            self.close()
+            raise Unsent(error.what, step=error.step) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(self, call: Call, until: float) -> PGresult:
+        """Ask, and wait for the answer. A refusal is raised, and leaves the link as good as it was."""
+        try:
+            self.begin(call)
+            now = self.sent_at
+            return self._settled(min(max(until, now + LEAST), now + ATTEMPT))
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, call: Call) -> None:
+        """Ask; the answer is to be read by `received`, and whoever does not closes the link. Does not block."""
+        conn = self._open()
+        self.sent_at = self._now()
+        self._results.clear()
+        self._next = None
+        statement = call.statement
+        if self.is_stated:
+            self._send_stated(conn, call)
+        elif self.is_direct and statement.name not in self._prepared:
+            conn.send_prepare(statement.name, statement.sql, statement.types)
+            self._next = call
+        else:
+            self._send(conn, call)
+        self.is_flushed = not conn.flush()
+
+    def simple(self, sql: bytes, until: float) -> PGresult:
+        """Statements without values; of several the last one's result."""
+        try:
+            conn = self._open()
+            self.sent_at = self._now()
+            self._results.clear()
+            self._next = None
+            conn.send_query(sql)
+            self.is_flushed = not conn.flush()
+            return self._settled(until)
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def received(self) -> PGresult | None:
+        """What has come, if all of it has; None: more is to come. Does not block."""
+        conn = self._open()
+        if not self.is_flushed:
+            self.is_flushed = not conn.flush()
+        conn.consume_input()
+        while not conn.is_busy():
+            result = conn.get_result()
+            if result is None:
+                if not self._is_piped:
+                    break
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                break
+            else:
+                self._results.append(result)
+        else:
+            return None
+        answer, call = self._checked(), self._next
+        if call is None:
+            return answer
+        self._prepared.add(call.statement.name)
+        self._next = None
+        self._results.clear()
+        self._send(conn, call)
+        self.is_flushed = not conn.flush()
+        return None
+
+    def hear(self, result: PGresult) -> None:
+        """Each answer of ours begins with the server's time: of an instant after it was asked, and before now. One that
+        was late says less than what is known already."""
+        self.used_at = now = self._now()
+        value = result.get_value(0, 0) if result.ntuples else None
+        stamp = b"" if value is None else value.partition(b" ")[0]
+        if stamp.isdigit():  # what is said instead by who is not ours, whoever asked will see
+            there = int(stamp) / MICROSECONDS
+            self.offset = min(max(self.offset, there - now), there - self.sent_at)
+
+    def is_stale(self) -> bool:
+        """It was closed, or something came that nobody asked for, while it was idle."""
+        return bool(self._poll.poll(0))
+
+    def is_idle(self) -> bool:
+        """It is in no transaction: whoever has it next begins at the beginning."""
+        conn = self.conn
+        return conn is not None and conn.transaction_status == pq.TransactionStatus.IDLE
+
+    def fileno(self) -> int:
+        """Also of one that libpq has closed already: whoever watches it must be able to say so."""
+        return self._fd
+
+    def close(self) -> None:
+        conn, self.conn = self.conn, None
+        if conn is not None:
+            conn.finish()
+
+    def abandon(self) -> None:
+        """In a forked child: the server must hear no goodbye, which would end the parent's session."""
+        conn, self.conn = self.conn, None
+        if conn is not None:
+            with suppress(OSError, psycopg.Error):
+                os.close(conn.socket)
+
+    def _open(self) -> PGconn:
+        if self.conn is None:
+            raise StoreUnavailable("the connection was closed")
+        return self.conn
+
+    def _connect(self, address: Address, attempt: Attempt, until: float) -> PGconn:
+        self.conn = conn = pq.PGconn.connect_start(attempt.conninfo)
+        while True:
+            if conn.status == pq.ConnStatus.BAD:
+                raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
+            state = conn.connect_poll()
+            if state == pq.PollingStatus.OK:
+                return conn
+            if state == pq.PollingStatus.FAILED:
+                raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
+            if (left := until - self._now()) <= 0:
+                raise StoreUnavailable(f"{attempt.shown} does not answer", step="check that it runs there")
+            poll = select.poll()  # each of a host's addresses has another socket
+            poll.register(conn.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+            poll.poll(left * 1000)
+
+    def _send(self, conn: PGconn, call: Call) -> None:
+        statement, values = call.statement, call.packed(self.offset)
+        if self.is_direct:
+            conn.send_query_prepared(statement.name, values, statement.formats)
+        else:
+            conn.send_query_params(statement.sql, values, statement.types, statement.formats)
+
+    def _send_stated(self, conn: PGconn, call: Call) -> None:
+        """In one round trip: the verb is committed whether or not we go on to live."""
+        if not self._is_piped:
+            conn.enter_pipeline_mode()
+            self._is_piped = True
+        statement, (begin, commit) = call.statement, _STATED
+        conn.send_query_params(begin, None)
+        conn.send_query_params(statement.sql, call.packed(self.offset), statement.types, statement.formats)
+        conn.send_query_params(commit, None)
+        conn.pipeline_sync()
+
+    def _settled(self, until: float) -> PGresult:
+        while True:
+            left = until - self._now()
+            if self.is_flushed:
+                ready = self._poll.poll(max(left, 0.0) * 1000)
+            else:
+                both = select.poll()
+                both.register(self.fileno(), select.POLLIN | select.POLLOUT)
+                ready = both.poll(max(left, 0.0) * 1000)
+            if not ready and left <= 0:
+                raise StoreUnavailable("the server did not answer in time")
+            result = self.received()
+            if result is not None:
+                return result
+
+    def _checked(self) -> PGresult:
+        """The answer; of several statements the one that failed, or else the one that answers with rows."""
+        answer: PGresult | None = None
+        for result in self._results:
+            if result.status not in _OK:
+                code = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+                text = printable(
+                    (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+                )
+                if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in _FATAL or not code:
+                    raise StoreUnavailable(f"the server ended the connection: {text[:200]}")
+                raise Refusal(code.decode(errors="replace"), text)
+            if answer is None or result.status == pq.ExecStatus.TUPLES_OK:
+                answer = result
+        if answer is None:
+            raise StoreUnavailable("the server closed the connection")
+        return answer
+
+
+class Dialer:
+    """Makes links: of several hosts to the first that will do. When none could be reached they are not tried again for
+    a moment: who asks then is told at once, so that a dead server does not cost its time-out at every question."""
+
+    def __init__(self, address: Address, now: Callable[[], float]) -> None:
+        self.address = address
+        self.now = now
+        self._rests_until = 0.0
+        self._trouble: tuple[str, str | None] = ("", None)
+        """Why it rests."""
+        self._first = 0
+        """Which of the hosts answered last."""
+        self.is_direct = True
+        """Whether who was reached last is the server itself."""
+        self.is_pooled = False
+        """What was prepared on a connection was not there later: somebody is in between who does not show."""
+
+    def link(self, until: float) -> Link:
+        if self.now() < self._rests_until:
+            what, step = self._trouble
+            raise Unsent(what, step=step)
+        attempts = self.address.attempts()
+        failures: list[StoreError] = []
+        for n in range(len(attempts)):
+            at = (self._first + n) % len(attempts)
+            share = max((until - self.now()) / (len(attempts) - n), LEAST)
+            try:
+                link = Link(self.address, attempts[at], self.now, self.now() + share)
+            except StoreError as error:
+                failures.append(error)
+                continue
+            self._first = at
+            self.is_direct = link.is_direct = link.is_direct and not self.is_pooled
+            return link
+        failure = _summary(failures)
+        if isinstance(failure, StoreUnavailable):
+            self._trouble = (failure.what, failure.step)
+            self._rests_until = self.now() + _REST
+        raise failure
+
+    def elsewhere(self) -> None:
+        """Who answered cannot be written to: the next link begins with another."""
+        self._first += 1
+
+
+def _summary(failures: Sequence[StoreError]) -> StoreError:
+    for failure in failures:
+        if not isinstance(failure, StoreUnavailable) or len(failures) == 1:
+            return failure
+    return Unsent("; ".join(failure.what for failure in failures), step="are they running, and reached from here?")
+
+
+def rows(result: PGresult) -> list[list[bytes | None]]:
+    return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
+
+
+def broken(error: psycopg.Error) -> StoreUnavailable:
+    return StoreUnavailable(f"the connection broke: {printable(' '.join(str(error).split())[:200])}")

@@ -1,0 +1,141 @@
+"""What is made in the database: the tables, and a routine for each verb, as they are in sql/*.sql.
+
+Routines bear a version in their names: another one may work beside them, on the same tables, while programs change
+over. `{schema}` is the schema's name, quoted; a line `-- (file.sql)` stands for what is in that file. No value ever
+becomes part of a statement.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+VERSION = 1
+_FOLDER = Path(__file__).parent / "sql"
+_INCLUDED = re.compile(r"^ *-- \((\w+\.sql)\)\n", re.MULTILINE)
+_PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off"
+"""A plan that was made while the table was small must not read all of it once it has grown."""
+_CLOCK = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
+_NOW = f"(SELECT {_CLOCK} AS n OFFSET 0) AS clock"
+PAGE = 500
+"""Names that a listing asks for at once."""
+TABLES = (
+    "dibs_store", "dibs_claims", "dibs_tombs", "dibs_outsiders", "dibs_cells", "dibs_writes", "dibs_watchers",
+)  # fmt: skip
+SEQUENCE = "dibs_tickets"
+_TABLES = ("tables", "helpers")
+_VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "sweep")
+ROUTINES = tuple(
+    f"dibs_{VERSION}_{verb}"
+    for verb in ("key", "tell", "join", "leave", "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit",
+                 "sweep")
+)  # fmt: skip
+TEXT, BYTES, NUMBER, TRUTH, BIG = 25, 17, 20, 16, 1700
+TEXTS, NUMBERS, BLOBS = 1009, 1016, 1001
+"""Types, by the numbers that the server has for them."""
+
+
+class Statement(NamedTuple):
+    """One that is asked often: prepared once for each connection, where that can be done."""
+
+    name: bytes
+    sql: bytes
+    types: tuple[int, ...]
+    formats: tuple[int, ...]
+
+
+class Routines:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._quoted = quoted(schema)
+        call = self._call
+        self.join = call("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT, NUMBER)
+        self.leave = call("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
+        self.renew = call("renew", TEXTS, NUMBERS, NUMBERS, BLOBS, TRUTH)
+        self.amend = call("amend", TEXT, NUMBER, BYTES, NUMBER)
+        self.evict = call("evict", TEXT, NUMBER, NUMBER)
+        self.revoke = call("revoke", TEXT, NUMBER, NUMBER)
+        self.follow = call("follow", TEXT, NUMBER, NUMBER, BYTES, BYTES, NUMBER)
+        self.put = call("put", TEXT, TEXT, BYTES, NUMBER, BYTES, NUMBER, TRUTH)
+        self.watch = call("watch", TEXT, TEXT, NUMBER, BYTES, BYTES, NUMBER)
+        self.admit = call("admit", TEXT, BIG, TRUTH)
+        self.sweep = call("sweep")
+        self.notify = statement("dibs_notify", f"SELECT {_CLOCK}, pg_notify($1, $2)", TEXT, TEXT)
+        claims, cells = f"{self._quoted}.dibs_claims", f"{self._quoted}.dibs_cells"
+        seen = "ticket, weight, until - n, n - asked, n - held, kind, capacity, about"
+        self.line = statement(
+            "dibs_line",
+            f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE name = $1 AND until > n ORDER BY ticket",
+            TEXT,
+        )
+        self.lines = statement(
+            "dibs_lines",
+            f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE until > n AND name IN ("
+            f"SELECT DISTINCT name FROM {claims} WHERE name > $2 AND name >= $1 AND starts_with(name, $1)"
+            f" AND until > {_CLOCK} ORDER BY name LIMIT {PAGE})"
+            " ORDER BY name, ticket",
+            TEXT, TEXT,
+        )  # fmt: skip
+        self.identity = statement("dibs_identity", f"SELECT n, id FROM {self._quoted}.dibs_store, {_NOW}")
+        self.get = statement(
+            "dibs_get", f"SELECT n, encode(value, 'hex'), version FROM {cells}, {_NOW} WHERE space = $1 AND name = $2",
+            TEXT, TEXT,
+        )  # fmt: skip
+
+    def _call(self, verb: str, *types: int) -> Statement:
+        name = f"dibs_{VERSION}_{verb}"
+        places = ", ".join(f"${n + 1}" for n in range(len(types)))
+        return statement(name, f"SELECT {self._quoted}.{name}({places})", *types)
+
+    def ddl(self) -> str:
+        """What makes all of it, once, whoever does so at the same time; no table that is there is changed."""
+        schema = self._quoted
+        make = f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF;"
+        return "\n".join([
+            "BEGIN ISOLATION LEVEL READ COMMITTED;",
+            f"SELECT pg_advisory_xact_lock({_key(self.schema)});",
+            f"DO $dibs$ BEGIN {make} END $dibs$;",
+            *[rendered(part, schema, self.schema) for part in (*_TABLES, *_VERBS)],
+            "COMMIT;",
+        ])  # fmt: skip
+
+    def grants(self) -> str:
+        """What a role needs that did not make them, as a comment."""
+        schema = self._quoted
+        return "\n".join([
+            "-- For each role that is to use them and did not make them:",
+            f"--   GRANT USAGE ON SCHEMA {schema} TO role;",
+            f"--   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO role;",
+            f"--   GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO role;",
+            f"--   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO role;",
+        ])  # fmt: skip
+
+
+def statement(name: str, sql: str, *types: int) -> Statement:
+    """Bytes and arrays go out in the binary form, all else as text."""
+    binary = {BYTES, TEXTS, NUMBERS, BLOBS}
+    return Statement(name.encode(), sql.encode(), types, tuple(int(kind in binary) for kind in types))
+
+
+def quoted(schema: str) -> str:
+    return '"' + schema.replace('"', '""') + '"'
+
+
+def rendered(part: str, schema: str, name: str) -> str:
+    text = _INCLUDED.sub(lambda found: _text(found[1]), _text(f"{part}.sql"))
+    return text.replace("{schema}", schema).replace("{settings}", _PLANS).replace("{seed}", str(_key(name)))
+
+
+def _key(schema: str) -> int:
+    """Of the advisory lock under which all is made."""
+    return 0x64696273 << 32 | crc32(schema.encode())
+
+
+@lru_cache
+def _text(file: str) -> str:
+    return (_FOLDER / file).read_text()

@@ -1,0 +1,36 @@
+-- evict: remove a holder by its ticket, never a waiter. revoke: ask it to let go.
+--
+-- Gives  now floor done                                  done: 0 if nobody holds with that ticket
+-- Effect A late copy of the join of whoever was removed does not stand again.
+-- Cost   as the walk, twice.
+
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_evict(name_ text, since_ bigint, token_ bigint)
+RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+#variable_conflict use_column
+DECLARE
+  -- (walk_declare.sql)
+  waiting_ bigint;
+BEGIN
+  -- (begin.sql)
+  FOR turn_ IN 1..2 LOOP
+    -- (walk.sql)
+    EXIT WHEN turn_ = 2;
+    SELECT id, waiting INTO leaver_, waiting_ FROM {schema}.dibs_claims
+      WHERE name = name_ AND ticket = token_ AND ticket <= last_;
+    EXIT WHEN NOT FOUND;
+    INSERT INTO {schema}.dibs_tombs VALUES (leaver_, now_ + waiting_) ON CONFLICT DO NOTHING;
+  END LOOP;
+  RETURN concat_ws(' ', now_, floor_, (leaver_ IS NOT NULL)::int);
+END $dibs$;
+
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_revoke(name_ text, since_ bigint, token_ bigint)
+RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+#variable_conflict use_column
+DECLARE
+  -- (walk_declare.sql)
+BEGIN
+  -- (begin.sql)
+  -- (walk.sql)
+  UPDATE {schema}.dibs_claims SET revoked = true WHERE name = name_ AND ticket = token_ AND ticket <= last_;
+  RETURN concat_ws(' ', now_, floor_, FOUND::int);
+END $dibs$;

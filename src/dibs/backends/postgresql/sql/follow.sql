@@ -1,0 +1,25 @@
+-- follow: who holds first, for those who follow a leader; who sees no change is noted, and told of the next one.
+--
+-- Gives  now ticket left                                 ticket 0: nobody holds
+-- Effect With an empty client nobody is noted.
+-- Cost   one read, and one for each in front that has expired.
+
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_follow(
+  name_ text, since_ bigint, seen_ bigint, key_ bytea, client_ bytea, patience_ bigint
+) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+#variable_conflict use_column
+DECLARE
+  space_ CONSTANT text := 'line';
+  now_ bigint;
+  ticket_ bigint;
+  until_ bigint;
+BEGIN
+  -- (begin.sql)
+  SELECT ticket, until INTO ticket_, until_ FROM {schema}.dibs_claims
+    WHERE name = name_ AND ticket >= since_ AND until > now_ ORDER BY ticket LIMIT 1;
+  IF coalesce(ticket_, 0) = seen_ AND client_ <> '' THEN
+    INSERT INTO {schema}.dibs_watchers VALUES (space_, name_, key_, client_, now_ + patience_)
+      ON CONFLICT (space, name, key) DO UPDATE SET until = now_ + patience_;
+  END IF;
+  RETURN concat_ws(' ', now_, coalesce(ticket_, 0), coalesce(until_ - now_, 0));
+END $dibs$;

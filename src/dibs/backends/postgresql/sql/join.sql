@@ -1,0 +1,78 @@
+-- join: stand in line, or hold, or neither.
+--
+-- Gives  now floor v                                     void: it came too late, was given up before, or has expired
+--        now floor s ticket holds left next revoked      how it stands; ticket 0: it does not, and is not to
+--        now floor m capacity kind                       what is there is of another kind or size
+-- Effect A claim that fits holds, one that does not waits: in line; outside (place "outside", which is noted for
+--        whoever leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
+-- Cost   as the walk, one look for a tomb, one row. `since_`: no ticket below it stands in this line any more.
+
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_join(
+  name_ text, since_ bigint, id_ bytea, client_ bytea, kind_ text, capacity_ bigint, weight_ bigint, lease_ bigint,
+  waiting_ bigint, place_ text, about_ text, by_ bigint
+) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+#variable_conflict use_column
+DECLARE
+  -- (walk_declare.sql)
+  r record;
+  ticket_ bigint;
+  holds_ boolean;
+  left_ bigint;
+BEGIN
+  -- (begin.sql)
+  IF now_ > by_ OR EXISTS (SELECT FROM {schema}.dibs_tombs WHERE id = id_) THEN
+    RETURN now_ || ' 0 v';
+  END IF;
+  own_ := id_;
+  -- (walk.sql)
+  IF stood_ THEN
+    RETURN now_ || ' 0 v';
+  END IF;
+  IF floor_ > 0 THEN
+    SELECT ticket, until, revoked INTO r FROM {schema}.dibs_claims
+      WHERE name = name_ AND ticket >= since_ AND id = id_;
+    IF FOUND AND r.until <= now_ THEN
+      RETURN now_ || ' 0 v';
+    ELSIF FOUND THEN
+      RETURN concat_ws(' ', now_, floor_, 's', r.ticket, (r.ticket <= last_)::int, r.until - now_, next_ - now_,
+                       r.revoked::int);
+    END IF;
+  END IF;
+  IF floor_ > 0 AND (first_kind_ <> kind_ OR first_capacity_ <> capacity_) THEN
+    RETURN concat_ws(' ', now_, floor_, 'm', first_capacity_, first_kind_);
+  END IF;
+  holds_ := NOT blocked_ AND used_ + weight_ <= capacity_;
+  IF NOT holds_ AND place_ <> 'line' THEN
+    IF place_ = 'outside' AND client_ <> '' THEN
+      INSERT INTO {schema}.dibs_outsiders VALUES (name_, id_, client_, now_ + waiting_)
+        ON CONFLICT (name, id) DO UPDATE SET client = client_, until = now_ + waiting_;
+    END IF;
+    RETURN concat_ws(' ', now_, floor_, 's 0 0 0', next_ - now_, 0);
+  END IF;
+  IF place_ = 'outside' THEN
+    DELETE FROM {schema}.dibs_outsiders WHERE name = name_ AND id = id_;
+  END IF;
+  -- Tickets rise with the clock, so that they go on rising where the sequence was set back: by a fail-over that lost
+  -- something, by tables that were made anew. Whoever does not get to raise it has a ticket that is as good.
+  ticket_ := nextval('{schema}.dibs_tickets');
+  IF ticket_ < now_ - 1000000 AND pg_try_advisory_xact_lock({schema}.dibs_1_key('tickets', '')) THEN
+    IF (SELECT last_value FROM {schema}.dibs_tickets) < now_ - 1000000 THEN
+      PERFORM setval('{schema}.dibs_tickets', now_);
+    END IF;
+    ticket_ := nextval('{schema}.dibs_tickets');
+  END IF;
+  IF ticket_ <= since_ THEN
+    RAISE EXCEPTION 'dibs: tickets were set back' USING ERRCODE = 'DB002';
+  END IF;
+  left_ := CASE WHEN holds_ THEN lease_ ELSE waiting_ END;
+  INSERT INTO {schema}.dibs_claims VALUES (name_, ticket_, id_, client_, kind_, capacity_, weight_, lease_, waiting_,
+    now_ + left_, now_, CASE WHEN holds_ THEN now_ END, false, about_);
+  IF holds_ AND kind_ = 'election' THEN
+    PERFORM {schema}.dibs_1_tell('line', name_);
+  END IF;
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  RETURN concat_ws(' ', now_, CASE floor_ WHEN 0 THEN ticket_ ELSE floor_ END, 's', ticket_, holds_::int, left_,
+                   next_ - now_, 0);
+END $dibs$;

@@ -1,0 +1,66 @@
+-- renew: extend many claims, each by its lease if it holds, else by its waiting lease; it is also their look.
+--
+-- Gives  now answers                                     for each "ticket:holds:left:next:revoked", or "-": it is gone;
+--                                                        with commas between them
+-- Effect Locks the rows of the claims, in the order of (name, ticket), and waits for no name's lock: what is seen
+--        without it may be old, which can delay a grant and never invents one. Where something ahead has expired, the
+--        name is settled, if nobody else is at it. Never revives. Without `extends_` it is a look, and no more.
+-- Cost   as the walk of each name, and one row for each claim.
+
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_renew(
+  names_ text[], sinces_ bigint[], tickets_ bigint[], ids_ bytea[], extends_ boolean
+) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+#variable_conflict use_column
+DECLARE
+  -- (walk_declare.sql)
+  c record;
+  r record;
+  name_ text;
+  since_ bigint;
+  expired_ boolean;
+  found_ text[];
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'dibs: this transaction is not READ COMMITTED' USING ERRCODE = 'DB001';
+  END IF;
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  now_ := date_part('epoch', clock_timestamp()) * 1000000;
+  found_ := array_fill('-'::text, ARRAY[cardinality(names_)]);
+  FOR c IN SELECT * FROM unnest(names_, sinces_, tickets_, ids_) WITH ORDINALITY AS t (name, since, ticket, id, at)
+           ORDER BY name COLLATE "C", ticket LOOP
+    IF name_ IS DISTINCT FROM c.name THEN
+      name_ := c.name; since_ := c.since; used_ := 0; last_ := 0; next_ := 0; expired_ := false;
+      FOR w IN SELECT ticket, capacity, weight, until FROM {schema}.dibs_claims
+               WHERE name = name_ AND ticket >= since_ ORDER BY ticket LOOP
+        expired_ := expired_ OR w.until <= now_;
+        next_ := CASE next_ WHEN 0 THEN w.until ELSE least(next_, w.until) END;
+        EXIT WHEN used_ + w.weight > w.capacity;
+        used_ := used_ + w.weight;
+        last_ := w.ticket;
+      END LOOP;
+      IF expired_ THEN
+        IF pg_try_advisory_xact_lock({schema}.dibs_1_key(space_, name_)) THEN
+          -- (walk.sql)
+        ELSE
+          next_ := now_ + 50000;
+        END IF;
+      END IF;
+    END IF;
+    IF NOT extends_ THEN
+      SELECT ticket, until, revoked INTO r FROM {schema}.dibs_claims
+        WHERE name = name_ AND ticket >= since_ AND (c.ticket = 0 OR ticket = c.ticket) AND id = c.id AND until > now_;
+    ELSE
+      UPDATE {schema}.dibs_claims SET
+        until = greatest(least(until, now_ + lease), now_ + CASE WHEN ticket <= last_ THEN lease ELSE waiting END),
+        held = CASE WHEN ticket <= last_ THEN coalesce(held, now_) ELSE held END
+        WHERE name = name_ AND ticket >= since_ AND (c.ticket = 0 OR ticket = c.ticket) AND id = c.id AND until > now_
+        RETURNING ticket, until, revoked INTO r;
+    END IF;
+    IF FOUND THEN
+      found_[c.at] := concat_ws(':', r.ticket, (r.ticket <= last_)::int, r.until - now_, next_ - now_, r.revoked::int);
+    END IF;
+  END LOOP;
+  RETURN now_ || ' ' || array_to_string(found_, ',');
+END $dibs$;

@@ -1,0 +1,58 @@
+-- The tables. Times are microseconds since 1970 of the server's clock. Nothing is a row that many pairs write: a claim is
+-- added and removed, and tickets come from a sequence; so a transaction that stays open elsewhere makes no pair slow.
+
+CREATE TABLE IF NOT EXISTS {schema}.dibs_store (
+    one smallint PRIMARY KEY CHECK (one = 1),
+    id text NOT NULL
+);
+INSERT INTO {schema}.dibs_store VALUES (1, md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))
+    ON CONFLICT DO NOTHING;
+CREATE SEQUENCE IF NOT EXISTS {schema}.dibs_tickets AS bigint;
+CREATE TABLE IF NOT EXISTS {schema}.dibs_claims (
+    name text COLLATE "C" NOT NULL,
+    ticket bigint NOT NULL CHECK (ticket > 0),
+    id bytea NOT NULL,
+    client bytea NOT NULL,
+    kind text NOT NULL,
+    capacity bigint NOT NULL CHECK (capacity > 0),
+    weight bigint NOT NULL CHECK (weight >= 0),
+    lease bigint NOT NULL CHECK (lease > 0),
+    waiting bigint NOT NULL CHECK (waiting > 0),
+    until bigint NOT NULL,
+    asked bigint NOT NULL,
+    held bigint,
+    revoked boolean NOT NULL,
+    about text NOT NULL,
+    PRIMARY KEY (name, ticket)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE TABLE IF NOT EXISTS {schema}.dibs_tombs (
+    id bytea PRIMARY KEY,
+    until bigint NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {schema}.dibs_outsiders (
+    name text COLLATE "C" NOT NULL,
+    id bytea NOT NULL,
+    client bytea NOT NULL,
+    until bigint NOT NULL,
+    PRIMARY KEY (name, id)
+);
+CREATE TABLE IF NOT EXISTS {schema}.dibs_cells (
+    space text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    value bytea NOT NULL,
+    version bigint NOT NULL CHECK (version > 0),
+    PRIMARY KEY (space, name)
+);
+CREATE TABLE IF NOT EXISTS {schema}.dibs_writes (
+    id bytea PRIMARY KEY,
+    version bigint NOT NULL,
+    until bigint NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {schema}.dibs_watchers (
+    space text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    key bytea NOT NULL,
+    client bytea NOT NULL,
+    until bigint NOT NULL,
+    PRIMARY KEY (space, name, key)
+);

@@ -1,0 +1,146 @@
+"""Interleavings that broke earlier drafts: a snapshot that is older than the name's lock, a wake-up that is lost, a
+client that is killed while its join waits for that lock. Each is brought about by holding the lock of the name by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+import pytest
+
+import dibs
+from dibs.core.line import YOURS
+from dibs.testing.contract.seats import Seat, until
+from process.children import Child
+from store.postgresql.rows import Raw
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with closing(psycopg.connect(url.partition("?")[0], autocommit=True)) as made:
+        yield made
+
+
+class Held:
+    """The lock of a name, held by a transaction of somebody else's until the end of the block."""
+
+    def __init__(self, raw: Raw, name: str) -> None:
+        self._raw, self._key = raw, raw.key(name)
+
+    def __enter__(self) -> Self:
+        self._raw("BEGIN")
+        self._raw("SELECT pg_advisory_xact_lock(%s)", self._key)
+        return self
+
+    def waiting(self, count: int = 1) -> bool:
+        """So many wait for it."""
+        sql = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s"
+        )
+        key = self._key % 2**64
+        return bool(self._raw(sql, key >> 32, key & 0xFFFFFFFF)[0][0] == count)
+
+    def __exit__(self, *_: object) -> None:
+        self._raw("COMMIT")
+
+
+def run(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_a_join_that_waits_for_the_name_sees_who_came_meanwhile(
+    url: str, raw: Raw, seats: Callable[[], Seat], isolation: str
+) -> None:
+    """With a snapshot from before the wait both would hold: whatever the default of the role is."""
+    ana = seats()
+    ana.leave(ana.joined(name="dibs:warm")[0])
+    raw(f"ALTER ROLE dibs SET default_transaction_isolation = '{isolation}'")
+    try:
+        bob = seats()
+        bob.leave(bob.joined(name="dibs:warm")[0])
+        found = []
+        with Held(raw, "dibs:a") as held:
+            late = run(lambda: found.append(bob.joined(name="dibs:a")[1]))
+            until(held.waiting)
+            raw.plant("dibs:a", ticket=raw("SELECT nextval('{s}.dibs_tickets')")[0][0])
+        late.join()
+        assert not found[0].holds
+        assert len(raw.claims("dibs:a")) == 2
+    finally:
+        raw("ALTER ROLE dibs RESET default_transaction_isolation")
+
+
+def test_a_leave_that_meets_a_join_wakes_it(raw: Raw, seats: Callable[[], Seat]) -> None:
+    """Both want the lock of the name at the same time: whoever is first, the waiter holds or is told."""
+    ana, bob = seats(), seats()
+    for number in range(20):
+        name = f"dibs:{number}"
+        mine, _ = ana.joined(name=name)
+        late = bob.claim(name=name)
+        joined = []
+        with Held(raw, name) as held:
+            threads = [run(lambda: joined.append(bob.join(late)))]  # noqa: B023  (it ends in this round)
+            until(held.waiting)
+            threads.append(run(lambda: ana.leave(mine)))  # noqa: B023  (as above)
+            until(lambda: held.waiting(2))
+        for thread in threads:
+            thread.join()
+        standing = joined[0]
+        assert standing is not None
+        assert standing.holds or bob.hears(late) is YOURS, "it sleeps on a free lock"
+        assert bob.leave(late)
+
+
+def test_killed_while_its_join_waits_for_the_name(raw: Raw, seat: Seat, url: str) -> None:
+    """No claim of the dead comes to stand once the lock is free."""
+    seat.leave(seat.joined(name="dibs:a")[0])
+    with Held(raw, "dibs:a") as held:
+        child = Child("../store/postgresql/joiner", url, "a")
+        until(held.waiting)
+        os.kill(child.process.pid, signal.SIGKILL)
+        child.process.wait(10)
+        until(lambda: held.waiting(0))
+    assert raw.claims("dibs:a") == []
+    assert seat.joined(name="dibs:a")[1].holds
+    child.discard()
+
+
+def test_a_renewal_waits_for_no_name(raw: Raw, seat: Seat) -> None:
+    claim, _ = seat.joined(name="dibs:a", lease=30)
+    with Held(raw, "dibs:a"):
+        standing = seat.look(claim)
+    assert standing is not None
+    assert standing.holds
+
+
+def test_a_name_that_is_locked_for_too_long_is_no_grant(raw: Raw, url: str, tmp_path: Path) -> None:
+    with dibs.connect(url, retry=2.0) as client:
+        client.lock("a").acquire().release()
+        with Held(raw, "dibs:a"), pytest.raises(dibs.StoreUnavailable) as caught:
+            client.lock("a").acquire(timeout=2.0)
+        assert caught.value.name == "a"
+        assert "dibs:dibs" not in str(caught.value)
+        client.lock("a").acquire(timeout=10).release()
+
+
+def test_two_names_that_meet_in_one_key_are_two_locks(url: str, raw: Raw) -> None:
+    """They share the lock of a moment, and nothing else."""
+    with dibs.connect(url) as client:
+        client.lock("a").acquire().release()
+        raw("""CREATE OR REPLACE FUNCTION {s}.dibs_1_key(space_ text, name_ text) RETURNS bigint
+               LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 42::bigint $$""")
+        with client.lock("a", timeout=5) as one, client.lock("b", timeout=5) as two:
+            one.check()
+            two.check()
+            assert client.lock("a").acquire(timeout=0) is None
+        client.cell("a").set(b"x", 0)

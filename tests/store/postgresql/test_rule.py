@@ -1,0 +1,66 @@
+"""The routines against the rule as Python has it: random lines, every answer the same on both sides (see both.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from dibs.testing.contract.seats import Seat
+from lab.clock import Clock
+from lab.servers.postgresql import PostgreSQL
+from lab.servers.programs import require
+from lab.servers.supervisor import Server
+from store.postgresql.both import Both, Spy
+from store.postgresql.clocks import readable
+from store.postgresql.rows import Raw
+from store.redis.test_rule import deeds
+
+_names = count(1)
+
+
+class Ground:
+    def __init__(self, stack: ExitStack, clock: Clock) -> None:
+        require("postgresql")
+        server = stack.enter_context(Server(PostgreSQL(), env=clock.env()))
+        connections = [
+            stack.enter_context(closing(psycopg.connect(server.url(), autocommit=True))) for _ in range(2)
+        ]  # fmt: skip
+        self.seats = [stack.enter_context(closing(Seat(server.url()))) for _ in range(2)]
+        for seat in self.seats:
+            seat.joined(name=f"dibs:warm-{seat.me.id.hex()}")
+        self.raw = Raw(connections[0], "dibs")
+        self.spy = Spy(connections[1], [seat.me.id for seat in self.seats])
+        self.clock = clock
+
+    def line(self) -> Both:
+        return Both(self.seats, self.raw, self.spy, self.clock, f"dibs:{next(_names)}")
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Ground]:
+    with ExitStack() as stack:
+        yield Ground(stack, stack.enter_context(readable()))
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # thirty deeds are read sooner than shrunk on a server
+)
+@given(deeds())
+def test_the_routines_and_the_rule_say_the_same(ground: Ground, done: list[tuple[Any, ...]]) -> None:
+    line = ground.line()
+    for verb, *words in done:
+        if verb == "join":
+            seat, place, claim = words
+            line.join(seat, place, **claim)
+        else:
+            getattr(line, verb)(*words)
+        line.check()
