@@ -49,17 +49,17 @@ def keeper_10000(report: Report, settings: Settings) -> None:
 
 def hold_all(start: Callable[[], None], url: str, seconds: float) -> tuple[float, float, int, float]:
     """MB grown, CPU in per cent of a core, holds lost, seconds that taking all took."""
-    return hold_locks(start, url, seconds) if url else hold_dicts(start)
+    return hold_locks(start, url, seconds, LOCKS) if url else hold_dicts(start)
 
 
-def hold_locks(start: Callable[[], None], url: str, seconds: float) -> tuple[float, float, int, float]:
+def hold_locks(start: Callable[[], None], url: str, seconds: float, count: int) -> tuple[float, float, int, float]:
     import dibs
 
     with dibs.connect(url, lease=LEASE) as client:
         with client.lock("first"):
             start()
         before, began = resident(), time.perf_counter()
-        holds = [client.lock(f"lock:{number:05d}").acquire() for number in range(LOCKS)]
+        holds = [client.lock(f"lock:{number:05d}").acquire() for number in range(count)]
         took, grown = time.perf_counter() - began, resident() - before
         time.sleep(LEASE / 6)
         began, used = time.perf_counter(), time.process_time()

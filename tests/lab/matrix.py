@@ -19,7 +19,12 @@ import dibs
 from dibs.core.deadline import WAITING_LEASE
 from dibs.core.rule import RW_CAPACITY
 from lab import leaks
-from lab.servers.redis_lone import Lone, lone
+from lab.servers import mariadb_lone, postgresql_lone, redis_lone
+from lab.servers.lone import Lone, Ways, lone
+from lab.servers.mariadb import MariaDB
+from lab.servers.postgresql import PostgreSQL
+from lab.servers.redis import Redis
+from lab.servers.supervisor import Kind
 from lab.servers.zookeeper_ensemble import Ensemble, proxied
 from lab.surface import Target, Want, clock, take_from
 from lab.worker import Spec
@@ -51,7 +56,7 @@ class Site:
     ensemble: Ensemble | None = None
     """If it is ZooKeeper."""
     lone: Lone | None = None
-    """If it is one Redis."""
+    """If it is one server."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +128,16 @@ def _zookeeper(directory: Path) -> Iterator[Site]:
         yield Site(made.url, lambda: made.left(SWEPT_WITHIN), {"zookeeper": made.version()}, ensemble=made)
 
 
-@contextmanager
-def _redis(directory: Path) -> Iterator[Site]:
-    with lone() as made:
-        yield Site(made.url, lambda: redis_left(made), {"redis": made.version()}, lone=made)
+def _one(name: str, make: Callable[[], Kind], ways: Ways) -> Callable[[Path], AbstractContextManager[Site]]:
+    @contextmanager
+    def site(directory: Path) -> Iterator[Site]:
+        with lone(make(), ways) as made:
+            yield Site(made.url, lambda: left_on(made), {name: made.version()}, lone=made)
+
+    return site
 
 
-def redis_left(server: Lone) -> list[str]:
+def left_on(server: Lone) -> list[str]:
     """What the dead left, and the graves of those who gave up, go when somebody comes by once their time is over: who
     has been through every line must find nothing behind, in the end."""
 
@@ -144,6 +152,14 @@ def redis_left(server: Lone) -> list[str]:
     return _in_the_end(left)
 
 
+_USUAL = {
+    "long": 0.001, "past": 0.001, "stall": 0.001, "hog": 0.0005, "fork": 0.005, "cancel-acquire": 0.02,
+    "cancel-release": 0.05,
+}  # fmt: skip
+_OF_A_SERVER = {
+    "kill": 4, "stop briefly": 3, "stop past the lease": 2, "restart the server": 2, "stop the server": 2,
+    "end subscriptions": 4, "end connections": 3,
+}  # fmt: skip
 GROUNDS: dict[str, Ground] = {
     # All in one process, because the store is in it: what stops one worker stops all of them.
     "memory": Ground(
@@ -162,10 +178,7 @@ GROUNDS: dict[str, Ground] = {
         procs=20,
         threads=1,
         tasks=1,
-        habits={
-            "long": 0.001, "past": 0.001, "stall": 0.001, "hog": 0.0005, "fork": 0.005, "cancel-acquire": 0.02,
-            "cancel-release": 0.05,
-        },
+        habits=_USUAL,
         faults={"kill": 4, "stop briefly": 3, "stop past the lease": 2, "standstill": 1},
         gap=0.4,
     ),
@@ -187,18 +200,30 @@ GROUNDS: dict[str, Ground] = {
         least_lease=1.0,
     ),
     "redis": Ground(
-        site=_redis,
+        site=_one("redis", lambda: Redis(persist="always"), redis_lone),
         procs=8,
         threads=1,
         tasks=1,
-        habits={
-            "long": 0.001, "past": 0.001, "stall": 0.001, "hog": 0.0005, "fork": 0.005, "cancel-acquire": 0.02,
-            "cancel-release": 0.05,
-        },
-        faults={
-            "kill": 4, "stop briefly": 3, "stop past the lease": 2, "restart the server": 2, "stop the server": 2,
-            "end subscriptions": 4, "end connections": 3, "forget scripts": 3,
-        },
+        habits=_USUAL,
+        faults={**_OF_A_SERVER, "forget scripts": 3},
+        gap=0.8,
+    ),
+    "postgresql": Ground(
+        site=_one("postgresql", PostgreSQL, postgresql_lone),
+        procs=6,
+        threads=1,
+        tasks=1,
+        habits=_USUAL,
+        faults=_OF_A_SERVER,
+        gap=0.8,
+    ),
+    "mariadb": Ground(
+        site=_one("mariadb", MariaDB, mariadb_lone),
+        procs=6,
+        threads=1,
+        tasks=1,
+        habits=_USUAL,
+        faults=_OF_A_SERVER,
         gap=0.8,
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lab.crowd import Crowd
 from lab.matrix import Site
-from lab.servers.redis_lone import Lone
+from lab.servers.lone import Lone
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper_ensemble import SILENCE_NOTICED, Ensemble
 from lab.surface import clock
@@ -154,7 +154,7 @@ def stop_the_server(place: Place) -> Ending | None:
 
 def end_subscriptions(place: Place) -> Ending | None:
     """Whoever waits hears nothing, until it is connected again."""
-    if _serving(place).end_connections("pubsub"):
+    if _serving(place).end_connections("waiting"):
         place.crowd.fault("subscriptions ended")
     return None
 
@@ -166,7 +166,7 @@ def end_connections(place: Place) -> Ending | None:
 
 
 def forget_scripts(place: Place) -> Ending | None:
-    _serving(place).forget_scripts()
+    _serving(place).ask("SCRIPT", "FLUSH")
     place.crowd.fault("scripts forgotten")
     return None
 

@@ -1,0 +1,29 @@
+"""The ways of one MariaDB: see lone.py."""
+
+from __future__ import annotations
+
+from lab.servers.programs import Refused
+from lab.servers.supervisor import Server
+
+_OURS = "SELECT id FROM information_schema.processlist WHERE user = 'dibs' AND id <> CONNECTION_ID() AND"
+_WHICH = {"normal": "COALESCE(info, '') NOT LIKE '%SLEEP(%'", "waiting": "info LIKE '%SLEEP(%'"}
+
+
+def end_connections(server: Server, kind: str) -> int:
+    ended = 0
+    for session in server.ask(f"{_OURS} {_WHICH[kind]}").split():
+        try:
+            server.ask(f"KILL CONNECTION {session}")
+        except Refused:
+            continue  # it is gone by itself
+        ended += 1
+    return ended
+
+
+def left(server: Server) -> list[str]:
+    """Claims. What has expired is swept by the next one who asks for the name."""
+    return server.ask("SELECT CONCAT('claim ', name, ' ', ticket) FROM dibs_claims").splitlines()
+
+
+def version(server: Server) -> str:
+    return server.ask("SELECT VERSION()")
