@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lab.servers import programs, redis_groups
+from lab.servers.mariadb import NAME, MariaDB
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper, ensemble
@@ -48,6 +49,12 @@ def _redis() -> Iterator[list[Server]]:
 
 
 @contextlib.contextmanager
+def _mariadb() -> Iterator[list[Server]]:
+    with Server(MariaDB()) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
 def _sentinel() -> Iterator[list[Server]]:
     with redis_groups.replicated(replicas=1, sentinels=3, down_after_ms=10_000) as group:
         yield list(group.sentinels)
@@ -72,6 +79,7 @@ _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[lis
     "sentinel": ("redis", _sentinel),
     "cluster": ("redis", _cluster),
     "five": ("redis", _five),
+    "mariadb": ("mariadb", _mariadb),
 }
 """By the name of the function below: the program it needs, and the servers."""
 
@@ -101,6 +109,10 @@ def cluster(place: Path) -> str:
 def five(place: Path) -> str:
     """A quorum."""
     return f"quorum+redis://{_hosts('five')}?prefix={_unique()}:&guard=0"
+
+
+def mariadb(place: Path) -> str:
+    return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb')}/{NAME}?prefix={_unique()}:"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,8 +14,12 @@ from dibs.url import Url
 
 _REDIS = "dibs.backends.redis.store:of_url"
 _REDIS_DRIVER = "dibs.backends.redis.store:of_driver"
+_MYSQL = "dibs.backends.mysql.store:of_url"
+_MYSQL_ENGINE = "dibs.backends.mysql.store:of_engine"
 _STORES = {
+    "mariadb": _MYSQL,
     "memory": "dibs.backends.memory:MemoryStore",
+    "mysql": _MYSQL,
     "redis": _REDIS,
     "rediss": _REDIS,
     "redis+cluster": _REDIS,
@@ -41,7 +45,7 @@ _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
 _QUORUM = "dibs.backends.quorum:QuorumStore"
-_LATER = frozenset({"mysql", "postgresql", "etcd"})
+_LATER = frozenset({"postgresql", "etcd"})
 
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
