@@ -27,13 +27,21 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with connect(options, "doctor") as client:
         if options.ddl:
-            raise UsageError("this store makes its own tables: there are no statements to run for it")
+            return _put_statements(client._core.ddl())  # noqa: SLF001  (no program of a user's need know them)
         about, *findings = client.doctor()
     show = _put_object if options.json else _put_line
     show(about._replace(what=f"{about.what}, dibs {dibs.__version__}, Python {sys.version.split()[0]}"))
     for finding in findings:
         show(finding)
     return NO if any(finding.level == "danger" for finding in findings) else OK
+
+
+def _put_statements(ddl: str | None) -> int:
+    if ddl is None:
+        raise UsageError("this store makes its own tables: there are no statements to run for it")
+    for line in ddl.splitlines():
+        put(line)
+    return OK
 
 
 def _put_object(finding: Finding) -> None:

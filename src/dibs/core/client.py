@@ -17,7 +17,7 @@ from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
 from dibs.core.keeper import Keeper
-from dibs.core.line import LOOK, QUORUM, Me, Quorum, Replaced, Store
+from dibs.core.line import DDL, LOOK, QUORUM, Laid, Me, Quorum, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
@@ -185,6 +185,10 @@ class Client:
             Finding("about", ", ".join([self.shown, *made_of])),
             *(finding for finding in said if finding.level != "about"),
         ]
+
+    def ddl(self) -> str | None:
+        """The statements that make what the store needs; None: it makes that itself."""
+        return cast("Laid", self.store).ddl() if DDL in self.store.capabilities else None
 
     async def inspect(self, name: str) -> LockInfo:
         return await self.look(names.check(name), self.prefix + name)

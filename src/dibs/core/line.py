@@ -180,6 +180,13 @@ class Quorum(Store, Protocol):
     def open_members(self, runtime: Runtime, me: Me) -> list[Member]: ...
 
 
+class Laid(Store, Protocol):
+    """A store whose tables somebody else may lay: DDL is among its capabilities."""
+
+    def ddl(self) -> str:
+        """The statements that make what it needs; asked without I/O."""
+
+
 FAIR, RW, PERMITS, ATOMIC_TRY, CELLS = "fair", "rw", "permits", "atomic-try", "cells"
 LEASES = "leases"
 """Each claim has a lease of its own, counted by the store; without it the claims of a client live as long as its
@@ -188,5 +195,7 @@ VOTES = "votes"
 """It can be a member of a quorum: its lines are `Voter`s."""
 QUORUM = "quorum"
 """It is a quorum of others: see `Quorum`."""
+DDL = "ddl"
+"""What it needs can be made beforehand by somebody who may: see `Laid`."""
 ELECTION = "election"
 """The kind of line whose holder others follow."""

@@ -83,7 +83,7 @@ class Address:
         """For texts."""
         return str(self._settings.get("host") or "the socket")
 
-    def connection(self, patience: float) -> pymysql.Connection[Any]:
+    def connection(self, patience: float) -> Any:
         """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
         options will not do."""
         timing = {"connect_timeout": patience, "read_timeout": patience, "write_timeout": patience}

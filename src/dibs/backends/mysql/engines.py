@@ -1,5 +1,5 @@
-"""What an existing engine of SQLAlchemy's is connected to, and how. Either face takes the engines of both: only settings
-are read, and no connection of its pool is used: dibs connects by itself, with PyMySQL.
+"""What an existing engine of SQLAlchemy's is connected to, and how. Either face takes the engines of both: only
+settings are read, and no connection of its pool is used: dibs connects by itself, with PyMySQL.
 """
 
 from __future__ import annotations

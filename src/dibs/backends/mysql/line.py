@@ -35,7 +35,9 @@ _NAMES = (
     "SELECT name, COUNT(*) FROM dibs_claims WHERE name > {} AND name >= {} AND LEFT(name, {}) = {}"
     f" AND until > {_NOW} GROUP BY name ORDER BY name LIMIT {ledger.PAGE}"
 )
-_LINES = f"SELECT {_SHOWN} FROM dibs_claims WHERE name >= {{}} AND name <= {{}} AND until > {_NOW} ORDER BY name, ticket"
+_LINES = (
+    f"SELECT {_SHOWN} FROM dibs_claims WHERE name >= {{}} AND name <= {{}} AND until > {_NOW} ORDER BY name, ticket"
+)
 _MADE = "INSERT IGNORE INTO dibs_store VALUES (1, {})"
 _WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
 
@@ -161,7 +163,7 @@ class MysqlLine:
         (found,) = await self._port.ask(Query(_WHICH), until)
         if len(found) != 1:
             raise strange()
-        return f"mysql:{(found[0][0] or b'').decode(errors='replace').lower()}"
+        return f"mysql:{(found[0][0] or b'').decode(errors='replace').lower()}/{self._prefix}"
 
     async def doctor(self, until: float) -> list[Finding]:
         from dibs.backends.mysql.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 import pymysql
 
@@ -185,7 +186,7 @@ def broken(error: OSError) -> StoreUnavailable:
     return StoreUnavailable(f"the connection broke: {printable(error.strerror or type(error).__name__)}")
 
 
-def _connected(address: Address, patience: float) -> pymysql.Connection:  # type: ignore[type-arg]  # not generic in 1.1
+def _connected(address: Address, patience: float) -> Any:
     connection = address.connection(patience)
     failure: StoreError
     try:

@@ -46,9 +46,7 @@ class Pool:
         try:
             seat = self.free.get(timeout=max(min(until - self._now(), ATTEMPT), 0.0))
         except Empty:
-            raise Unsent(
-                "all connections of this client are in use", step="give connections= more of them"
-            ) from None
+            raise Unsent("all connections of this client are in use", step="give connections= more of them") from None
         try:
             link = self._take(until)
             found = link.exchange(request, until)  # whatever ends it early closes it

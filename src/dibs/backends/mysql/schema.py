@@ -42,7 +42,9 @@ def routine(name: str) -> str:
     """As a statement; what it says of itself stands within it, where the server keeps it."""
     lock, text = _read("lock"), _read(name)
     head, create, rest = text.partition("CREATE PROCEDURE")
-    body = re.sub(r"^( *)-- \(lock\.sql\)\n", lambda found: _indented(lock, len(found[1]) - 2), rest, flags=re.MULTILINE)
+    body = re.sub(
+        r"^( *)-- \(lock\.sql\)\n", lambda found: _indented(lock, len(found[1]) - 2), rest, flags=re.MULTILINE
+    )
     declared, begin, steps = body.partition("BEGIN\n")
     return f"{create}{declared}{begin}{_indented(head, 2)}{steps}".strip()
 
@@ -100,7 +102,9 @@ def _make(link: Link, text: str, until: float) -> None:
         if refusal.code in EXISTS:
             return
         if refusal.code in DENIED:
-            raise StoreError(f"the tables are missing, and cannot be made: {final(refusal).what}", step=_MAY_NOT) from None
+            raise StoreError(
+                f"the tables are missing, and cannot be made: {final(refusal).what}", step=_MAY_NOT
+            ) from None
         raise
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, ClassVar
 
+from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.cells import MysqlCells
 from dibs.backends.mysql.ear import Ear
@@ -19,13 +20,13 @@ from dibs.backends.mysql.pool import Pool
 from dibs.backends.mysql.port import Port, Wire
 from dibs.backends.mysql.watching import Watching
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
 
 class MysqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL})
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -46,6 +47,10 @@ class MysqlStore:
         port = self._port(runtime)
         watching = Watching(port, self._listening(runtime, me), runtime, me, self._over)
         return MysqlCells(port, watching, self._address.prefix)
+
+    def ddl(self) -> str:
+        """The statements that make the tables and routines, for whoever may run them."""
+        return schema.ddl(self._address.database)
 
     def close(self) -> None:
         ear, self._ear = self._ear, None

@@ -47,7 +47,7 @@ def literal(value: Argument) -> str:
     """
     if type(value) is int:
         return str(value)
-    return f"x'{(value.encode() if isinstance(value, str) else bytes(value)).hex()}'"  # type: ignore[arg-type]  # not int
+    return f"x'{(value.encode() if isinstance(value, str) else bytes(value)).hex()}'"
 
 
 def call(routine: str, arguments: Sequence[Argument]) -> bytes:
