@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "info": frozenset(),
     "url": frozenset(),
 }
-DRIVERS = {"backends": {"redis", "hiredis"}, "testing": {"pytest"}, "cli": {"rich"}}
+DRIVERS = {"backends": {"hiredis", "pymysql", "redis"}, "testing": {"pytest"}, "cli": {"rich"}}
 """What a room may import from elsewhere: nothing, but for who writes tests, or draws a table where it may."""
 NOT_IN_CORE = frozenset(
     {"asyncio", "threading", "_thread", "time", "random", "socket", "select", "selectors", "signal", "sqlite3", "os"}

@@ -17,7 +17,7 @@ BEGIN
     WHERE name = p_name AND ticket >= v_floor AND id = p_id AND weight > p_weight;
   IF ROW_COUNT() > 0 THEN
     CALL dibs_1_settle(
-      p_name, v_floor, v_outside, v_now, 0, 1, p_client, v_mine, v_wakes,
+      p_name, v_floor, v_outside, v_now, 1, p_client, v_mine, v_wakes,
       v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
     );
   END IF;

@@ -16,7 +16,7 @@ BEGIN
 
   -- (lock.sql)
   CALL dibs_1_settle(
-    p_name, v_floor, v_outside, v_now, 0, 0, p_client, v_mine, v_wakes,
+    p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
     v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
   );
   SELECT 1, id, v_now + waiting INTO v_done, v_id, v_until FROM dibs_claims
@@ -24,8 +24,10 @@ BEGIN
   IF v_done THEN
     DELETE FROM dibs_tombs WHERE until < v_now LIMIT 100;
     REPLACE INTO dibs_tombs VALUES (v_id, v_until);
+    DELETE FROM dibs_claims WHERE ticket = p_ticket;
+    IF v_kind = 'election' THEN CALL dibs_1_tell('line', p_name, 1000000, v_wakes); END IF;
     CALL dibs_1_settle(
-      p_name, v_floor, v_outside, v_now, p_ticket, 0, p_client, v_mine, v_wakes,
+      p_name, v_floor, v_outside, v_now, 1, p_client, v_mine, v_wakes,
       v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
     );
   END IF;

@@ -32,7 +32,7 @@ verb: BEGIN
       SELECT ticket INTO v_own FROM dibs_claims WHERE name = p_name AND ticket >= v_floor AND id = p_id LIMIT 1;
     END IF;
     CALL dibs_1_settle(
-      p_name, v_floor, v_outside, v_now, 0, 0, p_client, v_mine, v_wakes,
+      p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
       v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
     );
     SET v_next = IF(v_first = 0, -1, v_next - v_now);
@@ -79,9 +79,6 @@ verb: BEGIN
     IF(v_holds, v_now, NULL), NULL, 0, p_about
   );
   SET v_ticket = LAST_INSERT_ID();
-  IF v_first IS NULL AND v_ticket > v_floor + 32 THEN
-    UPDATE dibs_names SET floor = v_ticket WHERE name = p_name;
-  END IF;
   IF p_place = 1 AND p_again THEN
     DELETE FROM dibs_watchers WHERE id = p_id;
   END IF;

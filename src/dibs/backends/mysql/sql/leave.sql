@@ -22,28 +22,34 @@ verb: BEGIN
   IF v_first = p_ticket AND v_last = p_ticket AND NOT p_doubt AND v_outside <= v_now AND p_kind <> 'election' THEN
     DELETE FROM dibs_claims WHERE ticket = p_ticket AND id = p_id;
     SET v_own = ROW_COUNT();
+    IF v_own THEN
+      UPDATE dibs_names SET floor = p_ticket + 1 WHERE name = p_name;
+    END IF;
     COMMIT;
     SELECT v_now, v_own, '';
     LEAVE verb;
   END IF;
   IF p_ticket > 0 THEN
-    SELECT ticket INTO v_own FROM dibs_claims WHERE ticket = p_ticket AND id = p_id AND name = p_name;
+    DELETE FROM dibs_claims WHERE ticket = p_ticket AND id = p_id AND name = p_name;
   ELSE
-    SELECT ticket INTO v_own FROM dibs_claims WHERE name = p_name AND ticket >= v_floor AND id = p_id LIMIT 1;
+    DELETE FROM dibs_claims WHERE name = p_name AND ticket >= v_floor AND id = p_id;
+  END IF;
+  SET v_own = ROW_COUNT();
+  IF v_own AND p_kind = 'election' THEN
+    CALL dibs_1_tell('line', p_name, 1000000, v_wakes);
   END IF;
   CALL dibs_1_settle(
-    p_name, v_floor, v_outside, v_now, IFNULL(v_own, 0), 0, p_client, v_mine, v_wakes,
+    p_name, v_floor, v_outside, v_now, v_own, p_client, v_mine, v_wakes,
     v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
   );
-  IF v_own IS NOT NULL THEN
-    DELETE FROM dibs_claims WHERE ticket = v_own; -- where it stood behind the first that waits
+  IF v_outside > v_now THEN
+    DELETE FROM dibs_watchers WHERE id = p_id;
   END IF;
-  DELETE FROM dibs_watchers WHERE id = p_id;
   IF p_doubt AND p_by > v_now THEN
     DELETE FROM dibs_tombs WHERE until < v_now LIMIT 100;
     REPLACE INTO dibs_tombs VALUES (p_id, p_by);
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT v_now, v_own IS NOT NULL, v_mine;
+  SELECT v_now, v_own > 0, v_mine;
 END

@@ -26,7 +26,7 @@ BEGIN
     SET p_next = 1000000;
     -- (lock.sql)
     CALL dibs_1_settle(
-      p_name, v_floor, v_outside, v_now, 0, 0, p_client, p_mine, v_wakes,
+      p_name, v_floor, v_outside, v_now, 0, p_client, p_mine, v_wakes,
       v_used, v_last, v_first, v_blocked, p_next, v_kind, v_capacity
     );
     COMMIT;

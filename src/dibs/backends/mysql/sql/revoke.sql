@@ -13,7 +13,7 @@ BEGIN
 
   -- (lock.sql)
   CALL dibs_1_settle(
-    p_name, v_floor, v_outside, v_now, 0, 0, p_client, v_mine, v_wakes,
+    p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
     v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
   );
   SELECT 1 INTO v_done FROM dibs_claims WHERE ticket = p_ticket AND name = p_name AND ticket <= v_last;
