@@ -20,10 +20,9 @@ ROUTINES = (
     "wake", "tell", "settle", "look", "join", "renew", "leave", "amend", "evict", "revoke", "hear", "watch", "put",
     "admit", "sweep",
 )  # fmt: skip
-"""In the order in which they are made: whoever finds the last one finds all."""
+"""In the order in which they are made: each is there before it is called by another."""
 TABLES = ("names", "claims", "tombs", "watchers", "cells", "writes", "store")
 _ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
-_PROBE = statement("CALL dibs_1_sweep()")
 _MAY_NOT = (
     "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"
     " `dibs doctor --ddl` prints"
@@ -81,14 +80,8 @@ def create(dialer: Dialer, until: float) -> None:
         while link.ask(_ALONE, until)[0][0][0] != b"1":
             if dialer.now() >= until:
                 raise StoreUnavailable("somebody else has been making the tables for too long")
-        try:
-            link.ask(_PROBE, until)
-        except Refusal:
-            # It ends the link, and with it our turn; the statements below do no harm if somebody takes it.
-            link = dialer.link(until)
-            link.ask(_ALONE, until)
-            for text in (*tables(), *map(routine, ROUTINES)):
-                _make(link, text, until)
+        for text in (*tables(), *map(routine, ROUTINES)):
+            _make(link, text, until)
     except Refusal as refusal:
         raise final(refusal) from None
     finally:
