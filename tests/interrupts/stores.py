@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from lab.servers import shared, shared_redis
+from lab.servers import shared, shared_mariadb, shared_redis
 
 _fresh = count(1)
 
@@ -19,7 +19,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/locks-{next(_fresh)}.db",
     "zookeeper": shared.fresh,
     "redis": shared_redis.fresh,
+    "mysql": shared_mariadb.fresh,
 }
-LEASES = {"memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0}
-SERVERS = frozenset({"zookeeper", "redis"})
+LEASES = {"memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0, "mysql": 3.0}
+SERVERS = frozenset({"zookeeper", "redis", "mysql"})
 """Those where each try waits for a server: there most is for `scripts/soak`."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import shared, shared_redis
+from lab.servers import shared, shared_mariadb, shared_redis
 from process.children import Crew
 
 STEADY = 30.0
@@ -34,5 +34,12 @@ def _redis(directory: Path) -> Crew:
     return Crew(directory, shared_redis.fresh(directory), lease=lease, noticed=lease + SLACK)
 
 
-GROUNDS: dict[str, Callable[[Path], Crew]] = {"sqlite": Crew, "zookeeper": _zookeeper, "redis": _redis}
+def _mysql(directory: Path) -> Crew:
+    lease = 1.5
+    return Crew(directory, shared_mariadb.fresh(directory), lease=lease, noticed=lease + SLACK)
+
+
+GROUNDS: dict[str, Callable[[Path], Crew]] = {
+    "sqlite": Crew, "zookeeper": _zookeeper, "redis": _redis, "mysql": _mysql,
+}  # fmt: skip
 every_store = pytest.mark.parametrize("crew", GROUNDS, indirect=True)

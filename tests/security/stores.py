@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dibs.testing.contract.stores import Subject, chosen
-from lab.servers import shared, shared_redis
+from lab.servers import shared, shared_mariadb, shared_redis
 
-_SERVERS = {"zookeeper": Subject("zookeeper", shared.fresh), "redis": Subject("redis", shared_redis.fresh)}
+_SERVERS = {
+    "zookeeper": Subject("zookeeper", shared.fresh),
+    "redis": Subject("redis", shared_redis.fresh),
+    "mysql": Subject("mysql", shared_mariadb.fresh),
+}
 
 
 def attacked(config: pytest.Config) -> dict[str, Subject]:

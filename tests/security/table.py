@@ -26,6 +26,7 @@ PLANTED, DAMAGE, LIMITS = "security/test_planted.py", "security/test_damage.py",
 HOSTILE_ROWS, URLS = "security/test_rows.py", "security/test_urls.py"
 HOSTILE_NODES, ACCESS = "security/test_nodes.py", "security/test_access.py"
 VALUES, MESSAGES, REDIS_ACCESS = (f"security/test_{word}.py" for word in ("values", "messages", "redis_access"))
+MYSQL, MYSQL_RIGHTS = "security/test_mysql_access.py", "store/mysql/test_rights.py"
 BAD_SERVERS, REFUSALS = "store/redis/test_bad_servers.py", "store/redis/test_faults_refusals.py"
 PLACE, REPLACED, PRESENCE = (f"store/sqlite/test_{word}.py" for word in ("place", "replaced", "presence"))
 SEAM, LOOKING, ASYNCIO, RELEASE = (f"contract/test_{word}.py" for word in ("seam", "looking", "asyncio", "release"))
@@ -52,8 +53,13 @@ NAMES = [
         8, "patterns in what is listed", "no meaning but themselves", EVERY,
         {EVERY: (f"{LOOKING}::test_a_prefix_means_itself", ODD_NAME[1])},
     ),
-    Case(9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB),
-    Case(10, "names of 65 and 193 characters", "they work", MARIADB),
+    Case(
+        9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB,
+        {"mysql": (f"{MYSQL}::test_names_that_differ_in_case_accents_or_a_space_are_different_locks",)},
+    ),
+    Case(
+        10, "names of 65 and 193 characters", "they work", MARIADB, {"mysql": (f"{MYSQL}::test_long_names_work",)},
+    ),
     Case(11, "two names that collide in a key of 64 bits", "refused or shared, as documented; never held", POSTGRESQL),
     Case(
         12, "a name that looks like a part of another's layout", "distinct locks", EVERY,
@@ -154,7 +160,10 @@ OWNERS = [
             "a_hostile_record_of_a_holder", "a_hostile_record_beside_a_holder", "what_is_no_record", "what_is_no_line",
             "a_hostile_line_is_refused_or_used_by_one_at_a_time", "a_circle_of_claims",
             "a_record_that_lasts_for_ever_can_be_broken", "a_crowd_of_planted_claims", "hostile_values_of_cells",
-            "a_fence_of_another_type_admits_nobody"))},
+            "a_fence_of_another_type_admits_nobody")),
+         "mysql": tuple(f"{MYSQL}::test_{test}" for test in (
+            "a_hostile_row_grants_nothing_and_crashes_nobody", "a_row_that_lasts_for_ever_can_be_broken",
+            "hostile_values_of_cells"))},
     ),
 ]  # fmt: skip
 
@@ -173,7 +182,9 @@ CREDENTIALS = [
                        f"{ACCESS}::test_a_server_that_wants_another_login"),
          "redis": (f"{REDIS_ACCESS}::test_a_wrong_password", f"{REDIS_ACCESS}::test_the_right_one_gets_in",
                    f"{REDIS_ACCESS}::test_no_password_where_one_is_wanted",
-                   "store/redis/test_drivers.py::test_a_server_that_repeats_the_password_is_not_quoted")},
+                   "store/redis/test_drivers.py::test_a_server_that_repeats_the_password_is_not_quoted"),
+         "mysql": (f"{MYSQL}::test_a_wrong_password", f"{MYSQL}::test_the_right_one_gets_in",
+                   f"{MYSQL_RIGHTS}::test_a_wrong_password")},
     ),
     Case(
         27, "a certificate that is self-signed or another host's", "refused by default", NETWORK,
@@ -181,7 +192,10 @@ CREDENTIALS = [
                        f"{ACCESS}::test_an_authority_that_nobody_named"),
          "redis": (f"{REDIS_ACCESS}::test_a_certificate_that_is_not_to_be_trusted",
                    f"{REDIS_ACCESS}::test_an_authority_that_nobody_named",
-                   f"{REDIS_ACCESS}::test_tls_with_the_authority_that_is_named")},
+                   f"{REDIS_ACCESS}::test_tls_with_the_authority_that_is_named"),
+         "mysql": (f"{MYSQL}::test_a_certificate_that_is_not_to_be_trusted",
+                   f"{MYSQL}::test_an_authority_that_nobody_named",
+                   f"{MYSQL}::test_tls_with_the_authority_that_is_named")},
     ),
     Case(
         28, "a connection that is downgraded, an address that is foreign", "refused", NETWORK,
@@ -192,12 +206,16 @@ CREDENTIALS = [
          "redis": (f"{REDIS_ACCESS}::test_tls_to_a_server_that_speaks_in_clear",
                    f"{REDIS_ACCESS}::test_nothing_is_said_in_clear_where_tls_was_asked_for",
                    f"{REDIS_ACCESS}::test_no_tls_to_a_server_that_speaks_nothing_else",
-                   f"{REDIS_ACCESS}::test_an_address_that_is_foreign")},
+                   f"{REDIS_ACCESS}::test_an_address_that_is_foreign"),
+         "mysql": (f"{MYSQL}::test_tls_to_a_server_that_speaks_in_clear",
+                   f"{MYSQL}::test_no_tls_to_a_server_that_speaks_nothing_else")},
     ),
     Case(
         29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK,
         {"zookeeper": (f"{ACCESS}::test_a_user_without_the_rights",),
-         "redis": (f"{REDIS_ACCESS}::test_a_user_without_the_rights", f"{REFUSALS}::test_without_the_right_to_it")},
+         "redis": (f"{REDIS_ACCESS}::test_a_user_without_the_rights", f"{REFUSALS}::test_without_the_right_to_it"),
+         "mysql": (f"{MYSQL_RIGHTS}::test_a_user_without_the_rights",
+                   f"{MYSQL_RIGHTS}::test_without_the_right_to_create_one_is_told_what_to_do")},
     ),
     Case(
         30, "a password on the command line", "warned of; from the environment or a file it is not shown", COMMAND,
@@ -338,7 +356,8 @@ LIMITED = [
                     "process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody"),
          "zookeeper": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",),
          "redis": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",
-                   f"{VALUES}::test_a_crowd_of_planted_claims")},
+                   f"{VALUES}::test_a_crowd_of_planted_claims"),
+         "mysql": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",)},
     ),
     Case(
         55, "times that are nought, negative, endless, no numbers, 1e9 s", "refused or kept to", EVERY,
@@ -354,7 +373,9 @@ LIMITED = [
                        "security/test_answers.py::test_a_true_answer_of_a_megabyte"),
          "redis": (f"{BAD_SERVERS}::test_answers_without_an_end", f"{BAD_SERVERS}::test_no_answer",
                    f"{BAD_SERVERS}::test_an_answer_of_another_shape",
-                   f"{BAD_SERVERS}::test_answers_to_what_nobody_asked")},
+                   f"{BAD_SERVERS}::test_answers_to_what_nobody_asked"),
+         "mysql": ("store/mysql/test_bad_servers.py::test_no_answer_of_ours",
+                   "store/mysql/test_bad_servers.py::test_a_true_answer_of_a_megabyte")},
     ),
     Case(
         57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS,

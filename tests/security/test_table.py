@@ -101,9 +101,8 @@ def test_a_store_that_is_added_must_show_its_cases(stores: tuple[str, ...]) -> N
         if store not in stores
     }
     assert {7, 23, 24, 57} <= set(asked["redis+cluster"])
-    assert {9, 10} <= set(asked["mysql"])
     assert {11, 23, 24, 26, 27, 28, 29, 56} <= set(asked["postgresql"])
-    assert not {31, 36} & set(asked["mysql"]), "files are no business of a server's"
+    assert not {31, 36} & set(asked["postgresql"]), "files are no business of a server's"
 
 
 def test_a_part_that_is_added_must_show_its_cases() -> None:

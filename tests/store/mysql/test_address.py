@@ -93,6 +93,6 @@ def test_engines_that_cannot_be_taken() -> None:
         dibs.connect(sqlalchemy.create_engine("mysql+pymysql://db"))
 
 
-def test_a_name_that_is_too_long_with_its_namespace(url: str) -> None:
-    with closing(dibs.connect(url, namespace="n" * 3000)) as client, pytest.raises(dibs.BadName, match="2048"):
+def test_a_name_that_is_too_long_with_its_prefix(url: str) -> None:
+    with closing(dibs.connect(f"{url}{'p' * 2048}")) as client, pytest.raises(dibs.BadName, match="2048"):
         client.lock("a").acquire()
