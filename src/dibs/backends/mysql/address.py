@@ -5,7 +5,7 @@
 | option                     | what it says                                                                            |
 |----------------------------|-----------------------------------------------------------------------------------------|
 | `prefix`                   | what every name begins with, where several share a database                             |
-| `connections`              | how many each way to the store has at most: the face's; the keeper needs one more; 8    |
+| `connections`              | how many each way to the store has at most: the face's; the keeper needs one more; 6    |
 | `tls`                      | "on": encrypted and verified, by host name too; "off"; else as the server offers it     |
 | `ca`, `certificate`, `key` | PEM files: whom to believe beside the system's authorities, who we are; they mean tls=on|
 | `socket`                   | the path of the server's Unix socket, in place of a host                                |
@@ -24,7 +24,7 @@ from dibs.backends.mysql import engines
 from dibs.url import Url
 
 PORT = 3306
-CONNECTIONS = 8
+CONNECTIONS = 6
 _COMMON: dict[str, given.Check] = {"prefix": given.text, "connections": given.number}
 _KNOWN: dict[str, given.Check] = {
     **_COMMON,
@@ -39,7 +39,7 @@ class Address:
     >>> from dibs.url import parse
     >>> address = Address.of(parse("mysql://ana:secret@db/shop"), prefix="a:")
     >>> address, address.database, address.prefix, address.connections
-    (<Address mysql://db/shop>, 'shop', 'a:', 8)
+    (<Address mysql://db/shop>, 'shop', 'a:', 6)
     """
 
     def __init__(

@@ -8,7 +8,7 @@ misses, a renewal finds, a third of a waiting lease later.
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
 from contextlib import suppress
 
@@ -130,15 +130,15 @@ class Ear:
 
     def _receive(self, link: Link, answer: Answer) -> None:
         end = self._now() + PATIENCE + ATTEMPT
-        with selectors.DefaultSelector() as either:
-            either.register(link.sock, selectors.EVENT_READ)
-            either.register(self._poked, selectors.EVENT_READ)
-            while True:
-                ready = either.select(max(end - self._now(), 0.0))
-                if self._closed or not ready:
-                    raise StoreUnavailable("the server did not answer in time")
-                if any(key.fileobj is link.sock for key, _ in ready) and answer.feed(link.sock.recv(_CHUNK)):
-                    return
+        either = select.poll()
+        either.register(link.sock, select.POLLIN)
+        either.register(self._poked, select.POLLIN)
+        while True:
+            ready = either.poll(max(end - self._now(), 0.0) * 1000)
+            if self._closed or not ready:
+                raise StoreUnavailable("the server did not answer in time")
+            if any(number == link.sock.fileno() for number, _ in ready) and answer.feed(link.sock.recv(_CHUNK)):
+                return
 
     def _deliver(self, told: list[tuple[bytes, bytes]]) -> None:
         if len(self._heard) > _MOST:
