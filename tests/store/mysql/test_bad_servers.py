@@ -51,16 +51,17 @@ def test_no_answer_of_ours(manner: str, face: str) -> None:
         url = f"mysql://ana:{SECRET}@{bad.host}/shop"
         begun = time.monotonic()
         with pytest.raises(dibs.StoreError) as caught:
-            if face == "aio":
-                asyncio.run(in_a_loop(url))
-            else:
-                with dibs.connect(url) as client:
-                    client.lock("a").acquire(timeout=TIMEOUT)
+            asyncio.run(in_a_loop(url)) if face == "aio" else in_a_thread(url)
         assert time.monotonic() - begun < LATE
         assert bad.calls
     text = str(caught.value)
     assert '"a" on mysql://' in text
     assert SECRET not in text
+
+
+def in_a_thread(url: str) -> None:
+    with dibs.connect(url) as client:
+        client.lock("a").acquire(timeout=TIMEOUT)
 
 
 async def in_a_loop(url: str) -> None:

@@ -24,7 +24,7 @@ MISSING = frozenset({1146, 1305})
 EXISTS = frozenset({1050, 1304})
 CONTENDED = frozenset({1020, 1205, 1213})
 DENIED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1419, 1698})
-LATER = CONTENDED | {3, 1021, 1026, 1030, 1040, 1053, 1114, 1129, 1203, 1226, 1290, 1792, 1836, 3168, 3675}
+LATER = CONTENDED | {3, 1021, 1026, 1030, 1040, 1047, 1053, 1114, 1129, 1203, 1226, 1290, 1792, 1836, 3168, 3675}
 ENDED = frozenset({1158, 1159, 1160, 1161, 1180, 1317, 1927, 1969, 3024, 4031})
 _FULL = "make room on the disk of the server"
 _STEPS = {
@@ -33,6 +33,7 @@ _STEPS = {
     1026: _FULL,
     1030: "look at the server's log, and at its disk",
     1040: "raise max_connections, or let fewer clients connect",
+    1047: "wait until this node has joined its cluster",
     1049: "make the database, or name another one in the URL",
     1053: "wait until the server is up again",
     1114: _FULL,
