@@ -14,7 +14,6 @@ from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.link import ATTEMPT, Dialer, Link
 from dibs.backends.mysql.wire import Sets
 from dibs.core.line import Unsent
-from dibs.errors import Closed
 
 TRUSTED = 1.0
 """Seconds after which an idle connection is looked at before it is used."""
@@ -69,8 +68,6 @@ class Pool:
             self._idle.pop().close()
 
     def _take(self, until: float) -> Link:
-        if self._closed:
-            raise Closed("this client was closed", step="connect again")
         while self._idle:
             try:
                 link = self._idle.pop()
