@@ -13,9 +13,9 @@ from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
 from dibs.backends.mysql.ear import Ear
-from dibs.backends.mysql.port import Port, number, row
+from dibs.backends.mysql.port import Port, number, row, words
 from dibs.backends.mysql.watching import Watching
-from dibs.backends.mysql.wire import Row
+from dibs.backends.mysql.wire import Row, Sets
 from dibs.core.cells import Spot
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
@@ -66,18 +66,21 @@ class MysqlLine:
         )  # fmt: skip
         claim.asked = True
         try:
-            said = row(await self._port.ask_once(call, until), 2)
+            said = words(await self._port.ask_once(call, until), 2)
         except Unsent:
             claim.asked = again
             raise
         what = number(said[1])
         if len(said) > 7 and said[7]:
-            self._deliver(said[7])
+            self._deliver(_bytes(said[7]))
         if what == 0:
             return None
         if what == 2:
             raise _mismatch(claim, said)
-        ticket, holds, left, next, revoked = map(number, said[2:7])
+        try:
+            ticket, holds, left, next, revoked = map(int, said[2:7])
+        except ValueError:
+            raise strange() from None
         if ticket:
             claim.ticket = ticket
         return Standing(ticket, holds == 1, left / MICROSECONDS, _next(next), revoked == 1)
@@ -105,7 +108,7 @@ class MysqlLine:
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         arguments = (self._key(claim.name), claim.id, self._me.id, weight)
-        self._deliver(row(await self._port.ask(Call("amend", arguments), until), 3)[2])
+        self._is_done(await self._port.ask(Call("amend", arguments), until))
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         self._ear.forget(claim.id)
@@ -115,7 +118,7 @@ class MysqlLine:
             claim.by,
         )
         sets, is_repeated = await self._port.ask_often(call, until)
-        return self._is_done(row(sets, 3)) or is_repeated  # an earlier copy may be what removed it
+        return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._ear.hear(claim.id, until))
@@ -147,13 +150,13 @@ class MysqlLine:
         if not 0 <= token < 2**63:
             return False
         sets = await self._port.ask(Call("revoke", (self._key(name), token, self._me.id)), until)
-        return self._is_done(row(sets, 3))
+        return self._is_done(sets)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         if not 0 <= token < 2**63:
             return False
         sets, is_repeated = await self._port.ask_often(Call("evict", (self._key(name), token, self._me.id)), until)
-        return self._is_done(row(sets, 3)) or is_repeated
+        return self._is_done(sets) or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         await self._watching.watch(Spot(LINES, name), self._key(name), seen, key, until)
@@ -181,8 +184,10 @@ class MysqlLine:
             )
         return key
 
-    def _is_done(self, said: Row) -> bool:
-        self._deliver(said[2])
+    def _is_done(self, sets: Sets) -> bool:
+        said = words(sets, 3)
+        if said[2]:
+            self._deliver(_bytes(said[2]))
         return number(said[1]) == 1
 
     def _deliver(self, mine: bytes | None) -> None:
@@ -206,8 +211,16 @@ def _upcoming(nexts: bytes | None) -> dict[bytes, float]:
     for part in (nexts or b"").split(b","):
         if part:
             name, _, microseconds = part.partition(b"=")
-            found[bytes.fromhex(name.decode())] = _next(number(microseconds))
+            found[_bytes(name)] = _next(number(microseconds))
     return found
+
+
+def _bytes(written: bytes) -> bytes:
+    """Of what a routine gives in hexadecimal."""
+    try:
+        return bytes.fromhex(written.decode())
+    except ValueError:
+        raise strange() from None
 
 
 def _info(name: str, line: Iterable[Row]) -> LockInfo:
@@ -227,7 +240,7 @@ def _entry(
     )  # fmt: skip
 
 
-def _mismatch(claim: Claim, said: Row) -> Mismatch:
+def _mismatch(claim: Claim, said: list[bytes]) -> Mismatch:
     if len(said) < 10:
         raise strange()
-    return ledger.mismatch((said[8] or b"").decode(errors="replace"), number(said[9]), claim)
+    return ledger.mismatch(_bytes(said[8]).decode(errors="replace"), number(said[9]), claim)

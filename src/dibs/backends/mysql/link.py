@@ -108,8 +108,8 @@ class Link:
         and before now. An answer that was late says less than what is known already."""
         self.used_at = self._now()
         if found and found[-1] and found[-1][0]:
-            first = found[-1][0][0]
-            if first is not None and len(first) == 16 and first.isdigit():
+            first = (found[-1][0][0] or b"")[:17]
+            if first[:16].isdigit() and len(first) > 15 and first[16:] in (b"", b" "):
                 there = int(first) / MICROSECONDS
                 self.offset = min(max(self.offset, there - self.used_at), there - self.sent_at)
 

@@ -93,6 +93,14 @@ def row(sets: Sets, least: int) -> Row:
     return sets[-1][0]
 
 
+def words(sets: Sets, least: int) -> list[bytes]:
+    """The same of a routine that gives them in one column, which is quicker: so many words or more."""
+    found = (row(sets, 1)[0] or b"").split(b" ")
+    if len(found) < least:
+        raise strange()
+    return found
+
+
 def number(value: bytes | None) -> int:
     """Of what is a number if the routine is ours."""
     try:

@@ -1,12 +1,12 @@
 -- amend: make one's own claim lighter; whoever fits beside it now is told.
 --
--- Gives  (now, 1, mine)
+-- Gives  words, as join: (now, 1, mine)
 -- Effect Idempotent; a claim that is as light already, or gone, stays as it is.
 CREATE PROCEDURE dibs_1_amend(IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16), IN p_weight BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_now, v_used, v_next, v_capacity BIGINT;
+  DECLARE v_outside, v_tombs, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_done TINYINT DEFAULT 0;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
@@ -24,5 +24,5 @@ BEGIN
   SET v_done = 1;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT v_now, v_done, v_mine;
+  SELECT CONCAT_WS(' ', v_now, v_done, HEX(v_mine));
 END

@@ -1,6 +1,6 @@
 -- join: stand in line, or hold, or neither.
 --
--- Gives  one row of (now, what, ticket, holds, left, next, revoked, mine, kind, capacity)
+-- Gives  words with blanks between them, bytes in hexadecimal: (now, what, ticket, holds, left, next, revoked, mine, kind, capacity)
 --        what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
 --        and is not to; 2: what is there is of another kind or size. `mine`: ids of this client that hold from now on.
 -- Effect A claim that fits holds, one that does not waits: in line (place 0), outside (1), nowhere (2). The same id
@@ -13,17 +13,18 @@ CREATE PROCEDURE dibs_1_join(
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_floor, v_ticket, v_own, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_now, v_used, v_next, v_capacity, v_until, v_left BIGINT;
+  DECLARE v_outside, v_tombs, v_now, v_used, v_capacity, v_until, v_left BIGINT;
+  DECLARE v_next BIGINT DEFAULT -1;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_revoked TINYINT DEFAULT 0;
-  DECLARE v_holds TINYINT DEFAULT 1;
+  DECLARE v_holds TINYINT DEFAULT p_weight <= p_capacity;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   -- (lock.sql)
-  IF v_now > p_by OR EXISTS (SELECT 1 FROM dibs_tombs WHERE id = p_id) THEN
+  IF v_now > p_by OR (v_tombs > v_now AND EXISTS (SELECT 1 FROM dibs_tombs WHERE id = p_id)) THEN
     COMMIT;
-    SELECT v_now, 0;
+    SELECT CONCAT_WS(' ', v_now, 0);
     LEAVE verb;
   END IF;
   SELECT MIN(ticket) INTO v_first FROM dibs_claims WHERE name = p_name AND ticket >= v_floor;
@@ -44,16 +45,16 @@ verb: BEGIN
       COMMIT;
       IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
       IF v_left > 0 THEN
-        SELECT v_now, 1, v_own, v_own <= v_last, v_left, v_next, v_revoked, v_mine;
+        SELECT CONCAT_WS(' ', v_now, 1, v_own, v_own <= v_last, v_left, v_next, v_revoked, HEX(v_mine));
       ELSE
-        SELECT v_now, 0, 0, 0, 0, 0, 0, v_mine;
+        SELECT CONCAT_WS(' ', v_now, 0, 0, 0, 0, 0, 0, HEX(v_mine));
       END IF;
       LEAVE verb;
     END IF;
     IF v_first > 0 AND (v_kind <> p_kind OR v_capacity <> p_capacity) THEN
       COMMIT;
       IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-      SELECT v_now, 2, 0, 0, 0, 0, 0, v_mine, v_kind, v_capacity;
+      SELECT CONCAT_WS(' ', v_now, 2, 0, 0, 0, 0, 0, HEX(v_mine), HEX(v_kind), v_capacity);
       LEAVE verb;
     END IF;
     SET v_holds = NOT v_blocked AND v_used + p_weight <= p_capacity;
@@ -68,7 +69,7 @@ verb: BEGIN
     END IF;
     COMMIT;
     IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-    SELECT v_now, 1, 0, 0, 0, v_next, 0, v_mine;
+    SELECT CONCAT_WS(' ', v_now, 1, 0, 0, 0, v_next, 0, HEX(v_mine));
     LEAVE verb;
   END IF;
   SET v_left = IF(v_holds, p_lease, p_waiting);
@@ -87,5 +88,5 @@ verb: BEGIN
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT v_now, 1, v_ticket, v_holds, v_left, IF(v_holds, -1, v_next), 0, v_mine;
+  SELECT CONCAT_WS(' ', v_now, 1, v_ticket, v_holds, v_left, IF(v_holds, -1, v_next), 0, HEX(v_mine));
 END

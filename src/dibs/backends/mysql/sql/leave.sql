@@ -1,6 +1,6 @@
 -- leave: a claim goes, and whoever holds because of that is told.
 --
--- Gives  (now, 1 if it stood, else 0, mine)
+-- Gives  words, as join: (now, 1 if it stood, else 0, mine)
 -- Effect Idempotent. If its join was not answered (p_doubt) a copy of it may still come: until `p_by` the id is
 --        remembered, and that one does nothing.
 CREATE PROCEDURE dibs_1_leave(
@@ -10,7 +10,7 @@ CREATE PROCEDURE dibs_1_leave(
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_floor, v_own, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_now, v_used, v_next, v_capacity BIGINT;
+  DECLARE v_outside, v_tombs, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked TINYINT;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
@@ -26,7 +26,7 @@ verb: BEGIN
       UPDATE dibs_names SET floor = p_ticket + 1 WHERE name = p_name;
     END IF;
     COMMIT;
-    SELECT v_now, v_own, '';
+    SELECT CONCAT_WS(' ', v_now, v_own, '');
     LEAVE verb;
   END IF;
   IF p_ticket > 0 THEN
@@ -48,8 +48,9 @@ verb: BEGIN
   IF p_doubt AND p_by > v_now THEN
     DELETE FROM dibs_tombs WHERE until < v_now LIMIT 100;
     REPLACE INTO dibs_tombs VALUES (p_id, p_by);
+    UPDATE dibs_names SET tombs = GREATEST(tombs, p_by) WHERE name = p_name;
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT v_now, v_own > 0, v_mine;
+  SELECT CONCAT_WS(' ', v_now, v_own > 0, HEX(v_mine));
 END

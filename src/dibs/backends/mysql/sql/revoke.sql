@@ -1,11 +1,11 @@
 -- revoke: ask a holder to let go; it hears of that at its next renewal.
 --
--- Gives  (now, 1 if it was asked, 0: nobody holds with that ticket, mine)
+-- Gives  words, as join: (now, 1 if it was asked, 0: nobody holds with that ticket, mine)
 CREATE PROCEDURE dibs_1_revoke(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_now, v_used, v_next, v_capacity BIGINT;
+  DECLARE v_outside, v_tombs, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_done TINYINT DEFAULT 0;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
@@ -22,5 +22,5 @@ BEGIN
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT v_now, v_done, v_mine;
+  SELECT CONCAT_WS(' ', v_now, v_done, HEX(v_mine));
 END

@@ -2,11 +2,13 @@
 -- since 1970 by the server's clock, in UTC. A row that says nothing any more is removed by the next verb that passes.
 
 -- One row for each name in use. Verbs that change a line lock it first; what stands in it is only what saves reading:
--- no claim of the name has a ticket below `floor`, and after `outside` nobody waits outside its line.
+-- no claim of the name has a ticket below `floor`, after `outside` nobody waits outside its line, and after `tombs` no id
+-- is remembered that left it.
 CREATE TABLE dibs_names (
   name VARBINARY(2048) NOT NULL PRIMARY KEY,
   floor BIGINT UNSIGNED NOT NULL,
-  outside BIGINT NOT NULL
+  outside BIGINT NOT NULL,
+  tombs BIGINT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- One row for each claim. The counter of the tickets is kept by InnoDB over crashes and restarts. `held` is since when
