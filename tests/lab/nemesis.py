@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from lab.crowd import Crowd
 from lab.matrix import Site
+from lab.servers.mariadb_lone import LoneMariaDB
 from lab.servers.redis_lone import Lone
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper_ensemble import SILENCE_NOTICED, Ensemble
@@ -166,12 +167,14 @@ def end_connections(place: Place) -> Ending | None:
 
 
 def forget_scripts(place: Place) -> Ending | None:
-    _serving(place).forget_scripts()
+    server = _serving(place)
+    assert isinstance(server, Lone), "only Redis has scripts"
+    server.forget_scripts()
     place.crowd.fault("scripts forgotten")
     return None
 
 
-def _serving(place: Place) -> Lone:
+def _serving(place: Place) -> Lone | LoneMariaDB:
     server = place.site.lone
     assert server is not None, "this fault is for a store of one server"
     if not server.whole():
