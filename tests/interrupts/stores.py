@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from lab.servers import shared, shared_postgresql, shared_redis
+from lab.servers import shared, shared_mariadb, shared_postgresql, shared_redis
 
 _fresh = count(1)
 
@@ -20,7 +20,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "zookeeper": shared.fresh,
     "redis": shared_redis.fresh,
     "postgresql": shared_postgresql.fresh,
+    "mysql": shared_mariadb.fresh,
 }
-LEASES = {"memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0, "postgresql": 3.0}
-SERVERS = frozenset({"zookeeper", "redis", "postgresql"})
+LEASES = {"memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0, "postgresql": 3.0, "mysql": 3.0}
+SERVERS = frozenset({"zookeeper", "redis", "postgresql", "mysql"})
 """Those where each try waits for a server: there most is for `scripts/soak`."""

@@ -217,7 +217,7 @@ GROUNDS: dict[str, Ground] = {
         faults=_OF_A_SERVER,
         gap=0.8,
     ),
-    "mariadb": Ground(
+    "mysql": Ground(
         site=_one("mariadb", MariaDB, mariadb_lone),
         procs=6,
         threads=1,

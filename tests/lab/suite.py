@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lab.servers import programs, redis_groups
+from lab.servers.mariadb import MariaDB
 from lab.servers.postgresql import NAME, PgBouncer, PostgreSQL
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
@@ -45,6 +46,12 @@ def _three() -> Iterator[list[Server]]:
 @contextlib.contextmanager
 def _redis() -> Iterator[list[Server]]:
     with Server(Redis()) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
+def _mariadb() -> Iterator[list[Server]]:
+    with Server(MariaDB()) as server:
         yield [server]
 
 
@@ -91,6 +98,7 @@ _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[lis
     "five": ("redis", _five),
     "postgresql": ("postgresql", _postgresql),
     "pgbouncer": ("pgbouncer", _pgbouncer),
+    "mariadb": ("mariadb", _mariadb),
 }
 """By the name of the function below: the program it needs, and the servers."""
 
@@ -129,6 +137,10 @@ def postgresql(place: Path) -> str:
 def pgbouncer(place: Path) -> str:
     """The same behind a pooler that shares connections by transaction."""
     return f"postgresql://{NAME}:{NAME}@{_hosts('pgbouncer')}/postgres?schema={_unique()}"
+
+
+def mariadb(place: Path) -> str:
+    return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb')}/{NAME}?prefix={_unique()}:"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import shared, shared_postgresql, shared_redis
+from lab.servers import shared, shared_mariadb, shared_postgresql, shared_redis
 from process.children import Crew
 
 STEADY = 30.0
@@ -39,10 +39,16 @@ def _postgresql(directory: Path) -> Crew:
     return Crew(directory, shared_postgresql.fresh(directory), lease=lease, noticed=lease + SLACK)
 
 
+def _mysql(directory: Path) -> Crew:
+    lease = 1.5
+    return Crew(directory, shared_mariadb.fresh(directory), lease=lease, noticed=lease + SLACK)
+
+
 GROUNDS: dict[str, Callable[[Path], Crew]] = {
     "sqlite": Crew,
     "zookeeper": _zookeeper,
     "redis": _redis,
     "postgresql": _postgresql,
+    "mysql": _mysql,
 }
 every_store = pytest.mark.parametrize("crew", GROUNDS, indirect=True)

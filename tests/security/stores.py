@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dibs.testing.contract.stores import Subject, chosen
-from lab.servers import shared, shared_postgresql, shared_redis
+from lab.servers import shared, shared_mariadb, shared_postgresql, shared_redis
 
 _SERVERS = {
     "zookeeper": Subject("zookeeper", shared.fresh),
     "redis": Subject("redis", shared_redis.fresh),
     "postgresql": Subject("postgresql", shared_postgresql.fresh),
+    "mysql": Subject("mysql", shared_mariadb.fresh),
 }
 
 

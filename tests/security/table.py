@@ -27,6 +27,7 @@ HOSTILE_ROWS, URLS = "security/test_rows.py", "security/test_urls.py"
 HOSTILE_NODES, ACCESS = "security/test_nodes.py", "security/test_access.py"
 IN_POSTGRESQL, PG_RACES = "security/test_postgresql.py", "store/postgresql/test_races.py"
 VALUES, MESSAGES, REDIS_ACCESS = (f"security/test_{word}.py" for word in ("values", "messages", "redis_access"))
+MYSQL, MYSQL_RIGHTS = "security/test_mysql_access.py", "store/mysql/test_rights.py"
 BAD_SERVERS, REFUSALS = "store/redis/test_bad_servers.py", "store/redis/test_faults_refusals.py"
 PLACE, REPLACED, PRESENCE = (f"store/sqlite/test_{word}.py" for word in ("place", "replaced", "presence"))
 SEAM, LOOKING, ASYNCIO, RELEASE = (f"contract/test_{word}.py" for word in ("seam", "looking", "asyncio", "release"))
@@ -53,8 +54,13 @@ NAMES = [
         8, "patterns in what is listed", "no meaning but themselves", EVERY,
         {EVERY: (f"{LOOKING}::test_a_prefix_means_itself", ODD_NAME[1])},
     ),
-    Case(9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB),
-    Case(10, "names of 65 and 193 characters", "they work", MARIADB),
+    Case(
+        9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB,
+        {"mysql": (f"{MYSQL}::test_names_that_differ_in_case_accents_or_a_space_are_different_locks",)},
+    ),
+    Case(
+        10, "names of 65 and 193 characters", "they work", MARIADB, {"mysql": (f"{MYSQL}::test_long_names_work",)},
+    ),
     Case(
         11, "two names that collide in a key of 64 bits", "refused or shared, as documented; never held", POSTGRESQL,
         {"postgresql": (f"{PG_RACES}::test_two_names_that_meet_in_one_key_are_two_locks",)},
@@ -163,7 +169,10 @@ OWNERS = [
          "postgresql": tuple(f"{IN_POSTGRESQL}::test_{test}" for test in (
             "a_hostile_row", "a_row_that_cannot_be_written", "a_hostile_row_beside_a_holder",
             "a_row_below_all_that_were_given", "a_row_that_lasts_for_ever_can_be_broken",
-            "a_row_whose_end_was_put_off_ends_with_its_lease", "hostile_values_of_cells"))},
+            "a_row_whose_end_was_put_off_ends_with_its_lease", "hostile_values_of_cells")),
+         "mysql": tuple(f"{MYSQL}::test_{test}" for test in (
+            "a_hostile_row_grants_nothing_and_crashes_nobody", "a_row_that_lasts_for_ever_can_be_broken",
+            "hostile_values_of_cells"))},
     ),
 ]  # fmt: skip
 
@@ -185,7 +194,9 @@ CREDENTIALS = [
                    "store/redis/test_drivers.py::test_a_server_that_repeats_the_password_is_not_quoted"),
          "postgresql": (f"{IN_POSTGRESQL}::test_a_wrong_password", f"{IN_POSTGRESQL}::test_the_right_one_gets_in",
                         f"{IN_POSTGRESQL}::test_no_password_where_one_is_wanted",
-                        "store/postgresql/test_address.py::test_a_secret_in_the_wrong_place_is_not_repeated")},
+                        "store/postgresql/test_address.py::test_a_secret_in_the_wrong_place_is_not_repeated"),
+         "mysql": (f"{MYSQL}::test_a_wrong_password", f"{MYSQL}::test_the_right_one_gets_in",
+                   f"{MYSQL_RIGHTS}::test_a_wrong_password")},
     ),
     Case(
         27, "a certificate that is self-signed or another host's", "refused by default", NETWORK,
@@ -196,7 +207,10 @@ CREDENTIALS = [
                    f"{REDIS_ACCESS}::test_tls_with_the_authority_that_is_named"),
          "postgresql": (f"{IN_POSTGRESQL}::test_an_authority_that_nobody_named",
                         f"{IN_POSTGRESQL}::test_nothing_is_said_to_an_impostor",
-                        f"{IN_POSTGRESQL}::test_tls_with_the_authority_that_is_named")},
+                        f"{IN_POSTGRESQL}::test_tls_with_the_authority_that_is_named"),
+         "mysql": (f"{MYSQL}::test_a_certificate_that_is_not_to_be_trusted",
+                   f"{MYSQL}::test_an_authority_that_nobody_named",
+                   f"{MYSQL}::test_tls_with_the_authority_that_is_named")},
     ),
     Case(
         28, "a connection that is downgraded, an address that is foreign", "refused", NETWORK,
@@ -209,14 +223,18 @@ CREDENTIALS = [
                    f"{REDIS_ACCESS}::test_no_tls_to_a_server_that_speaks_nothing_else",
                    f"{REDIS_ACCESS}::test_an_address_that_is_foreign"),
          "postgresql": (f"{IN_POSTGRESQL}::test_no_tls_where_it_is_wanted_and_the_other_way_round",
-                        f"{IN_POSTGRESQL}::test_nothing_is_said_to_an_impostor")},
+                        f"{IN_POSTGRESQL}::test_nothing_is_said_to_an_impostor"),
+         "mysql": (f"{MYSQL}::test_tls_to_a_server_that_speaks_in_clear",
+                   f"{MYSQL}::test_no_tls_to_a_server_that_speaks_nothing_else")},
     ),
     Case(
         29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK,
         {"zookeeper": (f"{ACCESS}::test_a_user_without_the_rights",),
          "redis": (f"{REDIS_ACCESS}::test_a_user_without_the_rights", f"{REFUSALS}::test_without_the_right_to_it"),
          "postgresql": (f"{IN_POSTGRESQL}::test_a_user_without_the_rights",
-                        "store/postgresql/test_first_use.py::test_the_least_rights_are_enough")},
+                        "store/postgresql/test_first_use.py::test_the_least_rights_are_enough"),
+         "mysql": (f"{MYSQL_RIGHTS}::test_a_user_without_the_rights",
+                   f"{MYSQL_RIGHTS}::test_without_the_right_to_create_one_is_told_what_to_do")},
     ),
     Case(
         30, "a password on the command line", "warned of; from the environment or a file it is not shown", COMMAND,
@@ -358,7 +376,8 @@ LIMITED = [
          "zookeeper": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",),
          "redis": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",
                    f"{VALUES}::test_a_crowd_of_planted_claims"),
-         "postgresql": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",)},
+         "postgresql": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",),
+         "mysql": ("process/test_death.py::test_a_line_of_killed_waiters_blocks_nobody",)},
     ),
     Case(
         55, "times that are nought, negative, endless, no numbers, 1e9 s", "refused or kept to", EVERY,
@@ -376,7 +395,9 @@ LIMITED = [
                    f"{BAD_SERVERS}::test_an_answer_of_another_shape",
                    f"{BAD_SERVERS}::test_answers_to_what_nobody_asked"),
          "postgresql": (f"{IN_POSTGRESQL}::test_what_is_no_server",
-                        f"{IN_POSTGRESQL}::test_an_answer_of_another_shape")},
+                        f"{IN_POSTGRESQL}::test_an_answer_of_another_shape"),
+         "mysql": ("store/mysql/test_bad_servers.py::test_no_answer_of_ours",
+                   "store/mysql/test_bad_servers.py::test_a_true_answer_of_a_megabyte")},
     ),
     Case(
         57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS,

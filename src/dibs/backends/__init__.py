@@ -16,8 +16,13 @@ _REDIS = "dibs.backends.redis.store:of_url"
 _REDIS_DRIVER = "dibs.backends.redis.store:of_driver"
 _POSTGRESQL = "dibs.backends.postgresql.store:of_url"
 _POSTGRESQL_DRIVER = "dibs.backends.postgresql.store:of_driver"
+_MYSQL = "dibs.backends.mysql.store:of_url"
+_MYSQL_ENGINE = "dibs.backends.mysql.store:of_engine"
+_ENGINE = "an engine: which of them, its dialect says"
 _STORES = {
+    "mariadb": _MYSQL,
     "memory": "dibs.backends.memory:MemoryStore",
+    "mysql": _MYSQL,
     "postgres": _POSTGRESQL,
     "postgresql": _POSTGRESQL,
     "redis": _REDIS,
@@ -42,9 +47,15 @@ _DRIVERS = {
     "redis.cluster.RedisCluster": _REDIS_DRIVER,
     "redis.connection.ConnectionPool": _REDIS_DRIVER,
     "redis.sentinel.Sentinel": _REDIS_DRIVER,
-    "sqlalchemy.engine.base.Engine": _POSTGRESQL_DRIVER,
-    "sqlalchemy.ext.asyncio.engine.AsyncEngine": _POSTGRESQL_DRIVER,
+    "sqlalchemy.engine.base.Engine": _ENGINE,
+    "sqlalchemy.ext.asyncio.engine.AsyncEngine": _ENGINE,
 }
+_ENGINES = {
+    "mariadb": _MYSQL_ENGINE,
+    "mysql": _MYSQL_ENGINE,
+    "postgresql": _POSTGRESQL_DRIVER,
+}
+"""Of SQLAlchemy's, by their dialect."""
 _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
@@ -65,7 +76,7 @@ _OWN = {
 }
 _FENCE = "dibs.backends.sql.fence:OwnTransaction"
 _QUORUM = "dibs.backends.quorum:QuorumStore"
-_LATER = frozenset({"mysql", "etcd"})
+_LATER = frozenset({"etcd"})
 
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
@@ -89,6 +100,8 @@ def make_store_of(driver: object, options: dict[str, Any]) -> Store:
     if target is None:
         known = ", ".join(sorted(_DRIVERS))
         raise TypeError(f"a store's URL must be a str, or a driver ({known}), not {type(driver).__name__}")
+    if target is _ENGINE:
+        target = _of_dialect(driver)
     try:
         factory = _load(target)
     except ImportError as error:
@@ -127,6 +140,13 @@ def _by_class(table: dict[str, str], thing: object) -> str | None:
     """By the names of its classes: looking them up imports nothing."""
     named = (table.get(f"{cls.__module__}.{cls.__qualname__}") for cls in type(thing).__mro__)
     return next((target for target in named if target is not None), None)
+
+
+def _of_dialect(engine: Any) -> str:
+    dialect = str(engine.dialect.name)
+    if dialect not in _ENGINES:
+        raise TypeError(f"no store is known for an engine of {dialect}; known are {', '.join(sorted(_ENGINES))}")
+    return _ENGINES[dialect]
 
 
 def _load(target: str) -> Callable[..., Any]:

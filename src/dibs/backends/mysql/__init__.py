@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: the line in tables, one stored procedure for each verb."""

@@ -1,0 +1,137 @@
+"""What a URL and the store's options say, or an existing engine, checked without I/O.
+
+    mysql://user:password@host:3306/database       mariadb:// is the same
+
+| option                     | what it says                                                                            |
+|----------------------------|-----------------------------------------------------------------------------------------|
+| `prefix`                   | what every name begins with, where several share a database                             |
+| `connections`              | how many each way to the store has at most: the face's; the keeper needs one more; 6    |
+| `tls`                      | "on": encrypted and verified, by host name too; "off"; else as the server offers it     |
+| `ca`, `certificate`, `key` | PEM files: whom to believe beside the system's authorities, who we are; they mean tls=on|
+| `socket`                   | the path of the server's Unix socket, in place of a host                                |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import pymysql
+
+from dibs.backends import given, tls
+from dibs.backends.mysql import engines
+from dibs.url import Url
+
+PORT = 3306
+CONNECTIONS = 6
+_COMMON: dict[str, given.Check] = {"prefix": given.text, "connections": given.number}
+_KNOWN: dict[str, given.Check] = {
+    **_COMMON,
+    "tls": given.word("on", "off"),
+    **dict.fromkeys(tls.FILES, given.file),
+    "socket": given.file,
+}
+
+
+class Address:
+    """
+    >>> from dibs.url import parse
+    >>> address = Address.of(parse("mysql://ana:secret@db/shop"), prefix="a:")
+    >>> address, address.database, address.prefix, address.connections
+    (<Address mysql://db/shop>, 'shop', 'a:', 6)
+    """
+
+    def __init__(
+        self, shown: str, settings: Mapping[str, Any], options: Mapping[str, Any], files: Mapping[str, str] | None
+    ) -> None:
+        self.shown = shown
+        self.prefix: str = options.get("prefix", "")
+        self.connections: int = options.get("connections", CONNECTIONS)
+        if self.connections < 1:
+            raise ValueError(f"{shown}: connections= must be at least 1")
+        self._settings = settings
+        self._files = files
+        """Where encryption is asked for by an option; None: it is not."""
+
+    @classmethod
+    def of(cls, url: Url, **options: object) -> Address:
+        _refuse_login(url)
+        found = given.options(url.shown, url.query, options, _KNOWN)
+        named = [option for option in tls.FILES if option in found]
+        if named and found.get("tls") == "off":
+            raise ValueError(f"{url.shown}: {named[0]}= means nothing with tls=off")
+        secure = found.get("tls") == "on" or bool(named)
+        files = tls.files(url.shown, found, secure, url.scheme)
+        settings = {**_place(url, found.get("socket")), **_login(url), "database": _database(url)}
+        if found.get("tls") == "off":
+            settings["ssl_disabled"] = True
+        return cls(url.shown, settings, found, files if secure else None)
+
+    @classmethod
+    def of_engine(cls, engine: object, **options: object) -> Address:
+        """With the settings of an engine of SQLAlchemy's, of either face: see engines.py for what is taken."""
+        shown, settings = engines.read(engine)
+        return cls(shown, settings, given.options(shown, (), options, _COMMON), None)
+
+    @property
+    def database(self) -> str:
+        return str(self._settings["database"])
+
+    @property
+    def host(self) -> str:
+        """For texts."""
+        return str(self._settings.get("host") or "the socket")
+
+    def connection(self, patience: float) -> Any:
+        """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
+        options will not do."""
+        timing = {"connect_timeout": patience, "read_timeout": patience, "write_timeout": patience}
+        return pymysql.Connection(
+            **{**self._settings, **timing, **self._encryption},
+            charset="utf8mb4", autocommit=True, defer_connect=True, local_infile=False, program_name="dibs",
+        )  # fmt: skip
+
+    @cached_property
+    def _encryption(self) -> dict[str, Any]:
+        if self._files is None:
+            return {}
+        return {"ssl": tls.context(self.shown, self._files, "decrypt it")}
+
+    def __repr__(self) -> str:
+        return f"<Address {self.shown}>"
+
+
+def _place(url: Url, socket: str | None) -> dict[str, Any]:
+    if socket is not None:
+        if url.hosts:
+            raise ValueError(f"{url.shown}: a host and socket= exclude each other: {url.scheme}:///database")
+        return {"unix_socket": socket}
+    hosts = given.servers(url, PORT, "host:3306/database")
+    if len(hosts) > 1:
+        raise ValueError(f"{url.shown}: {url.scheme}:// is one server: name the one that is written to")
+    return {"host": hosts[0][0], "port": hosts[0][1]}
+
+
+def _database(url: Url) -> str:
+    name = url.path.removeprefix("/")
+    if not name or "/" in name:
+        raise ValueError(f"{url.shown}: the URL names one database: {url.scheme}://host:3306/database")
+    if not given.encodes(name) or len(name) > 64:
+        raise ValueError(f"{url.shown}: that is no name of a database")
+    return name
+
+
+def _refuse_login(url: Url) -> None:
+    for option, _ in url.query:
+        if option.lower() in ("password", "username", "user", "passwd"):
+            scheme, _, rest = url.shown.partition("://")
+            raise ValueError(f"{url.shown}: the login does not go into the query: {scheme}://user:password@{rest}")
+
+
+def _login(url: Url) -> dict[str, Any]:
+    username, password = url.username or "", url.password or ""
+    if not given.encodes(username + password):
+        raise ValueError(f"{url.shown}: user and password must be UTF-8")
+    # As bytes: PyMySQL would take text for Latin-1, and quote what is not in its error.
+    return {"user": username or None, "password": password.encode()}

@@ -1,0 +1,80 @@
+"""What a server's refusal means: make the tables, ask again later, or give up. None of them is ever a grant.
+
+| the server says                                        | and we                                                   |
+|--------------------------------------------------------|----------------------------------------------------------|
+| 1146, 1305: no such table, no such routine             | make them, once, and ask again                           |
+| 1205, 1213, 1020: locked for too long, deadlock        | ask again until the deadline: nothing was done           |
+| 1040, 1053, 1290, 1114 ...: full, ending, read-only    | ask again until the deadline                             |
+| 1317, 1927, 1969 ...: the statement was ended          | as a broken connection: the outcome is unknown           |
+| anything else: denied, no database, a damaged row ...  | raise it: asking again would help nobody                 |
+
+After any of them the connection is thrown away: what it had begun is rolled back by the server.
+"""
+
+from __future__ import annotations
+
+from dibs.backends.mysql.wire import Refusal
+from dibs.core.line import Unsent
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import printable
+
+_LONGEST = 200
+DUPLICATE = 1062
+MISSING = frozenset({1146, 1305})
+EXISTS = frozenset({1050, 1304})
+CONTENDED = frozenset({1020, 1205, 1213})
+DENIED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1419, 1698})
+LATER = CONTENDED | {3, 1021, 1026, 1030, 1040, 1047, 1053, 1114, 1129, 1203, 1226, 1290, 1792, 1836, 3168, 3675}
+ENDED = frozenset({1158, 1159, 1160, 1161, 1180, 1317, 1927, 1969, 3024, 4031})
+_FULL = "make room on the disk of the server"
+_STEPS = {
+    3: _FULL,
+    1021: _FULL,
+    1026: _FULL,
+    1030: "look at the server's log, and at its disk",
+    1040: "raise max_connections, or let fewer clients connect",
+    1047: "wait until this node has joined its cluster",
+    1049: "make the database, or name another one in the URL",
+    1053: "wait until the server is up again",
+    1114: _FULL,
+    1129: "FLUSH HOSTS on the server, after finding out what fails there",
+    1203: "raise max_user_connections of this user",
+    1205: "find out who keeps these rows locked: SHOW ENGINE INNODB STATUS",
+    1226: "raise the limits of this user",
+    1290: "name the primary: this server is read-only",
+    1644: "find out who writes there, and stop it",
+    1665: "set binlog_format to ROW or MIXED on the server",
+    1792: "name the primary: this server is read-only",
+    1836: "name the primary: this server is read-only",
+}
+_RIGHTS = "give this user the rights that `dibs doctor` prints, or lay the tables with `dibs doctor --ddl`"
+
+
+def is_later(refusal: Refusal) -> bool:
+    """It was not done, and may be once it is asked again."""
+    return refusal.code in LATER
+
+
+def final(refusal: Refusal) -> StoreError:
+    """For whoever gave up: what was refused, and what to do about it."""
+    text = printable(refusal.text[:_LONGEST])
+    if refusal.code in ENDED:
+        return StoreUnavailable(f"the server ended what was asked: {text}")
+    if refusal.code in DENIED:
+        return StoreError(f"the server refused: {text}", step=_RIGHTS)
+    if refusal.code == 1644:  # ours: see settle.sql
+        return StoreError(f"what stands there is damaged, or not one of ours: {text}", step=_STEPS[1644])
+    step = _STEPS.get(refusal.code, "look at the server's log")
+    kind = StoreUnavailable if refusal.code in LATER else StoreError
+    return kind(f"the server refused: {text} ({refusal.code})", step=step)
+
+
+def unsent(refusal: Refusal) -> StoreError:
+    """The same of what was refused while connecting."""
+    error = final(refusal)
+    return Unsent(error.what, step=error.step) if isinstance(error, StoreUnavailable) else error
+
+
+def strange() -> StoreError:
+    """For an answer of another shape than we asked for."""
+    return StoreError("what answers there is not what our routine says", step="look at the server")

@@ -1,0 +1,43 @@
+"""Questions to the server: a routine with its arguments, or a statement."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dibs.backends.mysql.wire import Argument, call, literal, statement
+
+MICROSECONDS = 1_000_000
+
+
+class Request(Protocol):
+    def packed(self, offset: float) -> bytes:
+        """As it goes out to a server whose clock is so much ahead of ours."""
+
+
+class Call:
+    """One routine. `by`, an instant of the local clock, is sent behind the arguments as the server's time (see
+    link.py), rounded down, that is early."""
+
+    __slots__ = ("arguments", "by", "routine")
+
+    def __init__(self, routine: str, arguments: tuple[Argument, ...], by: float | None = None) -> None:
+        self.routine = routine
+        self.arguments = arguments
+        self.by = by
+
+    def packed(self, offset: float) -> bytes:
+        if self.by is None:
+            return call(self.routine, self.arguments)
+        return call(self.routine, (*self.arguments, int((self.by + offset) * MICROSECONDS)))
+
+
+class Query:
+    """One statement of ours, with a value for each {}."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str, *values: Argument) -> None:
+        self._text = text.format(*map(literal, values))
+
+    def packed(self, offset: float) -> bytes:
+        return statement(self._text)

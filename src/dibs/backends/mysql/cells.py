@@ -1,0 +1,61 @@
+"""Seam 3 over a port: values that nobody owns, one row each, which is never deleted."""
+
+from __future__ import annotations
+
+from dibs.backends.mysql.answers import strange
+from dibs.backends.mysql.calls import Call, Query
+from dibs.backends.mysql.port import Port, number, row
+from dibs.backends.mysql.watching import Watching
+from dibs.core.cells import LARGEST, UNSET, Kept, Spot, Write, token_of
+from dibs.errors import Conflict, StoreError, StoreUnavailable
+
+_GET = "SELECT value, version FROM dibs_cells WHERE space = {} AND name = {}"
+_NO_VERSION = 2**63
+_LONGEST_TOKEN = 10**20
+
+
+class MysqlCells:
+    """See core/cells.py."""
+
+    def __init__(self, port: Port, watching: Watching, prefix: str) -> None:
+        self._port = port
+        self._watching = watching
+        self._prefix = prefix
+
+    async def get(self, spot: Spot, until: float) -> Kept:
+        (found,) = await self._port.ask(Query(_GET, spot.space, self._key(spot.name)), until)
+        if not found:
+            return UNSET
+        value, version = found[0][0], number(found[0][1])
+        if version == 0 and value is None:
+            return UNSET
+        if value is None or len(value) > LARGEST or not 1 <= version < _NO_VERSION:
+            raise StoreError("a cell there holds what no put has made", step="find out who writes there, and stop it")
+        return Kept(value, version)
+
+    async def put(self, write: Write, until: float) -> int:
+        call = Call(
+            "put", (write.spot.space, self._key(write.spot.name), write.id, write.version, write.value), write.by
+        )
+        write.asked = True
+        _, what, version = map(number, row(await self._port.ask_once(call, until), 3)[:3])
+        if what == 0:
+            raise StoreUnavailable("the write came too late to count")
+        if what == 2:
+            raise Conflict(f"it is at version {version}, not at {write.version}", step="read it again, then write")
+        return version
+
+    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
+        await self._watching.watch(spot, self._key(spot.name), version, key, until)
+
+    async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
+        if token >= _LONGEST_TOKEN:
+            raise strange()
+        said = row(await self._port.ask(Call("admit", (self._key(name), token, int(shared))), until), 2)
+        return token_of(Kept(said[1], 1))
+
+    def close(self) -> None:
+        self._port.close()
+
+    def _key(self, name: str) -> bytes:
+        return (self._prefix + name).encode()

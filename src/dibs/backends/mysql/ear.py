@@ -1,0 +1,156 @@
+"""The one session in which a client listens, however many of its claims wait.
+
+It has the user lock that bears the client's id, and sleeps in a routine (hear.sql) until it is interrupted by whoever
+made one of our claims hold, or changed what we watch; then it asks what that was. A thread of the ear's own reads it in
+both faces. What is said before it listens is found by its first look, so nobody waits for it to be ready; what it
+misses, a renewal finds, a third of a waiting lease later.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import suppress
+
+from dibs.backends.mysql.answers import MISSING
+from dibs.backends.mysql.calls import Call
+from dibs.backends.mysql.link import ATTEMPT, Dialer, Link
+from dibs.backends.mysql.wire import Answer, Refusal, statement
+from dibs.core.line import Me
+from dibs.core.runtime import Runtime
+from dibs.errors import StoreError, StoreUnavailable
+
+PATIENCE = 5
+"""Seconds of one sleep: less than the wait_timeout of any server, and cheap."""
+_PAUSE = 0.25
+_MOST = 1000
+"""Ids that are remembered as heard; told twice is no harm."""
+_CHUNK = 65_536
+
+
+class Ear:
+    def __init__(self, dialer: Dialer, runtime: Runtime, me: Me) -> None:
+        self._dialer = dialer
+        self._now = runtime.now
+        self._me = me
+        self._listening: dict[bytes, None] = {}
+        """The keys, in the inbox, of those who wait to hear."""
+        self._heard: dict[bytes, None] = {}
+        """What was told already, and still stands as told in the server."""
+        self._link: Link | None = None
+        self._closed = False
+        self._is_awake = False
+        self._poked, self._poker = socket.socketpair()
+        self._worker = runtime.blocking().worker(self._turn)
+
+    async def hear(self, key: bytes, until: float) -> bytes | None:
+        """What is said about a claim of this client, or to one who watches."""
+        self.listen(key)
+        try:
+            return await self._me.inbox.wait(key, until)
+        finally:
+            self.ignore(key)
+
+    def listen(self, key: bytes) -> None:
+        self._listening[key] = None
+        if not self._is_awake:
+            self._worker.ring()
+
+    def ignore(self, key: bytes) -> None:
+        self._listening.pop(key, None)
+
+    def forget(self, key: bytes) -> None:
+        """What is told of it from now on is something new."""
+        if key in self._heard:
+            self._heard.pop(key, None)
+
+    def close(self) -> None:
+        self._closed = True
+        self._worker.stop()
+        with suppress(OSError):
+            self._poker.send(b"!")
+        if not self._is_awake:
+            self._hang_up()
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is said to the server."""
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._poked.close()
+        self._poker.close()
+
+    def __del__(self) -> None:
+        """An interrupt may have struck before anybody had it."""
+        if hasattr(self, "_poker"):
+            self._poked.close()
+            self._poker.close()
+
+    async def _turn(self) -> float | None:
+        """Of its own thread: one sleep, while somebody waits."""
+        self._is_awake = True
+        try:
+            while self._listening and not self._closed:
+                try:
+                    self._deliver(self._ask())
+                except Refusal as refusal:
+                    self._hang_up()
+                    if refusal.code in MISSING:  # nobody has joined anything yet
+                        return _PAUSE
+                except StoreError:
+                    self._hang_up()
+                    return _PAUSE
+        finally:
+            self._is_awake = False
+            if self._closed:
+                self._hang_up()
+        return _PAUSE if self._listening else None
+
+    def _ask(self) -> list[tuple[bytes, bytes]]:
+        link = self._link
+        if link is None:
+            link = self._dialer.link(self._now() + ATTEMPT)
+            mine = f"dibs:{self._me.id.hex().upper()}"
+            if link.ask(statement(f"SELECT GET_LOCK('{mine}', 0)"), self._now() + ATTEMPT)[0][0][0] != b"1":
+                link.close()  # the server has not seen yet that the last one is gone
+                raise StoreUnavailable("this client listens already")
+            self._link = link
+        heard = b",".join([key.hex().upper().encode() for key in list(self._heard)])
+        answer = Answer()
+        try:
+            link.sock.settimeout(ATTEMPT)
+            link.sock.sendall(Call("hear", (self._me.id, heard, PATIENCE)).packed(0.0))
+            self._receive(link, answer)
+        except OSError as error:
+            raise error if isinstance(error, StoreError) else StoreUnavailable("the connection broke") from None
+        if answer.refusal is not None and answer.refusal.code == _INTERRUPTED:
+            return []
+        return [(row[0] or b"", row[1] or b"") for row in answer.result()[0]]
+
+    def _receive(self, link: Link, answer: Answer) -> None:
+        end = self._now() + PATIENCE + ATTEMPT
+        either = select.poll()
+        either.register(link.sock, select.POLLIN)
+        either.register(self._poked, select.POLLIN)
+        while True:
+            ready = either.poll(max(end - self._now(), 0.0) * 1000)
+            if self._closed or not ready:
+                raise StoreUnavailable("the server did not answer in time")
+            if any(number == link.sock.fileno() for number, _ in ready) and answer.feed(link.sock.recv(_CHUNK)):
+                return
+
+    def _deliver(self, told: list[tuple[bytes, bytes]]) -> None:
+        if len(self._heard) > _MOST:
+            self._heard.clear()
+        self._heard.update((key, None) for key, _ in told)
+        if told:
+            self._me.inbox.deliver_all(told)
+
+    def _hang_up(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+
+_INTERRUPTED = 1317

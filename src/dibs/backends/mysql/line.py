@@ -1,0 +1,246 @@
+"""Seam 2 over a port: one routine for each verb."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+
+from dibs.backends import ledger
+from dibs.backends.ledger import LINES
+from dibs.backends.mysql.address import Address
+from dibs.backends.mysql.answers import strange
+from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
+from dibs.backends.mysql.ear import Ear
+from dibs.backends.mysql.port import Port, number, row, words
+from dibs.backends.mysql.watching import Watching
+from dibs.backends.mysql.wire import Row, Sets
+from dibs.core.cells import Spot
+from dibs.core.deadline import FOREVER
+from dibs.core.line import LINE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
+from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import BadName, Mismatch
+from dibs.info import Finding, LockInfo
+
+LONGEST_NAME = 2048
+"""Bytes, with namespace and prefix: what one key of an index takes, and some to spare."""
+_SWEEPS = 0.005
+"""Of so large a part of the joins that wait for nobody the names that nobody uses are forgotten."""
+_NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+_SHOWN = f"name, ticket, kind, capacity, weight, until - {_NOW}, asked - {_NOW}, held - {_NOW}, about"
+_LINE = f"SELECT {_SHOWN} FROM dibs_claims WHERE name = {{}} AND until > {_NOW} ORDER BY ticket"
+_NAMES = (
+    "SELECT name, COUNT(*) FROM dibs_claims WHERE name > {} AND name >= {} AND LEFT(name, {}) = {}"
+    f" AND until > {_NOW} GROUP BY name ORDER BY name LIMIT {ledger.PAGE}"
+)
+_LINES = (
+    f"SELECT {_SHOWN} FROM dibs_claims WHERE name >= {{}} AND name <= {{}} AND until > {_NOW} ORDER BY name, ticket"
+)
+_MADE = "INSERT IGNORE INTO dibs_store VALUES (1, {})"
+_WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
+
+
+class MysqlLine:
+    """See core/line.py."""
+
+    def __init__(self, port: Port, ear: Ear, watching: Watching, runtime: Runtime, me: Me, address: Address) -> None:
+        self._port = port
+        self._ear = ear
+        self._watching = watching
+        self._runtime = runtime
+        self._me = me
+        self._address = address
+        self._prefix = address.prefix
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        again = claim.asked
+        self._ear.forget(claim.id)
+        call = Call(
+            "join",
+            (self._key(claim.name), claim.id, self._me.id, claim.kind, claim.capacity, claim.weight,
+             int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS), _number_of(place), claim.about,
+             int(again)),
+            claim.by,
+        )  # fmt: skip
+        claim.asked = True
+        try:
+            said = words(await self._port.ask_once(call, until), 2)
+        except Unsent:
+            claim.asked = again
+            raise
+        what = number(said[1])
+        if len(said) > 7 and said[7]:
+            self._deliver(_bytes(said[7]))
+        if what == 0:
+            return None
+        if what == 2:
+            raise _mismatch(claim, said)
+        try:
+            ticket, holds, left, next, revoked = map(int, said[2:7])
+        except ValueError:
+            raise strange() from None
+        if ticket:
+            claim.ticket = ticket
+        return Standing(ticket, holds == 1, left / MICROSECONDS, _next(next), revoked == 1)
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+        for claim in claims:
+            self._ear.forget(claim.id)
+        known = sorted((claim.ticket, claim.id.hex()) for claim in claims if claim.ticket is not None)
+        listed = json.dumps(known, separators=(",", ":"))
+        sets = await self._port.ask(Call("renew", (listed, self._me.id)), until)
+        _, mine, nexts = row(sets, 3)[:3]
+        self._deliver(mine)
+        upcoming = _upcoming(nexts)
+        standing: dict[int, Row] = {number(said[0]): said for said in sets[0]}
+        found: list[Standing | None] = []
+        for claim in claims:
+            said = None if claim.ticket is None else standing.get(claim.ticket)
+            if said is None or len(said) < 4:
+                found.append(None)
+                continue
+            next = upcoming.get(self._key(claim.name), FOREVER)
+            ticket, holds, left, revoked = map(number, said[:4])
+            found.append(Standing(ticket, holds == 1, left / MICROSECONDS, next, revoked == 1))
+        return found
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        arguments = (self._key(claim.name), claim.id, self._me.id, weight)
+        self._is_done(await self._port.ask(Call("amend", arguments), until))
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        self._ear.forget(claim.id)
+        call = Call(
+            "leave",
+            (self._key(claim.name), claim.id, claim.ticket or 0, self._me.id, claim.kind, int(not answered)),
+            claim.by,
+        )
+        sets, is_repeated = await self._port.ask_often(call, until)
+        return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        return read_signal(await self._ear.hear(claim.id, until))
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        (found,) = await self._port.ask(Query(_LINE, self._key(name)), until)
+        return _info(name, found)
+
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        least = self._key(prefix)
+        start = self._key(after) if after else b""
+        (names,) = await self._port.ask(Query(_NAMES, start, least, len(least), least), until)
+        page, claims = [], 0
+        for name, count in names:
+            page.append(name or b"")
+            claims += number(count)
+            if claims >= ledger.PAGE:
+                break
+        if not page:
+            return []
+        (found,) = await self._port.ask(Query(_LINES, page[0], page[-1]), until)
+        wanted, lines = set(page), []
+        for name, line in groupby(found, lambda one: one[0] or b""):
+            if name in wanted:
+                lines.append(_info(name[len(self._prefix.encode()) :].decode(errors="replace"), line))
+        return lines
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        if not 0 <= token < 2**63:
+            return False
+        sets = await self._port.ask(Call("revoke", (self._key(name), token, self._me.id)), until)
+        return self._is_done(sets)
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        if not 0 <= token < 2**63:
+            return False
+        sets, is_repeated = await self._port.ask_often(Call("evict", (self._key(name), token, self._me.id)), until)
+        return self._is_done(sets) or is_repeated
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        await self._watching.watch(Spot(LINES, name), self._key(name), seen, key, until)
+
+    async def identity(self, until: float) -> str:
+        await self._port.ask(Query(_MADE, self._runtime.fresh_id()), until)
+        (found,) = await self._port.ask(Query(_WHICH), until)
+        if len(found) != 1:
+            raise strange()
+        return f"mysql:{(found[0][0] or b'').decode(errors='replace').lower()}/{self._prefix}"
+
+    async def doctor(self, until: float) -> list[Finding]:
+        from dibs.backends.mysql.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
+
+        return await examine(Patient(self._port, self._ear, self._runtime, self._me, self._address), until)
+
+    def close(self) -> None:
+        self._port.close()
+
+    def _key(self, name: str) -> bytes:
+        key = (self._prefix + name).encode()
+        if len(key) > LONGEST_NAME:
+            raise BadName(
+                f"name, namespace and prefix are {len(key)} bytes together", step=f"at most {LONGEST_NAME} here"
+            )
+        return key
+
+    def _is_done(self, sets: Sets) -> bool:
+        said = words(sets, 3)
+        if said[2]:
+            self._deliver(_bytes(said[2]))
+        return number(said[1]) == 1
+
+    def _deliver(self, mine: bytes | None) -> None:
+        """To claims of this very client: they hold from now on."""
+        if mine:
+            ids = [mine[at : at + 16] for at in range(0, len(mine), 16)]
+            self._me.inbox.deliver_all([(id, YOURS.value) for id in ids])
+
+
+def _number_of(place: Place) -> int:
+    """As the routine has it. A dict would be slower: members of an Enum are hashed in Python."""
+    return 0 if place is LINE else 1 if place is OUTSIDE else 2
+
+
+def _next(microseconds: int) -> float:
+    return FOREVER if microseconds < 0 else microseconds / MICROSECONDS
+
+
+def _upcoming(nexts: bytes | None) -> dict[bytes, float]:
+    found = {}
+    for part in (nexts or b"").split(b","):
+        if part:
+            name, _, microseconds = part.partition(b"=")
+            found[_bytes(name)] = _next(number(microseconds))
+    return found
+
+
+def _bytes(written: bytes) -> bytes:
+    """Of what a routine gives in hexadecimal."""
+    try:
+        return bytes.fromhex(written.decode())
+    except ValueError:
+        raise strange() from None
+
+
+def _info(name: str, line: Iterable[Row]) -> LockInfo:
+    """Where it stands now is 0 on the clock of what was told."""
+    alive = [_entry(*one) for one in line]
+    return ledger.shown(name, alive, 0.0, datetime.now(UTC))
+
+
+def _entry(
+    _: bytes | None, ticket: bytes | None, kind: bytes | None, capacity: bytes | None, weight: bytes | None,
+    left: bytes | None, asked: bytes | None, held: bytes | None, about: bytes | None,
+) -> Entry:  # fmt: skip
+    return Entry(
+        number(ticket), b"", b"", (kind or b"").decode(errors="replace"), number(capacity), number(weight),
+        number(left) / MICROSECONDS, number(asked) / MICROSECONDS,
+        None if held is None else number(held) / MICROSECONDS, False, (about or b"").decode(errors="replace"),
+    )  # fmt: skip
+
+
+def _mismatch(claim: Claim, said: list[bytes]) -> Mismatch:
+    if len(said) < 10:
+        raise strange()
+    return ledger.mismatch(_bytes(said[8]).decode(errors="replace"), number(said[9]), claim)

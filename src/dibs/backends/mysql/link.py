@@ -1,0 +1,249 @@
+"""One connection. PyMySQL makes it (TCP, TLS, a Unix socket, the login, the database); then the socket is ours.
+
+A link belongs to one user at a time. Whatever ends an exchange early, also an interrupt, closes it: the answer to an
+unfinished question must not be taken for the answer to the next, and what it had begun is to be rolled back. `offset`
+is how far the server's clock is ahead of ours, at least: every routine's answer begins with the server's time, and it
+was read before the answer arrived.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+import pymysql
+
+from dibs.backends import tls
+from dibs.backends.mysql.address import Address
+from dibs.backends.mysql.answers import EXISTS, strange, unsent
+from dibs.backends.mysql.calls import MICROSECONDS, Request
+from dibs.backends.mysql.wire import QUIT, Answer, Refusal, Row, Sets, statement
+from dibs.core.line import Unsent
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import printable
+
+ATTEMPT = 2.0
+"""How long one answer is waited for: who has more time asks again, on another connection."""
+LEAST = 0.05
+LOCKED = 1
+"""Seconds that a statement waits for a lock in the server; whoever has more time asks again."""
+_IDLE = 600
+"""Seconds after which the server ends a session whose client is silent: its machine may be gone."""
+_REST = 0.25
+"""Seconds before a server that could not be reached is tried again."""
+_CHUNK = 65_536
+_NEWER = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+_BEGIN = statement(
+    f"SET SESSION innodb_lock_wait_timeout = {LOCKED}, lock_wait_timeout = {LOCKED}, wait_timeout = {_IDLE},"
+    " sql_mode = 'STRICT_ALL_TABLES', autocommit = 1"
+)
+_ASK = statement(
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
+    " ('version', 'wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')"
+)
+_SIZE = statement("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'")
+_TIME = statement("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+
+
+class Link:
+    def __init__(self, address: Address, now: Callable[[], float], until: float) -> None:
+        self._now = now
+        # Kept until our own end: its destructor is in Python, and an interrupt that strikes there is swallowed.
+        self._made = made = _connected(address, max(min(until - now(), ATTEMPT), LEAST))
+        made._rfile.close()  # noqa: SLF001  (PyMySQL has no other way to hand its socket over than to let it be taken)
+        self.sock: socket.socket
+        # In one step: an interrupt finds it with one of the two.
+        self.sock, made._sock = made._sock, None  # noqa: SLF001
+        self._patience = 0.0
+        self.offset = -inf
+        self.used_at = self.sent_at = now()
+        self.version = ""
+        try:
+            self._begin(until)
+        except Refusal as refusal:
+            self.close()
+            raise unsent(refusal) from None
+
+    def exchange(self, request: Request, until: float) -> Sets:
+        """A refusal is raised as such, and closes it like anything else that is not an answer."""
+        return self.ask(request.packed(self.offset), until)
+
+    def ask(self, packed: bytes, until: float) -> Sets:
+        try:
+            sock, answer = self.sock, Answer()
+            self.sent_at = self._be_patient(until)
+            sock.sendall(packed)
+            if not answer.feed(sock.recv(_CHUNK)):
+                self._rest(answer, until)
+            found = answer.result()
+        except Refusal as refusal:
+            if refusal.code not in EXISTS:  # what a statement had begun by then is to be rolled back
+                self.sock.close()
+            raise
+        except OSError as error:
+            self.sock.close()
+            raise error if isinstance(error, StoreError) else broken(error) from None
+        except BaseException:
+            self.sock.close()
+            raise
+        self.hear(found)
+        return found
+
+    def _rest(self, answer: Answer, until: float) -> None:
+        end = max(until, self._now() + LEAST)  # a server that drips is as silent as one that says nothing
+        while True:
+            if self._now() >= end:
+                raise TimeoutError
+            self._be_patient(end)
+            if answer.feed(self.sock.recv(_CHUNK)):
+                return
+
+    def hear(self, found: Sets) -> None:
+        """What a routine answers ends with a row that begins with the server's time: of an instant after it was asked,
+        and before now. An answer that was late says less than what is known already."""
+        self.used_at = self._now()
+        if found and found[-1] and found[-1][0]:
+            first = (found[-1][0][0] or b"")[:17]
+            if first[:16].isdigit() and len(first) > 15 and first[16:] in (b"", b" "):
+                there = int(first) / MICROSECONDS
+                self.offset = min(max(self.offset, there - self.used_at), there - self.sent_at)
+
+    def is_stale(self) -> bool:
+        """It was closed, or something came that nobody asked for, while it was idle."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def bid_farewell(self) -> None:
+        """So that the server need not note that somebody just went away."""
+        with suppress(OSError, ValueError):
+            self.sock.settimeout(0)
+            self.sock.send(QUIT)
+        self.close()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __del__(self) -> None:
+        """An interrupt may have struck before anybody had it."""
+        if hasattr(self, "sock"):
+            self.sock.close()
+
+    def _be_patient(self, until: float) -> float:
+        """Gives the instant at which that begins."""
+        now = self._now()
+        patience = until - now
+        patience = ATTEMPT if patience >= ATTEMPT else max(patience, LEAST)
+        if patience != self._patience:
+            self._patience = patience
+            # Not by SO_RCVTIMEO, which is cheaper: after a signal Python would begin to wait anew.
+            self.sock.settimeout(patience)
+        return now
+
+    def _begin(self, until: float) -> None:
+        self.ask(_BEGIN, until)
+        said = dict(_pairs(self.ask(_ASK, until)))
+        self.version = said.get("version", "")
+        refusal = _unfit(self.version, said)
+        if refusal is None and said.get("wsrep_on") == "ON" and said.get("wsrep_provider") not in (None, "", "none"):
+            refusal = _too_many(dict(_pairs(self.ask(_SIZE, until))).get("wsrep_cluster_size", ""))
+        if refusal is not None:
+            self.close()
+            raise refusal
+        self.ask(_TIME, until)
+        if self.offset == -inf:
+            self.close()
+            raise strange()
+
+
+class Dialer:
+    """Makes links. A server that could not be reached is not tried again for a moment: who asks then is told at once,
+    so that a dead server does not cost its time-out at every question."""
+
+    def __init__(self, address: Address, now: Callable[[], float]) -> None:
+        self.address = address
+        self.now = now
+        self._rests = 0.0
+
+    def link(self, until: float) -> Link:
+        if self.now() < self._rests:
+            raise Unsent(f"no connection to {printable(self.address.host)} a moment ago", step="is it running there?")
+        try:
+            return Link(self.address, self.now, until)
+        except StoreUnavailable as error:
+            self._rests = self.now() + _REST
+            raise Unsent(error.what, step=error.step) from None
+
+
+def broken(error: OSError) -> StoreUnavailable:
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable("the server did not answer in time")
+    return StoreUnavailable(f"the connection broke: {printable(error.strerror or type(error).__name__)}")
+
+
+def _connected(address: Address, patience: float) -> Any:
+    connection = address.connection(patience)
+    failure: StoreError
+    try:
+        connection.connect()
+        return connection
+    except pymysql.MySQLError as error:
+        failure = _failure(address.host, error)
+    except Exception as error:  # noqa: BLE001  (a plugin of the login that a user gave)
+        failure = Unsent(f"no connection: {type(error).__name__} while logging in", step="check the login")
+    raise failure  # here, where PyMySQL's error does not hang from it: its frames hold the password
+
+
+def _failure(host: str, error: pymysql.MySQLError) -> StoreError:
+    original = getattr(error, "original_exception", None)
+    if isinstance(original, ssl.SSLError):
+        return tls.failure(host, original)
+    code, text = error.args if len(error.args) == 2 else (0, str(error))
+    if isinstance(original, OSError) or code in (0, 2003, 2006, 2013):
+        why = original.strerror or "no answer in time" if isinstance(original, OSError) else "it broke off"
+        return Unsent(f"no connection to {printable(host)}: {printable(str(why))}", step="is it running there?")
+    return unsent(Refusal(int(code), str(text)))
+
+
+def _pairs(found: Sets) -> list[tuple[str, str]]:
+    return [(_text(row, 0).lower(), _text(row, 1)) for row in found[0]]
+
+
+def _text(row: Row, at: int) -> str:
+    return (row[at] or b"").decode(errors="replace")
+
+
+def make_of(version: str) -> tuple[str, tuple[int, ...]]:
+    """
+    >>> make_of("10.11.6-MariaDB-0+deb12u1"), make_of("5.5.5-10.6.1-MariaDB"), make_of("8.0.36")
+    (('MariaDB', (10, 11, 6)), ('MariaDB', (10, 6, 1)), ('MySQL', (8, 0, 36)))
+    """
+    make = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    numbers = version.removeprefix("5.5.5-").partition("-")[0].split(".")
+    return make, tuple(int(number) for number in numbers if number.isdigit())
+
+
+def _unfit(version: str, said: dict[str, str]) -> StoreError | None:
+    make, numbers = make_of(version)
+    if numbers < _NEWER[make]:
+        least = ".".join(map(str, _NEWER[make]))
+        return StoreError(f"{make} {printable(version)} is too old", step=f"{make} {least} or later")
+    if said.get("group_replication_single_primary_mode") == "OFF":
+        return _several("this group lets every member write")
+    return None
+
+
+def _too_many(size: str) -> StoreError | None:
+    return _several(f"this is a Galera cluster of {size}") if size.isdigit() and int(size) > 1 else None
+
+
+def _several(what: str) -> StoreError:
+    return StoreError(
+        f"{what}: two of its servers can grant the same lock, as they compare notes only when they commit",
+        step="use a server that alone is written to, or another store",
+    )

@@ -1,0 +1,109 @@
+"""Questions to the server, asked again as long as that may help: seams 2 and 3 speak through this.
+
+Every request ends done, not done or unknown. What the server refused is not done, and is asked again here until the
+caller's instant (see answers.py); tables and routines that are not there are made. A connection that breaks leaves the
+outcome unknown: that is StoreUnavailable, and whoever asked must know of it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dibs.backends.mysql import schema
+from dibs.backends.mysql.answers import CONTENDED, MISSING, final, is_later, strange
+from dibs.backends.mysql.calls import Request
+from dibs.backends.mysql.link import Dialer
+from dibs.backends.mysql.wire import Refusal, Row, Sets
+from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
+from dibs.core.runtime import Runtime
+from dibs.errors import StoreUnavailable
+
+_CREATING = 3
+"""How often tables are made for one question: they may be dropped meanwhile, but not for ever."""
+
+
+class Wire(Protocol):
+    """pool.py for threads, stream.py for event loops."""
+
+    async def exchange(self, request: Request, until: float) -> Sets: ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child: close what is open, and touch nothing else of the parent's."""
+
+
+class Port:
+    def __init__(self, wire: Wire, dialer: Dialer, runtime: Runtime) -> None:
+        self._wire = wire
+        self._dialer = dialer
+        self._runtime = runtime
+
+    async def ask(self, request: Request, until: float) -> Sets:
+        """Asked again if a connection broke: for what may be done twice."""
+        return (await self.ask_often(request, until))[0]
+
+    async def ask_often(self, request: Request, until: float) -> tuple[Sets, bool]:
+        """The same, and whether an earlier copy may have been done already."""
+        pause, is_repeated = FIRST_PAUSE, False
+        while True:
+            try:
+                return await self.ask_once(request, until), is_repeated
+            except StoreUnavailable:
+                if self._runtime.now() + pause >= until:
+                    raise
+            await self._pause(pause)
+            pause, is_repeated = min(pause * 2, LONGEST_PAUSE), True
+
+    async def ask_once(self, request: Request, until: float) -> Sets:
+        """What the server gives; refusals that may pass are asked again."""
+        pause, created = FIRST_PAUSE, 0
+        while True:
+            try:
+                return await self._wire.exchange(request, until)
+            except Refusal as refusal:
+                if refusal.code in MISSING and created < _CREATING:
+                    created += 1
+                    again = 0.0
+                elif is_later(refusal) and self._runtime.now() + pause < until:
+                    again = FIRST_PAUSE if refusal.code in CONTENDED else pause
+                else:
+                    raise final(refusal) from None
+            if again:
+                await self._pause(again)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                await self._runtime.offload(lambda: schema.create(self._dialer, until))
+
+    async def peek(self, request: Request, until: float) -> Sets:
+        """Asked once, of what may not be there: a refusal is raised as it is."""
+        return await self._wire.exchange(request, until)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    async def _pause(self, pause: float) -> None:
+        await self._runtime.sleep(pause + self._runtime.jitter(pause))
+
+
+def row(sets: Sets, least: int) -> Row:
+    """The one row that a routine gives at its end, with so many columns or more."""
+    if not sets or len(sets[-1]) != 1 or len(sets[-1][0]) < least:
+        raise strange()
+    return sets[-1][0]
+
+
+def words(sets: Sets, least: int) -> list[bytes]:
+    """The same of a routine that gives them in one column, which is quicker: so many words or more."""
+    found = (row(sets, 1)[0] or b"").split(b" ")
+    if len(found) < least:
+        raise strange()
+    return found
+
+
+def number(value: bytes | None) -> int:
+    """Of what is a number if the routine is ours."""
+    try:
+        return int(value or b"")
+    except ValueError:
+        raise strange() from None

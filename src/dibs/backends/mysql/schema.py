@@ -1,0 +1,109 @@
+"""The tables and routines: what they are, and how they come to be there.
+
+They are made at first use, by whoever comes first, under one user lock of the server; where this user may not, somebody
+else lays what `ddl` gives. Routines bear the number of their version in their name: programs of two versions of dibs
+find each what it knows.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from dibs.backends.mysql.answers import DENIED, EXISTS, final
+from dibs.backends.mysql.link import Dialer, Link
+from dibs.backends.mysql.wire import Refusal, statement
+from dibs.errors import StoreError, StoreUnavailable
+
+ROUTINES = (
+    "wake", "tell", "settle", "look", "join", "renew", "leave", "amend", "evict", "revoke", "hear", "watch", "put",
+    "admit", "sweep",
+)  # fmt: skip
+"""In the order in which they are made: each is there before it is called by another."""
+TABLES = ("names", "claims", "tombs", "watchers", "cells", "writes", "store")
+_ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
+_MAY_NOT = (
+    "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"
+    " `dibs doctor --ddl` prints"
+)
+
+
+@cache
+def tables() -> tuple[str, ...]:
+    """As statements."""
+    text = re.sub(r"^--.*\n", "", _read("tables"), flags=re.MULTILINE)
+    return tuple(part.strip() for part in text.split(";\n") if part.strip())
+
+
+@cache
+def routine(name: str) -> str:
+    """As a statement; what it says of itself stands within it, where the server keeps it."""
+    lock, text = _read("lock"), _read(name)
+    head, create, rest = text.partition("CREATE PROCEDURE")
+    body = re.sub(
+        r"^( *)-- \(lock\.sql\)\n", lambda found: _indented(lock, len(found[1]) - 2), rest, flags=re.MULTILINE
+    )
+    declared, begin, steps = body.partition("BEGIN\n")
+    return f"{create}{declared}{begin}{_indented(head, 2)}{steps}".strip()
+
+
+def ddl(database: str) -> str:
+    """For the program mysql or mariadb, to be run by whoever may."""
+    quoted = "`" + database.replace("`", "``") + "`"
+    lines = [
+        "-- Tables and routines of dibs; those that are there already are left alone.",
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES';",
+        f"USE {quoted};",
+        "",
+    ]
+    lines += [f"{text.replace('CREATE TABLE', 'CREATE TABLE IF NOT EXISTS', 1)};\n" for text in tables()]
+    lines.append("DELIMITER $$")
+    for name in ROUTINES:
+        lines += [f"DROP PROCEDURE IF EXISTS dibs_1_{name}$$", f"{routine(name)}$$", ""]
+    lines.append("DELIMITER ;")
+    return "\n".join(lines) + "\n" + rights(quoted)
+
+
+def rights(quoted: str) -> str:
+    """The least that a user needs once all that is there."""
+    return (
+        "-- The least that a user needs then; its own sessions it may wake without any right:\n"
+        f"-- GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {quoted}.* TO ...;\n"
+    )
+
+
+def create(dialer: Dialer, until: float) -> None:
+    """Whatever is missing; blocking."""
+    link = dialer.link(until)
+    try:
+        while link.ask(_ALONE, until)[0][0][0] != b"1":
+            if dialer.now() >= until:
+                raise StoreUnavailable("somebody else has been making the tables for too long")
+        for text in (*tables(), *map(routine, ROUTINES)):
+            _make(link, text, until)
+    except Refusal as refusal:
+        raise final(refusal) from None
+    finally:
+        link.bid_farewell()
+
+
+def _make(link: Link, text: str, until: float) -> None:
+    try:
+        link.ask(statement(text), until)
+    except Refusal as refusal:
+        if refusal.code in EXISTS:
+            return
+        if refusal.code in DENIED:
+            raise StoreError(
+                f"the tables are missing, and cannot be made: {final(refusal).what}", step=_MAY_NOT
+            ) from None
+        raise
+
+
+def _indented(text: str, by: int) -> str:
+    return re.sub(r"^(?=.)", " " * max(by, 0), text, flags=re.MULTILINE)
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")

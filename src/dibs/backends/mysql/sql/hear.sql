@@ -1,0 +1,20 @@
+-- hear: what a client has been told, or sleep until it is.
+--
+-- On the session that has the client's user lock (see wake). What is said before the look is found by it; what is said
+-- after it interrupts this call, also on its way into the sleep: then the client asks again.
+-- Gives  rows of (id, 'y' for a claim that holds now, 'l' for somebody who should look); none: nothing happened.
+-- `p_heard`: ids, in hexadecimal with commas between them, that need not be told again.
+CREATE PROCEDURE dibs_1_hear(IN p_client BINARY(16), IN p_heard MEDIUMBLOB, IN p_patience DOUBLE)
+SQL SECURITY INVOKER
+BEGIN
+  IF NOT EXISTS (
+    SELECT 1 FROM dibs_claims WHERE client = p_client AND freed = 1 AND NOT FIND_IN_SET(HEX(id), p_heard)
+  ) AND NOT EXISTS (
+    SELECT 1 FROM dibs_watchers WHERE client = p_client AND told = 1 AND NOT FIND_IN_SET(HEX(id), p_heard)
+  ) THEN
+    DO SLEEP(p_patience);
+  END IF;
+  SELECT id, 'y' FROM dibs_claims WHERE client = p_client AND freed = 1 AND NOT FIND_IN_SET(HEX(id), p_heard)
+  UNION ALL
+  SELECT id, 'l' FROM dibs_watchers WHERE client = p_client AND told = 1 AND NOT FIND_IN_SET(HEX(id), p_heard);
+END

@@ -1,0 +1,78 @@
+-- The tables. Everything that a user gave is bytes here: no collation can make two names one. Times are microseconds
+-- since 1970 by the server's clock, in UTC. A row that says nothing any more is removed by the next verb that passes.
+
+-- One row for each name in use. Verbs that change a line lock it first; what stands in it is only what saves reading:
+-- no claim of the name has a ticket below `floor`, after `outside` nobody waits outside its line, and after `tombs` no id
+-- is remembered that left it.
+CREATE TABLE dibs_names (
+  name VARBINARY(2048) NOT NULL PRIMARY KEY,
+  floor BIGINT UNSIGNED NOT NULL,
+  outside BIGINT NOT NULL,
+  tombs BIGINT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- One row for each claim. The counter of the tickets is kept by InnoDB over crashes and restarts. `held` is since when
+-- it holds; `freed` is 1 while a client has not heard that its claim holds now.
+CREATE TABLE dibs_claims (
+  ticket BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  name VARBINARY(2048) NOT NULL,
+  id BINARY(16) NOT NULL,
+  client BINARY(16) NOT NULL,
+  kind VARBINARY(64) NOT NULL,
+  capacity BIGINT NOT NULL,
+  weight BIGINT NOT NULL,
+  lease BIGINT NOT NULL,
+  waiting BIGINT NOT NULL,
+  until BIGINT NOT NULL,
+  asked BIGINT NOT NULL,
+  held BIGINT NULL,
+  freed TINYINT NULL,
+  revoked TINYINT NOT NULL,
+  about BLOB NOT NULL,
+  KEY line (name, ticket),
+  KEY freed (client, freed)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Ids that left while their join may still be on its way, until it would come too late anyway.
+CREATE TABLE dibs_tombs (
+  id BINARY(16) NOT NULL PRIMARY KEY,
+  until BIGINT NOT NULL,
+  KEY until (until)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Who is to be told of a change: those who wait outside a line (space 'outside'), who follow a leader ('line'), who
+-- watch a cell. `told` is 1 once something happened there.
+CREATE TABLE dibs_watchers (
+  id BINARY(16) NOT NULL PRIMARY KEY,
+  space VARBINARY(16) NOT NULL,
+  name VARBINARY(2048) NOT NULL,
+  client BINARY(16) NOT NULL,
+  told TINYINT NULL,
+  until BIGINT NOT NULL,
+  KEY spot (name, space),
+  KEY told (client, told),
+  KEY until (until)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Values that nobody owns. At version 0 a cell is unset.
+CREATE TABLE dibs_cells (
+  space VARBINARY(16) NOT NULL,
+  name VARBINARY(2048) NOT NULL,
+  value MEDIUMBLOB NULL,
+  version BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (space, name)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Writes that may be repeated, and the version that each made.
+CREATE TABLE dibs_writes (
+  id BINARY(16) NOT NULL PRIMARY KEY,
+  version BIGINT UNSIGNED NOT NULL,
+  until BIGINT NOT NULL,
+  KEY until (until)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- One row: which store this is.
+CREATE TABLE dibs_store (
+  one TINYINT NOT NULL PRIMARY KEY,
+  id BINARY(16) NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

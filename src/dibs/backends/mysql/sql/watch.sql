@@ -1,0 +1,38 @@
+-- watch: be told of the next change of a line's leader, or of a cell.
+--
+-- `p_over`: ids, one behind the other, that need not be told any more. The lock of what is watched comes first: whoever
+-- changes it sees who watches, or this sees the change.
+-- Gives  (now, the ticket of who holds first or the version of the cell, in how many microseconds the holder can end by
+--        itself; -1: not)
+CREATE PROCEDURE dibs_1_watch(
+  IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16),
+  IN p_patience BIGINT, IN p_over MEDIUMBLOB
+)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_floor, v_seen BIGINT UNSIGNED;
+  DECLARE v_outside, v_tombs, v_now BIGINT;
+  DECLARE v_left BIGINT DEFAULT -1;
+  DECLARE v_at INT DEFAULT 1;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+
+  WHILE v_at < LENGTH(p_over) DO
+    DELETE FROM dibs_watchers WHERE id = SUBSTRING(p_over, v_at, 16);
+    SET v_at = v_at + 16;
+  END WHILE;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  DELETE FROM dibs_watchers WHERE until < v_now LIMIT 100;
+  IF p_space = 'line' THEN
+    -- (lock.sql)
+    SELECT ticket, until - v_now INTO v_seen, v_left FROM dibs_claims
+      WHERE name = p_name AND ticket >= v_floor AND until > v_now ORDER BY ticket LIMIT 1;
+  ELSE
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION;
+    SELECT version INTO v_seen FROM dibs_cells WHERE space = p_space AND name = p_name FOR UPDATE;
+  END IF;
+  INSERT INTO dibs_watchers VALUES (p_id, p_space, p_name, p_client, NULL, v_now + p_patience)
+    ON DUPLICATE KEY UPDATE told = NULL, until = v_now + p_patience;
+  COMMIT;
+  SELECT v_now, IFNULL(v_seen, 0), v_left;
+END

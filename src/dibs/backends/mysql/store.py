@@ -1,0 +1,99 @@
+"""The `mysql://` store, which is MariaDB's too.
+
+Making it does no I/O; the first question connects. A client has one session in which it listens, once something of it
+waits, and each way to the store (the face's, the keeper's) connections of its own: what one of them suffers the other
+does not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, ClassVar
+
+from dibs.backends.mysql import schema
+from dibs.backends.mysql.address import Address
+from dibs.backends.mysql.cells import MysqlCells
+from dibs.backends.mysql.ear import Ear
+from dibs.backends.mysql.line import MysqlLine
+from dibs.backends.mysql.link import Dialer
+from dibs.backends.mysql.pool import Pool
+from dibs.backends.mysql.port import Port, Wire
+from dibs.backends.mysql.watching import Watching
+from dibs.core.cells import Cells
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.runtime import Runtime
+from dibs.url import Url
+
+
+class MysqlStore:
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL})
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.shown = address.shown
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ear: Ear | None = None
+        self._wires: list[Wire] = []
+        self._over: deque[bytes] = deque()
+
+    def open(self, runtime: Runtime, me: Me) -> Line:
+        port, ear = self._port(runtime), self._listening(runtime, me)
+        watching = Watching(port, ear, runtime, me, self._over)
+        return MysqlLine(port, ear, watching, runtime, me, self._address)
+
+    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+        port = self._port(runtime)
+        watching = Watching(port, self._listening(runtime, me), runtime, me, self._over)
+        return MysqlCells(port, watching, self._address.prefix)
+
+    def ddl(self) -> str:
+        """The statements that make the tables and routines, for whoever may run them."""
+        return schema.ddl(self._address.database)
+
+    def close(self) -> None:
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.close()
+        for wire in self._wires:
+            wire.close()
+        self._wires.clear()
+
+    def before_fork(self) -> None:
+        """The child closes what it inherits, without a word to the server."""
+
+    def after_fork(self, child: bool) -> None:
+        if child:
+            if self._ear is not None:
+                self._ear.abandon()
+            for wire in self._wires:
+                wire.abandon()
+            self._begin()
+
+    def _port(self, runtime: Runtime) -> Port:
+        dialer = Dialer(self._address, runtime.now)
+        wire = self._wire(dialer, runtime)
+        self._wires.append(wire)
+        return Port(wire, dialer, runtime)
+
+    def _wire(self, dialer: Dialer, runtime: Runtime) -> Wire:
+        if runtime.soon is None:
+            return Pool(dialer, self._address.connections)
+        from dibs.backends.mysql.stream import Streams  # noqa: PLC0415  (threads have no use for asyncio)
+
+        return Streams(dialer, runtime, self._address.connections)
+
+    def _listening(self, runtime: Runtime, me: Me) -> Ear:
+        if self._ear is None:
+            self._ear = Ear(Dialer(self._address, runtime.now), runtime, me)
+        return self._ear
+
+
+def of_url(url: Url, **options: Any) -> MysqlStore:
+    return MysqlStore(Address.of(url, **options))
+
+
+def of_engine(engine: object, **options: Any) -> MysqlStore:
+    """With the settings of an engine of SQLAlchemy's, of either face."""
+    return MysqlStore(Address.of_engine(engine, **options))

@@ -1,0 +1,184 @@
+"""Interleavings that broke earlier drafts, made to happen: a look that is older than the lock of the name, a leave and
+a join that do not see each other, a wake-up on its way into the sleep, a client that dies while its join waits.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from dibs.core.line import LINE, YOURS
+from dibs.runtime.threads import step
+from dibs.testing.contract.seats import Seat, until
+from store.mysql.rows import Raw
+
+LEVELS = ["REPEATABLE READ", "SERIALIZABLE", "READ UNCOMMITTED"]
+Made = Callable[[], Seat]
+
+
+@contextmanager
+def meanwhile(deed: Callable[[], object]) -> Iterator[None]:
+    thread = threading.Thread(target=deed, daemon=True)
+    thread.start()
+    yield
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def settled_in(seat: Seat) -> None:
+    """Connected: what follows takes one trip."""
+    seat.holders("elsewhere")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_was_committed_while_a_join_waited_for_the_name_is_seen(seats: Made, raw: Raw, level: str) -> None:
+    """Whatever isolation the server is set to: the line is read after the lock, not before."""
+    ana, bob = seats(), seats()
+    raw.ask(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
+    try:
+        settled_in(bob)
+        first, stands = ana.joined()
+        assert stands.holds
+        ana.leave(first)
+        raw.lock("a")
+        claim = bob.claim("a")
+        answers = []
+        with meanwhile(lambda: answers.append(bob.join(claim))):
+            until(raw.blocked)
+            raw.ask(
+                "INSERT INTO dibs_claims (name, id, client, kind, capacity, weight, lease, waiting, until, asked, held,"
+                " revoked, about) VALUES (%s, %s, %s, 'mutex', 1, 1, 9000000, 5000000, 9000000"
+                " + TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 1, 0, '{}')",
+                raw.key("a"), b"another claim id", b"another client's",
+            )  # fmt: skip
+            raw.unlock()
+        (found,) = answers
+        assert found is not None
+        assert not found.holds
+    finally:
+        raw.ask("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def test_a_leave_and_a_join_at_the_same_time(seats: Made, raw: Raw) -> None:
+    """Both wait for the name's lock: whichever comes first, the one who joined holds, or is told so."""
+    ana, bob = seats(), seats()
+    for number in range(8):
+        name = f"n{number}"
+        held, _ = ana.joined(name=name)
+        settled_in(bob)
+        raw.lock(name)
+        claim, answers = bob.claim(name), []
+        with meanwhile(lambda: ana.leave(held)), meanwhile(lambda: answers.append(bob.join(claim))):  # noqa: B023
+            until(lambda: raw.blocked() == 2)
+            raw.unlock()
+        (found,) = answers
+        assert found is not None
+        assert found.holds or bob.hears(claim) is YOURS
+        bob.leave(claim)
+
+
+def test_nothing_that_is_said_is_missed(seats: Made) -> None:
+    """A hundred hand-offs to and fro, with nobody who looks: who joins is told, also amid the listener's next call."""
+    one, other = seats(), seats()
+    claim, stands = one.joined()
+    assert stands.holds
+    for _ in range(50):
+        for giver, taker in ((one, other), (other, one)):
+            next_claim, next_stands = taker.joined()
+            assert not next_stands.holds
+            giver.leave(claim)
+            assert taker.hears(next_claim) is YOURS
+            claim, one, other = next_claim, taker, giver
+
+
+def test_a_reader_that_was_freed_before_anybody_listened(seats: Made) -> None:
+    ana, bob = seats(), seats()
+    held, _ = ana.joined()
+    claim, _ = bob.joined()
+    ana.leave(held)
+    assert bob.hears(claim) is YOURS
+
+
+CHILD = """
+import sys, dibs
+client = dibs.connect(sys.argv[1], lease=1.5)
+client.inspect("elsewhere")
+print("ready", flush=True)
+client.lock("a", timeout=20).acquire()
+"""
+
+
+def test_a_client_that_is_killed_while_its_join_waits_leaves_no_ghost(url: str, seat: Seat, raw: Raw) -> None:
+    settled_in(seat)
+    raw.lock("dibs:a")
+    child = subprocess.Popen([sys.executable, "-c", CHILD, url], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    with child.stdout:
+        assert child.stdout.readline() == b"ready\n"
+        until(raw.blocked)
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
+    # Past the instant until which the join counts: the lock comes free, and what still waits for it does nothing.
+    until(lambda: not raw.blocked())
+    raw.unlock()
+    assert raw.claims("dibs:a") == []
+    claim, stands = seat.joined(name="dibs:a")
+    assert stands.holds
+    seat.leave(claim)
+
+
+def test_a_join_that_comes_after_its_leave_does_nothing(seat: Seat) -> None:
+    claim = seat.claim()
+    claim.asked = True
+    assert not seat.leave(claim, answered=False)
+    claim.asked = False
+    assert seat.join(claim, LINE) is None
+    assert seat.holders() == []
+
+
+def test_two_who_come_to_a_name_that_nobody_has_used(seats: Made) -> None:
+    """Twenty names, each taken by four at once for the first time: one holds, in the order of the tickets."""
+    made = [seats() for _ in range(4)]
+    for seat in made:
+        settled_in(seat)
+    for number in range(20):
+        name = f"fresh {number}"
+        found: list[tuple[int, bool]] = []
+        gate = threading.Barrier(len(made))
+
+        def come(
+            seat: Seat, name: str = name, gate: threading.Barrier = gate, found: list[tuple[int, bool]] = found
+        ) -> None:
+            gate.wait(20)
+            _, stands = seat.joined(name=name)
+            found.append((stands.ticket, stands.holds))
+
+        threads = [threading.Thread(target=come, args=(seat,)) for seat in made]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert [holds for _, holds in sorted(found)] == [True, False, False, False]
+
+
+def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat: Seat, raw: Raw) -> None:
+    claim, before = seat.joined()
+    seat.leave(claim)
+    kept, _ = seat.joined(name="kept")
+    with closing(raw.connection.cursor()) as cursor:
+        cursor.execute("CALL dibs_1_sweep()")
+    assert not raw.ask("SELECT 1 FROM dibs_names WHERE name = %s", raw.key("a"))
+    assert raw.ask("SELECT 1 FROM dibs_names WHERE name = %s", raw.key("kept"))
+    claim, after = seat.joined()
+    assert after.ticket > before.ticket
+    other, stands = seat.joined(name="kept")
+    assert not stands.holds
+    for one in (claim, other, kept):
+        seat.leave(one)
+    step(seat.line.identity(seat.soon))
