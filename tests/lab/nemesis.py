@@ -171,7 +171,7 @@ def forget_scripts(place: Place) -> Ending | None:
     return None
 
 
-def _serving(place: Place) -> Lone | LoneMariaDB:
+def _serving(place: Place) -> Lone:
     server = place.site.lone
     assert server is not None, "this fault is for a store of one server"
     if not server.whole():
