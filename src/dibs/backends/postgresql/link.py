@@ -81,7 +81,8 @@ class Link:
         self.is_stated = False
         """The transaction of each verb is begun and ended by itself: by default it would not be READ COMMITTED."""
         try:
-            self.conn = conn = self._connect(address, attempt, min(until, now() + CONNECTING))
+            until = min(until, now() + CONNECTING)
+            self.conn = conn = self._connect(address, attempt, until)
             conn.nonblocking = 1
             self._fd = conn.socket
             self._poll.register(self._fd, select.POLLIN)

@@ -15,6 +15,8 @@ from dibs.backends.postgresql.link import LEAST, Call, Dialer, Link
 from dibs.core.line import Unsent
 from dibs.errors import Closed
 
+_LONGEST = 3600.0
+"""Seconds: what a queue takes as a time-out is limited."""
 _TRUSTED = 1.0
 """Seconds after which an idle connection is looked at before it is used."""
 
@@ -67,7 +69,7 @@ class Pool:
         if self._closed:
             raise Closed("this client was closed", step="connect again")
         try:
-            permit = self._permits.get(timeout=max(until - self._now(), LEAST))
+            permit = self._permits.get(timeout=min(max(until - self._now(), LEAST), _LONGEST))
         except Empty:
             raise Unsent("all connections were in use", step="give the client more: connections=") from None
         while self._idle:

@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_tombs (
     id bytea PRIMARY KEY,
     until bigint NOT NULL
 );
+CREATE INDEX IF NOT EXISTS dibs_tombs_until ON {schema}.dibs_tombs (until);
 CREATE TABLE IF NOT EXISTS {schema}.dibs_outsiders (
     name text COLLATE "C" NOT NULL,
     id bytea NOT NULL,
@@ -48,6 +49,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_writes (
     version bigint NOT NULL,
     until bigint NOT NULL
 );
+CREATE INDEX IF NOT EXISTS dibs_writes_until ON {schema}.dibs_writes (until);
 CREATE TABLE IF NOT EXISTS {schema}.dibs_watchers (
     space text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
