@@ -14,7 +14,9 @@ OPEN_CORE = frozenset(
     f"dibs.core.{name}" for name in ("rule", "line", "cells", "grant", "deadline", "names", "runtime")
 )
 """What of the core a store may know."""
-SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("cabinet", "given", "ledger", "sql", "tls"))
+SHARED_BY_BACKENDS = frozenset(
+    f"dibs.backends.{name}" for name in ("cabinet", "given", "kept", "ledger", "poked", "sql", "tls")
+)
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset({"core", "errors", "info"}),

@@ -94,7 +94,7 @@ async def test_a_silent_subscription_costs_an_outsider_no_more_than_a_look(
     near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LONG)
     ana, bob = world.actors("ana", "bob")
     await bob((await bob(lambda: far.lock(fresh_name()).acquire())).release)
-    mine = far._core.store._ear._line.sock.getsockname()
+    mine = far._core.store._kept.ear._line.sock.getsockname()
     (subscription,) = [link for link in proxy.open_links if link.peer == mine]
     hold = await ana(lambda: near.lock(name).acquire())
     proxy.add(BlackHole(), DOWN, link=subscription)
@@ -118,7 +118,7 @@ class Between:
     """The poking end of an ear, whose other end is read whenever it can be in between."""
 
     def __init__(self, ear: Any) -> None:
-        self._ear, self._real = ear, ear._poker
+        self._ear, self._real = ear, ear._poked._poker
 
     def send(self, data: bytes) -> int:
         self._ear.read()
@@ -132,12 +132,12 @@ class Between:
 
 def test_a_poke_is_over_once_it_was_read(seat: Seat) -> None:
     """A byte that stays there would wake whoever reads without an end."""
-    ear = seat.store._ear
-    ear._poker = Between(ear)
+    ear = seat.store._kept.ear
+    ear._poked._poker = Between(ear)
     for _ in range(3):
         ear.poke()
         ear.read()
-        assert ear._selector.select(0) == []
+        assert ear._poked._selector.select(0) == []
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, ClassVar
 
+from dibs.backends.kept import Kept
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.cells import MysqlCells
@@ -34,8 +35,7 @@ class MysqlStore:
         self._begin()
 
     def _begin(self) -> None:
-        self._ear: Ear | None = None
-        self._wires: list[Wire] = []
+        self._kept: Kept[Ear] = Kept()
         self._over: deque[bytes] = deque()
 
     def open(self, runtime: Runtime, me: Me) -> Line:
@@ -53,28 +53,20 @@ class MysqlStore:
         return schema.ddl(self._address.database)
 
     def close(self) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
-        for wire in self._wires:
-            wire.close()
-        self._wires.clear()
+        self._kept.close()
 
     def before_fork(self) -> None:
         """The child closes what it inherits, without a word to the server."""
 
     def after_fork(self, child: bool) -> None:
         if child:
-            if self._ear is not None:
-                self._ear.abandon()
-            for wire in self._wires:
-                wire.abandon()
+            self._kept.abandon()
             self._begin()
 
     def _port(self, runtime: Runtime) -> Port:
         dialer = Dialer(self._address, runtime.now)
         wire = self._wire(dialer, runtime)
-        self._wires.append(wire)
+        self._kept.wires.append(wire)
         return Port(wire, dialer, runtime)
 
     def _wire(self, dialer: Dialer, runtime: Runtime) -> Wire:
@@ -85,9 +77,9 @@ class MysqlStore:
         return Streams(dialer, runtime, self._address.connections)
 
     def _listening(self, runtime: Runtime, me: Me) -> Ear:
-        if self._ear is None:
-            self._ear = Ear(Dialer(self._address, runtime.now), runtime, me)
-        return self._ear
+        if self._kept.ear is None:
+            self._kept.ear = Ear(Dialer(self._address, runtime.now), runtime, me)
+        return self._kept.ear
 
 
 def of_url(url: Url, **options: Any) -> MysqlStore:

@@ -11,14 +11,13 @@ by a claim's full id; anything else is a hint.
 
 from __future__ import annotations
 
-import selectors
-import socket
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import psycopg
 
+from dibs.backends.poked import Poked
 from dibs.backends.postgresql.answers import Refusal
 from dibs.backends.postgresql.link import CONNECTING, Dialer, Link
 from dibs.core.line import LOOK, Me
@@ -57,12 +56,8 @@ class Ear:
         self._fresh_id = runtime.fresh_id
         self._mutex = runtime.blocking().mutex()
         self._reading = allocate_lock()
-        self._selector = selectors.DefaultSelector()
-        self._poked, self._poker = socket.socketpair()
-        self._is_poked = False
-        self._poked.setblocking(False)
-        self._poker.setblocking(False)
-        self._selector.register(self._poked, selectors.EVENT_READ)
+        self._poked = Poked()
+        self.fileno, self.poke = self._poked.fileno, self._poked.poke
         self._worker = runtime.blocking().worker(self._turn)
         self._closed = False
         me.inbox.listen(self)
@@ -128,7 +123,7 @@ class Ear:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        self._let_go()
+        self._poked.close()
         if was_read:
             self._reading.release()
 
@@ -137,34 +132,12 @@ class Ear:
         link, self._link = self._link, None
         if link is not None:
             link.abandon()
-        self._let_go()
-
-    def __del__(self) -> None:
-        """An interrupt may have struck before anybody had it."""
-        if hasattr(self, "_poker"):
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self._selector.close()
         self._poked.close()
-        self._poker.close()
 
     # As a source of messages: see core/runtime.py.
 
-    def fileno(self) -> int:
-        return self._selector.fileno()
-
-    def poke(self) -> None:
-        with suppress(OSError):  # full of pokes, or closed
-            self._poker.send(b"!")
-        self._is_poked = True  # not before: who reads in between would leave the byte there for ever
-
     def read(self) -> list[tuple[bytes, bytes]]:
-        if self._is_poked:
-            self._is_poked = False
-            with suppress(OSError):
-                while self._poked.recv(4096):
-                    pass
+        self._poked.settle()
         with self._mutex:  # libpq's connection is for one thread at a time
             link = self._link
             return [] if link is None else self._heard_on(link)
@@ -173,7 +146,7 @@ class Ear:
         with self._reading:
             if self._closed:
                 return []
-            self._selector.select(patience)
+            self._poked.sleep(patience)
             return self.read()
 
     def _heard_on(self, link: Link) -> list[tuple[bytes, bytes]]:
@@ -200,8 +173,8 @@ class Ear:
             return
         self._link = None
         self._is_proven = False
-        with suppress(KeyError, ValueError, OSError, StoreUnavailable):
-            self._selector.unregister(link.fileno())
+        with suppress(StoreUnavailable):
+            self._poked.ignore(link.fileno())
         link.close()
         if not self._closed:
             self._worker.ring()
@@ -255,7 +228,7 @@ class Ear:
             with self._mutex:
                 if self._closed:
                     raise Closed("this client was closed")
-                self._selector.register(link.fileno(), selectors.EVENT_READ)
+                self._poked.attend(link.fileno())
                 self._heard_at = self._now()
                 self._link = link
         except Refusal as refusal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dibs.backends.kept import Kept
 from dibs.backends.postgresql.address import Address
 from dibs.backends.postgresql.cells import PostgresqlCells
 from dibs.backends.postgresql.ear import Ear
@@ -36,8 +37,7 @@ class PostgresqlStore:
     def _begin(self) -> None:
         self._floors = Floors()
         self._looks = Looks()
-        self._ear: Ear | None = None
-        self._wires: list[Wire] = []
+        self._kept: Kept[Ear] = Kept()
 
     def open(self, runtime: Runtime, me: Me) -> Line:
         return PostgresqlLine(self._port(runtime), self._listening(runtime, me), self._looks, runtime, me)
@@ -50,28 +50,20 @@ class PostgresqlStore:
         return f"{self._routines.ddl()}\n{self._routines.grants()}\n"
 
     def close(self) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
-        for wire in self._wires:
-            wire.close()
-        self._wires.clear()
+        self._kept.close()
 
     def before_fork(self) -> None:
         """The child closes what it inherits, without a word to the server."""
 
     def after_fork(self, child: bool) -> None:
         if child:
-            if self._ear is not None:
-                self._ear.abandon()
-            for wire in self._wires:
-                wire.abandon()
+            self._kept.abandon()
             self._begin()
 
     def _port(self, runtime: Runtime) -> Port:
         dialer = Dialer(self._address, runtime.now)
         wire = self._wire(dialer, runtime)
-        self._wires.append(wire)
+        self._kept.wires.append(wire)
         return Port(wire, dialer, runtime, self._routines, self._floors)
 
     def _wire(self, dialer: Dialer, runtime: Runtime) -> Wire:
@@ -82,9 +74,9 @@ class PostgresqlStore:
         return Streams(dialer, runtime, self._address.connections)
 
     def _listening(self, runtime: Runtime, me: Me) -> Ear | None:
-        if self._ear is None and self._address.wake == "messages":
-            self._ear = Ear(Dialer(self._address, runtime.now), runtime, me)
-        return self._ear
+        if self._kept.ear is None and self._address.wake == "messages":
+            self._kept.ear = Ear(Dialer(self._address, runtime.now), runtime, me)
+        return self._kept.ear
 
 
 def of_url(url: Url, **options: Any) -> PostgresqlStore:

@@ -9,14 +9,13 @@ what was said meanwhile is lost. A message grants only by a claim's full id; any
 
 from __future__ import annotations
 
-import selectors
 import socket
 import ssl
 from _thread import allocate_lock
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from dibs.backends.poked import Poked
 from dibs.backends.redis.address import Place
 from dibs.backends.redis.answers import Refusal, final
 from dibs.backends.redis.link import ATTEMPT, NOTHING, Answers, Dialer, broken, dial
@@ -64,12 +63,8 @@ class Ear:
         self._trouble: StoreUnavailable | None = None
         self._mutex = runtime.blocking().mutex()
         self._reading = allocate_lock()
-        self._selector = selectors.DefaultSelector()
-        self._poked, self._poker = socket.socketpair()
-        self._is_poked = False
-        self._poked.setblocking(False)
-        self._poker.setblocking(False)
-        self._selector.register(self._poked, selectors.EVENT_READ)
+        self._poked = Poked()
+        self.fileno, self.poke = self._poked.fileno, self._poked.poke
         self._worker = runtime.blocking().worker(self._turn)
         self._closed = False
         self._dialled = 0
@@ -168,33 +163,12 @@ class Ear:
         line, self._line = self._line, None
         if line is not None:
             line.sock.close()
-        self._selector.close()
         self._poked.close()
-        self._poker.close()
-
-    def __del__(self) -> None:
-        """An interrupt may have struck before anybody had it."""
-        if hasattr(self, "_poker"):
-            self._selector.close()
-            self._poked.close()
-            self._poker.close()
 
     # As a source of messages: see core/runtime.py.
 
-    def fileno(self) -> int:
-        return self._selector.fileno()
-
-    def poke(self) -> None:
-        with suppress(OSError):  # full of pokes, or closed
-            self._poker.send(b"!")
-        self._is_poked = True  # not before: who reads in between would leave the byte there for ever
-
     def read(self) -> list[tuple[bytes, bytes]]:
-        if self._is_poked:
-            self._is_poked = False
-            with suppress(OSError):
-                while self._poked.recv(_CHUNK):
-                    pass
+        self._poked.settle()
         line = self._line
         return [] if line is None else self._heard_on(line)
 
@@ -202,7 +176,7 @@ class Ear:
         with self._reading:
             if self._closed:
                 return []
-            self._selector.select(patience)
+            self._poked.sleep(patience)
             return self.read()
 
     def _check_open(self) -> None:
@@ -271,8 +245,7 @@ class Ear:
         if self._line is not line:
             return
         self._line = None
-        with suppress(KeyError, ValueError, OSError):
-            self._selector.unregister(line.sock)
+        self._poked.ignore(line.sock)
         line.sock.close()
         if not self._closed:
             self._worker.ring()
@@ -334,7 +307,7 @@ class Ear:
                     line.send(Command("SUBSCRIBE", channel).packed(0.0))
                 self._sent = {**dict.fromkeys(channels[1:], 0), **dict.fromkeys(more, 1)}
                 self._check_open()
-                self._selector.register(line.sock, selectors.EVENT_READ)
+                self._poked.attend(line.sock)
                 self._line = line
         except BaseException as error:
             line.sock.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dibs.backends.kept import Kept
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.cells import RedisCells
 from dibs.backends.redis.ear import Ear
@@ -35,8 +36,7 @@ class RedisStore:
 
     def _begin(self) -> None:
         self._where = where(self._address, boottime)
-        self._ear: Ear | None = None
-        self._wires: list[Wire] = []
+        self._kept: Kept[Ear] = Kept()
 
     def open(self, runtime: Runtime, me: Me) -> Line:
         return RedisLine(self._port(runtime), self._listening(runtime, me), runtime, me, self._keys, self._address)
@@ -45,27 +45,19 @@ class RedisStore:
         return RedisCells(self._port(runtime), self._listening(runtime, me), runtime, me, self._keys)
 
     def close(self) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
-        for wire in self._wires:
-            wire.close()
-        self._wires.clear()
+        self._kept.close()
 
     def before_fork(self) -> None:
         """The child closes what it inherits, without a word to the server."""
 
     def after_fork(self, child: bool) -> None:
         if child:
-            if self._ear is not None:
-                self._ear.abandon()
-            for wire in self._wires:
-                wire.abandon()
+            self._kept.abandon()
             self._begin()
 
     def _port(self, runtime: Runtime) -> Port:
         wire = self._wire(runtime)
-        self._wires.append(wire)
+        self._kept.wires.append(wire)
         return Port(wire, self._where, runtime, self._address.replicas)
 
     def _wire(self, runtime: Runtime) -> Wire:
@@ -77,10 +69,10 @@ class RedisStore:
         return Streams(dialer, self._where, runtime)
 
     def _listening(self, runtime: Runtime, me: Me) -> Ear | None:
-        if self._ear is None and self._address.wake == "messages":
+        if self._kept.ear is None and self._address.wake == "messages":
             dialer = Dialer(self._address, runtime.now)
-            self._ear = Ear(dialer, self._where, runtime, me, self._keys.client(me.id))
-        return self._ear
+            self._kept.ear = Ear(dialer, self._where, runtime, me, self._keys.client(me.id))
+        return self._kept.ear
 
 
 def of_url(url: Url, **options: Any) -> RedisStore:
