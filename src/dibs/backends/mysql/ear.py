@@ -109,13 +109,11 @@ class Ear:
 
     def _ask(self) -> list[tuple[bytes, bytes]]:
         link = self._link
+        if link is not None and link.is_stale():
+            self._hang_up()
+            link = None
         if link is None:
-            link = self._dialer.link(self._now() + ATTEMPT)
-            mine = f"dibs:{self._me.id.hex().upper()}"
-            if link.ask(statement(f"SELECT GET_LOCK('{mine}', 0)"), self._now() + ATTEMPT)[0][0][0] != b"1":
-                link.close()  # the server has not seen yet that the last one is gone
-                raise StoreUnavailable("this client listens already")
-            self._link = link
+            link = self._link = self._listened()
         heard = b",".join([key.hex().upper().encode() for key in list(self._heard)])
         answer = Answer()
         try:
@@ -127,6 +125,18 @@ class Ear:
         if answer.refusal is not None and answer.refusal.code == _INTERRUPTED:
             return []
         return [(row[0] or b"", row[1] or b"") for row in answer.result()[0]]
+
+    def _listened(self) -> Link:
+        """A session that has our user lock. One that has it already is one of ours that was cut off, and the server has
+        not seen that yet: it ends."""
+        link, mine = self._dialer.link(self._now() + ATTEMPT), f"dibs:{self._me.id.hex().upper()}"
+        until = self._now() + ATTEMPT
+        if link.ask(statement(f"SELECT GET_LOCK('{mine}', 0)"), until)[0][0][0] == b"1":
+            return link
+        with suppress(Refusal):  # it has ended
+            link.ask(statement(f"KILL CONNECTION IS_USED_LOCK('{mine}')"), until)
+        link.close()
+        raise StoreUnavailable("this client listens already")
 
     def _receive(self, link: Link, answer: Answer) -> None:
         end = self._now() + PATIENCE + ATTEMPT
