@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
+import pymysql
 import pytest
 
+from dibs.backends.mysql import line
 from dibs.core.line import LINE, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
@@ -165,6 +167,33 @@ def test_two_who_come_to_a_name_that_nobody_has_used(seats: Made) -> None:
         for thread in threads:
             thread.join(20)
         assert [holds for _, holds in sorted(found)] == [True, False, False, False]
+
+
+def test_a_listener_that_was_cut_off_makes_room_for_the_next(seats: Made, raw: Raw) -> None:
+    """The server may not see for hours that a machine is gone: until then its session would have our user lock."""
+    ana, bob = seats(), seats()
+    assert raw.ask("SELECT GET_LOCK(%s, 0)", f"dibs:{bob.me.id.hex().upper()}") == [(1,)]
+    held, _ = ana.joined()
+    claim, _ = bob.joined()
+    ana.leave(held)
+    assert bob.hears(claim) is YOURS
+    until(lambda: not raw.connection.open or not is_alive(raw))
+
+
+def is_alive(raw: Raw) -> bool:
+    try:
+        return bool(raw.ask("SELECT 1"))
+    except pymysql.MySQLError:
+        return False
+
+
+def test_a_leave_now_and_then_forgets_names_that_nobody_uses(
+    seat: Seat, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "SWEEPS", 1.0)
+    claim, _ = seat.joined()
+    assert seat.leave(claim)
+    assert not raw.ask("SELECT 1 FROM dibs_names WHERE name = %s", raw.key("a"))
 
 
 def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat: Seat, raw: Raw) -> None:

@@ -19,7 +19,6 @@ from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
 _LONGEST = 200
-DUPLICATE = 1062
 MISSING = frozenset({1146, 1305})
 EXISTS = frozenset({1050, 1304})
 CONTENDED = frozenset({1020, 1205, 1213})

@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 
 from dibs.backends.mysql.answers import MISSING
-from dibs.backends.mysql.calls import Call
+from dibs.backends.mysql.calls import Call, Query, Request
 from dibs.backends.mysql.link import ATTEMPT, Dialer, Link
 from dibs.backends.mysql.wire import Answer, Refusal, statement
 from dibs.core.line import Me
@@ -26,6 +26,12 @@ _PAUSE = 0.25
 _MOST = 1000
 """Ids that are remembered as heard; told twice is no harm."""
 _CHUNK = 65_536
+_INTERRUPTED = 1317
+_SAID = (
+    "SELECT id, 'y' FROM dibs_claims WHERE client = {} AND freed = 1 AND NOT FIND_IN_SET(HEX(id), {}) UNION ALL"
+    " SELECT id, 'l' FROM dibs_watchers WHERE client = {} AND told = 1 AND NOT FIND_IN_SET(HEX(id), {})"
+)
+"""As hear.sql ends: what was said to whom was interrupted in its sleep."""
 
 
 class Ear:
@@ -109,24 +115,40 @@ class Ear:
 
     def _ask(self) -> list[tuple[bytes, bytes]]:
         link = self._link
+        if link is not None and link.is_stale():
+            self._hang_up()
+            link = None
         if link is None:
-            link = self._dialer.link(self._now() + ATTEMPT)
-            mine = f"dibs:{self._me.id.hex().upper()}"
-            if link.ask(statement(f"SELECT GET_LOCK('{mine}', 0)"), self._now() + ATTEMPT)[0][0][0] != b"1":
-                link.close()  # the server has not seen yet that the last one is gone
-                raise StoreUnavailable("this client listens already")
-            self._link = link
-        heard = b",".join([key.hex().upper().encode() for key in list(self._heard)])
-        answer = Answer()
+            link = self._link = self._listened()
+        heard = ",".join([key.hex().upper() for key in list(self._heard)])
         try:
-            link.sock.settimeout(ATTEMPT)
-            link.sock.sendall(Call("hear", (self._me.id, heard, PATIENCE)).packed(0.0))
-            self._receive(link, answer)
+            answer = self._exchange(link, Call("hear", (self._me.id, heard, PATIENCE)))
+            if answer.refusal is not None and answer.refusal.code == _INTERRUPTED:
+                answer = self._exchange(link, Query(_SAID, self._me.id, heard, self._me.id, heard))
         except OSError as error:
             raise error if isinstance(error, StoreError) else StoreUnavailable("the connection broke") from None
         if answer.refusal is not None and answer.refusal.code == _INTERRUPTED:
             return []
         return [(row[0] or b"", row[1] or b"") for row in answer.result()[0]]
+
+    def _exchange(self, link: Link, request: Request) -> Answer:
+        answer = Answer()
+        link.sock.settimeout(ATTEMPT)
+        link.sock.sendall(request.packed(0.0))
+        self._receive(link, answer)
+        return answer
+
+    def _listened(self) -> Link:
+        """A session that has our user lock. One that has it already is one of ours that was cut off, and the server has
+        not seen that yet: it ends."""
+        link, mine = self._dialer.link(self._now() + ATTEMPT), f"dibs:{self._me.id.hex().upper()}"
+        until = self._now() + ATTEMPT
+        if link.ask(statement(f"SELECT GET_LOCK('{mine}', 0)"), until)[0][0][0] == b"1":
+            return link
+        with suppress(Refusal):  # it has ended
+            link.ask(statement(f"KILL CONNECTION IS_USED_LOCK('{mine}')"), until)
+        link.close()
+        raise StoreUnavailable("this client listens already")
 
     def _receive(self, link: Link, answer: Answer) -> None:
         end = self._now() + PATIENCE + ATTEMPT
@@ -151,6 +173,3 @@ class Ear:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-
-
-_INTERRUPTED = 1317

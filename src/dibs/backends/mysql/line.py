@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -21,13 +22,13 @@ from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import BadName, Mismatch
+from dibs.errors import BadName, Mismatch, StoreError
 from dibs.info import Finding, LockInfo
 
 LONGEST_NAME = 2048
 """Bytes, with namespace and prefix: what one key of an index takes, and some to spare."""
-_SWEEPS = 0.005
-"""Of so large a part of the joins that wait for nobody the names that nobody uses are forgotten."""
+SWEEPS = 1 / 256
+"""Of so large a part of the leaves the names that nobody uses are forgotten."""
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _SHOWN = f"name, ticket, kind, capacity, weight, until - {_NOW}, asked - {_NOW}, held - {_NOW}, about"
 _LINE = f"SELECT {_SHOWN} FROM dibs_claims WHERE name = {{}} AND until > {_NOW} ORDER BY ticket"
@@ -118,6 +119,9 @@ class MysqlLine:
             claim.by,
         )
         sets, is_repeated = await self._port.ask_often(call, until)
+        if self._runtime.jitter(1.0) < SWEEPS:
+            with suppress(StoreError):  # somebody else will
+                await self._port.ask_once(Call("sweep", ()), self._runtime.now())
         return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:

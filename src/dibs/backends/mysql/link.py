@@ -62,7 +62,6 @@ class Link:
         self._patience = 0.0
         self.offset = -inf
         self.used_at = self.sent_at = now()
-        self.version = ""
         try:
             self._begin(until)
         except Refusal as refusal:
@@ -148,8 +147,7 @@ class Link:
     def _begin(self, until: float) -> None:
         self.ask(_BEGIN, until)
         said = dict(_pairs(self.ask(_ASK, until)))
-        self.version = said.get("version", "")
-        refusal = _unfit(self.version, said)
+        refusal = _unfit(said)
         if refusal is None and said.get("wsrep_on") == "ON" and said.get("wsrep_provider") not in (None, "", "none"):
             refusal = _too_many(dict(_pairs(self.ask(_SIZE, until))).get("wsrep_cluster_size", ""))
         if refusal is not None:
@@ -228,7 +226,8 @@ def make_of(version: str) -> tuple[str, tuple[int, ...]]:
     return make, tuple(int(number) for number in numbers if number.isdigit())
 
 
-def _unfit(version: str, said: dict[str, str]) -> StoreError | None:
+def _unfit(said: dict[str, str]) -> StoreError | None:
+    version = said.get("version", "")
     make, numbers = make_of(version)
     if numbers < _NEWER[make]:
         least = ".".join(map(str, _NEWER[make]))
