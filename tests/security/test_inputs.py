@@ -281,7 +281,7 @@ BAD_URLS: dict[str, tuple[object, type[Exception]]] = {
     "zookeeper, out of its chroot": ("zookeeper://h1,h2/app/../other", ValueError),
     "zookeeper with half a login": ("zookeeper://ana@h1", ValueError),
     "zookeeper, its files in clear": ("zookeeper://h1?ca=/etc/ca.pem", ValueError),
-    "postgresql, later": ("postgresql://localhost/db", dibs.Unsupported),
+    "etcd, later": ("etcd://localhost/db", dibs.Unsupported),
     "a quorum of nobody": ([], ValueError),
     "a quorum with somebody twice": (["redis://a", "redis://b", "redis://a"], ValueError),
     "a quorum with files": (["redis://a", "sqlite:///a.db", "redis://b"], dibs.Unsupported),

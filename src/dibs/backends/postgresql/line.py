@@ -62,8 +62,8 @@ class PostgresqlLine:
             standing = self._standing(words[3:])
             if standing.ticket:
                 claim.ticket = standing.ticket
-            if place is OUTSIDE and not hears:
-                (self._looks.come_in if standing.ticket else self._looks.stay_outside)(claim)
+            if not hears and place is not NOWHERE:
+                (self._looks.forget if standing.holds else self._looks.expect)(claim)
             return standing
         if words[2] == b"m":
             raise _mismatch(claim, words)
@@ -102,7 +102,7 @@ class PostgresqlLine:
         result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
         words = words_of(result, 3)
         floors.learn(name, words[1])
-        self._looks.come_in(claim)
+        self._looks.forget(claim)
         if others := self._looks.on(name):  # nobody else tells them
             await self._look_at(others, until)
         return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
@@ -122,7 +122,7 @@ class PostgresqlLine:
             signal = read_signal(await self._me.inbox.wait(claim.id, min(until, now + GLANCE)))
             if signal is not None:
                 return signal
-            if self._looks.is_outside(claim):
+            if self._looks.is_untold(claim):
                 with suppress(StoreUnavailable):
                     info = await self.line(claim.name, until)
                     used = sum(holder.weight for holder in info.holders)
@@ -131,6 +131,8 @@ class PostgresqlLine:
         return None
 
     async def _watch_by_looks(self, claim: Claim, until: float) -> Signal | None:
+        if not self._looks.is_untold(claim):
+            return read_signal(await self._me.inbox.wait(claim.id, until))
         now = self._runtime.now()
         self._looks.add(claim, now)
         try:
@@ -150,6 +152,7 @@ class PostgresqlLine:
         with suppress(StoreUnavailable):  # the next look comes
             for claim, standing in zip(claims, await self._renew(claims, _NO, until), strict=True):
                 if standing is None or standing.holds:
+                    self._looks.forget(claim)
                     self._me.inbox.deliver(claim.id, LOOK.value if standing is None else YOURS.value)
 
     async def line(self, name: str, until: float) -> LockInfo:

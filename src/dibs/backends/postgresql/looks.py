@@ -1,11 +1,13 @@
-"""Who waits where no messages are to be had: whoever's turn it is looks for all of them, in one statement."""
+"""Who waits where no messages are to be had: whoever's turn it is looks for all of them, in one statement; soon after
+somebody came, and then less and less often.
+"""
 
 from __future__ import annotations
 
 from dibs.core.rule import Claim
 
-GLANCE = 0.75
-"""Seconds between two looks: with the keeper's renewals less than two statements a second."""
+GLANCE, _FIRST = 0.75, 0.05
+"""Seconds between two looks, in the end: with the keeper's renewals less than two statements a second."""
 
 
 class Looks:
@@ -15,25 +17,27 @@ class Looks:
         self._waiting: dict[bytes, Claim] = {}
         self.due = 0.0
         """The instant of the next look."""
-        self._outside: dict[bytes, None] = {}
+        self._gap = GLANCE
+        self._untold: dict[bytes, None] = {}
+        """Those who stand in line, or outside, and were not told that they hold."""
 
     def add(self, claim: Claim, now: float) -> None:
-        if not self._waiting:
-            self.due = now + GLANCE
+        self._gap = _FIRST
+        self.due = min(self.due, now + _FIRST) if self._waiting else now + _FIRST
         self._waiting[claim.id] = claim
 
     def remove(self, claim: Claim) -> None:
         self._waiting.pop(claim.id, None)
 
-    def stay_outside(self, claim: Claim) -> None:
-        """It stands in no line, and is to be told when it may try again."""
-        self._outside[claim.id] = None
+    def expect(self, claim: Claim) -> None:
+        """It does not hold, and is to be told when it does, or may try again."""
+        self._untold[claim.id] = None
 
-    def come_in(self, claim: Claim) -> None:
-        self._outside.pop(claim.id, None)
+    def forget(self, claim: Claim) -> None:
+        self._untold.pop(claim.id, None)
 
-    def is_outside(self, claim: Claim) -> bool:
-        return claim.id in self._outside
+    def is_untold(self, claim: Claim) -> bool:
+        return claim.id in self._untold
 
     def all(self) -> list[Claim]:
         return list(self._waiting.values())
@@ -45,5 +49,6 @@ class Looks:
         """Whether who asks is to look now: one of all who wake at the same time."""
         if now < self.due:
             return False
-        self.due = now + GLANCE
+        self._gap = min(self._gap * 2, GLANCE)
+        self.due = now + self._gap
         return True
