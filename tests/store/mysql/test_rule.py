@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from itertools import count
+from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from dibs.testing.contract.seats import Seat
 from lab.clock import Clock
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
-from store.mysql.both import Both
+from store.both import Both, deeds, on_a_server
 from store.mysql.hands import steerable
 from store.mysql.rows import Raw
-from store.redis.test_rule import deeds
+from store.mysql.side import MysqlSide
 
 PREFIX = "rule:"
-_names = count(1)
 
 
 class Ground:
@@ -33,7 +32,7 @@ class Ground:
         self.seats[0].holders("any")  # the tables are there
 
     def line(self) -> Both:
-        return Both(self.seats, self.raw, self.clock, f"dibs:{next(_names)}")
+        return Both(self.seats, self.clock, partial(MysqlSide, self.raw))
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +42,7 @@ def ground() -> Iterator[Ground]:
         yield Ground(stack, steerable())
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # thirty deeds are read sooner than shrunk on a server
-)
+@on_a_server
 @given(deeds())
 def test_the_routines_and_the_rule_say_the_same(ground: Ground, done: list[tuple[Any, ...]]) -> None:
-    line = ground.line()
-    for verb, *words in done:
-        if verb == "join":
-            seat, place, claim = words
-            line.join(seat, place, **claim)
-        else:
-            getattr(line, verb)(*words)
-        line.check()
+    ground.line().play(done)

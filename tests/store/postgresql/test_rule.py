@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from itertools import count
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from dibs.testing.contract.seats import Seat
 from lab.clock import Clock
 from lab.servers.postgresql import PostgreSQL
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
-from store.postgresql.both import Both, Spy
+from store.both import Both, deeds, on_a_server
 from store.postgresql.clocks import readable
 from store.postgresql.rows import Raw
-from store.redis.test_rule import deeds
-
-_names = count(1)
+from store.postgresql.side import PostgresqlSide, Spy
 
 
 class Ground:
@@ -39,7 +37,7 @@ class Ground:
         self.clock = clock
 
     def line(self) -> Both:
-        return Both(self.seats, self.raw, self.spy, self.clock, f"dibs:{next(_names)}")
+        return Both(self.seats, self.clock, partial(PostgresqlSide, self.raw, self.spy, self.seats[0].me.id))
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +46,7 @@ def ground() -> Iterator[Ground]:
         yield Ground(stack, stack.enter_context(readable()))
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # thirty deeds are read sooner than shrunk on a server
-)
+@on_a_server
 @given(deeds())
 def test_the_routines_and_the_rule_say_the_same(ground: Ground, done: list[tuple[Any, ...]]) -> None:
-    line = ground.line()
-    for verb, *words in done:
-        if verb == "join":
-            seat, place, claim = words
-            line.join(seat, place, **claim)
-        else:
-            getattr(line, verb)(*words)
-        line.check()
+    ground.line().play(done)

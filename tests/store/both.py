@@ -1,8 +1,9 @@
-"""A line twice: by the routines on a server, and by the verbs of ledger.py in memory. Whatever is asked of the one is
-asked of the other, and every answer must be the same: who holds, who is told so, what is gone, refused or void.
+"""A line twice: as a server renders it, and by the verbs of ledger.py in memory. Whatever is asked of the one is asked
+of the other, and every answer must be the same: who holds, who is told so, what is gone, refused or void.
 
 Tickets and ids' fates are compared, not their values. The server's clock runs under the shim and steps by tens of
-seconds; leases end at fives, so a machine that stalls for less than that changes nothing.
+seconds; leases end at fives, so a machine that stalls for less than that changes nothing. What is a store's own, how
+it is looked into and what may differ, is its `Side`: see side.py of each store.
 """
 
 from __future__ import annotations
@@ -10,32 +11,88 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from itertools import count
+from typing import Any, Protocol
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
 
 from dibs.backends import ledger
 from dibs.backends.ledger import Wake
 from dibs.backends.memory import World
-from dibs.core.line import LOOK, YOURS, Place
-from dibs.core.rule import Claim, Standing
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, Place
+from dibs.core.rule import RW_CAPACITY, Claim, Entry, Standing
 from dibs.errors import Mismatch
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.clock import Clock
-from store.mysql.rows import Raw
 
 SLACK = 3.0
 """What is left of a lease is read at two instants."""
+KINDS = [("mutex", 1), ("semaphore", 3), ("semaphore", 4), ("rw", RW_CAPACITY), ("election", 1), ("striped", 8)]
+WEIGHTS = {"mutex": [1], "semaphore": [1, 2, 3], "rw": [1, RW_CAPACITY], "election": [1], "striped": [0]}
+LEASES, WAITING = [65.0, 125.0, 605.0], [25.0, 55.0]
+STEPS = [10, 20, 30, 60, 120, 600]
+"""Never a moment at which a lease ends."""
+Pair = tuple[Seat, Claim, Claim]
+"""Who stands, its claim on the server, and its twin in memory."""
+numbers = st.integers(0, 9)
+_names = count(1)
+
+on_a_server = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # thirty deeds are read sooner than shrunk on a server
+)
+
+
+class Side(Protocol):
+    """A line on a server, looked into past dibs."""
+
+    nobody: int
+    """A ticket that was never given."""
+
+    def place_again(self, first: Place, asked: Place) -> Place:
+        """Where a claim that is asked for again asks to stand."""
+
+    def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None: ...
+
+    def left(self, ours: Claim, stood: bool) -> None: ...
+
+    def before_renewing(self, seat: Seat) -> None: ...
+
+    def tell_time(self, seat: Seat) -> None:
+        """So that a client knows how late it is on the server."""
+
+    def same_next(self, found: Standing, expected: Standing) -> bool: ...
+
+    def check(self, stand: list[Entry], now: float) -> None:
+        """Whether it is whole, and those stand there who stand in memory."""
+
+    def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
+        """Whether those were told, and nobody else; None: it is not known who was to be."""
 
 
 class Both:
-    """One line. `seats`: the clients that take part."""
+    """One line. `seats`: the clients that take part; `side`: given its name, and the world in memory."""
 
-    def __init__(self, seats: list[Seat], raw: Raw, clock: Clock, name: str) -> None:
-        self._seats, self._raw, self._clock = seats, raw, clock
-        self._name = name
+    def __init__(self, seats: list[Seat], clock: Clock, side: Callable[[str, World], Side]) -> None:
+        self._seats, self._clock = seats, clock
+        self._name = f"dibs:{next(_names)}"
         self._world = World("both")
-        self._pairs: list[tuple[Seat, Claim, Claim]] = []
+        self._pairs: list[Pair] = []
         self._places: list[Place] = []
+        self._side = side(self._name, self._world)
+
+    def play(self, deeds: list[tuple[Any, ...]]) -> None:
+        for verb, *words in deeds:
+            if verb == "join":
+                seat, place, claim = words
+                self.join(seat, place, **claim)
+            else:
+                getattr(self, verb)(*words)
+            self.check()
 
     def now(self) -> float:
         """On memory's side."""
@@ -51,12 +108,11 @@ class Both:
         self._places.append(place)
         self.rejoin(len(self._pairs) - 1, place)
 
-    def rejoin(self, number: int, _: Place) -> None:
-        """Where it asked to stand at first: nobody goes from outside into the line by the same id."""
+    def rejoin(self, number: int, place: Place) -> None:
         if not self._pairs:
             return
-        place = self._places[number % len(self._pairs)]
         seat, ours, twin = self._pairs[number % len(self._pairs)]
+        place = self._side.place_again(self._places[number % len(self._pairs)], place)
         theirs, wakes = self._of_memory(lambda: ledger.join(self._world, twin, place, self.now()))
         with suppress(Mismatch):
             found: Any = "mismatch"
@@ -65,16 +121,16 @@ class Both:
             assert theirs == found
         else:
             self._same(found, theirs)
+            self._side.joined(ours, place, found, self.now())
         self._woken(wakes)
 
     def renew(self, seat: int, numbers: Iterable[int]) -> None:
-        """Who holds only extends its claim there, and here looks at the line as well: there everybody looks first."""
         chosen = {number % len(self._pairs) for number in numbers} if self._pairs else set()
         mine = [self._pairs[number] for number in sorted(chosen) if self._pairs[number][0] is self._seats[seat]]
         if not mine:
             return
         theirs, wakes = ledger.renew(self._world, [twin for _, _, twin in mine], self.now())
-        self._seats[seat].evict(0, self._name)
+        self._side.before_renewing(self._seats[seat])
         for found, expected in zip(self._seats[seat].renew(*(ours for _, ours, _ in mine)), theirs, strict=True):
             self._same(found, expected)
         self._woken(wakes)
@@ -92,6 +148,7 @@ class Both:
             twin.asked = True  # the server looks for any id
             stood, wakes = ledger.leave(self._world, twin, answered, self.now())
             assert seat.leave(ours, answered=answered) == stood
+            self._side.left(ours, stood)
             self._woken(wakes)
 
     def evict(self, number: int) -> None:
@@ -105,7 +162,7 @@ class Both:
 
     def _by_ticket(self, number: int, theirs: Any, ours: Any) -> bool:
         """One that never was, too."""
-        ticket, twin = 10**12, 10**12
+        ticket = twin = self._side.nobody
         if self._pairs and number >= 0:
             _, claim, other = self._pairs[number % len(self._pairs)]
             ticket, twin = claim.ticket or ticket, other.ticket or twin
@@ -121,21 +178,17 @@ class Both:
         for _, ours, _ in self._pairs:
             ours.by -= seconds
         for seat in self._seats:
-            seat.evict(0, f"{self._name} elsewhere")
+            self._side.tell_time(seat)
 
     def check(self) -> None:
-        """What onlookers see."""
+        """What onlookers see, and what stands there."""
         info = ledger.view(self._world, self._name, self.now(), datetime.now(UTC))
         seen = step(self._seats[0].line.line(self._name, self._seats[0].soon))
         ours = {claim.ticket: place for place, (_, claim, _) in enumerate(self._pairs)}
         theirs = {claim.ticket: place for place, (_, _, claim) in enumerate(self._pairs)}
         assert [ours[one.token] for one in seen.holders] == [theirs[one.token] for one in info.holders]
         assert [ours[one.token] for one in seen.waiters] == [theirs[one.token] for one in info.waiters]
-        stand = [entry.id for entry in self._world.line(self._name)]
-        rows = [id for _, id in self._raw.claims(self._name)]
-        assert [id for id in rows if id in stand] == stand
-        over = self._raw.over(self._name)
-        assert set(rows) - set(stand) <= over, "what has not expired is removed there and not here"
+        self._side.check(list(self._world.line(self._name)), self.now())
 
     def _of_memory(self, verb: Callable[[], Any]) -> Any:
         """A mismatch takes the wakes of those who were evicted with it: they look by themselves."""
@@ -153,24 +206,39 @@ class Both:
         assert (found.ticket == 0) == (expected.ticket == 0)
         assert (found.holds, found.revoked) == (expected.holds, expected.revoked)
         assert abs(found.left - expected.left) < SLACK
-        if not found.holds:
-            assert found.next == expected.next or abs(found.next - expected.next) < SLACK
+        assert self._side.same_next(found, expected)
 
     def _woken(self, wakes: list[Wake] | None) -> None:
-        """Exactly who now holds: handed over in this process, or marked for its client to hear. Those who wait outside
-        are marked, some of them, if it is theirs to try."""
-        key = self._raw.key(self._name)
-        told = {bytes(id) for (id,) in self._raw.ask("SELECT id FROM dibs_claims WHERE name = %s AND freed = 1", key)}
-        self._raw.ask("UPDATE dibs_claims SET freed = NULL WHERE name = %s AND freed = 1", key)
-        for seat, ours, _ in self._pairs:
-            if step(seat.me.inbox.wait(ours.id, 0.0)) == YOURS.value:
-                told.add(ours.id)
-        asked = {bytes(id) for (id,) in self._raw.ask("SELECT id FROM dibs_watchers WHERE name = %s AND told = 1", key)}
-        self._raw.ask("UPDATE dibs_watchers SET told = NULL WHERE name = %s AND told = 1", key)
-        if wakes is None:
-            return
-        assert told == {wake.id for wake in wakes if wake.signal is YOURS}
-        to_look = {wake.id for wake in wakes if wake.signal is LOOK}
-        assert asked <= to_look
-        fresh = {ours.id for _, ours, twin in self._pairs if twin.by > self.now() + SLACK}
-        assert not to_look & fresh or asked, "nobody outside is told"
+        self._side.woken(wakes, self._pairs, self._world, self.now())
+
+
+@st.composite
+def deeds(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """Mostly claims of one kind on the line, some of another."""
+    usual = draw(st.sampled_from(KINDS))
+    found: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(1, 30))):
+        kind, capacity = usual if draw(st.integers(0, 7)) else draw(st.sampled_from(KINDS))
+        seat = draw(st.integers(0, 1))
+        places = st.sampled_from([LINE, LINE, LINE, OUTSIDE, NOWHERE])
+        claim = {
+            "kind": kind,
+            "capacity": capacity,
+            "weight": draw(st.sampled_from(WEIGHTS[kind])),
+            "lease": draw(st.sampled_from(LEASES)),
+            "waiting": draw(st.sampled_from(WAITING)),
+        }
+        verbs: list[st.SearchStrategy[tuple[Any, ...]]] = [
+            st.tuples(st.just("join"), st.just(seat), places, st.just(claim)),
+            st.tuples(st.just("join"), st.just(seat), places, st.just(claim)),
+            st.tuples(st.just("rejoin"), numbers, places),
+            st.tuples(st.just("renew"), st.just(seat), st.lists(numbers, min_size=1, max_size=6)),
+            st.tuples(st.just("amend"), numbers, st.sampled_from([0, 1, 2])),
+            st.tuples(st.just("leave"), numbers, st.booleans()),
+            st.tuples(st.just("leave"), numbers, st.just(True)),
+            st.tuples(st.just("evict"), st.integers(-1, 9)),
+            st.tuples(st.just("revoke"), st.integers(-1, 9)),
+            st.tuples(st.just("step"), st.sampled_from(STEPS)),
+        ]
+        found.append(draw(st.one_of(verbs)))
+    return found
