@@ -21,7 +21,7 @@ from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import First, Witness, faces_of
-from store.mysql.hands import steerable
+from store.clocks import readable
 from store.mysql.rows import Raw
 from store.redis.faulty import Relay, after
 
@@ -143,9 +143,10 @@ async def test_a_join_that_arrives_late(world: World, server: Server, proxy: Pro
 
 
 @pytest.fixture
-def hands() -> Clock:
+def hands() -> Iterator[Clock]:
     require("mariadb")
-    return steerable()
+    with readable() as made:
+        yield made
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from store.both import Both, deeds, on_a_server
-from store.mysql.hands import steerable
+from store.clocks import readable
 from store.mysql.rows import Raw
 from store.mysql.side import MysqlSide
 
@@ -39,7 +39,7 @@ class Ground:
 def ground() -> Iterator[Ground]:
     require("mariadb")
     with ExitStack() as stack:
-        yield Ground(stack, steerable())
+        yield Ground(stack, stack.enter_context(readable()))
 
 
 @on_a_server

@@ -16,7 +16,7 @@ from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import Witness, faces_of
-from store.postgresql.clocks import readable
+from store.clocks import readable
 
 both_faces = faces_of("postgresql", "postgresql://127.0.0.1:1/postgres")
 LEASE = 2.0

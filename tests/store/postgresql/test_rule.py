@@ -17,7 +17,7 @@ from lab.servers.postgresql import PostgreSQL
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from store.both import Both, deeds, on_a_server
-from store.postgresql.clocks import readable
+from store.clocks import readable
 from store.postgresql.rows import Raw
 from store.postgresql.side import PostgresqlSide, Spy
 
