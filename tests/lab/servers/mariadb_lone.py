@@ -46,9 +46,8 @@ class LoneMariaDB:
         listed = self._server.ask(f"SELECT id, IFNULL(info, '') {others}")
         rows = [line.partition("\t")[::2] for line in listed.splitlines()]
         chosen = [number for number, info in rows if ("SLEEP" in info) == (kind == "pubsub")]
-        for number in chosen:
-            with contextlib.suppress(Refused):  # it has gone meanwhile
-                self._server.ask(f"KILL CONNECTION {number}")
+        with contextlib.suppress(Refused):  # one has gone meanwhile: the others end all the same
+            self._server.ask("--force", "; ".join(f"KILL CONNECTION {number}" for number in chosen))
         return len(chosen)
 
     def left(self) -> list[str]:
