@@ -1,12 +1,18 @@
--- sweep: forget names that nobody uses.
+-- sweep: forget names that nobody uses, and what is noted of those who are gone.
 --
 -- A name that is in use after all, or will be, is made anew by the next verb: what its row says only saves reading.
 CREATE PROCEDURE dibs_1_sweep()
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
   DELETE FROM dibs_names WHERE outside < v_now AND tombs < v_now
     AND NOT EXISTS (SELECT 1 FROM dibs_claims WHERE dibs_claims.name = dibs_names.name) ORDER BY name LIMIT 500;
+  DELETE FROM dibs_watchers WHERE until < v_now LIMIT 500;
+  DELETE FROM dibs_tombs WHERE until < v_now LIMIT 500;
+  DELETE FROM dibs_writes WHERE until < v_now LIMIT 500;
+  COMMIT;
   SELECT v_now;
 END

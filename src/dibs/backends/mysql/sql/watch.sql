@@ -16,12 +16,6 @@ BEGIN
   DECLARE v_at INT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
-  WHILE v_at < LENGTH(p_over) DO
-    DELETE FROM dibs_watchers WHERE id = SUBSTRING(p_over, v_at, 16);
-    SET v_at = v_at + 16;
-  END WHILE;
-  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-  DELETE FROM dibs_watchers WHERE until < v_now LIMIT 100;
   IF p_space = 'line' THEN
     -- (lock.sql)
     SELECT ticket, until - v_now INTO v_seen, v_left FROM dibs_claims
@@ -30,7 +24,12 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
     SELECT version INTO v_seen FROM dibs_cells WHERE space = p_space AND name = p_name FOR UPDATE;
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   END IF;
+  WHILE v_at < LENGTH(p_over) DO
+    DELETE FROM dibs_watchers WHERE id = SUBSTRING(p_over, v_at, 16);
+    SET v_at = v_at + 16;
+  END WHILE;
   INSERT INTO dibs_watchers VALUES (p_id, p_space, p_name, p_client, NULL, v_now + p_patience)
     ON DUPLICATE KEY UPDATE told = NULL, until = v_now + p_patience;
   COMMIT;
