@@ -87,7 +87,9 @@ def _template() -> Path:
     if user is not None:
         os.chown(path, user.pw_uid, user.pw_gid)
     first.write_text(FIRST)
-    options = [f"--datadir={path}", "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+    # A server that starts removes all temporary tables that it finds: not those of another one that is being made.
+    options = [f"--datadir={path}", f"--tmpdir={path}"]
+    options += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
     programs.ask(
         ["mariadb-install-db", "--no-defaults", *options, *SMALL, f"--extra-file={first}"], cwd=path, user=user
     )

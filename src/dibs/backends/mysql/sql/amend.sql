@@ -2,7 +2,7 @@
 --
 -- Gives  words, as join: (now, 1, mine)
 -- Effect Idempotent; a claim that is as light already, or gone, stays as it is.
-CREATE PROCEDURE dibs_1_amend(IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16), IN p_weight BIGINT)
+CREATE PROCEDURE dibs_1_amend(IN p_name VARBINARY(2048), IN p_id VARBINARY(255), IN p_client BINARY(16), IN p_weight BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_first, v_last BIGINT UNSIGNED;

@@ -4,7 +4,7 @@
 -- Effect Idempotent. If its join was not answered (p_doubt) a copy of it may still come: until `p_by` the id is
 --        remembered, and that one does nothing.
 CREATE PROCEDURE dibs_1_leave(
-  IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16),
+  IN p_name VARBINARY(2048), IN p_id VARBINARY(255), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16),
   IN p_kind VARBINARY(64), IN p_doubt TINYINT, IN p_by BIGINT
 )
 SQL SECURITY INVOKER
@@ -47,7 +47,7 @@ verb: BEGIN
   END IF;
   IF p_doubt AND p_by > v_now THEN
     DELETE FROM dibs_tombs WHERE until < v_now LIMIT 100;
-    REPLACE INTO dibs_tombs VALUES (p_id, p_by);
+    REPLACE INTO dibs_tombs VALUES (LEFT(p_id, 16), p_by);
     UPDATE dibs_names SET tombs = GREATEST(tombs, p_by) WHERE name = p_name;
   END IF;
   COMMIT;
