@@ -19,6 +19,7 @@ import dibs
 from dibs.core.deadline import WAITING_LEASE
 from dibs.core.rule import RW_CAPACITY
 from lab import leaks
+from lab.servers import postgresql_lone
 from lab.servers.redis_lone import Lone, lone
 from lab.servers.zookeeper_ensemble import Ensemble, proxied
 from lab.surface import Target, Want, clock, take_from
@@ -50,8 +51,8 @@ class Site:
     """If it is a file."""
     ensemble: Ensemble | None = None
     """If it is ZooKeeper."""
-    lone: Lone | None = None
-    """If it is one Redis."""
+    lone: Lone | postgresql_lone.Lone | None = None
+    """If it is one Redis, or one PostgreSQL."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,13 @@ def _redis(directory: Path) -> Iterator[Site]:
         yield Site(made.url, lambda: redis_left(made), {"redis": made.version()}, lone=made)
 
 
-def redis_left(server: Lone) -> list[str]:
+@contextmanager
+def _postgresql(directory: Path) -> Iterator[Site]:
+    with postgresql_lone.lone() as made:
+        yield Site(made.url, lambda: redis_left(made), {"postgresql": made.version()}, lone=made)
+
+
+def redis_left(server: Lone | postgresql_lone.Lone) -> list[str]:
     """What the dead left, and the graves of those who gave up, go when somebody comes by once their time is over: who
     has been through every line must find nothing behind, in the end."""
 
@@ -200,5 +207,20 @@ GROUNDS: dict[str, Ground] = {
             "end subscriptions": 4, "end connections": 3, "forget scripts": 3,
         },
         gap=0.8,
+    ),
+    "postgresql": Ground(
+        site=_postgresql,
+        procs=8,
+        threads=1,
+        tasks=1,
+        habits={
+            "long": 0.001, "past": 0.001, "stall": 0.001, "hog": 0.0005, "fork": 0.005, "cancel-acquire": 0.02,
+            "cancel-release": 0.05,
+        },
+        faults={
+            "kill": 4, "stop briefly": 3, "stop past the lease": 2, "restart the server": 1, "stop the server": 2,
+            "end connections": 4,
+        },
+        gap=1.0,
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The programs of docs/stores/postgresql.md that need a server run against one; the rights it names are those printed."""
+"""The programs of docs/stores/postgresql.md that need a server run against one; its rights are those printed."""
 
 from __future__ import annotations
 
