@@ -19,6 +19,7 @@ def _may_mount() -> bool:
     return shutil.which("unshare") is not None and not subprocess.run([*ALONE, "true"], check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _may_mount(), reason="needs a mount namespace of its own")
 def test_a_full_disk(tmp_path: Path) -> None:
     require("postgresql")

@@ -20,6 +20,7 @@ from lab.servers.supervisor import Server, until
 from lab.witness import faces_of
 
 both_faces = faces_of("postgresql", "postgresql://127.0.0.1:1/postgres")
+pytestmark = pytest.mark.slow
 LONG = 40.0
 TIME_OUT = 25.0
 

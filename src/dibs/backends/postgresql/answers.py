@@ -24,6 +24,7 @@ SET_BACK = "DB002"
 UNPREPARED = frozenset({"26000", "42P05"})
 _CROSSED = frozenset({"40001", "40P01", "55P03"})
 _LATER = ("53", "57", "58", "25006")
+_ELSEWHERE = frozenset({"25006", "57P01", "57P02", "57P03"})
 _NO_RIGHT = "42501"
 _DAMAGED = ("22", "23")
 _LONGEST = 200
@@ -59,7 +60,7 @@ class Refusal(Exception):
 
     def is_elsewhere(self) -> bool:
         """Another server may be the one to ask."""
-        return self.code == "25006" or self.code.startswith("57")
+        return self.code in _ELSEWHERE
 
 
 def final(refusal: Refusal) -> StoreError:

@@ -71,6 +71,7 @@ class Link:
         """What is to be asked once its statement is prepared."""
         self.is_flushed = True
         self._is_piped = False
+        self.era = 0
         self.permit: object = None
         """What its pool gives to whoever may use it."""
         self._poll = select.poll()
@@ -300,8 +301,8 @@ class Dialer:
         self._rests_until = 0.0
         self._trouble: tuple[str, str | None] = ("", None)
         """Why it rests."""
-        self._first = 0
-        """Which of the hosts answered last."""
+        self._first = self._era = 0
+        """Which of the hosts answered last; and how often it had to be another."""
         self.is_direct = True
         """Whether who was reached last is the server itself."""
         self.is_pooled = False
@@ -321,7 +322,7 @@ class Dialer:
             except StoreError as error:
                 failures.append(error)
                 continue
-            self._first = at
+            self._first, link.era = at, self._era
             self.is_direct = link.is_direct = link.is_direct and not self.is_pooled
             return link
         failure = _summary(failures)
@@ -331,8 +332,13 @@ class Dialer:
         raise failure
 
     def elsewhere(self) -> None:
-        """Who answered cannot be written to: the next link begins with another."""
+        """Who answered cannot be written to: the next link begins with another, and those there are, are not used."""
         self._first += 1
+        self._era += 1
+
+    def suits(self, link: Link) -> bool:
+        """Nothing that was learned since it was made tells against it."""
+        return link.era == self._era and not (link.is_direct and self.is_pooled)
 
 
 def _summary(failures: Sequence[StoreError]) -> StoreError:

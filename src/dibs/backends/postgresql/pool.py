@@ -51,6 +51,9 @@ class Pool:
         except Refusal:
             self._give(link)
             raise
+        except BaseException:
+            link.permit = None  # who keeps the error keeps this frame, and must not keep others from asking
+            raise
         link.hear(result)
         self._give(link)
         return result
@@ -81,7 +84,11 @@ class Pool:
                 link.permit = permit
                 return link
             link.close()
-        link = self._dialer.link(until)
+        try:
+            link = self._dialer.link(until)
+        except BaseException:
+            del permit  # as above
+            raise
         link.is_stated = self.is_stated
         link.permit = permit
         return link
@@ -95,4 +102,4 @@ class Pool:
 
     def _suits(self, link: Link) -> bool:
         """What was learned since it was made may tell against it."""
-        return link.is_stated == self.is_stated and not (link.is_direct and self._dialer.is_pooled)
+        return link.is_stated == self.is_stated and self._dialer.suits(link)

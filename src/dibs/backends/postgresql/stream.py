@@ -142,7 +142,7 @@ class Streams:
 
     def suits(self, link: Link) -> bool:
         """What was learned since it was made may tell against it."""
-        return link.is_stated == self.is_stated and not (link.is_direct and self._dialer.is_pooled)
+        return link.is_stated == self.is_stated and self._dialer.suits(link)
 
     def lost(self, stream: Stream) -> None:
         self._open.discard(stream)
