@@ -108,14 +108,15 @@ class PostgresqlLine:
         return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        if self._ear is not None and not self._ear.is_deaf():
-            if not self._ear.hears():
-                with suppress(StoreUnavailable):  # not to hear costs time, and no more
-                    await self._port.hears(self._ear, min(until, self._runtime.now() + claim.waiting / 3))
-            return read_signal(await self._ear.hear(claim.id, until))
-        if claim.ticket is None:
-            return await self._watch_outside(claim, until)
-        return await self._watch_by_looks(claim, until)
+        ear = self._ear
+        if self._looks.is_untold(claim):  # nobody would send it anything, also if messages get through by now
+            return await (self._watch_outside if claim.ticket is None else self._watch_by_looks)(claim, until)
+        if ear is None or ear.is_deaf():
+            return read_signal(await self._me.inbox.wait(claim.id, until))
+        if not ear.hears():
+            with suppress(StoreUnavailable):  # not to hear costs time, and no more
+                await self._port.hears(ear, min(until, self._runtime.now() + claim.waiting / 3))
+        return read_signal(await ear.hear(claim.id, until))
 
     async def _watch_outside(self, claim: Claim, until: float) -> Signal | None:
         while (now := self._runtime.now()) < until:
@@ -131,8 +132,6 @@ class PostgresqlLine:
         return None
 
     async def _watch_by_looks(self, claim: Claim, until: float) -> Signal | None:
-        if not self._looks.is_untold(claim):
-            return read_signal(await self._me.inbox.wait(claim.id, until))
         now = self._runtime.now()
         self._looks.add(claim, now)
         try:
