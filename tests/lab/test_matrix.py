@@ -25,8 +25,10 @@ from lab.surface import clock
 from lab.worker import Spec
 
 LEASE = 0.6
-SECONDS = {"memory": 2.5, "sqlite": 2.5, "zookeeper": 15.0, "redis": 5.0}
+SECONDS = {"memory": 2.5, "sqlite": 2.5, "zookeeper": 15.0, "redis": 5.0, "mysql": 15.0}
 """Until each fault has come once: servers need their time to recover before they can be harmed again."""
+PROGRAMS = {"mysql": "mariadb"}
+"""Where the server is called otherwise than the store."""
 OFTEN = 8
 """So many times as often as in a long run, a worker does something foolish."""
 AROUND = {
@@ -50,8 +52,9 @@ AROUND = {
 @pytest.mark.slow
 @pytest.mark.parametrize("store", GROUNDS)
 def test_a_store_under_faults(store: str, tmp_path: Path) -> None:
-    if store in NEEDS:
-        require(store)
+    program = PROGRAMS.get(store, store)
+    if program in NEEDS:
+        require(program)
     usual = GROUNDS[store]
     habits = {body: OFTEN * chance for body, chance in usual.habits.items()}
     ground = replace(usual, procs=min(usual.procs, 6), habits=habits, gap=0.15)
