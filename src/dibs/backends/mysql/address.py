@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -86,9 +87,16 @@ class Address:
     def connection(self, patience: float) -> Any:
         """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
         options will not do."""
-        timing = {"connect_timeout": patience, "read_timeout": patience, "write_timeout": patience}
+        made = copy(self._model)
+        made.connect_timeout = made._read_timeout = made._write_timeout = patience  # noqa: SLF001  (see `_model`)
+        return made
+
+    @cached_property
+    def _model(self) -> Any:
+        """Never connected. PyMySQL reads all authorities of the system for each that it makes, which takes ten times as
+        long as to connect: so one is made, and copied."""
         return pymysql.Connection(
-            **{**self._settings, **timing, **self._encryption},
+            **{**self._settings, **self._encryption},
             charset="utf8mb4", autocommit=True, defer_connect=True, local_infile=False, program_name="dibs",
         )  # fmt: skip
 

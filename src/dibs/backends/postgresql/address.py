@@ -124,6 +124,8 @@ class Address:
         try:
             conninfo = make_conninfo("", **settings).encode()
             return Attempt(conninfo, printable(shown if port is None else f"{shown}:{port}"))
+        except UnicodeEncodeError:
+            failure = "one of them is no text"
         except ProgrammingError as error:
             failure = self.cleaned(str(error))
         raise ValueError(f"{self.shown}: libpq does not take these options: {printable(failure)}")
