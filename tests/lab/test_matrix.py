@@ -25,7 +25,7 @@ from lab.surface import clock
 from lab.worker import Spec
 
 LEASE = 0.6
-SECONDS = {"memory": 2.5, "sqlite": 2.5, "zookeeper": 15.0, "redis": 5.0, "postgresql": 8.0, "mysql": 8.0}
+SECONDS = {"memory": 2.5, "sqlite": 2.5, "zookeeper": 15.0, "redis": 5.0, "postgresql": 8.0, "mysql": 12.0}
 """Until each fault has come once: servers need their time to recover before they can be harmed again."""
 OFTEN = 8
 """So many times as often as in a long run, a worker does something foolish."""
