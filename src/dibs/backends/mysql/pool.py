@@ -1,34 +1,20 @@
 """The blocking way to the server: some connections at most, one taken for each exchange. A waiting claim holds none.
 
-Whoever comes when all are taken waits for one. A seat is what entitles to a connection: it comes back whatever becomes
-of who has it, also if an interrupt strikes between two lines.
+Whoever comes when all are taken waits for one (permits.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from queue import Empty, SimpleQueue
-from weakref import ReferenceType, ref
 
 from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.link import ATTEMPT, Dialer, Link
 from dibs.backends.mysql.wire import Sets
+from dibs.backends.permits import Permits
 from dibs.core.line import Unsent
 
 TRUSTED = 1.0
 """Seconds after which an idle connection is looked at before it is used."""
-
-
-class _Seat:
-    __slots__ = ("_pool",)
-
-    def __init__(self, pool: ReferenceType[Pool]) -> None:
-        self._pool = pool
-
-    def __del__(self) -> None:
-        pool = self._pool()
-        if pool is not None:
-            pool.free.put(_Seat(self._pool))
 
 
 class Pool:
@@ -36,16 +22,13 @@ class Pool:
         self._dialer = dialer
         self._now = dialer.now
         self._idle: deque[Link] = deque()
-        self.free: SimpleQueue[_Seat] = SimpleQueue()
-        for _ in range(size):
-            self.free.put(_Seat(ref(self)))
+        self._permits = Permits(size)
         self._closed = False
 
     async def exchange(self, request: Request, until: float) -> Sets:
-        try:
-            seat = self.free.get(timeout=max(min(until - self._now(), ATTEMPT), 0.0))
-        except Empty:
-            raise Unsent("all connections of this client are in use", step="give connections= more of them") from None
+        permit = self._permits.take(max(min(until - self._now(), ATTEMPT), 0.0))
+        if permit is None:
+            raise Unsent("all connections of this client are in use", step="give connections= more of them")
         try:
             link = self._take(until)
             found = link.exchange(request, until)  # whatever ends it early closes it
@@ -55,7 +38,7 @@ class Pool:
                 self._idle.append(link)
             return found
         finally:
-            self.free.put(seat)
+            self._permits.give(permit)
 
     def close(self) -> None:
         self._closed = True

@@ -6,10 +6,10 @@ A waiting claim holds none of them. Who finds all of them in use waits for one, 
 from __future__ import annotations
 
 from collections import deque
-from queue import Empty, SimpleQueue
 
 from psycopg.pq.abc import PGresult
 
+from dibs.backends.permits import Permits
 from dibs.backends.postgresql.answers import Refusal
 from dibs.backends.postgresql.link import LEAST, Call, Dialer, Link
 from dibs.core.line import Unsent
@@ -21,26 +21,12 @@ _TRUSTED = 1.0
 """Seconds after which an idle connection is looked at before it is used."""
 
 
-class _Permit:
-    """To use one connection. It comes back by itself, wherever an interrupt left it."""
-
-    __slots__ = ("_back",)
-
-    def __init__(self, back: SimpleQueue[_Permit]) -> None:
-        self._back = back
-
-    def __del__(self) -> None:
-        self._back.put(_Permit(self._back))
-
-
 class Pool:
     def __init__(self, dialer: Dialer, most: int) -> None:
         self._dialer = dialer
         self._now = dialer.now
         self._idle: deque[Link] = deque()
-        self._permits: SimpleQueue[_Permit] = SimpleQueue()
-        for _ in range(most):
-            self._permits.put(_Permit(self._permits))
+        self._permits = Permits(most)
         self._closed = False
         self.is_stated = False
 
@@ -71,10 +57,9 @@ class Pool:
     def _take(self, until: float) -> Link:
         if self._closed:
             raise Closed("this client was closed", step="connect again")
-        try:
-            permit = self._permits.get(timeout=min(max(until - self._now(), LEAST), _LONGEST))
-        except Empty:
-            raise Unsent("all connections were in use", step="give the client more: connections=") from None
+        permit = self._permits.take(min(max(until - self._now(), LEAST), _LONGEST))
+        if permit is None:
+            raise Unsent("all connections were in use", step="give the client more: connections=")
         while self._idle:
             try:
                 link = self._idle.pop()
