@@ -50,4 +50,4 @@ def test_they_go_with_their_queue_and_keep_nothing_alive() -> None:
         gc.enable()
     del late
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Permit) and thing.there is queue]
+    assert not [thing for thing in gc.get_objects() if type(thing) is Permit and thing.there is queue]
