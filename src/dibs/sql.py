@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from dibs.backends import own_connection
-from dibs.core.kinds import versioned
+from dibs.backends.sql import versioned
 from dibs.runtime.threads import ThreadRuntime, step
 
 __all__ = ["retry_versioned", "update_versioned"]

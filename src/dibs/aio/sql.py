@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from dibs.backends import own_connection
-from dibs.core.kinds import versioned
+from dibs.backends.sql import versioned
 from dibs.runtime.aio import AioRuntime
 
 __all__ = ["retry_versioned", "update_versioned"]

@@ -7,9 +7,10 @@ changed before that is known: the error says to roll back.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
+from dibs.backends.sql.own import Own
 from dibs.core.deadline import gaps
 from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreError
@@ -18,20 +19,6 @@ T = TypeVar("T")
 TRIES = 40
 """How often an attempt is made while others come before it: with pauses that grow, some fifteen seconds."""
 _SHOWN = 40
-
-
-class OwnConnection(Protocol):
-    """See backends/sql/own.py."""
-
-    @property
-    def server(self) -> str: ...
-    @property
-    def quote(self) -> Callable[[str], str]: ...
-    @property
-    def mark(self) -> Callable[[int], str]: ...
-    @property
-    def run(self) -> Callable[[str, Sequence[object]], Awaitable[tuple[int, list[Any]]]]: ...
-    def is_conflict(self, error: BaseException) -> bool: ...
 
 
 class Change:
@@ -52,14 +39,14 @@ class Change:
             raise TypeError(f"version must be an int, as it was read, not {version!r}")
         self.version = version
 
-    def update(self, own: OwnConnection) -> tuple[str, list[object]]:
+    def update(self, own: Own) -> tuple[str, list[object]]:
         values: list[object] = []
         given = {**self.changes, self.column: self.version + 1}
         sets = ", ".join(_equals(own, column, value, values) for column, value in given.items())
         where = self._where(own, {**self.key, self.column: self.version}, values)
         return f"UPDATE {self._table(own)} SET {sets} WHERE {where}", values  # noqa: S608  (quoted names, marks)
 
-    def look(self, own: OwnConnection) -> tuple[str, list[object]]:
+    def look(self, own: Own) -> tuple[str, list[object]]:
         values: list[object] = []
         where = self._where(own, self.key, values)
         return f"SELECT {own.quote(self.column)} FROM {self._table(own)} WHERE {where}", values  # noqa: S608  (as above)
@@ -68,15 +55,15 @@ class Change:
         """As errors name it."""
         return f"{'.'.join(self.table)} {', '.join(f'{column}={_shown(value)}' for column, value in self.key.items())}"
 
-    def _table(self, own: OwnConnection) -> str:
+    def _table(self, own: Own) -> str:
         return ".".join(own.quote(part) for part in self.table)
 
     @staticmethod
-    def _where(own: OwnConnection, wanted: Mapping[str, object], values: list[object]) -> str:
+    def _where(own: Own, wanted: Mapping[str, object], values: list[object]) -> str:
         return " AND ".join(_equals(own, column, value, values) for column, value in wanted.items())
 
 
-async def update(own: OwnConnection, change: Change) -> int:
+async def update(own: Own, change: Change) -> int:
     """The new version."""
     try:
         changed, _ = await own.run(*change.update(own))
@@ -117,11 +104,11 @@ async def again(attempt: Callable[[], Awaitable[T]], tries: object, runtime: Run
     return await attempt()
 
 
-def _conflict(own: OwnConnection, change: Change, what: str) -> Conflict:
+def _conflict(own: Own, change: Change, what: str) -> Conflict:
     return Conflict(what, name=change.row(), store=own.server, step="read the row again, in a new transaction")
 
 
-def _equals(own: OwnConnection, column: str, value: object, values: list[object]) -> str:
+def _equals(own: Own, column: str, value: object, values: list[object]) -> str:
     values.append(value)
     return f"{own.quote(column)} = {own.mark(len(values))}"
 
