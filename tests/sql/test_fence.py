@@ -191,7 +191,7 @@ def test_the_first_use_on_postgresql_makes_the_table_also_by_many_at_once(urls: 
         opened = await by_psycopg(url)
         try:
             with dibs.connect("memory://") as client:
-                client.fence(f"name-{token}").admit(token, within=opened.connection)
+                client.fence(f"first use {token}").admit(token, within=opened.connection)
             await opened.commit()
         finally:
             await opened.close()
