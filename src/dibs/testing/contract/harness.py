@@ -173,9 +173,9 @@ class World:
     def __init__(self, face: str, subject: Subject, tmp_path: Path) -> None:
         self.face = face
         self.module = FACES[face]
-        self.short = 1.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
-        """A short lease. A session's is longer: of what it lasts, less than a quarter may be certain at any moment. So
-        is a quorum's: each renewal of it is several."""
+        self.short = 2.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
+        """A short lease, which a machine that stands still for a second does not end. A session's is longer: of what
+        it lasts, less than a quarter may be certain at any moment. So is a quorum's: each renewal of it is several."""
         self._fresh_url = subject.fresh
         self._path = tmp_path
         self._stores = 0
