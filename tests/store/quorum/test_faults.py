@@ -17,6 +17,8 @@ from store.quorum.members import DEAF, DOWN, MUTE, WELL, Member, State, beside, 
 
 both_faces = faces_of("quorum", "quorum+memory://a,b,c")
 NAME = "a"
+LASTING = 2.5
+"""A lease, in seconds, that a machine which stands still for a moment does not end."""
 
 
 def five(world: World, **options: Any) -> tuple[Any, list[Member]]:
@@ -76,16 +78,16 @@ async def test_a_token_rises_above_what_any_member_of_the_majority_has_given(wor
 @pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
 @both_faces
 async def test_two_of_five_may_be_missing_all_the_way(world: World, ill: State) -> None:
-    client, members = five(world, lease=1.0)
+    client, members = five(world, lease=LASTING)
     for member in members[:2]:
         member.state = ill
-    other = another(world, client, lease=1.0)
+    other = another(world, client, lease=LASTING)
     witness = Witness(world, NAME)
     hold = await world(witness.take(client.lock(NAME), timeout=10))
     assert await world(other.lock(NAME).locked)
     assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None
     began = time.monotonic()
-    await eventually(witness.watching(lambda: time.monotonic() - began > 1.5))  # it was renewed meanwhile
+    await eventually(witness.watching(lambda: time.monotonic() - began > 1.5 * LASTING))  # it was renewed meanwhile
     hold.check()
     await world(witness.give(hold))
     again = await world(witness.take(other.lock(NAME), timeout=10))
@@ -97,12 +99,12 @@ async def test_two_of_five_may_be_missing_all_the_way(world: World, ill: State) 
 @pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
 @both_faces
 async def test_two_of_five_may_fail_while_it_is_held(world: World, ill: State) -> None:
-    client, members = five(world, lease=1.0)
+    client, members = five(world, lease=LASTING)
     hold = await held_by_all(world, client, members)
     for member in members[3:]:
         member.state = ill
     began = time.monotonic()
-    await eventually(lambda: time.monotonic() - began > 1.5)
+    await eventually(lambda: time.monotonic() - began > 1.5 * LASTING)
     hold.check()
     await world(hold.release)
     assert stands_at(members[:3]) == []
@@ -157,7 +159,7 @@ async def overslept(_: ThreadRuntime, __: float) -> None:
 
 @both_faces
 async def test_three_of_five_down_while_it_is_held_is_a_loss_at_the_own_deadline(world: World) -> None:
-    client, members = five(world, lease=1.0)
+    client, members = five(world, lease=LASTING)
     hold = await world(client.lock(NAME).acquire)
     for member in members[:3]:
         member.state = DEAF
@@ -205,12 +207,12 @@ async def test_a_vote_that_is_gone_from_a_majority_is_a_loss_and_the_rest_is_giv
 
 @both_faces
 async def test_a_vote_that_is_gone_from_a_minority_is_no_loss(world: World) -> None:
-    client, members = five(world, lease=1.0)
+    client, members = five(world, lease=LASTING)
     hold = await held_by_all(world, client, members)
     for member in members[:2]:
         member.forget()
     began = time.monotonic()
-    await eventually(lambda: time.monotonic() - began > 1.5)
+    await eventually(lambda: time.monotonic() - began > 1.5 * LASTING)
     hold.check()
     assert stands_at(members) == [2, 3, 4]
     await world(hold.release)
@@ -295,7 +297,7 @@ async def test_a_stall_between_the_rounds_is_no_grant(world: World) -> None:
 
 @both_faces
 async def test_break_takes_it_from_every_member_that_answers(world: World) -> None:
-    client, members = five(world, lease=1.0)
+    client, members = five(world, lease=LASTING)
     members[4].state = DOWN
     hold = await world(client.lock(NAME).acquire)
     members[4].state = WELL
@@ -342,7 +344,7 @@ async def test_a_look_waits_once_for_those_who_are_silent(world: World) -> None:
 
 @both_faces
 async def test_revoke_reaches_the_holder(world: World) -> None:
-    client, members = five(world, lease=1.0)
+    client, members = five(world, lease=LASTING)
     members[0].state = DOWN
     hold = await world(client.lock(NAME).acquire)
     await world(another(world, client).lock(NAME).revoke)
