@@ -9,6 +9,13 @@ from hypothesis import settings
 settings.register_profile("dibs", deadline=None, database=None, print_blob=True)
 settings.load_profile("dibs")
 
+_LONGEST_ID = 600
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The name of a test stands in the environment of every process that it starts: a megabyte leaves no room there."""
+    return f"{val[:20]!r} and so on" if isinstance(val, str | bytes) and len(val) > _LONGEST_ID else None
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
