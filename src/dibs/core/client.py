@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dibs.core import names
 from dibs.core.cells import Cells
-from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE
+from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
 from dibs.core.keeper import Keeper
@@ -127,11 +127,12 @@ class Client:
             try:
                 return await ask()
             except StoreUnavailable as error:
-                if isinstance(error, Replaced) or self.now() + pause >= until:
+                left = until - self.now()
+                if isinstance(error, Replaced) or pause >= left:
                     raise self.seen(error, name) from None
             except DibsError as error:
                 raise self.seen(error, name) from None
-            await self.runtime.sleep(pause + self.runtime.jitter(pause))
+            await self.runtime.sleep(rest(pause, self.runtime.jitter(pause), left))
             pause = min(pause * 2, LONGEST_PAUSE)
             self.check_open()
 

@@ -30,6 +30,16 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Between two questions to a silent store."""
 
 
+def rest(pause: float, jitter: float, left: float) -> float:
+    """How long to rest before a silent store is asked again: what it says then must still come in time, or whoever
+    asked would be told of silence, and not of what it said before.
+
+    >>> rest(0.25, 0.25, left=60.0), rest(0.25, 0.25, left=0.5)
+    (0.5, 0.25)
+    """
+    return min(pause + jitter, left / 2)
+
+
 _FIRST_GAP, _LONGEST_GAP = 0.0005, 1.0
 """Between two tries while others come before us: many at once spread out over as long as they need."""
 

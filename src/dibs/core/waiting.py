@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE
+from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE, rest
 from dibs.core.grant import WAITS, Grant
 from dibs.core.keeper import Keeper
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced
@@ -70,9 +70,10 @@ class LineGrantor:
                 except StoreUnavailable as error:
                     self._keeper.heard(error)
                     grant.doubt()
-                    if place is NOWHERE or self._now() + pause >= give_up:
+                    left = give_up - self._now()
+                    if place is NOWHERE or pause >= left:
                         raise
-                    await self._runtime.sleep(pause + self._runtime.jitter(pause))
+                    await self._runtime.sleep(rest(pause, self._runtime.jitter(pause), left))
                     sent_at, pause = self._now(), min(pause * 2, LONGEST_PAUSE)
                     self._home.check_open()
                     continue

@@ -1,0 +1,56 @@
+"""A store that answers with an error is asked again, and the last answer still comes before the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.backends.memory import MemoryLine
+from dibs.errors import StoreUnavailable
+from dibs.runtime.threads import ThreadRuntime
+
+
+class Clock:
+    """Time passes only by resting, and each rest is the longest that it may be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        made = ThreadRuntime.__init__
+
+        def make(runtime: ThreadRuntime) -> None:
+            made(runtime, lambda: self.now)
+
+        monkeypatch.setattr(ThreadRuntime, "__init__", make)
+        monkeypatch.setattr(ThreadRuntime, "sleep", self._sleep)
+        monkeypatch.setattr(ThreadRuntime, "jitter", lambda _, most: most)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+ASKED: dict[str, tuple[str, Callable[[dibs.Client], Any]]] = {
+    "acquire": ("join", lambda client: client.lock("a").acquire(timeout=1)),
+    "acquire, for ever": ("join", lambda client: client.lock("a").acquire()),
+    "inspect": ("line", lambda client: client.inspect("a")),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_last_answer_is_not_too_late(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    verb, ask = ASKED[asked]
+    clock = Clock(monkeypatch)
+    left: list[float] = []
+
+    async def fail(*given: Any) -> None:
+        left.append(given[-1] - clock.now)
+        raise StoreUnavailable("it is read-only")
+
+    monkeypatch.setattr(MemoryLine, verb, fail)
+    client = dibs.connect(f"memory://patience-{asked[:7]}", retry=1)
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        ask(client)
+    assert len(left) > 5
+    assert min(left) > 0.1
