@@ -47,7 +47,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "PYTHONPATH": str(HERE.parent), **(env or {})},
         )
         self._readers = [
             threading.Thread(target=self._read_out, daemon=True),
@@ -152,14 +152,22 @@ class Child:
 class Crew:
     """All processes of one test, around one store: a file, or what the URL says."""
 
-    def __init__(self, directory: Path, url: str = "", *, lease: float = 30.0, noticed: float = 2.0) -> None:
+    def __init__(
+        self, directory: Path, url: str = "", *, lease: float = 30.0, noticed: float = 2.0, lasting: float = 3.0
+    ) -> None:
         self.path = directory / "locks.db"
         self.url = url or f"sqlite:///{self.path}"
         self.lease = lease
         """Of those who are not told another one."""
         self.noticed = noticed
         """Within so many seconds the death of a process frees what it held with that lease."""
+        self.lasting = lasting
+        """A short lease that a machine which stands still for a second does not end while it is renewed."""
         self.children: list[Child] = []
+
+    def noticed_with(self, lease: float) -> float:
+        """The same with another lease; whatever that is, a file's clients are seen to be dead by the kernel."""
+        return self.noticed if self.url.startswith("sqlite:") else self.noticed + lease - self.lease
 
     def start(self, program: str, *args: object, **options: Any) -> Child:
         child = Child(program, *args, **options)

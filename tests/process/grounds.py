@@ -26,7 +26,8 @@ SLACK = 8.0
 
 def _zookeeper(directory: Path) -> Crew:
     lease = shared.SHORTEST
-    return Crew(directory, shared.fresh(directory), lease=lease, noticed=lease + shared.TICK_MS / 1000 + SLACK)
+    noticed = lease + shared.TICK_MS / 1000 + SLACK
+    return Crew(directory, shared.fresh(directory), lease=lease, noticed=noticed, lasting=5.0)
 
 
 def _redis(directory: Path) -> Crew:

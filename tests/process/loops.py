@@ -15,6 +15,7 @@ from pathlib import Path
 
 import dibs
 import dibs.aio
+from lab.stopwatch import Stopwatch
 
 
 def say(*words: object) -> None:
@@ -135,20 +136,20 @@ def _footprint() -> tuple[int, int]:
     return threads, descriptors
 
 
-async def _taken(client: dibs.aio.Client, name: str, timeout: float) -> tuple[str, float]:
-    begun = time.monotonic()
+async def _taken(client: dibs.aio.Client, watch: Stopwatch, name: str, timeout: float) -> tuple[str, float]:
+    begun = watch.seconds()
     try:
         hold = await client.lock(name).acquire(timeout=timeout)
     except dibs.DibsError as error:
-        return type(error).__name__, time.monotonic() - begun
-    return "busy" if hold is None else "took", time.monotonic() - begun
+        return type(error).__name__, watch.seconds() - begun
+    return "busy" if hold is None else "took", watch.seconds() - begun
 
 
-async def _ticking(gaps: list[float]) -> None:
-    last = time.monotonic()
+async def _ticking(watch: Stopwatch, gaps: list[float]) -> None:
+    last = watch.seconds()
     while True:
         await asyncio.sleep(0.01)
-        now = time.monotonic()
+        now = watch.seconds()
         gaps.append(now - last)
         last = now
 
@@ -156,21 +157,22 @@ async def _ticking(gaps: list[float]) -> None:
 def standstill(url: str, lease: float) -> None:
     """Each line on stdin, NAME TIMEOUT [NAME TIMEOUT...] at once: -> OUTCOME SECONDS each, then ticks COUNT WORST"""
 
-    async def main() -> None:
+    async def main(watch: Stopwatch) -> None:
         client = dibs.aio.connect(url, lease=lease)
         say("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
             words = line.split()
             gaps: list[float] = []
-            ticker = asyncio.create_task(_ticking(gaps))
+            ticker = asyncio.create_task(_ticking(watch, gaps))
             wanted = [(words[n], float(words[n + 1])) for n in range(0, len(words), 2)]
-            for outcome, seconds in await asyncio.gather(*(_taken(client, *one) for one in wanted)):
+            for outcome, seconds in await asyncio.gather(*(_taken(client, watch, *one) for one in wanted)):
                 say(outcome, seconds)
             ticker.cancel()
             say("ticks", len(gaps), max(gaps, default=0.0))
         await client.close()
 
-    asyncio.run(main())
+    with Stopwatch() as watch:
+        asyncio.run(main(watch))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import pytest
 from process.children import Crew, until
 from process.grounds import STEADY, every_store
 
-LEASE = 2.0
-
 pytestmark = pytest.mark.xdist_group("busy-interpreter")  # one at a time: each takes a core, and more
 
 
@@ -30,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("busy-interpreter")  # one at a time: each 
     indirect=["crew"],
 )
 def test_a_busy_interpreter_keeps_its_lock(crew: Crew, scenario: str) -> None:
-    program, other = crew.start("loops", scenario, crew.url, LEASE), crew.worker(STEADY)
+    program, other = crew.start("loops", scenario, crew.url, crew.lasting), crew.worker(STEADY)
     program.hear("held")
     tries: Counter[str] = Counter()
     while program.silent():

@@ -89,20 +89,19 @@ def test_a_running_daemon_threads_hold_is_not_given_back_by_the_exit_hook(crew: 
 @every_store
 def test_a_running_daemon_threads_hold_is_renewed_while_the_interpreter_ends(crew: Crew) -> None:
     """However long the exit takes: the lock is nobody else's while the body runs, and free once the process is dead."""
-    lease = min(crew.lease, 1.5)
-    program, other = crew.start("exits", "daemon_thread", crew.url, lease, flags=STRICT), crew.worker(STEADY)
+    program, other = crew.start("exits", "daemon_thread", crew.url, crew.lasting, flags=STRICT), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     program.tell("go")
     program.hear("exiting")
     begun = clock()
-    while clock() - begun < 2.5 * lease:
+    while clock() - begun < 1.5 * crew.lasting:
         assert other.tries("a")[0] == "busy", "its body still runs"
     other.tell("take", "a", 20)
     program.tell("go")
     assert program.end() == 0
     dead = clock()
     token, _, got = other.hear("took")
-    assert float(got) - dead < crew.noticed
+    assert float(got) - dead < crew.noticed_with(crew.lasting)
     assert int(token) > old
     assert program.errors == ""
 

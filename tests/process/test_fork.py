@@ -76,7 +76,7 @@ def test_finalisers_and_exit_hooks_of_a_child_free_nothing(crew: Crew, how: str)
 @every_store
 def test_a_childs_keeper_does_not_keep_what_its_parent_holds(crew: Crew) -> None:
     """The parent is stopped past its lease while its child renews: the child's own hold only."""
-    lease = 1.5
+    lease = crew.lasting
     program, waiter = run(crew, "child_works_on", "", lease), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     child = int(program.hear("child")[0])
@@ -85,8 +85,8 @@ def test_a_childs_keeper_does_not_keep_what_its_parent_holds(crew: Crew) -> None
         stopped = clock()
         token, _, got = waiter.ask("take", "a", 20, hear="took")
         assert int(token) > old
-        assert float(got) - stopped < max(lease + 2, crew.noticed), "the child kept its parent's hold alive"
-        until(lambda: clock() - stopped > 2 * lease, what="two leases of the child's own hold")
+        assert float(got) - stopped < max(lease + 2, crew.noticed_with(lease)), "the child kept its parent's hold alive"
+        until(lambda: clock() - stopped > 1.5 * lease, what="more than a lease of the child's own hold")
         assert crew.worker().tries("b")[0] == "busy", "the child's own hold is renewed"
         program.signal(signal.SIGCONT)
         program.tell("go")
@@ -102,14 +102,14 @@ def test_a_childs_keeper_does_not_keep_what_its_parent_holds(crew: Crew) -> None
 def test_a_parent_killed_while_its_child_lives(crew: Crew, how: str) -> None:
     """The child closed its copy of what the parent is known to live by, a file or a socket: its death is seen as any
     other's."""
-    program, other = run(crew, "leaves_child", how, crew.lease), crew.worker(STEADY)
+    program, other = run(crew, "leaves_child", how, crew.lasting), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     child = int(program.hear("child")[0])
     try:
         dead = program.kill()
         token, _, got = other.ask("take", "a", 20, hear="took")
         print(f"figure: parent killed, forked child alive: free after {float(got) - dead:.3f} s")
-        assert float(got) - dead < crew.noticed
+        assert float(got) - dead < crew.noticed_with(crew.lasting)
         assert int(token) > old
         if how == "user":
             assert other.tries("b")[0] == "busy", "the child lives, and so does its hold"

@@ -145,7 +145,7 @@ async def test_the_wall_clock_of_a_client_decides_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """All that Python tells of it steps by an hour while something is held; tests/lab does so to whole processes."""
-    client, other = world.client(lease=2), world.client(lease=2)
+    client, other = world.client(lease=world.lasting), world.client(lease=world.lasting)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     wall, wall_ns = time.time, time.time_ns
@@ -160,7 +160,7 @@ async def test_the_wall_clock_of_a_client_decides_nothing(
     assert await bob(lambda: other.lock("a").acquire(timeout=0)) is None
     await eventually(renewed)
     hold.check()
-    assert 0 < hold.remaining <= 2
+    assert 0 < hold.remaining <= world.lasting
     assert await bob(lambda: other.lock("a").acquire(timeout=0)) is None
     await ana(hold.release)
     after = await bob(lambda: other.lock("a").acquire(timeout=5))

@@ -29,7 +29,7 @@ def ids(client: Any) -> list[bytes]:
 
 async def test_claim_ids_are_shown_nowhere(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    client = world.client(lease=0.5)
+    client = world.client(lease=6)
     ana, bob = world.actors("ana", "bob")
     lock, waits = client.lock("a"), client.lock("a", timeout=0.3)
     hold = await ana(lock.acquire)

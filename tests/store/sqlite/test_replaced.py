@@ -16,7 +16,7 @@ from process.children import Crew
 from store.sqlite.places import Taking, beside, names_in, until
 
 Connect = Callable[..., dibs.Client]
-LEASE = 1.5
+LEASE = 3.0
 
 
 def remove(path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_private_directory_is_removed(path: Path, connect: Connect, reopened
         os.waitpid(pid, 0)
     newcomer = connect()
     assert newcomer.lock("a").acquire(timeout=0) is None
-    end = time.monotonic() + 2 * LEASE
+    end = time.monotonic() + 1.5 * LEASE
     while time.monotonic() < end:
         hold.check()
         time.sleep(0.05)

@@ -235,7 +235,7 @@ class Database:
                 self._close()
                 if _code(error) in _BUSY:
                     return False
-                if _code(error) == sqlite3.SQLITE_CANTOPEN:
+                if _code(error) == sqlite3.SQLITE_CANTOPEN or _inode(self._name) != inode:
                     self._store.replaced(self._generation)
                     raise removed() from None
                 raise translated(error) from None

@@ -176,6 +176,8 @@ class World:
         self.short = 2.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
         """A short lease, which a machine that stands still for a second does not end. A session's is longer: of what
         it lasts, less than a quarter may be certain at any moment. So is a quorum's: each renewal of it is several."""
+        self.lasting = 3.0 if self.short == 2.0 else 5.0
+        """The same, for what is to be renewed again and again."""
         self._fresh_url = subject.fresh
         self._path = tmp_path
         self._stores = 0

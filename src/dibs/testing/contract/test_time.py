@@ -20,32 +20,32 @@ Mutex = Callable[..., Any]
 
 
 async def test_renewal_keeps_a_hold_beyond_its_lease(world: World, mutex: Mutex) -> None:
-    client, other = world.client(lease=world.short), world.client()
+    client, other = world.client(lease=world.lasting), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a").acquire())
-    await passed(2 * world.short)
+    await passed(1.5 * world.lasting)
     hold.check()
-    assert 0 < hold.remaining <= world.short * 0.9
+    assert 0 < hold.remaining <= world.lasting * 0.9
     assert await bob(lambda: mutex(other, "a").acquire(timeout=0)) is None
     await ana(hold.release)
 
 
 async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
-    client, ana = world.client(lease=world.short), world.actor("ana")
+    client, ana = world.client(lease=world.lasting), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
-    threading.Event().wait(2 * world.short)  # in asyncio this blocks the very loop that the client belongs to
+    threading.Event().wait(1.5 * world.lasting)  # in asyncio this blocks the very loop that the client belongs to
     hold.check()
 
 
 @needs(FAIR)
 async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
-    client = world.client(lease=world.short)
+    client = world.client(lease=world.lasting)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a").acquire())
     await world.in_line(client, "a", 1)
     before = (await world.inspect(client, "a")).waiters[0].token
-    await passed(2 * world.short)
+    await passed(1.5 * world.lasting)
     assert (await world.inspect(client, "a")).waiters[0].token == before
     await ana(hold.release)
     assert (await pending).token == before
@@ -251,7 +251,7 @@ async def test_break_wants_a_token(world: World, token: object) -> None:
 
 
 async def test_revoke_is_a_request(world: World, mutex: Mutex) -> None:
-    client, other = world.client(lease=world.short), world.client()
+    client, other = world.client(lease=world.lasting), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a").acquire())
     pending = ana.start(hold.revoke_requested.wait)
