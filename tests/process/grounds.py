@@ -20,29 +20,28 @@ from process.children import Crew
 
 STEADY = 30.0
 """A lease that outlives any pause of this machine."""
+LASTING = 3.0
+"""A short one, which a machine that stands still for a second does not end."""
 SLACK = 8.0
 """For busy cores, which may have to start an interpreter meanwhile; a session of STEADY would outlast it."""
 
 
 def _zookeeper(directory: Path) -> Crew:
-    lease = shared.SHORTEST
+    lease = 1.5 * LASTING  # of a session's, less than a quarter may be certain at any moment
     noticed = lease + shared.TICK_MS / 1000 + SLACK
-    return Crew(directory, shared.fresh(directory), lease=lease, noticed=noticed, lasting=5.0)
+    return Crew(directory, shared.fresh(directory), lease=lease, noticed=noticed, lasting=lease)
 
 
 def _redis(directory: Path) -> Crew:
-    lease = 1.5
-    return Crew(directory, shared_redis.fresh(directory), lease=lease, noticed=lease + SLACK)
+    return Crew(directory, shared_redis.fresh(directory), lease=LASTING, noticed=LASTING + SLACK)
 
 
 def _postgresql(directory: Path) -> Crew:
-    lease = 1.5
-    return Crew(directory, shared_postgresql.fresh(directory), lease=lease, noticed=lease + SLACK)
+    return Crew(directory, shared_postgresql.fresh(directory), lease=LASTING, noticed=LASTING + SLACK)
 
 
 def _mysql(directory: Path) -> Crew:
-    lease = 1.5
-    return Crew(directory, shared_mariadb.fresh(directory), lease=lease, noticed=lease + SLACK)
+    return Crew(directory, shared_mariadb.fresh(directory), lease=LASTING, noticed=LASTING + SLACK)
 
 
 GROUNDS: dict[str, Callable[[Path], Crew]] = {
