@@ -126,7 +126,7 @@ async def test_any_two_may_be_down_all_the_way(world: World, nodes: Nodes, name:
 @pytest.mark.parametrize("kind", ["kill", "stop"])
 @both_faces
 async def test_three_down_is_refused_in_bounded_time(world: World, nodes: Nodes, name: str, kind: str) -> None:
-    client = world.client(url_of(nodes), lease=2)
+    client = world.client(url_of(nodes), lease=6)  # the two that are well have a second to answer in
     warm = await world(lambda: client.lock(name).acquire(timeout=5))
     await world(warm.release)
     harm(kind, *nodes[:3])

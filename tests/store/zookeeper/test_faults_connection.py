@@ -41,7 +41,7 @@ from store.zookeeper.faulty import (
     through,
 )  # fmt: skip
 
-LEASE = 2.4
+LEASE = 4.0
 TIME_OUT = 20.0
 """Of an acquire that must succeed."""
 MUTEX = pytest.mark.parametrize("mutex", [MUTEXES[kind] for kind in ("lock", "write", "semaphore")],

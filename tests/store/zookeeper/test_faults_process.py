@@ -18,7 +18,7 @@ from lab.servers.zookeeper_ensemble import left
 from lab.surface import Target
 from lab.worker import Spec
 
-LEASE = 1.0
+LEASE = 3.0
 FACES = pytest.mark.parametrize(("threads", "tasks"), [(1, 0), (0, 1)], ids=["blocking", "aio"])
 INSIDE = ("acquired", "seen")
 """What a worker wrote last, while it holds."""

@@ -15,7 +15,7 @@ from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
 from process.children import until
 
-LEASE = 2.0
+LEASE = 5.0
 
 
 @pytest.fixture(scope="module")
