@@ -23,7 +23,7 @@ from cli.wrapped import name as process_name
 from process.children import clock, until
 
 LOST = 76
-LEASE = 3.0
+LEASE = 6.0
 NOISE = 0.3
 QUICK = 1.0
 """For what is done at once."""
@@ -54,7 +54,7 @@ def stores_end(client: dibs.Client, name: str) -> float:
 
 def test_without_renewal_it_gets_term_at_a_quarter_and_is_killed_at_the_deadline(cli: Cli) -> None:
     """One that obeys is not waited for longer, and its status is not its own: it was ended by us."""
-    stubborn, obedient = Logged(cli, "x", "--lease", "3"), Logged(cli, "y", "--lease", "3", on_term="0")
+    stubborn, obedient = Logged(cli, "x", "--lease", str(LEASE)), Logged(cli, "y", "--lease", str(LEASE), on_term="0")
     stubborn.begun()
     obedient.begun()
     client = onlooker(cli)
@@ -145,7 +145,7 @@ def test_that_nobody_reads_what_is_said_loses_no_lock(cli: Cli) -> None:
     os.set_blocking(writes, True)
     go = cli.directory / "go"
     script = 'echo $$; while [ ! -e "$0" ]; do sleep 0.01; done; sleep 100 & exit 7'
-    words = [*COMMAND, "run", "x", "--lease", "3", "--", "sh", "-c", script, str(go)]
+    words = [*COMMAND, "run", "x", "--lease", str(LEASE), "--", "sh", "-c", script, str(go)]
     command = subprocess.Popen(words, env=cli.environment(), stdout=subprocess.PIPE, stderr=writes)
     assert command.stdout is not None
     group = int(command.stdout.readline())

