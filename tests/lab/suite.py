@@ -9,6 +9,7 @@ collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from lab.servers import programs, redis_groups
 from lab.servers.mariadb import MariaDB
 from lab.servers.postgresql import NAME, PgBouncer, PostgreSQL
 from lab.servers.redis import Redis
+from lab.servers.schemas import Schemas
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper, ensemble
 
@@ -131,12 +133,12 @@ def five(place: Path) -> str:
 
 
 def postgresql(place: Path) -> str:
-    return f"postgresql://{NAME}:{NAME}@{_hosts('postgresql')}/postgres?schema={_unique()}"
+    return _in_schema("postgresql", place)
 
 
 def pgbouncer(place: Path) -> str:
     """The same behind a pooler that shares connections by transaction."""
-    return f"postgresql://{NAME}:{NAME}@{_hosts('pgbouncer')}/postgres?schema={_unique()}"
+    return _in_schema("pgbouncer", place)
 
 
 def mariadb(place: Path) -> str:
@@ -181,6 +183,16 @@ def _absent(config: pytest.Config) -> list[str]:
 
 def _hosts(which: str) -> str:
     return os.environ.get(_VARIABLE.format(which), _NOWHERE)
+
+
+def _in_schema(which: str, place: Path) -> str:
+    url = f"postgresql://{NAME}:{NAME}@{_hosts(which)}/postgres"
+    return f"{url}?schema={_schemas(url).fresh(place) if _NOWHERE not in url else _unique()}"
+
+
+@functools.cache
+def _schemas(url: str) -> Schemas:
+    return Schemas(url)
 
 
 def _unique() -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from lab.servers import ports
 from lab.servers.postgresql import PostgreSQL
 from lab.servers.programs import require
+from lab.servers.schemas import Schemas
 from lab.servers.shared import at_exit
 from lab.servers.supervisor import Server
 
@@ -35,11 +36,18 @@ def postgresql() -> Server:
     return server.start()
 
 
-def fresh(_: Path) -> str:
+def fresh(place: Path) -> str:
     """The URL of a store in which nothing stands, as dibs.testing asks for it."""
-    if "PYTEST_CURRENT_TEST" in os.environ:
-        postgresql()
-    return f"{_kind().url()}?schema={schema()}"
+    url = _kind().url()
+    if "PYTEST_CURRENT_TEST" not in os.environ:
+        return f"{url}?schema={schema()}"
+    postgresql()
+    return f"{url}?schema={_schemas(url).fresh(place)}"
+
+
+@functools.cache
+def _schemas(url: str) -> Schemas:
+    return Schemas(url)
 
 
 def schema() -> str:

@@ -175,7 +175,7 @@ async def test_a_time_out_among_those_who_stay(world: World) -> None:
     client = world.client()
     await world(lambda: client.latch("a").arm(1))
     patient = await waiting(world, "ana", client.latch("a"))
-    hasty = await waiting(world, "bob", client.latch("a"), timeout=0.1)
+    hasty = await waiting(world, "bob", client.latch("a"), timeout=1.0)
     assert await hasty is False
     assert not patient.done()
     await world(client.latch("a").count_down)

@@ -1,0 +1,43 @@
+"""Schemas of a PostgreSQL server, used again by test after test: to make one costs more than most tests that use it.
+
+A test is known by its own directory, in which it asks for each of its stores. What is used again is emptied before;
+who it was, its id and where its tickets stand, it keeps.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+_KEPT = "dibs_store"
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> %s"
+
+
+class Schemas:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._made: list[str] = []
+        self._used = 0
+        self._test: Path | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def fresh(self, place: Path) -> str:
+        """One in which nothing stands, and that no other store of this test has. `place`: in the test's directory."""
+        if place.parent != self._test:
+            self._test, self._used = place.parent, 0
+        self._used += 1
+        if self._used > len(self._made):
+            self._made.append(f"used-{secrets.token_hex(6)}")
+        else:
+            self._empty(self._made[self._used - 1])
+        return self._made[self._used - 1]
+
+    def _empty(self, schema: str) -> None:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
+        for (table,) in self._connection.execute(_TABLES, (schema, _KEPT)).fetchall():
+            self._connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(schema, table)))
