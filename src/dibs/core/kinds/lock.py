@@ -149,6 +149,18 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
     return Terms(lease, True)
 
 
+async def not_free(client: Client, name: str, limit: float | None, own_token: int | None) -> AcquireTimeout:
+    """The error that says who was in the way."""
+    try:
+        info = await client.look(name, client.prefix + name, LEAST_PATIENCE)
+    except StoreError:
+        info = None
+    what = f"not free after {duration(limit)}" if limit else "not free"
+    if info is not None:
+        what += f": {in_the_way(info, own_token, datetime.now(UTC), client.is_me)}"
+    return client.error(AcquireTimeout, name, what, info=info, step=show_command(name))
+
+
 class Lock:
     """See the table above; `dibs.Lock` and its kin are faces of this."""
 
@@ -266,14 +278,7 @@ class Lock:
 
     async def busy(self, attempt: Attempt) -> AcquireTimeout:
         """The error that says who was in the way."""
-        try:
-            info = await self.look(LEAST_PATIENCE)
-        except StoreError:
-            info = None
-        what = "not free" if not attempt.limit else f"not free after {duration(attempt.limit)}"
-        if info is not None:
-            what += f": {in_the_way(info, attempt.hold.token or None, datetime.now(UTC), self.client.is_me)}"
-        return self.client.error(AcquireTimeout, self.name, what, info=info, step=show_command(self.name))
+        return await not_free(self.client, self.name, attempt.limit, attempt.hold.token or None)
 
     def describe(self) -> str:
         return self.client.place(self.name)
