@@ -56,6 +56,13 @@ def _mariadb() -> Iterator[list[Server]]:
 
 
 @contextlib.contextmanager
+def _mariadb_sessions() -> Iterator[list[Server]]:
+    """Whoever holds or waits has a connection of its own."""
+    with Server(MariaDB("--max-connections=1000")) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
 def _sentinel() -> Iterator[list[Server]]:
     with redis_groups.replicated(replicas=1, sentinels=3, down_after_ms=10_000) as group:
         yield list(group.sentinels)
@@ -99,6 +106,7 @@ _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[lis
     "postgresql": ("postgresql", _postgresql),
     "pgbouncer": ("pgbouncer", _pgbouncer),
     "mariadb": ("mariadb", _mariadb),
+    "mariadb_session": ("mariadb", _mariadb_sessions),
 }
 """By the name of the function below: the program it needs, and the servers."""
 
@@ -141,6 +149,10 @@ def pgbouncer(place: Path) -> str:
 
 def mariadb(place: Path) -> str:
     return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb')}/{NAME}?prefix={_unique()}:"
+
+
+def mariadb_session(place: Path) -> str:
+    return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb_session')}/{NAME}?prefix={_unique()}:&mode=session"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -233,3 +233,6 @@ ELECTION = "election"
 """The kind of line whose holder others follow."""
 WITHIN = "within"
 """It can lock inside a transaction of the caller's own: see `Enclosing`."""
+SERVERS_LINE = "servers-line"
+"""Whoever waits stands in a line that the server keeps for itself: it has its ticket only once it holds, and what was
+shown before is no more than its place; nobody waits outside that line."""

@@ -8,7 +8,7 @@ does not.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dibs.backends.kept import Kept
 from dibs.backends.mysql import schema
@@ -21,9 +21,8 @@ from dibs.backends.mysql.pool import Pool
 from dibs.backends.mysql.port import Port, Wire
 from dibs.backends.mysql.watching import Watching
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Me
 from dibs.core.runtime import Runtime
-from dibs.url import Url
 
 
 class MysqlStore:
@@ -38,7 +37,7 @@ class MysqlStore:
         self._kept: Kept[Ear] = Kept()
         self._over: deque[bytes] = deque()
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: Me) -> MysqlLine:
         port, ear = self._port(runtime), self._listening(runtime, me)
         watching = Watching(port, ear, runtime, me, self._over)
         return MysqlLine(port, ear, watching, runtime, me, self._address)
@@ -80,12 +79,3 @@ class MysqlStore:
         if self._kept.ear is None:
             self._kept.ear = Ear(Dialer(self._address, runtime.now), runtime, me)
         return self._kept.ear
-
-
-def of_url(url: Url, **options: Any) -> MysqlStore:
-    return MysqlStore(Address.of(url, **options))
-
-
-def of_engine(engine: object, **options: Any) -> MysqlStore:
-    """With the settings of an engine of SQLAlchemy's, of either face."""
-    return MysqlStore(Address.of_engine(engine, **options))

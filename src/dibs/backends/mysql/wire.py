@@ -91,6 +91,10 @@ class Answer:
         self._buffer = data[at:]
         return False
 
+    def so_far(self) -> Sets:
+        """Of one that may not be whole: what it begins with."""
+        return self._sets
+
     def result(self) -> Sets:
         """Of a whole one; a refusal is raised."""
         if self.refusal is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import LEASES, PERMITS, RW
+from dibs.core.line import FAIR, LEASES, PERMITS, RW
 from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import needs, without
 
@@ -33,8 +33,8 @@ MAKING: dict[str, Making] = {
         "rlock",
         pytest.param("rwlock", marks=needs(RW)),
         pytest.param("semaphore", marks=needs(PERMITS)),
-        "striped",
-        "election",
+        pytest.param("striped", marks=needs(PERMITS)),
+        pytest.param("election", marks=needs(FAIR)),
     ]
 )
 def making(request: pytest.FixtureRequest) -> Making:
@@ -124,6 +124,7 @@ async def test_who_re_enters_gets_no_longer_than_the_first(world: World) -> None
     await world.free(client, "a")
 
 
+@needs(PERMITS)
 async def test_a_stripe_ends_and_takes_its_guard_along(world: World) -> None:
     client, ana = world.client(lease=30), world.actor("ana")
     hold = await ana(lambda: client.striped("stock", 4, lease=0.5, renew=False).at("x").acquire())
