@@ -32,6 +32,10 @@ class Poked:
     def sleep(self, patience: float) -> None:
         self._selector.select(patience)
 
+    def readable(self) -> list[int]:
+        """Where there is something to read now."""
+        return [key.fd for key, _ in self._selector.select(0)]
+
     def settle(self) -> None:
         """Whoever reads has woken: what woke it need not do so again."""
         if self._is_poked:
