@@ -32,10 +32,9 @@ class Poked:
     def sleep(self, patience: float) -> None:
         self._selector.select(patience)
 
-    def arrived(self) -> list[int | socket.socket]:
-        """Where there is something to read now, of what is attended to."""
-        ready = [key.fileobj for key, _ in self._selector.select(0)]
-        return [there for there in ready if isinstance(there, int | socket.socket) and there is not self._poked]
+    def readable(self) -> list[int]:
+        """Where there is something to read now."""
+        return [key.fd for key, _ in self._selector.select(0)]
 
     def settle(self) -> None:
         """Whoever reads has woken: what woke it need not do so again."""

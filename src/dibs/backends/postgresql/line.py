@@ -49,11 +49,11 @@ class PostgresqlLine:
         values = [
             name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
             b"%d" % claim.weight, b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS),
-            _word(place), claim.about.encode(), b"",
+            _word(place), claim.about.encode(), b"%d" % self._verbs.key_of(name), b"",
         ]  # fmt: skip
         before, claim.asked = claim.asked, True
         try:
-            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 11), until), 3)
+            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 12), until), 3)
         except Unsent:
             claim.asked = before
             raise
@@ -171,29 +171,18 @@ class PostgresqlLine:
         return words_of(result, 3)[2] == b"1" or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        ear = self._ear
-        hears = await self._port.hears(ear, until)
-        now = self._runtime.now()
-        client = self._me.id if hears else NOBODY
-        patience = max(min(until - now, 3600.0), 0.0)
-        values = (
-            name.encode(), b"%d" % self._floors.of(name), b"%d" % seen, key, client, b"%d" % (patience * MICROSECONDS),
-        )  # fmt: skip
-        _, ticket, left, *_ = await self._port.words(Call(self._verbs.follow, values), until, 3)
+        ear, now = self._ear, self._runtime.now()
+        _, ticket, left, *_ = await self._port.follow(ear, name, seen, self._me.id, key, until)
         if ticket != b"%d" % seen:
             return
         over = min(until, now + (int(left) / MICROSECONDS if seen and left.isdigit() else FOREVER))
-        if ear is not None and hears:
+        if ear is not None and ear.hears():
             await ear.hear(key, over)
         else:
             await self._me.inbox.wait(key, min(over, now + GLANCE))
 
     async def identity(self, until: float) -> str:
-        result, _ = await self._port.ask_often(Call(self._verbs.identity, ()), until)
-        id = result.get_value(0, 1) if result.ntuples == 1 else None
-        if id is None:
-            raise strange()
-        return f"postgresql:{id.decode(errors='replace')}"
+        return await self._port.identity(until)
 
     async def doctor(self, until: float) -> list[Finding]:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
@@ -244,4 +233,7 @@ def _mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:
     capacity, kind = words[3] if len(words) > 4 else b"", b" ".join(words[4:])
     if not capacity.isdigit():
         return strange()
+    if kind == b"session":
+        return Mismatch("held by a connection (mode=\"session\"), or inside a transaction (within), not by a lease",
+                        step="use one mode for one name, or wait until it is free")  # fmt: skip
     return ledger.mismatch(kind.decode(errors="replace"), int(capacity), claim)

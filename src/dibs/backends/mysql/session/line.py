@@ -308,7 +308,6 @@ class SessionLine:
             begun = session.begun()
             if begun is not None and begun[1] == b"waits":
                 return begun
-        session.close()
         raise _Silent("the server did not answer in time")
 
 

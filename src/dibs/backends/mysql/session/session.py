@@ -1,7 +1,7 @@
 """One connection that at most one claim lives by. Nothing here waits: who has it asks, and reads what has come.
 
-At most one statement is on its way at a time. What is not understood, or breaks off, closes it; with it goes what it
-holds in the server.
+At most one statement is on its way at a time. Whatever is raised here, the session is good for nothing any more: who
+has it closes it (`discard` of sessions.py), and with it goes what it holds in the server.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Session:
-    __slots__ = ("_answer", "_poll", "claim_id", "cut", "link", "number", "sent_at", "sock", "used_at")
+    __slots__ = ("_answer", "_poll", "claim_id", "cut", "fd", "link", "number", "sent_at", "sock", "used_at")
 
     def __init__(self, link: Link, number: int) -> None:
         self.link = link
         self.number = number
         """The server's, of this session."""
         self.sock = link.sock
+        self.fd = self.sock.fileno()
         self.sock.settimeout(0)
         self.claim_id: bytes | None = None
         """Whose it is."""
@@ -47,7 +48,6 @@ class Session:
         try:
             self.sock.sendall(request.packed(0.0))
         except OSError as error:
-            self.close()
             raise broken(error) from None
 
     def wait(self, patience: float) -> bool:
@@ -58,7 +58,7 @@ class Session:
         """Take in what has come. True: the answer is whole."""
         answer = self._answer
         if answer is None:
-            raise self._closed(StoreUnavailable("the server said what nobody asked for"))
+            raise StoreUnavailable("the server said what nobody asked for")
         try:
             while True:
                 received = self.sock.recv(_CHUNK)
@@ -68,10 +68,10 @@ class Session:
                     return False
         except _NOT_NOW:
             return False
-        except StoreUnavailable as error:
-            raise self._closed(error) from None
+        except StoreUnavailable:
+            raise
         except OSError as error:
-            raise self._closed(broken(error)) from None
+            raise broken(error) from None
 
     def begun(self) -> list[bytes] | None:
         """The words that an answer begins with which is not whole yet."""
@@ -82,12 +82,5 @@ class Session:
         """The words of a whole answer; a refusal is raised. From now on it can be asked again."""
         answer, self._answer = self._answer, None
         if answer is None:
-            raise self._closed(StoreUnavailable("nothing was asked"))
+            raise StoreUnavailable("nothing was asked")
         return words(answer.result(), 2)
-
-    def close(self) -> None:
-        self.link.close()
-
-    def _closed(self, error: StoreUnavailable) -> StoreUnavailable:
-        self.close()
-        return error

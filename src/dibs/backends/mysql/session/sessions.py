@@ -71,7 +71,7 @@ class Sessions:
         if farewell:
             session.link.bid_farewell()
         else:
-            session.close()
+            session.link.close()
 
     def close(self) -> None:
         self._closed = True
@@ -85,7 +85,7 @@ class Sessions:
         self._closed = True
         self._vigil.abandon()
         for session in list(self._open):
-            session.close()
+            session.link.close()
 
     def _made(self, until: float) -> Session:
         if self._closed:

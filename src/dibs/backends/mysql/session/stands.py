@@ -93,12 +93,11 @@ class Stands:
 
     def attend(self, stand: Stand, session: Session) -> None:
         """It waits: from now on its answer is read here."""
-        self._waiting[session.sock.fileno()] = stand
+        self._waiting[session.fd] = stand
         self._poked.attend(session.sock)
 
     def ignore(self, session: Session) -> None:
-        number = session.sock.fileno()
-        if self._waiting.pop(number, None) is not None:
+        if self._waiting.pop(session.fd, None) is not None:
             self._poked.ignore(session.sock)
 
     def catch_up(self, stand: Stand) -> Message | None:
@@ -140,12 +139,9 @@ class Stands:
     def read(self) -> list[Message]:
         self._poked.settle()
         found = []
-        for there in self._poked.arrived():
-            number = there if isinstance(there, int) else there.fileno()
+        for number in self._poked.readable():
             stand = self._waiting.get(number)
-            if stand is None:
-                self._poked.ignore(there)
-            elif (message := self.catch_up(stand)) is not None:
+            if stand is not None and (message := self.catch_up(stand)) is not None:
                 found.append(message)
         return found
 

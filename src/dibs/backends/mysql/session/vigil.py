@@ -27,19 +27,17 @@ class Vigil:
 
     def watch(self, session: Session) -> None:
         if self._epoll is not None:
-            number = session.sock.fileno()
-            self._watched[number] = session
+            self._watched[session.fd] = session
             # Not for what is to be read: that is the business of whoever asked.
-            self._epoll.register(number, select.EPOLLRDHUP)
+            self._epoll.register(session.fd, select.EPOLLRDHUP)
             if not self._is_awake:
                 self._worker.ring()
 
     def ignore(self, session: Session) -> None:
-        number = session.sock.fileno()
-        if self._epoll is not None and self._watched.get(number) is session:
-            self._watched.pop(number, None)
+        if self._epoll is not None and self._watched.get(session.fd) is session:
+            self._watched.pop(session.fd, None)
             with suppress(OSError, ValueError):  # it is closed by now
-                self._epoll.unregister(number)
+                self._epoll.unregister(session.fd)
 
     def close(self) -> None:
         self._closed = True
