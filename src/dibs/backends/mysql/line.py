@@ -185,12 +185,7 @@ class MysqlLine:
         self.port.close()
 
     def key(self, name: str) -> bytes:
-        key = (self._prefix + name).encode()
-        if len(key) > LONGEST_NAME:
-            raise BadName(
-                f"name, namespace and prefix are {len(key)} bytes together", step=f"at most {LONGEST_NAME} here"
-            )
-        return key
+        return key_of(self._prefix, name)
 
     def _is_done(self, sets: Sets) -> bool:
         said = words(sets, 3)
@@ -203,6 +198,14 @@ class MysqlLine:
         if mine:
             ids = [mine[at : at + 16] for at in range(0, len(mine), 16)]
             self._me.inbox.deliver_all([(id, YOURS.value) for id in ids])
+
+
+def key_of(prefix: str, name: str) -> bytes:
+    """A name as it stands in the tables."""
+    key = (prefix + name).encode()
+    if len(key) > LONGEST_NAME:
+        raise BadName(f"name, namespace and prefix are {len(key)} bytes together", step=f"at most {LONGEST_NAME} here")
+    return key
 
 
 def _number_of(place: Place) -> int:
@@ -252,18 +255,15 @@ def _mismatch(claim: Claim, said: list[bytes]) -> Mismatch:
     if len(said) < 10:
         raise strange()
     kind = _bytes(said[8]).decode(errors="replace")
-    return mode_mismatch(kind, claim) if kind in _MODES else ledger.mismatch(kind, number(said[9]), claim)
+    return mode_mismatch(kind) if kind in _MODES else ledger.mismatch(kind, number(said[9]), claim)
 
 
 _MODES = {
-    "lease": "claims with leases stand there",
-    "session": "it is held in session mode",
-    "within": "a transaction holds it (within)",
+    "lease": 'held or asked for by a lease (mode="lease"), not by a connection or a transaction',
+    "session": 'held by a connection (mode="session"), not by a lease or a transaction',
+    "within": "held inside a transaction (within), not by a lease or a connection",
 }
 
 
-def mode_mismatch(mode: str, claim: Claim) -> Mismatch:
-    return Mismatch(
-        f"{_MODES[mode]}: that is not to be had as {claim.kind} in another mode meanwhile",
-        step="use one mode for one name, or wait until it is free",
-    )
+def mode_mismatch(mode: str) -> Mismatch:
+    return Mismatch(_MODES[mode], step="use one mode for one name, or wait until its line is empty")

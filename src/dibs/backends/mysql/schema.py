@@ -18,7 +18,7 @@ from dibs.errors import StoreError, StoreUnavailable
 
 ROUTINES = (
     "wake", "tell", "settle", "look", "enclosed", "apart", "join", "renew", "leave", "amend", "evict", "revoke", "hear",
-    "watch", "put", "admit", "sweep", "part", "take", "drop", "quit", "end",
+    "watch", "put", "admit", "sweep", "part", "take", "drop", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are made: each is there before it is called by another."""
 TABLES = ("names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "sessions", "within")

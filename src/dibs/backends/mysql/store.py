@@ -20,13 +20,15 @@ from dibs.backends.mysql.link import Dialer
 from dibs.backends.mysql.pool import Pool
 from dibs.backends.mysql.port import Port, Wire
 from dibs.backends.mysql.watching import Watching
+from dibs.backends.mysql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, WITHIN, Encloses, Me
 from dibs.core.runtime import Runtime
 
 
 class MysqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, WITHIN})
+    server: ClassVar[str] = "mysql"
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -46,6 +48,9 @@ class MysqlStore:
         port = self._port(runtime)
         watching = Watching(port, self._listening(runtime, me), runtime, me, self._over)
         return MysqlCells(port, watching, self._address.prefix)
+
+    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+        return Enclosure(self._port(runtime), runtime, self._address.database, self._address.prefix)
 
     def ddl(self) -> str:
         """The statements that make the tables and routines, for whoever may run them."""

@@ -335,7 +335,7 @@ def _mismatch(what: bytes, kind: str, claim: Claim) -> Mismatch:
     if what == b"other":
         return ledger.mismatch(*view.sized(kind), claim)
     if what == b"within":
-        return mode_mismatch("within", claim)
+        return mode_mismatch("within")
     if what != b"leased":
         raise strange()
-    return mode_mismatch("lease", claim)
+    return mode_mismatch("lease")

@@ -15,12 +15,13 @@ from dibs.backends.mysql.session.sessions import Sessions
 from dibs.backends.mysql.session.stands import Stands
 from dibs.backends.mysql.store import MysqlStore
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, SERVERS_LINE, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, SERVERS_LINE, WITHIN, Encloses, Line, Me
 from dibs.core.runtime import Runtime
 
 
 class SessionStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, SERVERS_LINE})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, SERVERS_LINE, WITHIN})
+    server: ClassVar[str] = "mysql"
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -37,6 +38,9 @@ class SessionStore:
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
         return self._leased.open_cells(runtime, me)
+
+    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+        return self._leased.open_within(runtime, me)
 
     def ddl(self) -> str:
         return self._leased.ddl()

@@ -16,7 +16,7 @@ CREATE PROCEDURE dibs_1_apart(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_held TINYINT DEFAULT 0;
-  SET p_key = (SELECT CONCAT('dibs', LEFT(SHA2(CONCAT(id, p_name), 256), 60)) FROM dibs_store WHERE one = 1);
+  SELECT CONCAT('dibs', LEFT(SHA2(CONCAT(id, p_name), 256), 60)) INTO p_key FROM dibs_store WHERE one = 1;
   IF p_key IS NULL THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'dibs-damaged store';
   END IF;

@@ -18,7 +18,7 @@ SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_ticket, v_session BIGINT UNSIGNED;
   DECLARE v_now BIGINT;
-  DECLARE v_same, v_apart, v_there, v_held TINYINT DEFAULT 0;
+  DECLARE v_same, v_apart, v_there, v_held, v_waits TINYINT DEFAULT 0;
   DECLARE v_kind VARBINARY(64);
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; DO RELEASE_LOCK(p_key); RESIGNAL; END;
 
@@ -34,7 +34,8 @@ verb: BEGIN
       LEAVE verb;
     END IF;
     -- (ticket.sql)
-    REPLACE INTO dibs_sessions VALUES (CONNECTION_ID(), p_name, p_key, v_ticket, p_kind, 1, 0, v_now, p_lease, p_about);
+    SET v_waits = 1;
+    -- (note.sql)
     SELECT CONCAT_WS(' ', v_now, 'waits', v_ticket);
     IF NOT IFNULL(GET_LOCK(p_key, p_wait), 0) THEN
       DELETE FROM dibs_sessions WHERE session = CONNECTION_ID();
@@ -65,6 +66,7 @@ verb: BEGIN
     LEAVE verb;
   END IF;
   -- (ticket.sql)
-  REPLACE INTO dibs_sessions VALUES (CONNECTION_ID(), p_name, p_key, v_ticket, p_kind, 0, 0, v_now, p_lease, p_about);
+  SET v_waits = 0;
+  -- (note.sql)
   SELECT CONCAT_WS(' ', v_now, 'held', v_ticket);
 END
