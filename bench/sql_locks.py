@@ -10,6 +10,8 @@ postgresql_handoff, mysql_handoff  Four processes, each holds for 5 ms: from cal
                                    the server itself hands over.
 postgresql_keeper, mysql_keeper    A process that holds 5,000 locks and sleeps: CPU as a share of one core over two
                                    rounds of renewals (one with --quick). Bar: under 5 %; none is lost.
+mysql_session_free                 Session mode: a free pair beside GET_LOCK and RELEASE_LOCK by hand. Bar: 1.35 x.
+mysql_session_handoff              As above, in session mode. Bar: p50 at most 1.5 x the lock by hand.
 
 See sql_counts.py for what the servers are asked to do.
 """
@@ -26,7 +28,7 @@ from crew import apart, checked
 from free import PAIR, dibs_cases
 from keeper import hold_locks
 from measure import Report, Settings, Timed, interleaved, main, microseconds, p50
-from sql_peers import BY_HAND, FLOOR, LOCKS, PLACES, TOOZ, Place, dibs_lock, pair_of, serving, two_commits
+from sql_peers import BY_HAND, FLOOR, LOCKS, PLACES, TOOZ, ByHand, Place, dibs_lock, pair_of, serving, two_commits
 
 HOLDS = 5000
 
@@ -47,13 +49,25 @@ def free(place: Place, bars: dict[str, float], report: Report, settings: Setting
         report.beside(f"p50 of a free pair: at most {most:g} x", figures, PAIR, peer, "us", most=most)
 
 
-def handoff(place: Place, most: float, report: Report, settings: Settings) -> None:
-    with serving(place, settings) as url:
+def session_free(place: Place, report: Report, settings: Settings) -> None:
+    with serving(place, settings) as url, ExitStack() as stack:
+        cases: dict[str, Timed] = {BY_HAND: pair_of(ByHand(place, url, stack))}
+        cases |= dibs_cases(f"{url}?mode=session", stack)
+        times = interleaved(report, cases, settings.choose(100, 30), settings.rounds * 4)
+    figures = {name: p50(some) * 1e6 for name, some in times.items()}
+    for name, some in times.items():
+        report.line(name, microseconds(some))
+    report.beside("p50 of a free pair: at most 1.35 x", figures, PAIR, BY_HAND, "us", most=1.35)
+
+
+def handoff(place: Place, most: float, report: Report, settings: Settings, query: str = "") -> None:
+    with serving(place, settings) as server:
+        url = server + query
         contenders: dict[str, Contender] = {
             FAIR: processes(lambda stack: dibs_lock(url, stack, "fair")),
             UNFAIR: processes(lambda stack: dibs_lock(url, stack, "unfair", fair=False)),
         }
-        contenders |= {name: processes(partial(make, place, url)) for name, make in LOCKS.items()}
+        contenders |= {name: processes(partial(make, place, server)) for name, make in LOCKS.items()}
         outcomes = compare(report, settings, contenders, hold=0.005)
     figures = {}
     for name, outcome in outcomes.items():
@@ -79,6 +93,8 @@ ROWS: dict[str, Callable[[Report, Settings], None]] = {
     "mysql_free": partial(free, _MYSQL, {FLOOR: 2.5, TOOZ: 1.0}),
     "mysql_handoff": partial(handoff, _MYSQL, 3.0),
     "mysql_keeper": partial(keeper, _MYSQL),
+    "mysql_session_free": partial(session_free, _MYSQL),
+    "mysql_session_handoff": partial(handoff, _MYSQL, 1.5, query="?mode=session"),
 }
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from dibs.errors import StoreError, StoreUnavailable
 
 ROUTINES = (
     "wake", "tell", "settle", "look", "enclosed", "apart", "join", "renew", "leave", "amend", "evict", "revoke", "hear",
-    "watch", "put", "admit", "sweep", "part", "take", "drop", "quit", "end", "within",
+    "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are made: each is there before it is called by another."""
-TABLES = ("names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "sessions", "within")
+TABLES = ("names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "held", "waits", "within")
+IN_MEMORY = ("dibs_held", "dibs_waits")
+"""What these say of session mode ends with the server, as the sessions do."""
 _ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
 _MAY_NOT = (
     "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"

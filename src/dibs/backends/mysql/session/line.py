@@ -14,14 +14,14 @@ from hashlib import sha256
 from dibs.backends import ledger
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.answers import MISSING, final, strange
-from dibs.backends.mysql.calls import MICROSECONDS, Call, Query, Request
-from dibs.backends.mysql.line import MysqlLine, mode_mismatch
+from dibs.backends.mysql.calls import MICROSECONDS, Call, Query, Ready, Request
+from dibs.backends.mysql.line import SWEEPS, MysqlLine, mode_mismatch
 from dibs.backends.mysql.link import ATTEMPT, LEAST, Dialer
 from dibs.backends.mysql.port import number
 from dibs.backends.mysql.session import view
 from dibs.backends.mysql.session.session import Session
 from dibs.backends.mysql.session.sessions import Sessions
-from dibs.backends.mysql.session.stands import Stand, Stands, ticket_of
+from dibs.backends.mysql.session.stands import Asks, Stand, Stands, ticket_of
 from dibs.backends.mysql.wire import Refusal
 from dibs.core.deadline import FOREVER
 from dibs.core.line import NOWHERE, Me, Place, Signal, read_signal
@@ -33,13 +33,22 @@ from dibs.info import Finding, LockInfo
 _WAIT = 31_536_000
 """Seconds: the server waits no longer."""
 _TIMES = 3
-"""How often tables are made, or the store's id is learned anew, for one question."""
+"""How often tables are made for one question."""
+_ASKS = 1024
+"""Locks for which what is asked is kept, ready made."""
 _NAP = 0.001
 _GLANCE = 0.25
 """How often who watches a leader looks."""
-_ALIVE = Query(
+_TAKE = (
+    "/*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),"
+    " kind = {2}, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = {3},"
+    " about = {4} WHERE lock_name = {0} AND name = {1} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
+)
+"""See apart.sql. MySQL has no sequences: there it is always the routine that takes."""
+_GIVE = "SELECT CONCAT_WS(' ', 0, IFNULL(RELEASE_LOCK({}), 0))"
+_ALIVE = (
     "SELECT CONCAT_WS(' ', CONNECTION_ID(),"
-    " IFNULL((SELECT revoked FROM dibs_sessions WHERE session = CONNECTION_ID()), 0))"
+    " IFNULL((SELECT revoked FROM dibs_held WHERE lock_name = {} AND session = CONNECTION_ID()), 0))"
 )
 _HOLDER = "SELECT IFNULL(IS_USED_LOCK({}), 0)"
 BUSY = Standing(0, False, 0.0, FOREVER, False)
@@ -62,7 +71,7 @@ class SessionLine:
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
-        self._store = b""
+        self._asks: dict[tuple[str, str, str, int], Asks] = {}
         self._readable = _in_threads(self._now) if runtime.soon is None else _in_a_loop(self._now)
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
@@ -73,38 +82,28 @@ class SessionLine:
             await self._look(stand, until)
             return stand.standing(self._me.lease, self._now())
         for _ in range(_TIMES):
-            if not self._store:
-                self._store = bytes.fromhex(await self._leased.store_id(until))
-            stand = Stand(claim, self._lock_name(claim.name))
             try:
-                said = await self._take(stand, place, until)
+                return await self._take(claim, place, until)
             except Refusal as refusal:
                 if refusal.code not in MISSING:
                     raise final(refusal) from None
                 await self._runtime.offload(lambda: schema.create(self._dialer, until))
-                self._store = b""
-                continue
-            if said[1] == b"strange":  # the tables were made anew
-                self._store = b""
-                continue
-            return self._outcome(stand, said)
         raise strange()
 
-    async def _take(self, stand: Stand, place: Place, until: float) -> list[bytes]:
-        """What the server says at once. A session that holds or waits then lies on the desk of the stand."""
-        claim = stand.claim
-        call = Call(
-            "take",
-            (self._leased.key(claim.name), stand.key, self._store, view.kind_of(claim),
-             0 if place is NOWHERE else _WAIT, int(self._me.lease * MICROSECONDS), view.about_of(claim)),
-        )  # fmt: skip
+    async def _take(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        """A session that holds or waits then lies on the desk of the stand."""
         session = await self._sessions.take(self._runtime, until)
+        stand = Stand(claim, self._asks_for(claim))
         session.claim_id = claim.id
         try:
             claim.asked = True
             self._stands.begin(stand)
             stand.seen_at = self._now()
-            said = await self._exchange(session, call, until)
+            said = await self._take_free(session, stand.asks.take, until)
+            if said is None:
+                wait = 0 if place is NOWHERE else _WAIT
+                call = Call("take", (stand.asks.key, wait, *self._words(claim)))
+                said = await self._exchange(session, call, until)
         except BaseException:
             self._stands.finish(claim.id)
             self._sessions.discard(session)
@@ -117,7 +116,29 @@ class SessionLine:
         else:
             self._stands.finish(claim.id)
             self._sessions.give(session)
-        return said
+        return self._outcome(stand, said)
+
+    def _words(self, claim: Claim) -> tuple[bytes, str, int, bytes]:
+        about, lease = view.about_of(claim), int(self._me.lease * MICROSECONDS)
+        return self._leased.key(claim.name), view.kind_of(claim), lease, about
+
+    def _asks_for(self, claim: Claim) -> Asks:
+        """Made once for all claims of a lock."""
+        of = (claim.name, claim.about, claim.kind, claim.capacity)
+        asks = self._asks.get(of)
+        if asks is None:
+            if len(self._asks) >= _ASKS:
+                self._asks.clear()
+            key = self._lock_name(claim.name)
+            asks = Asks(key, Ready(Query(_TAKE, key, *self._words(claim))), Ready(Query(_GIVE, key)))
+            self._asks[of] = asks
+        return asks
+
+    async def _take_free(self, session: Session, request: Request, until: float) -> list[bytes] | None:
+        """Most takes: it is free, and was had in this mode lately. None: it is not so."""
+        await self._whole(session, request, until)
+        answer = session.answer()
+        return [b"", b"held", b"%d" % answer.made] if answer.changed else None
 
     def _outcome(self, stand: Stand, said: list[bytes]) -> Standing | None:
         claim, what = stand.claim, said[1]
@@ -161,7 +182,7 @@ class SessionLine:
             return None
         try:
             if not session.asked:  # what is still to be answered will do
-                session.ask(_ALIVE, self._now())
+                session.ask(Query(_ALIVE, stand.asks.key), self._now())
         except StoreUnavailable:
             self._lose(stand, session)
             return None
@@ -189,7 +210,7 @@ class SessionLine:
         self._tell(stand)
         mine = {session.number for session in stand.desk}
         if mine and not stand.holds:
-            (found,) = await self._port.ask(Query(_HOLDER, stand.key), until)
+            (found,) = await self._port.ask(Query(_HOLDER, stand.asks.key), until)
             while number(found[0][0]) in mine and self._now() < until and not self._tell(stand):
                 await self._runtime.sleep(_NAP)
 
@@ -217,7 +238,7 @@ class SessionLine:
 
     async def _drop(self, stand: Stand, session: Session, until: float) -> bool:
         try:
-            said = await self._exchange(session, Call("drop", (stand.key,)), until)
+            said = await self._exchange(session, stand.asks.give, until)
         except TimeoutError:
             self._sessions.discard(session)
             raise StoreUnavailable("the server did not answer in time; the session was closed") from None
@@ -228,6 +249,9 @@ class SessionLine:
             self._sessions.discard(session)
             raise
         self._sessions.give(session)
+        if self._runtime.jitter(1.0) < SWEEPS:
+            with suppress(StoreError):  # somebody else will
+                await self._port.ask_once(Call("sweep", ()), self._now())
         return said[1] == b"1"
 
     async def _from_desk(self, stand: Stand, until: float) -> Session | None:
@@ -274,9 +298,8 @@ class SessionLine:
         self._leased.close()
 
     def _lock_name(self, name: str) -> str:
-        """As apart.sql has it. User locks are the whole server's, and their names short: so it is a hash, of which
-        store this is and the name."""
-        return f"dibs{sha256(self._store + self._leased.key(name)).hexdigest()[:60]}"
+        """As key.sql has it."""
+        return f"dibs{sha256(self._sessions.database + b'/' + self._leased.key(name)).hexdigest()[:60]}"
 
     def _tell(self, stand: Stand) -> bool:
         """True: it waits no longer, and its claim knows."""
@@ -299,12 +322,16 @@ class SessionLine:
 
     async def _exchange(self, session: Session, request: Request, until: float) -> list[bytes]:
         """The words of the answer, or those that one begins with whose rest comes after a wait."""
+        begun = await self._whole(session, request, until)
+        return session.result() if begun is None else begun
+
+    async def _whole(self, session: Session, request: Request, until: float) -> list[bytes] | None:
         now = self._now()
         until = min(max(until, now + LEAST), now + ATTEMPT)
         session.ask(request, now)
         while await self._readable(session, until):
             if session.read():
-                return session.result()
+                return None
             begun = session.begun()
             if begun is not None and begun[1] == b"waits":
                 return begun

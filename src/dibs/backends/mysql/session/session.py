@@ -78,9 +78,14 @@ class Session:
         sets = None if self._answer is None else self._answer.so_far()
         return words(sets[:1], 2) if sets else None
 
-    def result(self) -> list[bytes]:
-        """The words of a whole answer; a refusal is raised. From now on it can be asked again."""
+    def answer(self) -> Answer:
+        """A whole one; a refusal is raised. From now on it can be asked again."""
         answer, self._answer = self._answer, None
         if answer is None:
             raise StoreUnavailable("nothing was asked")
-        return words(answer.result(), 2)
+        answer.result()
+        return answer
+
+    def result(self) -> list[bytes]:
+        """The words of a whole answer."""
+        return words(self.answer().result(), 2)

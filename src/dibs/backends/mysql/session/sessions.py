@@ -23,7 +23,11 @@ from dibs.core.line import Me
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError
 
-_WHO = statement("SELECT CONNECTION_ID(), @@version_comment, @@version")
+_WHO = statement(
+    "SELECT CONNECTION_ID(), @@version_comment, @@version, IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
+)
+_ISOLATION = statement("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+"""What a statement reads by the way it does not lock then, and has not read before it began."""
 _LONGEST = 31_536_000
 """Seconds; the server counts no further."""
 _PROXIES = ("maxscale", "proxysql")
@@ -42,6 +46,8 @@ class Sessions:
         self._open: dict[Session, None] = {}
         self._vigil = Vigil(runtime, self._ended)
         self._closed = False
+        self.database = b""
+        """Its name, as the server has it; known once there was a session."""
 
     async def take(self, runtime: Runtime, until: float) -> Session:
         """One that nobody else has."""
@@ -96,6 +102,7 @@ class Sessions:
             if refusal := unfit(link.greeted_as, *who[:3]):
                 raise refusal
             # Longer than what our own deadlines are counted from, as it is counted from a little later.
+            link.ask(_ISOLATION, until)
             link.ask(statement(f"SET SESSION wait_timeout = {min(math.ceil(self._me.lease) + 1, _LONGEST)}"), until)
         except Refusal as refused:
             raise unsent(refused) from None
@@ -103,6 +110,7 @@ class Sessions:
             link.close()
             raise
         keep_alive(link.sock, self._me.lease)
+        self.database = who[3] or b""
         session = Session(link, number(who[0]))
         self._open[session] = None
         self._vigil.watch(session)

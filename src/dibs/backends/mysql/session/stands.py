@@ -8,8 +8,10 @@ of its stand: who takes it from there has it alone, and puts it back; one that w
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dibs.backends.mysql.answers import strange
+from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.session.session import Session
 from dibs.backends.mysql.session.sessions import Sessions
 from dibs.backends.mysql.wire import Refusal
@@ -22,13 +24,21 @@ from dibs.errors import StoreError
 Message = tuple[bytes, bytes]
 
 
-class Stand:
-    __slots__ = ("claim", "desk", "gone", "holds", "key", "left", "revoked", "seen_at", "ticket")
+class Asks(NamedTuple):
+    """What is asked for a claim, the same for every one of its kind."""
 
-    def __init__(self, claim: Claim, key: str) -> None:
+    key: str
+    """The name of its user lock."""
+    take: Request
+    give: Request
+
+
+class Stand:
+    __slots__ = ("asks", "claim", "desk", "gone", "holds", "left", "revoked", "seen_at", "ticket")
+
+    def __init__(self, claim: Claim, asks: Asks) -> None:
         self.claim = claim
-        self.key = key
-        """The name of its user lock."""
+        self.asks = asks
         self.desk: list[Session] = []
         self.ticket = 0
         self.seen_at = 0.0

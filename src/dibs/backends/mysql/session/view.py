@@ -16,19 +16,24 @@ from dibs.backends.mysql.wire import Row
 from dibs.core.rule import Claim
 from dibs.info import LockInfo, Participant, read_about
 
-LONGEST = 4096
+LONGEST = 2048
 """Bytes of what a session says about itself."""
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-_SHOWN = f"SELECT name, ticket, kind, waits, {_NOW} - since, lease, about FROM dibs_sessions"
-_THERE = "IF(waits, session IN (SELECT id FROM information_schema.PROCESSLIST), IS_USED_LOCK(lock_name) = session)"
-_ORDER = "ORDER BY name, waits, ticket"
-_LINE = f"{_SHOWN} WHERE name = {{}} AND {_THERE} {_ORDER}"
-_LINES = f"{_SHOWN} WHERE name > {{}} AND LEFT(name, {{}}) = {{}} AND {_THERE} {_ORDER} LIMIT {ledger.PAGE + 1}"
-_REVOKE = (
-    "UPDATE dibs_sessions SET revoked = 1 WHERE name = {} AND ticket = {} AND NOT waits"
-    " AND IS_USED_LOCK(lock_name) = session"
+_HELD = (
+    f"SELECT name, ticket, kind, 0 AS waits, {_NOW} - since, lease, about FROM dibs_held"
+    " WHERE IS_USED_LOCK(lock_name) = session"
 )
-_REVOKED = "SELECT COUNT(*), 0 FROM dibs_sessions WHERE name = {} AND ticket = {} AND revoked AND NOT waits"
+_WAITS = (
+    f"SELECT name, ticket, kind, 1 AS waits, {_NOW} - since, lease, about FROM dibs_waits"
+    " WHERE session IN (SELECT id FROM information_schema.PROCESSLIST)"
+)
+_ORDER = "ORDER BY name, waits, ticket"
+_LINE = f"{_HELD} AND name = {{0}} UNION ALL {_WAITS} AND name = {{0}} {_ORDER}"
+_OF_THEM = "AND name > {0} AND LEFT(name, {1}) = {2}"
+_LINES = f"{_HELD} {_OF_THEM} UNION ALL {_WAITS} {_OF_THEM} {_ORDER} LIMIT {ledger.PAGE + 1}"
+_SPOT = "name = {} AND ticket = {} AND IS_USED_LOCK(lock_name) = session"
+_REVOKE = f"UPDATE dibs_held SET revoked = 1 WHERE {_SPOT}"
+_REVOKED = f"SELECT COUNT(*) FROM dibs_held WHERE {_SPOT} AND revoked"
 
 
 async def line(port: Port, key: bytes, name: str, until: float) -> LockInfo:

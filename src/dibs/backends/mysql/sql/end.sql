@@ -8,9 +8,9 @@ BEGIN
   DECLARE v_key VARCHAR(64);
   DECLARE v_done TINYINT DEFAULT 0;
   DECLARE v_times INT DEFAULT 0;
-  SELECT session, lock_name INTO v_session, v_key FROM dibs_sessions
-    WHERE name = p_name AND ticket = p_ticket AND NOT waits LIMIT 1;
-  IF v_session = IS_USED_LOCK(v_key) THEN
+  SELECT session, lock_name INTO v_session, v_key FROM dibs_held
+    WHERE name = p_name AND ticket = p_ticket AND IS_USED_LOCK(lock_name) = session LIMIT 1;
+  IF v_session IS NOT NULL THEN
     KILL CONNECTION v_session;
     SET v_done = 1;
     -- A session ends a moment after it was told to.
@@ -18,7 +18,6 @@ BEGIN
       SET v_times = v_times + 1;
       DO SLEEP(0.002);
     END WHILE;
-    DELETE FROM dibs_sessions WHERE session = v_session AND ticket = p_ticket;
   END IF;
   SELECT CONCAT_WS(' ', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_done);
 END

@@ -8,10 +8,10 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_done TINYINT DEFAULT 0;
   DECLARE CONTINUE HANDLER FOR 1094 SET v_done = 0; -- there is no such session any more
-  IF EXISTS (SELECT 1 FROM dibs_sessions WHERE session = p_session AND ticket = p_ticket AND waits) THEN
+  IF EXISTS (SELECT 1 FROM dibs_waits WHERE session = p_session AND ticket = p_ticket) THEN
     SET v_done = 1;
     KILL CONNECTION p_session;
-    DELETE FROM dibs_sessions WHERE session = p_session AND ticket = p_ticket;
+    DELETE FROM dibs_waits WHERE session = p_session AND ticket = p_ticket;
   END IF;
   SELECT CONCAT_WS(' ', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_done);
 END

@@ -15,7 +15,7 @@ BEGIN
   DELETE FROM dibs_tombs WHERE until < v_now LIMIT 500;
   DELETE FROM dibs_writes WHERE until < v_now LIMIT 500;
   COMMIT;
-  DELETE FROM dibs_sessions WHERE session NOT IN (SELECT id FROM information_schema.PROCESSLIST)
-    AND NOT IFNULL(IS_USED_LOCK(lock_name) = session, 0);
+  DELETE FROM dibs_held WHERE IS_FREE_LOCK(lock_name);
+  DELETE FROM dibs_waits WHERE session NOT IN (SELECT id FROM information_schema.PROCESSLIST);
   SELECT v_now;
 END

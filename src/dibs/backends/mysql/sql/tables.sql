@@ -3,8 +3,8 @@
 
 -- One row for each name in use. Verbs that change a line lock it first; what stands in it is only what saves reading:
 -- no claim of the name has a ticket below `floor`, after `outside` nobody waits outside its line, and after `tombs` no id
--- is remembered that left it. `apart` is no such saving: 1 once the name was used in session mode, 2 inside transactions, 3
--- both; see apart.sql.
+-- is remembered that left it. `apart` is no such saving: it is 1 once the name was used in session mode,
+-- 2 inside transactions, 3 in both; see apart.sql.
 CREATE TABLE dibs_names (
   name VARBINARY(2048) NOT NULL PRIMARY KEY,
   floor BIGINT UNSIGNED NOT NULL,
@@ -89,19 +89,31 @@ CREATE TABLE dibs_store (
 
 INSERT IGNORE INTO dibs_store VALUES (1, UNHEX(REPLACE(UUID(), '-', '')));
 
--- Session mode: one row for each session that holds or waits (`waits` 1), for those who look. Nothing is decided by it:
--- who holds is whoever has the user lock `lock_name`. It is gone when the server starts, as the sessions are.
-CREATE TABLE dibs_sessions (
-  session BIGINT UNSIGNED NOT NULL PRIMARY KEY,
-  name VARBINARY(2048) NOT NULL,
-  lock_name VARBINARY(64) NOT NULL,
+-- Session mode: one row for each name that was held lately. Who holds is whoever has the user lock `lock_name`; if that is
+-- `session`, the row is about it. While `plain` is 1, nobody holds the name in another mode who does not have that user
+-- lock meanwhile: see apart.sql. All rows are gone when the server starts; one that is missing is made anew.
+CREATE TABLE dibs_held (
+  lock_name VARBINARY(64) NOT NULL PRIMARY KEY,
+  plain TINYINT NOT NULL,
+  session BIGINT UNSIGNED NOT NULL,
   ticket BIGINT UNSIGNED NOT NULL,
   kind VARBINARY(64) NOT NULL,
-  waits TINYINT NOT NULL,
   revoked TINYINT NOT NULL,
   since BIGINT NOT NULL,
   lease BIGINT NOT NULL,
-  about VARBINARY(4096) NOT NULL
+  name VARBINARY(2048) NOT NULL,
+  about VARBINARY(2048) NOT NULL
+) ENGINE = MEMORY;
+
+-- Session mode: one row for each session that waits, for those who look.
+CREATE TABLE dibs_waits (
+  session BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+  ticket BIGINT UNSIGNED NOT NULL,
+  kind VARBINARY(64) NOT NULL,
+  since BIGINT NOT NULL,
+  lease BIGINT NOT NULL,
+  name VARBINARY(2048) NOT NULL,
+  about VARBINARY(2048) NOT NULL
 ) ENGINE = MEMORY;
 
 -- One row for each name that was ever locked inside a transaction: the row that such a transaction locks.

@@ -6,25 +6,26 @@
 --        (now, 'busy')            it is not free
 --        (now, 'other', kind)     it is had as another kind; 'session' stands for none that is known
 --        (now, 'leased', kind)    claims with leases stand there; (now, 'within'): a transaction has it
---        (now, 'strange')         `p_store` is not the id of this store: the name of the lock was made of that
 -- Effect Whatever is not 'held' in the end leaves nothing behind. The ticket is drawn while the lock is had, so it is
 --        higher than that of whoever had it before; the one of a waiter is its place for those who look, no more.
+-- A name that is free, and was had so lately, is had without this: see session/line.py.
 -- The server hands a user lock to who has waited longest. It ends a wait whose client is gone within a second.
 CREATE PROCEDURE dibs_1_take(
-  IN p_name VARBINARY(2048), IN p_key VARCHAR(64), IN p_store BINARY(16), IN p_kind VARBINARY(64), IN p_wait INT,
-  IN p_lease BIGINT, IN p_about VARBINARY(4096)
+  IN p_key VARCHAR(64), IN p_wait INT, IN p_name VARBINARY(2048), IN p_kind VARBINARY(64), IN p_lease BIGINT,
+  IN p_about VARBINARY(2048)
 )
 SQL SECURITY INVOKER
 verb: BEGIN
-  DECLARE v_ticket, v_session BIGINT UNSIGNED;
+  DECLARE v_ticket BIGINT UNSIGNED;
   DECLARE v_now BIGINT;
-  DECLARE v_same, v_apart, v_there, v_held, v_waits TINYINT DEFAULT 0;
+  DECLARE v_apart, v_held TINYINT DEFAULT 0;
   DECLARE v_kind VARBINARY(64);
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; DO RELEASE_LOCK(p_key); RESIGNAL; END;
 
+  DO RELEASE_LOCK(p_key); -- a quick take that failed may have it all the same
   IF NOT IFNULL(GET_LOCK(p_key, 0), 0) THEN
-    SET v_session = IS_USED_LOCK(p_key), v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-    SELECT kind INTO v_kind FROM dibs_sessions WHERE session = v_session AND name = p_name AND NOT waits;
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+    SELECT kind INTO v_kind FROM dibs_held WHERE lock_name = p_key AND session = IS_USED_LOCK(p_key);
     IF v_kind <> p_kind THEN
       SELECT CONCAT_WS(' ', v_now, 'other', HEX(v_kind));
       LEAVE verb;
@@ -34,39 +35,42 @@ verb: BEGIN
       LEAVE verb;
     END IF;
     -- (ticket.sql)
-    SET v_waits = 1;
-    -- (note.sql)
+    BEGIN
+      DECLARE CONTINUE HANDLER FOR 1114 BEGIN END; -- the table is full: then nobody sees this one wait
+      REPLACE INTO dibs_waits VALUES (CONNECTION_ID(), v_ticket, p_kind, v_now, p_lease, p_name, p_about);
+    END;
     SELECT CONCAT_WS(' ', v_now, 'waits', v_ticket);
-    IF NOT IFNULL(GET_LOCK(p_key, p_wait), 0) THEN
-      DELETE FROM dibs_sessions WHERE session = CONNECTION_ID();
+    SET v_held = IFNULL(GET_LOCK(p_key, p_wait), 0);
+    DELETE FROM dibs_waits WHERE session = CONNECTION_ID();
+    IF NOT v_held THEN
       SELECT CONCAT_WS(' ', v_now, 'busy');
       LEAVE verb;
     END IF;
+    SET v_held = 0;
   END IF;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-  SELECT s.id = p_store, IFNULL(n.apart, 0), EXISTS (SELECT 1 FROM dibs_claims c WHERE c.name = p_name)
-    INTO v_same, v_apart, v_there FROM dibs_store s LEFT JOIN dibs_names n ON n.name = p_name WHERE s.one = 1;
-  IF v_there OR NOT v_apart & 1 THEN
-    CALL dibs_1_part(p_name, 1, v_kind);
-    SELECT apart, v_kind IS NOT NULL INTO v_apart, v_there FROM dibs_names WHERE name = p_name;
-  END IF;
-  IF v_apart & 2 THEN
-    CALL dibs_1_enclosed(p_name, v_held);
-  END IF;
-  IF v_there OR v_held OR NOT v_same THEN
-    DELETE FROM dibs_sessions WHERE session = CONNECTION_ID();
-    DO RELEASE_LOCK(p_key);
-    IF NOT v_same THEN
-      SELECT CONCAT_WS(' ', v_now, 'strange');
-    ELSEIF v_there THEN
-      SELECT CONCAT_WS(' ', v_now, 'leased', HEX(v_kind));
-    ELSE
-      SELECT CONCAT_WS(' ', v_now, 'within');
-    END IF;
-    LEAVE verb;
-  END IF;
   -- (ticket.sql)
-  SET v_waits = 0;
-  -- (note.sql)
+  UPDATE dibs_held SET session = CONNECTION_ID(), ticket = v_ticket, kind = p_kind, revoked = 0, since = v_now,
+    lease = p_lease, about = p_about WHERE lock_name = p_key AND plain;
+  IF ROW_COUNT() = 0 THEN
+    CALL dibs_1_part(p_name, 1, v_apart, v_kind);
+    IF v_apart & 2 THEN
+      CALL dibs_1_enclosed(p_name, v_held);
+    END IF;
+    IF v_kind IS NOT NULL OR v_held THEN
+      DO RELEASE_LOCK(p_key);
+      SELECT CONCAT_WS(' ', v_now, IF(v_held, 'within', 'leased'), HEX(v_kind));
+      LEAVE verb;
+    END IF;
+    BEGIN
+      DECLARE CONTINUE HANDLER FOR 1114 DELETE FROM dibs_held WHERE IS_FREE_LOCK(lock_name); -- room for the next one
+      REPLACE INTO dibs_held VALUES
+        (p_key, v_apart = 1, CONNECTION_ID(), v_ticket, p_kind, 0, v_now, p_lease, p_name, p_about);
+    END;
+    SELECT apart INTO v_apart FROM dibs_names WHERE name = p_name;
+    IF v_apart <> 1 THEN -- since then a transaction has come, which could not wait for the row
+      UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
+    END IF;
+  END IF;
   SELECT CONCAT_WS(' ', v_now, 'held', v_ticket);
 END

@@ -11,25 +11,27 @@ verb: BEGIN
   DECLARE v_now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   DECLARE v_held TINYINT DEFAULT 0;
   DECLARE v_kind VARBINARY(64);
-  DECLARE v_key VARCHAR(64);
+  DECLARE p_key VARCHAR(64);
+  DECLARE v_apart TINYINT;
 
   CALL dibs_1_enclosed(p_name, v_held);
   IF IS_USED_LOCK(p_proof) IS NULL OR NOT v_held THEN
     SELECT CONCAT_WS(' ', v_now, IF(IS_USED_LOCK(p_proof) IS NULL, 'elsewhere', 'free'));
     LEAVE verb;
   END IF;
-  CALL dibs_1_part(p_name, 2, v_kind);
+  CALL dibs_1_part(p_name, 2, v_apart, v_kind);
   IF v_kind IS NOT NULL THEN
     SELECT CONCAT_WS(' ', v_now, 'leased', HEX(v_kind));
     LEAVE verb;
   END IF;
-  SELECT CONCAT('dibs', LEFT(SHA2(CONCAT(id, p_name), 256), 60)) INTO v_key FROM dibs_store WHERE one = 1;
+  -- (key.sql)
+  UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
   -- A join that is about to be refused has it for a moment.
-  IF NOT IFNULL(GET_LOCK(v_key, 0.1), 0) THEN
+  IF NOT IFNULL(GET_LOCK(p_key, 0.1), 0) THEN
     SELECT CONCAT_WS(' ', v_now, 'session');
     LEAVE verb;
   END IF;
-  DO RELEASE_LOCK(v_key);
+  DO RELEASE_LOCK(p_key);
   -- (ticket.sql)
   SELECT CONCAT_WS(' ', v_now, 'held', v_ticket);
 END
