@@ -5,8 +5,8 @@ caller's connection locks it, and takes a user lock of a random name; then one o
 sees that user lock, which it does on the same server only, and whether the name is held in another mode. If it is, the
 row stays locked until the caller's transaction ends: InnoDB gives back no lock of a row before.
 
-A wait of whole seconds is the server's, by innodb_lock_wait_timeout, which is set back afterwards. What is left of it,
-and all of it where a time-out would roll the whole transaction back, is spent trying again.
+A wait of whole seconds is the server's, by innodb_lock_wait_timeout, which is set back afterwards; what is left of it
+is spent trying again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOR_EVER = 100_000_000
 """Seconds: what the server takes for the longest."""
 _PAUSE = 0.01
 _TIMES = 3
-_NOT_IN_TIME = 1205
+_NOT_IN_TIME = (1205, 3572)
 _THERE = "SELECT EXISTS (SELECT 1 FROM dibs_within WHERE name = {}), @@innodb_rollback_on_timeout"
 _MAKE = "INSERT IGNORE INTO dibs_within VALUES ({})"
 _LOCK = "SELECT GET_LOCK({{}}, 0) FROM {}.dibs_within WHERE name = {{}} FOR UPDATE"
@@ -75,10 +75,16 @@ class Enclosure:
         """False: it was not free in time."""
         if deadline is None:
             return await self._wait(own, key, proof, _FOR_EVER)
+        if undoes_all:
+            raise StoreError(
+                "innodb_rollback_on_timeout is on here: a wait that is over would undo your whole transaction",
+                step="wait without a time-out, or turn it off on the server",
+            )
         whole = int(deadline - self._now())
-        if whole > 0 and not undoes_all and await self._wait(own, key, proof, whole):
+        if whole > 0 and await self._wait(own, key, proof, whole):
             return True
-        while not await self._locked(own, key, proof, " SKIP LOCKED"):
+        # Not by SKIP LOCKED: what it finds behind the row that it skips it locks, which is another name.
+        while not await self._locked(own, key, proof, " NOWAIT"):
             if self._now() + _PAUSE > deadline:
                 return False
             await self._runtime.sleep(_PAUSE)
@@ -89,17 +95,20 @@ class Enclosure:
         await own.run(own.marked(_SET_LIMIT, 1), (seconds,))
         try:
             return await self._locked(own, key, proof, "")
-        except Exception as error:
-            if code_of(error) != _NOT_IN_TIME:
-                raise
-            return False
         finally:
             await own.run(own.marked(_SET_LIMIT, 1), (int(rows[0][0]),))
 
     async def _locked(self, own: Own, key: bytes, proof: str, how: str) -> bool:
         text = _LOCK.format(own.quote(self._database))
-        _, rows = await own.run(own.marked(text, 2) + how, (proof, key))
-        return len(rows) == 1
+        try:
+            _, rows = await own.run(own.marked(text, 2) + how, (proof, key))
+        except Exception as error:
+            if code_of(error) not in _NOT_IN_TIME:
+                raise
+            return False
+        if len(rows) != 1:
+            raise StoreError("the row of this name was removed just now", step="try again")
+        return True
 
     def close(self) -> None:
         self._port.close()

@@ -65,10 +65,12 @@ class Sessions:
         """It holds nothing, and nothing is on its way."""
         session.claim_id = None
         session.used_at = self._now()
-        if self._closed or session.cut or len(self._idle) >= self._most:
+        if session.cut or len(self._idle) >= self._most:
             self.discard(session, farewell=True)
-        else:
-            self._idle.append(session)
+            return
+        self._idle.append(session)
+        if self._closed:  # not before: close() may just have looked
+            self.discard(session, farewell=True)
 
     def discard(self, session: Session, *, farewell: bool = False) -> None:
         """What it held is free as soon as the server has seen that."""
@@ -113,6 +115,9 @@ class Sessions:
         self.database = who[3] or b""
         session = Session(link, number(who[0]))
         self._open[session] = None
+        if self._closed:
+            self.discard(session)
+            raise Closed("this client was closed", step="connect again")
         self._vigil.watch(session)
         return session
 

@@ -104,7 +104,11 @@ class Stands:
     def attend(self, stand: Stand, session: Session) -> None:
         """It waits: from now on its answer is read here."""
         self._waiting[session.fd] = stand
-        self._poked.attend(session.sock)
+        try:
+            self._poked.attend(session.sock)
+        except ValueError:  # this client was closed meanwhile, or nobody wants it any more
+            self._waiting.pop(session.fd, None)
+            stand.gone = True
 
     def ignore(self, session: Session) -> None:
         if self._waiting.pop(session.fd, None) is not None:
