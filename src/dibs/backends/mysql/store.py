@@ -21,13 +21,13 @@ from dibs.backends.mysql.pool import Pool
 from dibs.backends.mysql.port import Port, Wire
 from dibs.backends.mysql.watching import Watching
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
 
 class MysqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, RECORDS})
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -52,6 +52,7 @@ class SessionLine:
             return None
         stand = stands.find(claim)
         if stand is not None:
+            self._look(stand)
             return stand.standing(stands.lease, now)
         stand = stands.begin(claim, self._verbs.key_of(claim.name))
         stand.busy.acquire()
@@ -59,7 +60,8 @@ class SessionLine:
         try:
             await self._take(stand, place, until)
         except BaseException:
-            stands.finish(claim)  # its connection is closed, or holds nothing: none of it can stand anywhere
+            stands.finish(claim)
+            stands.drop(stand)  # with its connection closed none of it can stand anywhere
             claim.asked = False
             raise
         finally:
@@ -118,14 +120,17 @@ class SessionLine:
         stands, now = self._stands, self._now()
         found = [stands.find(claim) for claim in claims]
         for stand in found:
-            if stand is not None and stand.state is WAITS:
-                for id, message in stands.look(stand):
-                    self._me.inbox.deliver(id, message)
+            if stand is not None:
+                self._look(stand)
         asked = [stand is not None and await self._ask(stand, until) for stand in found]
         for stand, is_asked in zip(found, asked, strict=True):
             if stand is not None and is_asked:
                 await self._hear(stand, until)
         return [None if stand is None else self._said(stand, now) for stand in found]
+
+    def _look(self, stand: Stand) -> None:
+        if stand.state is WAITS:
+            self._me.inbox.deliver_all(self._stands.look(stand))
 
     def _said(self, stand: Stand, now: float) -> Standing | StoreUnavailable | None:
         if stand.pinged is not None:
@@ -181,7 +186,8 @@ class SessionLine:
         stand = self._stands.find(claim)
         if stand is None or stand.shared or weight >= claim.capacity:
             return
-        await self._use(stand, until)
+        if not await self._talk.have(stand.busy, until):
+            raise StoreUnavailable("the server did not answer in time")
         try:
             if stand.state is HOLDS and stand.link is not None:
                 await self._settled(stand, stand.link, until)
@@ -199,17 +205,16 @@ class SessionLine:
         stand = stands.finish(claim)
         if stand is None:
             return False
-        await self._use(stand, until)
+        if not await self._talk.have(stand.busy, until):
+            stands.forsake(stand)
+            raise StoreUnavailable("the server did not answer in time")
         try:
             return await self._give_back(stand, stand.link, until)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            stands.free(stand)  # what is not given back by now goes with its connection
-
-    async def _use(self, stand: Stand, until: float) -> None:
-        if not await self._talk.have(stand.busy, until):
-            raise StoreUnavailable("the server did not answer in time")
+            stands.drop(stand)  # what was not given back goes with its connection
+            stands.free(stand)
 
     async def _settled(self, stand: Stand, link: Link, until: float) -> None:
         """Before anything else is asked, the answer that is still owed."""

@@ -42,7 +42,7 @@ ASKS, WAITS, HOLDS, GONE = State
 
 
 class Stand:
-    __slots__ = ("anchor", "busy", "claim", "key", "link", "pinged", "revoked", "shared", "state")
+    __slots__ = ("anchor", "busy", "claim", "is_forsaken", "key", "link", "pinged", "revoked", "shared", "state")
 
     def __init__(self, claim: Claim, key: int) -> None:
         self.claim = claim
@@ -56,6 +56,7 @@ class Stand:
         self.pinged: float | None = None
         """When the question went out that the server still owes an answer to."""
         self.revoked = False
+        self.is_forsaken = False
 
     def hold(self, token: int, sent_at: float) -> None:
         self.claim.ticket = token
@@ -147,10 +148,17 @@ class Stands:
         return link
 
     def free(self, stand: Stand) -> None:
-        """Whoever had it lets go of it. If it was given up meanwhile, nobody else will clear it away."""
-        if self._stands.get(stand.claim.id) is not stand and stand.link is not None:
+        """Whoever had it lets go of it. If it was given up meanwhile by somebody who did not get it, nobody else will
+        clear it away."""
+        if stand.is_forsaken:
             self.drop(stand)
         stand.busy.release()
+
+    def forsake(self, stand: Stand) -> None:
+        """Somebody else has it, and is to clear it away."""
+        stand.is_forsaken = True
+        if stand.busy.acquire(blocking=False):  # that one has just gone
+            self.free(stand)
 
     def look(self, stand: Stand) -> list[tuple[bytes, bytes]]:
         """Whether the turn has come of one that waits; never blocks. Where somebody uses it now, that one will see."""

@@ -1,34 +1,33 @@
 """What onlookers see in session mode: who has a key, and who waits for it, as the server itself knows.
 
-A session of ours says who it is in its application_name, which every role may read: the routine writes the token, and
-we write the lease, the owner, the host and the process, in the 63 bytes there are. What else a claim says of itself is
-not to be seen. A token is a time as well: it is raised to the server's clock once a second.
+A session of ours says who it is in its application_name, which every role may read: the routine writes the token and
+since when, and we write the lease, the owner, the host and the process, in the 63 bytes there are. What else a claim
+says of itself is not to be seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from dibs.backends.postgresql.answers import strange
 from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
 from dibs.backends.postgresql.port import Port, words_of
-from dibs.core.rule import RW_CAPACITY
 from dibs.info import LockInfo, Participant, read_about
 
-_ROOM = 63 - len("dibs ") - 19
-"""Bytes behind the token."""
-_WEIGHTS = {"rw": (1, RW_CAPACITY), "striped": (0, 0)}
-"""Of who shares, and of who does not."""
+_ROOM = 63 - len("dibs 1794821716781994 1000 ")
+"""Bytes behind the token and its time."""
 
 
+@lru_cache(1024)
 def label(about: str, lease: float) -> bytes:
     """What stands behind the token in application_name: `30 ana@web-3:4121`."""
     said = read_about(about)
     head, tail = f"{lease:g} ", f":{said['pid']}"
-    who = "".join(c if " " < c < "\x7f" else "?" for c in f"{said['owner']}@{said['host']}")
+    who = "".join(c if " " <= c < "\x7f" else "?" for c in f"{said['owner']}@{said['host']}")
     return f"{head}{who[: _ROOM - len(head) - len(tail)]}{tail}".encode()
 
 
@@ -65,8 +64,7 @@ def _info(several: list[list[Any]]) -> LockInfo:
 
 
 def _participant(row: list[Any]) -> Participant:
-    now, _, kind, capacity, _, exclusive, _, token, said, about, login, quiet = row
-    shared, whole = _WEIGHTS.get(kind.decode(errors="replace"), (1, int(capacity)))
+    now, _, _, capacity, _, exclusive, _, token, said, since, about, login, quiet = row
     lease, _, who = (said or b"").decode(errors="replace").partition(" ")
     place, _, process = who.rpartition(":")
     owner, _, host = place.rpartition("@")
@@ -76,9 +74,9 @@ def _participant(row: list[Any]) -> Participant:
         known = {"owner": owner, "host": host, "pid": int(process) if process.isdigit() else 0}
     else:
         known = {"owner": (login or b"?").decode(errors="replace")}
-    ago = max(int(now) - int(token), 0) if int(token) else 0
+    ago = max(int(now) - int(since), 0) if int(since) else 0
     return Participant(
-        **known, token=int(token), weight=whole if exclusive == b"t" else shared,
+        **known, token=int(token), weight=int(capacity) if exclusive == b"t" else 1,
         since=datetime.now(UTC) - timedelta(microseconds=ago),
         remaining=max(_number(lease) - int(quiet or 0) / MICROSECONDS, 0.0),
     )  # fmt: skip

@@ -19,9 +19,6 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_1_claimed(name_ text, now_ bigint) RETU
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 BEGIN
-  IF NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) THEN
-    RETURN false;
-  END IF;
   DELETE FROM {schema}.dibs_claims WHERE name = name_ AND until <= now_;
   RETURN EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_);
 END $dibs$;
@@ -69,7 +66,7 @@ BEGIN
   END IF;
   SELECT name, kind, capacity, revoked INTO k FROM {schema}.dibs_keys WHERE key = key_;
   known_ := FOUND;
-  IF {schema}.dibs_1_claimed(name_, now_) THEN
+  IF EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) AND {schema}.dibs_1_claimed(name_, now_) THEN
     no_ := 'm 1 lease';
   ELSIF known_ AND (NOT has_ OR shared_) AND (k.name <> name_ OR k.kind <> kind_ OR k.capacity <> capacity_)
       AND (NOT has_ OR EXISTS (
@@ -84,7 +81,7 @@ BEGIN
     ELSIF has_ THEN
       PERFORM pg_advisory_unlock(key_);
     ELSE
-      PERFORM set_config('application_name', 'dibs 0 ' || about_, false);
+      PERFORM set_config('application_name', concat_ws(' ', 'dibs 0', now_ / 1000, about_), false);
     END IF;
     RETURN now_ || ' ' || no_;
   END IF;
@@ -97,7 +94,7 @@ BEGIN
       ON CONFLICT (key) DO UPDATE SET name = name_, kind = kind_, capacity = capacity_, revoked = '{}', pid = 0;
   END IF;
   -- (ticket.sql)
-  PERFORM set_config('application_name', 'dibs ' || ticket_ || ' ' || about_, false);
+  PERFORM set_config('application_name', concat_ws(' ', 'dibs', ticket_, (now_ - ticket_) / 1000, about_), false);
   IF kind_ = 'election' THEN
     PERFORM {schema}.dibs_1_tell('line', name_);
   END IF;
@@ -124,19 +121,21 @@ END $dibs$;
 -- seen: the lines of the names that begin with `prefix_`, and of `name_`, if it is given, only that one.
 --
 -- Gives  rows in the order of the lines: those who hold by their tokens, those who wait as they came (before PostgreSQL
---        14 nobody knows that). A session of ours says in its application_name who it is; of a transaction the row says
---        it, once it has the key. What a join has of the key for a moment is not shown.
+--        14 nobody knows that). A session of ours says in its application_name its token, how many milliseconds later it
+--        came to hold (or to wait, if the token is 0), and who it is; of a transaction the row says it, once it has the
+--        key. What a join has of the key for a moment is not shown.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
   name text, kind text, capacity bigint, granted boolean, exclusive boolean, pid integer, token bigint, said text,
-  about text, login text, quiet bigint
+  since bigint, about text, login text, quiet bigint
 ) LANGUAGE sql AS $dibs$
   SELECT k.name, k.kind, k.capacity, l.granted, l.exclusive, l.pid, t.token,
-    a.said[2], CASE WHEN k.pid = l.pid THEN k.about ELSE '' END, a.usename,
+    a.said[3], coalesce(t.token + a.said[2]::bigint * 1000, t.token),
+    CASE WHEN k.pid = l.pid THEN k.about ELSE '' END, a.usename,
     (date_part('epoch', clock_timestamp() - a.state_change) * 1000000)::bigint
   FROM {schema}.dibs_1_locks() AS l
   JOIN {schema}.dibs_keys AS k ON k.key = l.key
   LEFT JOIN (
-    SELECT pid, usename, state_change, regexp_match(application_name, '^dibs ([0-9]{1,18}) (.*)$') AS said
+    SELECT pid, usename, state_change, regexp_match(application_name, '^dibs ([0-9]{1,18}) (-?[0-9]{1,15}) (.*)$') AS said
     FROM pg_stat_activity
   ) AS a ON a.pid = l.pid
   CROSS JOIN LATERAL (
