@@ -1,10 +1,10 @@
 """Seam 2 in session mode: a claim is an advisory lock of a connection of its own, and the server's queue is the line.
 
 A join that finds the name taken leaves its connection waiting in that queue; the server answers when its turn has come,
-and whoever gives up has the statement cancelled. What was granted so counts once the server has answered again: nobody
-knows for how long the answer was on its way. `renew` asks something small on each connection that holds: an answer
-proves that the session, and with it the lock, was there after it was asked. A connection that is lost is a lock that is
-lost. There are no places outside the line: who comes with `fair=False` stands in it too.
+and whoever gives up has the statement cancelled. An answer that was long on its way counts once the server has answered
+again. `renew` asks something small on each connection that holds: an answer proves that the session, and with it the
+lock, was there after it was asked. A connection that is lost is a lock that is lost. There are no places outside the
+line: who comes with `fair=False` stands in it too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from dibs.info import Finding, LockInfo, printable
 
 _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
+_MOMENT = 0.05
+"""Seconds before somebody who is refused asks once more: see session.sql."""
 _GLANCE = 1.0
 """Seconds after which somebody who follows a leader looks again: a session that ends tells nobody."""
 
@@ -75,6 +77,12 @@ class SessionLine:
         if stands.settle(stand, result, link.sent_at):
             return
         words = words_of(result)
+        if words[1] != b"b":
+            await self._port.pause(_MOMENT)
+            result = await self._talk.exchange(link, self._call(stand, waits=False), until)
+            if stands.settle(stand, result, link.sent_at):
+                return
+            words = words_of(result)
         if words[1] == b"b" and place is not NOWHERE:
             try:
                 link.begin(self._call(stand, waits=True))

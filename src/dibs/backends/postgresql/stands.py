@@ -28,7 +28,8 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 _CLOSING = 1.0
-BUSY = Standing(0, False, 0.0, FOREVER, False)
+_LATE = 0.25
+"""Of a lease: what was granted so long ago is to be asked about again before it counts."""
 
 
 class State(Enum):
@@ -64,11 +65,12 @@ class Stand:
         self.state = HOLDS
 
     def standing(self, lease: float, now: float) -> Standing | None:
-        """None: gone. Who waits has no lease: what it is granted counts once the server has answered it."""
+        """None: gone. The lease of who waits begins when it is granted. So half of one may count from any moment at
+        which it was not, if the answer that says so comes in less than the other half; `_heard` sees to that."""
         if self.state is GONE:
             return None
         if self.state is not HOLDS:
-            return BUSY
+            return Standing(0, False, min(self.claim.waiting, lease / 2), FOREVER, False)
         left = left_for(valid_until(self.anchor, lease), now)
         return Standing(self.claim.ticket or 0, True, left, FOREVER, self.revoked)
 
@@ -176,7 +178,8 @@ class Stands:
                 return []
             self.stop_waiting(link)
             if self.settle(stand, result, -inf):
-                return [(stand.claim.id, YOURS.value)]
+                signal = YOURS if link.age_of(result) <= self.lease * _LATE else LOOK
+                return [(stand.claim.id, signal.value)]
             self.give_back(stand)
             stand.state = GONE
         except (psycopg.Error, Refusal, StoreUnavailable, StoreError):
