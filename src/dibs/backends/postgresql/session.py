@@ -286,8 +286,7 @@ class SessionLine:
         return await view.lines(self._port, prefix, after, until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        values = (name.encode(), b"%d" % self._verbs.key_of(name), b"%d" % token)
-        return (await self._port.words(Call(self._verbs.ask, values), until))[1] == b"1"
+        return await view.revoke(self._port, name, token, until)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         return await view.evict(self._port, name, token, until)
