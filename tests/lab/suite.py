@@ -104,6 +104,7 @@ _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[lis
     "cluster": ("redis", _cluster),
     "five": ("redis", _five),
     "postgresql": ("postgresql", _postgresql),
+    "postgresql_session": ("postgresql", _postgresql),
     "pgbouncer": ("pgbouncer", _pgbouncer),
     "mariadb": ("mariadb", _mariadb),
     "mariadb_session": ("mariadb", _mariadb_sessions),
@@ -140,6 +141,11 @@ def five(place: Path) -> str:
 
 def postgresql(place: Path) -> str:
     return f"postgresql://{NAME}:{NAME}@{_hosts('postgresql')}/postgres?schema={_unique()}"
+
+
+def postgresql_session(place: Path) -> str:
+    """The same, where each lock is a connection's."""
+    return f"postgresql://{NAME}:{NAME}@{_hosts('postgresql_session')}/postgres?schema={_unique()}&mode=session"
 
 
 def pgbouncer(place: Path) -> str:

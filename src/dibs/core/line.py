@@ -223,6 +223,10 @@ FAIR, RW, PERMITS, ATOMIC_TRY, CELLS = "fair", "rw", "permits", "atomic-try", "c
 LEASES = "leases"
 """Each claim has a lease of its own, counted by the store; without it the claims of a client live as long as its
 session, which then is what expires and is renewed."""
+RECORDS = "records"
+"""Each claim is a record of the store's: with a ticket from the start, with all it says of itself, in the line or
+outside. Without it the line is a queue of the server's own: who waits there has no ticket before it holds, who comes
+with `fair=False` stands in it like everybody else, and of `info` nothing is shown."""
 VOTES = "votes"
 """It can be a member of a quorum: its lines are `Voter`s."""
 QUORUM = "quorum"
@@ -233,6 +237,3 @@ ELECTION = "election"
 """The kind of line whose holder others follow."""
 WITHIN = "within"
 """It can lock inside a transaction of the caller's own: see `Enclosing`."""
-SERVERS_LINE = "servers-line"
-"""Whoever waits stands in a line that the server keeps for itself: it has its ticket only once it holds, and what was
-shown before is no more than its place; nobody waits outside that line."""

@@ -22,12 +22,14 @@ from dibs.backends.mysql.port import Port, Wire
 from dibs.backends.mysql.watching import Watching
 from dibs.backends.mysql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, WITHIN, Encloses, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Me
 from dibs.core.runtime import Runtime
 
 
 class MysqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, WITHIN})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, RECORDS, WITHIN}
+    )
     server: ClassVar[str] = "mysql"
 
     def __init__(self, address: Address) -> None:

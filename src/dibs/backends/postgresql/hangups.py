@@ -52,6 +52,12 @@ class Hangups:
         with suppress(OSError):
             self._poker.send(b"!")
 
+    def __del__(self) -> None:
+        """Not before its thread is through with them. An interrupt may have struck before anybody had them."""
+        for part in ("_epoll", "_poked", "_poker"):
+            if hasattr(self, part):
+                getattr(self, part).close()
+
     async def _turn(self) -> float | None:
         self._is_awake = True
         if not self._attended or self._closed:  # the thread may end, and with it what keeps a forgotten client here

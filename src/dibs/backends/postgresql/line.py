@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import groupby
-from typing import Any
-
-from psycopg.pq.abc import PGresult
 
 from dibs.backends import ledger
-from dibs.backends.postgresql import packing
+from dibs.backends.postgresql import packing, view
 from dibs.backends.postgresql.answers import strange
 from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
+from dibs.backends.postgresql.link import MICROSECONDS, Call
 from dibs.backends.postgresql.looks import GLANCE, Looks
 from dibs.backends.postgresql.port import Port, words_of
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
-from dibs.core.rule import Claim, Entry, Standing, fits
+from dibs.core.rule import Claim, Standing, fits
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
@@ -155,20 +151,16 @@ class PostgresqlLine:
                     self._me.inbox.deliver(claim.id, LOOK.value if standing is None else YOURS.value)
 
     async def line(self, name: str, until: float) -> LockInfo:
-        result, _ = await self._port.ask_often(Call(self._verbs.line, (name.encode(),)), until)
-        return next(_infos(result), LockInfo(name=name))
+        return await view.line(self._port, name, until)
 
     async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        result, _ = await self._port.ask_often(Call(self._verbs.lines, (prefix.encode(), after.encode())), until)
-        return list(_infos(result))
+        return await view.lines(self._port, prefix, after, until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        words = await self._port.words(Call(self._verbs.revoke, self._named(name, token)), until, 3)
-        return words[2] == b"1"
+        return await view.revoke(self._port, name, token, until)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        result, is_repeated = await self._port.ask_often(Call(self._verbs.evict, self._named(name, token)), until)
-        return words_of(result, 3)[2] == b"1" or is_repeated
+        return await view.evict(self._port, name, token, until)
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         ear, now = self._ear, self._runtime.now()
@@ -192,9 +184,6 @@ class PostgresqlLine:
     def close(self) -> None:
         self._port.close()
 
-    def _named(self, name: str, token: int) -> tuple[bytes, bytes, bytes]:
-        return name.encode(), b"%d" % self._floors.of(name), b"%d" % token
-
     @staticmethod
     def _standing(words: Sequence[bytes]) -> Standing:
         """Of a line that nobody is in, `next` lies before 1970."""
@@ -209,24 +198,6 @@ class PostgresqlLine:
 def _word(place: Place) -> bytes:
     """A dict would be slower: members of an Enum are hashed in Python."""
     return b"line" if place is LINE else b"outside" if place is OUTSIDE else b"nowhere"
-
-
-def _infos(result: PGresult) -> Iterator[LockInfo]:
-    """Where it stands now is 0 on the clock of what was told."""
-    try:
-        for name, line in groupby(rows(result), lambda row: row[1]):
-            yield ledger.shown((name or b"").decode(), [_entry(row) for row in line], 0.0, datetime.now(UTC))
-    except (TypeError, ValueError, AttributeError):
-        raise strange() from None
-
-
-def _entry(row: Sequence[Any]) -> Entry:
-    _, _, ticket, weight, left, asked, held, kind, capacity, about = row
-    return Entry(
-        int(ticket), b"", b"", kind.decode(errors="replace"), int(capacity), int(weight), int(left) / MICROSECONDS,
-        -int(asked) / MICROSECONDS, None if held is None else -int(held) / MICROSECONDS, False,
-        about.decode(errors="replace"),
-    )  # fmt: skip
 
 
 def _mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:

@@ -206,6 +206,11 @@ class Link:
             there = int(stamp) / MICROSECONDS
             self.offset = min(max(self.offset, there - now), there - self.sent_at)
 
+    def age_of(self, result: PGresult) -> float:
+        """How long ago the server said this, as far as its clock and ours can tell."""
+        stamp = (result.get_value(0, 0) or b"").partition(b" ")[0]
+        return self._now() - (int(stamp) / MICROSECONDS - self.offset) if stamp.isdigit() else inf
+
     def is_stale(self) -> bool:
         """It was closed, or something came that nobody asked for, while it was idle."""
         return bool(self._poll.poll(0))

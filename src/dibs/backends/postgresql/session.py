@@ -1,10 +1,10 @@
 """Seam 2 in session mode: a claim is an advisory lock of a connection of its own, and the server's queue is the line.
 
 A join that finds the name taken leaves its connection waiting in that queue; the server answers when its turn has come,
-and whoever gives up has the statement cancelled. What was granted so counts once the server has answered again: nobody
-knows for how long the answer was on its way. `renew` asks something small on each connection that holds: an answer
-proves that the session, and with it the lock, was there after it was asked. A connection that is lost is a lock that is
-lost. There are no places outside the line: who comes with `fair=False` stands in it too.
+and whoever gives up has the statement cancelled. An answer that was long on its way counts once the server has answered
+again. `renew` asks something small on each connection that holds: an answer proves that the session, and with it the
+lock, was there after it was asked. A connection that is lost is a lock that is lost. There are no places outside the
+line: who comes with `fair=False` stands in it too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from dibs.info import Finding, LockInfo, printable
 
 _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
+_MOMENT = 0.05
+"""Seconds before somebody who is refused asks once more: see session.sql."""
 _GLANCE = 1.0
 """Seconds after which somebody who follows a leader looks again: a session that ends tells nobody."""
 
@@ -52,6 +54,7 @@ class SessionLine:
             return None
         stand = stands.find(claim)
         if stand is not None:
+            self._look(stand)
             return stand.standing(stands.lease, now)
         stand = stands.begin(claim, self._verbs.key_of(claim.name))
         stand.busy.acquire()
@@ -59,7 +62,8 @@ class SessionLine:
         try:
             await self._take(stand, place, until)
         except BaseException:
-            stands.finish(claim)  # its connection is closed, or holds nothing: none of it can stand anywhere
+            stands.finish(claim)
+            stands.drop(stand)  # with its connection closed none of it can stand anywhere
             claim.asked = False
             raise
         finally:
@@ -73,6 +77,12 @@ class SessionLine:
         if stands.settle(stand, result, link.sent_at):
             return
         words = words_of(result)
+        if words[1] != b"b":
+            await self._port.pause(_MOMENT)
+            result = await self._talk.exchange(link, self._call(stand, waits=False), until)
+            if stands.settle(stand, result, link.sent_at):
+                return
+            words = words_of(result)
         if words[1] == b"b" and place is not NOWHERE:
             try:
                 link.begin(self._call(stand, waits=True))
@@ -118,14 +128,17 @@ class SessionLine:
         stands, now = self._stands, self._now()
         found = [stands.find(claim) for claim in claims]
         for stand in found:
-            if stand is not None and stand.state is WAITS:
-                for id, message in stands.look(stand):
-                    self._me.inbox.deliver(id, message)
+            if stand is not None:
+                self._look(stand)
         asked = [stand is not None and await self._ask(stand, until) for stand in found]
         for stand, is_asked in zip(found, asked, strict=True):
             if stand is not None and is_asked:
                 await self._hear(stand, until)
         return [None if stand is None else self._said(stand, now) for stand in found]
+
+    def _look(self, stand: Stand) -> None:
+        if stand.state is WAITS:
+            self._me.inbox.deliver_all(self._stands.look(stand))
 
     def _said(self, stand: Stand, now: float) -> Standing | StoreUnavailable | None:
         if stand.pinged is not None:
@@ -181,7 +194,8 @@ class SessionLine:
         stand = self._stands.find(claim)
         if stand is None or stand.shared or weight >= claim.capacity:
             return
-        await self._use(stand, until)
+        if not await self._talk.have(stand.busy, until):
+            raise StoreUnavailable("the server did not answer in time")
         try:
             if stand.state is HOLDS and stand.link is not None:
                 await self._settled(stand, stand.link, until)
@@ -199,17 +213,16 @@ class SessionLine:
         stand = stands.finish(claim)
         if stand is None:
             return False
-        await self._use(stand, until)
+        if not await self._talk.have(stand.busy, until):
+            stands.forsake(stand)
+            raise StoreUnavailable("the server did not answer in time")
         try:
             return await self._give_back(stand, stand.link, until)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            stands.free(stand)  # what is not given back by now goes with its connection
-
-    async def _use(self, stand: Stand, until: float) -> None:
-        if not await self._talk.have(stand.busy, until):
-            raise StoreUnavailable("the server did not answer in time")
+            stands.drop(stand)  # what was not given back goes with its connection
+            stands.free(stand)
 
     async def _settled(self, stand: Stand, link: Link, until: float) -> None:
         """Before anything else is asked, the answer that is still owed."""
@@ -273,8 +286,7 @@ class SessionLine:
         return await view.lines(self._port, prefix, after, until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        values = (name.encode(), b"%d" % self._verbs.key_of(name), b"%d" % token)
-        return (await self._port.words(Call(self._verbs.ask, values), until))[1] == b"1"
+        return await view.revoke(self._port, name, token, until)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         return await view.evict(self._port, name, token, until)

@@ -15,6 +15,8 @@ from dibs.backends.postgresql.hangups import Hangups
 from dibs.backends.postgresql.link import Dialer, Link
 from dibs.errors import Closed, StoreError
 
+_TRUSTED = 0.1
+"""Seconds after which an idle connection is looked at before it is used."""
 _LONGEST = 2**31 - 1
 _HAS_IDLE_TIMEOUT = 140_000
 _HAS_USER_TIMEOUT = 120_000
@@ -47,7 +49,8 @@ class Sessions:
                 link = self._idle.pop()
             except IndexError:  # another thread was quicker
                 break
-            if self._now() - link.used_at < self._lease / 2 and self._dialer.suits(link) and not link.is_stale():
+            age = self._now() - link.used_at
+            if age < self._lease / 2 and self._dialer.suits(link) and (age < _TRUSTED or not link.is_stale()):
                 return link
             self.drop(link)
         return None

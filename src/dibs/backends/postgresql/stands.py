@@ -28,7 +28,8 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 _CLOSING = 1.0
-BUSY = Standing(0, False, 0.0, FOREVER, False)
+_LATE = 0.25
+"""Of a lease: what was granted so long ago is to be asked about again before it counts."""
 
 
 class State(Enum):
@@ -42,7 +43,7 @@ ASKS, WAITS, HOLDS, GONE = State
 
 
 class Stand:
-    __slots__ = ("anchor", "busy", "claim", "key", "link", "pinged", "revoked", "shared", "state")
+    __slots__ = ("anchor", "busy", "claim", "is_forsaken", "key", "link", "pinged", "revoked", "shared", "state")
 
     def __init__(self, claim: Claim, key: int) -> None:
         self.claim = claim
@@ -56,6 +57,7 @@ class Stand:
         self.pinged: float | None = None
         """When the question went out that the server still owes an answer to."""
         self.revoked = False
+        self.is_forsaken = False
 
     def hold(self, token: int, sent_at: float) -> None:
         self.claim.ticket = token
@@ -63,11 +65,12 @@ class Stand:
         self.state = HOLDS
 
     def standing(self, lease: float, now: float) -> Standing | None:
-        """None: gone. Who waits has no lease: what it is granted counts once the server has answered it."""
+        """None: gone. The lease of who waits begins when it is granted. So half of one may count from any moment at
+        which it was not, if the answer that says so comes in less than the other half; `_heard` sees to that."""
         if self.state is GONE:
             return None
         if self.state is not HOLDS:
-            return BUSY
+            return Standing(0, False, min(self.claim.waiting, lease / 2), FOREVER, False)
         left = left_for(valid_until(self.anchor, lease), now)
         return Standing(self.claim.ticket or 0, True, left, FOREVER, self.revoked)
 
@@ -147,10 +150,17 @@ class Stands:
         return link
 
     def free(self, stand: Stand) -> None:
-        """Whoever had it lets go of it. If it was given up meanwhile, nobody else will clear it away."""
-        if self._stands.get(stand.claim.id) is not stand and stand.link is not None:
+        """Whoever had it lets go of it. If it was given up meanwhile by somebody who did not get it, nobody else will
+        clear it away."""
+        if stand.is_forsaken:
             self.drop(stand)
         stand.busy.release()
+
+    def forsake(self, stand: Stand) -> None:
+        """Somebody else has it, and is to clear it away."""
+        stand.is_forsaken = True
+        if stand.busy.acquire(blocking=False):  # that one has just gone
+            self.free(stand)
 
     def look(self, stand: Stand) -> list[tuple[bytes, bytes]]:
         """Whether the turn has come of one that waits; never blocks. Where somebody uses it now, that one will see."""
@@ -168,7 +178,8 @@ class Stands:
                 return []
             self.stop_waiting(link)
             if self.settle(stand, result, -inf):
-                return [(stand.claim.id, YOURS.value)]
+                signal = YOURS if link.age_of(result) <= self.lease * _LATE else LOOK
+                return [(stand.claim.id, signal.value)]
             self.give_back(stand)
             stand.state = GONE
         except (psycopg.Error, Refusal, StoreUnavailable, StoreError):

@@ -24,13 +24,15 @@ from dibs.backends.postgresql.stands import Stands
 from dibs.backends.postgresql.talk import Talk, ThreadTalk
 from dibs.backends.postgresql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, WITHIN, Encloses, Line, Me, Store
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Line, Me, Store
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
 
 class PostgresqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, WITHIN})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, RECORDS, DDL, WITHIN}
+    )
     server: ClassVar[str] = "postgresql"
 
     def __init__(self, address: Address) -> None:

@@ -28,7 +28,7 @@ from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, margin, patien
 from dibs.core.grant import Request
 from dibs.core.holds import Hold
 from dibs.core.kinds.taken import Taken, noting
-from dibs.core.line import FAIR, LEASES, PERMITS, RW
+from dibs.core.line import FAIR, LEASES, PERMITS, RECORDS, RW
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import AcquireTimeout, DibsError, StoreError, Unsupported
 from dibs.info import LockInfo, duration, in_the_way, show_command
@@ -185,7 +185,8 @@ class Lock:
         terms = terms_of(client, name, options)
         if options.fair:
             client.require(FAIR, "order among waiters (fair=True)")
-        fair = options.fair is not False and FAIR in client.store.capabilities
+        has = client.store.capabilities
+        fair = FAIR in has and (options.fair is not False or RECORDS not in has)
         self.request = Request(client.prefix + name, kind, capacity, terms.lease, terms.renew, fair, terms.ends_after)
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner

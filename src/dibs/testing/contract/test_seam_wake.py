@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import FAIR, LEASES, LINE, LOOK, NOWHERE, OUTSIDE, PERMITS, RW, SERVERS_LINE, YOURS
+from dibs.core.line import FAIR, LEASES, LINE, LOOK, NOWHERE, OUTSIDE, PERMITS, RECORDS, RW, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
-from dibs.testing.contract.worlds import needs, without
+from dibs.testing.contract.worlds import needs
 
 
 @needs(FAIR)
@@ -88,7 +88,7 @@ def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat, place: Any) -> No
     assert not standing.holds
 
 
-@without(SERVERS_LINE)
+@needs(RECORDS)
 def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = [seat.claim() for seat in (ana, bob)]
@@ -104,8 +104,7 @@ def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob:
     assert standing.holds
 
 
-@without(SERVERS_LINE)
-@needs(FAIR)
+@needs(FAIR, RECORDS)
 def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
@@ -125,7 +124,7 @@ def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
     assert bob.told(outside) is None
 
 
-@without(SERVERS_LINE)
+@needs(RECORDS)
 def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LEASES, PERMITS, RW
+from dibs.core.line import LEASES, PERMITS, RW
 from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import needs, without
 
@@ -34,7 +34,7 @@ MAKING: dict[str, Making] = {
         pytest.param("rwlock", marks=needs(RW)),
         pytest.param("semaphore", marks=needs(PERMITS)),
         pytest.param("striped", marks=needs(PERMITS)),
-        pytest.param("election", marks=needs(FAIR)),
+        "election",
     ]
 )
 def making(request: pytest.FixtureRequest) -> Making:

@@ -15,12 +15,12 @@ from dibs.backends.mysql.session.sessions import Sessions
 from dibs.backends.mysql.session.stands import Stands
 from dibs.backends.mysql.store import MysqlStore
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, SERVERS_LINE, WITHIN, Encloses, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, WITHIN, Encloses, Line, Me
 from dibs.core.runtime import Runtime
 
 
 class SessionStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, SERVERS_LINE, WITHIN})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, WITHIN})
     server: ClassVar[str] = "mysql"
 
     def __init__(self, address: Address) -> None:

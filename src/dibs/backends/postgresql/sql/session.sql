@@ -1,27 +1,26 @@
 -- Session mode: a name is held by the session of a connection, as an advisory lock on its key, and the server's own queue
 -- is its line. Inside a transaction of the caller's own (within) the same key is locked by that transaction.
 --
--- Two locks, in this order. K1 is the lock of the name, which every verb takes first (begin.sql), for the length of the
+-- Two locks. K1 is the lock of the name, which every verb of lease mode takes first (begin.sql), for the length of the
 -- verb. K2 is the key of the session: 64 bits of SHA-256 over schema and name, worked out by the client. Who has K1 only
--- ever tries K2 and waits for nothing, so nobody waits in a circle. Who waits for K2 has not got K1, and takes it after.
+-- ever tries K2, and who has K2 may wait for K1: nobody waits in a circle.
 --
--- Claims with a lease, and sessions, exclude each other. A join finds an empty line under K1 and tries K2, shared: if
--- somebody has it or waits for it, the join is refused. A session that has K2 looks, under K1, whether claims stand
--- there: if so, it lets go of K2. Whichever of the two has K1 first is seen by the other. What a join has of K2 it has
--- under K1 until it is committed, so no session sees that. A name between two sessions is never free for a join: the
--- server gives K2 to the next in its queue in the same step.
+-- Claims with a lease, and sessions, exclude each other. A join finds an empty line under K1 and tries K2, shared, which
+-- it has until its claim is committed: if somebody has K2 or waits for it, the join is refused. A session looks for
+-- claims once it has K2, in a later statement, and lets go of K2 if there are any. So either the session had K2 first,
+-- and the join is refused; or the join had it first, and the session finds the claim, or does not get K2 yet. A session
+-- that does not get K2 tries again under K1, where no join is under way: then somebody has it who is to be waited for.
+-- A name between two sessions is never free for a join: the server gives K2 to the next in its queue in the same step.
 --
 -- The row of a key says whose it is. It is written under K2, once, and again when the name has another kind or size, or
--- when another name meets in the key while the key is free. It is committed before the answer goes out.
+-- when another name meets in the key while the key is free. It is committed before the answer goes out; who is refused
+-- because of it asks again, as whoever has just taken the key may not have come that far.
 
 -- claimed: whether claims with a lease stand there. One that is renewed at this moment is waited for, and then stands.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_claimed(name_ text, now_ bigint) RETURNS boolean
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 BEGIN
-  IF NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) THEN
-    RETURN false;
-  END IF;
   DELETE FROM {schema}.dibs_claims WHERE name = name_ AND until <= now_;
   RETURN EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_);
 END $dibs$;
@@ -43,8 +42,9 @@ $dibs$;
 --        now b                                           somebody else has it
 --        now m capacity kind                             it is busy as another kind or size; kind "lease": by claims
 --        now x name                                      it is busy under another name that has the same key
--- Effect What was had is given back with every answer but s; an error may leave it with the session.
--- Cost   three reads by key.
+-- Effect What was had is given back with every answer but s; an error may leave it with the session. Its connection is
+--        set to READ COMMITTED, and to plans that do not read whole tables.
+-- Cost   one read by two keys.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_take(
   name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, waits_ boolean
 ) RETURNS text LANGUAGE plpgsql AS $dibs$
@@ -54,26 +54,31 @@ DECLARE
   now_ bigint;
   ticket_ bigint;
   k record;
-  known_ boolean;
   has_ boolean := waits_;
+  ours_ boolean;
   no_ text;
+  done_ text;
 BEGIN
   IF waits_ AND shared_ THEN
     PERFORM pg_advisory_lock_shared(key_);
   ELSIF waits_ THEN
     PERFORM pg_advisory_lock(key_);
-  END IF;
-  -- (begin.sql)
-  IF NOT waits_ THEN
+  ELSE
     has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
   END IF;
-  SELECT name, kind, capacity, revoked INTO k FROM {schema}.dibs_keys WHERE key = key_;
-  known_ := FOUND;
-  IF {schema}.dibs_1_claimed(name_, now_) THEN
+  IF has_ THEN
+    now_ := {clock};
+  ELSE
+    -- (begin.sql)
+    has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
+  END IF;
+  SELECT name, kind, capacity, revoked, EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) AS claims INTO k
+    FROM (SELECT) AS one LEFT JOIN {schema}.dibs_keys ON key = key_;
+  ours_ := k.name = name_ AND k.kind = kind_ AND k.capacity = capacity_;
+  IF k.claims AND {schema}.dibs_1_claimed(name_, now_) THEN
     no_ := 'm 1 lease';
-  ELSIF known_ AND (NOT has_ OR shared_) AND (k.name <> name_ OR k.kind <> kind_ OR k.capacity <> capacity_)
-      AND (NOT has_ OR EXISTS (
-        SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.key = key_ AND l.pid <> pg_backend_pid())) THEN
+  ELSIF NOT ours_ AND (NOT has_ OR (shared_ AND EXISTS (
+      SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.key = key_ AND l.pid <> pg_backend_pid()))) THEN
     no_ := CASE WHEN k.name <> name_ THEN 'x ' || k.name ELSE concat_ws(' ', 'm', k.capacity, k.kind) END;
   ELSIF NOT has_ THEN
     no_ := 'b';
@@ -84,20 +89,19 @@ BEGIN
     ELSIF has_ THEN
       PERFORM pg_advisory_unlock(key_);
     ELSE
-      PERFORM set_config('application_name', 'dibs 0 ' || about_, false);
+      done_ := set_config('application_name', concat_ws(' ', 'dibs 0', now_ / 1000, about_), false);
     END IF;
     RETURN now_ || ' ' || no_;
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
+    done_ := set_config('synchronous_commit', 'on', true);
   END IF;
-  IF NOT known_ OR k.name <> name_ OR k.kind <> kind_ OR k.capacity <> capacity_
-      OR (NOT shared_ AND k.revoked <> '{}') THEN
+  IF ours_ IS NOT TRUE OR (NOT shared_ AND k.revoked <> '{}') THEN
     INSERT INTO {schema}.dibs_keys VALUES (key_, name_, kind_, capacity_, '{}', 0, 0, '')
       ON CONFLICT (key) DO UPDATE SET name = name_, kind = kind_, capacity = capacity_, revoked = '{}', pid = 0;
   END IF;
   -- (ticket.sql)
-  PERFORM set_config('application_name', 'dibs ' || ticket_ || ' ' || about_, false);
+  done_ := set_config('application_name', concat_ws(' ', 'dibs', ticket_, (now_ - ticket_) / 1000, about_), false);
   IF kind_ = 'election' THEN
     PERFORM {schema}.dibs_1_tell('line', name_);
   END IF;
@@ -124,19 +128,21 @@ END $dibs$;
 -- seen: the lines of the names that begin with `prefix_`, and of `name_`, if it is given, only that one.
 --
 -- Gives  rows in the order of the lines: those who hold by their tokens, those who wait as they came (before PostgreSQL
---        14 nobody knows that). A session of ours says in its application_name who it is; of a transaction the row says
---        it, once it has the key. What a join has of the key for a moment is not shown.
+--        14 nobody knows that). A session of ours says in its application_name its token, how many milliseconds later it
+--        came to hold (or to wait, if the token is 0), and who it is; of a transaction the row says it, once it has the
+--        key. What a join has of the key for a moment is not shown.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
   name text, kind text, capacity bigint, granted boolean, exclusive boolean, pid integer, token bigint, said text,
-  about text, login text, quiet bigint
+  since bigint, about text, login text, quiet bigint
 ) LANGUAGE sql AS $dibs$
   SELECT k.name, k.kind, k.capacity, l.granted, l.exclusive, l.pid, t.token,
-    a.said[2], CASE WHEN k.pid = l.pid THEN k.about ELSE '' END, a.usename,
+    a.said[3], coalesce(t.token + a.said[2]::bigint * 1000, t.token),
+    CASE WHEN k.pid = l.pid THEN k.about ELSE '' END, a.usename,
     (date_part('epoch', clock_timestamp() - a.state_change) * 1000000)::bigint
   FROM {schema}.dibs_1_locks() AS l
   JOIN {schema}.dibs_keys AS k ON k.key = l.key
   LEFT JOIN (
-    SELECT pid, usename, state_change, regexp_match(application_name, '^dibs ([0-9]{1,18}) (.*)$') AS said
+    SELECT pid, usename, state_change, regexp_match(application_name, '^dibs ([0-9]{1,18}) (-?[0-9]{1,15}) (.*)$') AS said
     FROM pg_stat_activity
   ) AS a ON a.pid = l.pid
   CROSS JOIN LATERAL (
