@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
 import dibs
-from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.harness import World, eventually, passed
+from lab.clock import Clock
 from lab.faults import BlackHole, Cut, at_message
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers.supervisor import Server
@@ -23,6 +27,7 @@ LONG = 60.0
 """A third of it, after which a renewal would find out, is longer than anything here waits."""
 TIME_OUT = 30.0
 SOON = 15.0
+HOUR = 3600
 
 
 def of(server: Server) -> str:
@@ -192,6 +197,65 @@ async def test_all_connections_are_reset(world: World, server: Server, proxy: Pr
     again = await ana(lambda: client.lock(name).acquire(timeout=TIME_OUT))
     assert again.token > hold.token
     await ana(again.release)
+
+
+@both_faces
+async def test_its_clock_is_set(world: World, stepped: Server, hands: Clock, name: str) -> None:
+    """Sessions do not end by it."""
+    client, other = world.client(of(stepped), lease=LEASE), world.client(of(stepped), lease=LEASE)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock(name).acquire())
+    for step in (HOUR, -2 * HOUR):
+        hands.step(step)
+        await passed(LEASE)  # it was asked and has answered since then
+        hold.check()
+        assert await bob(lambda: other.lock(name).acquire(timeout=0)) is None
+    await ana(hold.release)
+    won = await bob(lambda: other.lock(name).acquire(timeout=TIME_OUT))
+    assert won.token > hold.token
+    await bob(won.release)
+
+
+_HOLDER = """
+import sys, time, dibs
+hold = dibs.connect(sys.argv[1], lease=60).lock(sys.argv[2]).acquire()
+print(hold.token, flush=True)
+time.sleep(600)
+"""
+
+
+def test_its_process_is_killed(server: Server, name: str) -> None:
+    """The system closes the connection, so it is free long before the lease is over."""
+    program = [sys.executable, "-c", _HOLDER, of(server), name]
+    with (
+        subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as holder,
+        closing(dibs.connect(of(server), lease=LONG)) as client,
+    ):
+        assert holder.stdout is not None
+        token = int(holder.stdout.readline())
+        assert client.lock(name).acquire(timeout=0) is None
+        holder.kill()
+        won = client.lock(name).acquire(timeout=SOON)
+        assert won is not None
+        assert won.token > token
+
+
+def test_a_forked_child_ends_nothing_of_its_parents(server: Server, name: str) -> None:
+    """It closes its copies of the connections without a word, and has connections of its own."""
+    with closing(dibs.connect(of(server), lease=LONG)) as client:
+        hold = client.lock(name).acquire()
+        child = os.fork()
+        if child == 0:
+            done = 1
+            with suppress(BaseException):
+                other = client.lock(f"{name}-child").acquire(timeout=TIME_OUT)
+                done = 0 if other and client.lock(name).acquire(timeout=0) is None else 2
+            os._exit(done)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        hold.check()
+        assert client.lock(name).acquire(timeout=0) is None
+        hold.release()
+        assert client.lock(f"{name}-child").acquire(timeout=TIME_OUT)
 
 
 @both_faces
