@@ -305,7 +305,7 @@ class SessionLine:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
 
         wall = datetime.now(UTC).timestamp()
-        return await examine(self._port, self._stands.ear, self._runtime, wall, until)
+        return await examine(self._port, self._stands.ear, self._runtime, wall, until, self._me.lease)
 
     def close(self) -> None:
         self._port.close()
