@@ -212,6 +212,28 @@ def test_the_holders_process(server: Server, process: subprocess.Popen[str], nam
         process.send_signal(SIGCONT)
 
 
+FORKING = """
+import os, sys, dibs
+client = dibs.connect(sys.argv[1], lease=2)
+hold = client.lock(sys.argv[2]).acquire()
+child = os.fork()
+if not child:
+    busy = client.lock(sys.argv[2]).acquire(timeout=0) is None and hold.lost.is_set()
+    client.close()
+    os._exit(0 if busy else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child has what is its parent's"
+assert not hold.lost.wait(4), "the child ended what is its parent's"
+assert dibs.connect(sys.argv[1]).lock(sys.argv[2]).acquire(timeout=0) is None
+hold.release()
+"""
+
+
+def test_a_forked_child_has_nothing_of_its_parents(server: Server, name: str) -> None:
+    command = [sys.executable, "-c", FORKING, session(server), name]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LONG)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_a_pooler_is_refused_with_the_reason(server: Server, name: str, mode: str) -> None:
     require("pgbouncer")

@@ -102,6 +102,7 @@ class SessionLine:
             link = stands.sessions.idle()
             if link is None:
                 link = await self._runtime.offload(lambda: stands.sessions.dial(until))
+                stands.sessions.attend(link)
             stands.lend(stand, link)
             try:
                 return await self._talk.exchange(link, self._call(stand, waits=False), until), link
