@@ -102,6 +102,7 @@ class SessionLine:
             link = stands.sessions.idle()
             if link is None:
                 link = await self._runtime.offload(lambda: stands.sessions.dial(until))
+                stands.sessions.attend(link)
             stands.lend(stand, link)
             try:
                 return await self._talk.exchange(link, self._call(stand, waits=False), until), link
@@ -305,7 +306,7 @@ class SessionLine:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
 
         wall = datetime.now(UTC).timestamp()
-        return await examine(self._port, self._stands.ear, self._runtime, wall, until)
+        return await examine(self._port, self._stands.ear, self._runtime, wall, until, self._me.lease)
 
     def close(self) -> None:
         self._port.close()

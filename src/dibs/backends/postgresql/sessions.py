@@ -74,7 +74,6 @@ class Sessions:
                     step="name the primary, or several hosts: postgresql://h1,h2/db takes the one to write to",
                 )
             link.hear(answer)
-            self._hangups.attend(link.fileno())
         except Refusal as refusal:
             link.close()
             raise final(refusal) from None
@@ -82,6 +81,10 @@ class Sessions:
             link.close()
             raise
         return link
+
+    def attend(self, link: Link) -> None:
+        """By whoever dialled it, once it has come: from now on its end is heard of."""
+        self._hangups.attend(link.fileno())
 
     def give(self, link: Link) -> None:
         """It holds nothing any more."""

@@ -117,8 +117,8 @@ class Stands:
         return self._now() > claim.by or claim.id in self._buried
 
     def lend(self, stand: Stand, link: Link) -> None:
-        """From now on that connection is this stand's."""
-        stand.link = link
+        """From now on that connection is this stand's; one that it had before is gone."""
+        stand.link, stand.state = link, ASKS
         self._linked[link.fileno()] = stand
 
     def wait(self, stand: Stand, link: Link) -> None:

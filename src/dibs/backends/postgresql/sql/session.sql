@@ -137,7 +137,7 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_
 ) LANGUAGE sql AS $dibs$
   SELECT k.name, k.kind, k.capacity, l.granted, l.exclusive, l.pid, t.token,
     a.said[3], coalesce(t.token + a.said[2]::bigint * 1000, t.token),
-    CASE WHEN k.pid = l.pid THEN k.about ELSE '' END, a.usename,
+    CASE WHEN a.said IS NULL AND k.pid = l.pid THEN k.about ELSE '' END, a.usename,
     (date_part('epoch', clock_timestamp() - a.state_change) * 1000000)::bigint
   FROM {schema}.dibs_1_locks() AS l
   JOIN {schema}.dibs_keys AS k ON k.key = l.key
