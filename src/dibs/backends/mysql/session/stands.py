@@ -147,13 +147,15 @@ class Stands:
         self._poked.poke()
 
     def receive(self, patience: float) -> list[Message]:
-        self._poked.sleep(patience)
-        return self.read()
+        return self._heard(self._poked.sleep(patience))
 
     def read(self) -> list[Message]:
+        return self._heard(self._poked.readable())
+
+    def _heard(self, where: list[int]) -> list[Message]:
         self._poked.settle()
         found = []
-        for number in self._poked.readable():
+        for number in where:
             stand = self._waiting.get(number)
             if stand is not None and (message := self.catch_up(stand)) is not None:
                 found.append(message)

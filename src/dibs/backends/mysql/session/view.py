@@ -25,7 +25,7 @@ _HELD = (
 )
 _WAITS = (
     f"SELECT name, ticket, kind, 1 AS waits, {_NOW} - since, lease, about FROM dibs_waits"
-    " WHERE session IN (SELECT id FROM information_schema.PROCESSLIST)"
+    " WHERE session IN (SELECT id FROM information_schema.PROCESSLIST WHERE info LIKE 'CALL dibs_1_take(%')"
 )
 _ORDER = "ORDER BY name, waits, ticket"
 _LINE = f"{_HELD} AND name = {{0}} UNION ALL {_WAITS} AND name = {{0}} {_ORDER}"

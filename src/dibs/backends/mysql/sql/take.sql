@@ -18,7 +18,7 @@ SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_ticket BIGINT UNSIGNED;
   DECLARE v_now BIGINT;
-  DECLARE v_apart, v_held TINYINT DEFAULT 0;
+  DECLARE v_apart, v_held, v_plain TINYINT DEFAULT 0;
   DECLARE v_kind VARBINARY(64);
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; DO RELEASE_LOCK(p_key); RESIGNAL; END;
 
@@ -40,19 +40,19 @@ verb: BEGIN
       REPLACE INTO dibs_waits VALUES (CONNECTION_ID(), v_ticket, p_kind, v_now, p_lease, p_name, p_about);
     END;
     SELECT CONCAT_WS(' ', v_now, 'waits', v_ticket);
-    SET v_held = IFNULL(GET_LOCK(p_key, p_wait), 0);
-    DELETE FROM dibs_waits WHERE session = CONNECTION_ID();
-    IF NOT v_held THEN
+    IF NOT IFNULL(GET_LOCK(p_key, p_wait), 0) THEN
+      DELETE FROM dibs_waits WHERE session = CONNECTION_ID();
       SELECT CONCAT_WS(' ', v_now, 'busy');
       LEAVE verb;
     END IF;
-    SET v_held = 0;
   END IF;
-  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-  -- (ticket.sql)
-  UPDATE dibs_held SET session = CONNECTION_ID(), ticket = v_ticket, kind = p_kind, revoked = 0, since = v_now,
-    lease = p_lease, about = p_about WHERE lock_name = p_key AND plain;
-  IF ROW_COUNT() = 0 THEN
+  SET v_ticket = 0;
+  /*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),
+    kind = p_kind, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = p_lease,
+    about = p_about WHERE lock_name = p_key AND plain; */
+  /*M!100600 IF ROW_COUNT() THEN SET v_ticket = LAST_INSERT_ID(); END IF; */
+  IF v_ticket = 0 THEN
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     CALL dibs_1_part(p_name, 1, v_apart, v_kind);
     IF v_apart & 2 THEN
       CALL dibs_1_enclosed(p_name, v_held);
@@ -62,15 +62,19 @@ verb: BEGIN
       SELECT CONCAT_WS(' ', v_now, IF(v_held, 'within', 'leased'), HEX(v_kind));
       LEAVE verb;
     END IF;
+    -- (ticket.sql)
+    -- Where no join removes the row, on MySQL, it is never plain.
+    SET v_plain = 0;
+    /*M!100600 SET v_plain = v_apart = 1; */
     BEGIN
       DECLARE CONTINUE HANDLER FOR 1114 DELETE FROM dibs_held WHERE IS_FREE_LOCK(lock_name); -- room for the next one
       REPLACE INTO dibs_held VALUES
-        (p_key, v_apart = 1, CONNECTION_ID(), v_ticket, p_kind, 0, v_now, p_lease, p_name, p_about);
+        (p_key, v_plain, CONNECTION_ID(), v_ticket, p_kind, 0, v_now, p_lease, p_name, p_about);
     END;
     SELECT apart INTO v_apart FROM dibs_names WHERE name = p_name;
     IF v_apart <> 1 THEN -- since then a transaction has come, which could not wait for the row
       UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
     END IF;
   END IF;
-  SELECT CONCAT_WS(' ', v_now, 'held', v_ticket);
+  SELECT CONCAT_WS(' ', 0, 'held', v_ticket);
 END
