@@ -42,10 +42,11 @@ _GLANCE = 0.25
 _TAKE = (
     "/*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),"
     " kind = {2}, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = {3},"
-    " about = {4} WHERE lock_name = {0} AND name = {1} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
+    " about = {4} WHERE lock_name = {0} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
 )
 """See apart.sql. MySQL has no sequences: there it is always the routine that takes."""
-_GIVE = "SELECT CONCAT_WS(' ', 0, IFNULL(RELEASE_LOCK({}), 0))"
+_GIVE = "DO RELEASE_LOCK({})"
+"""Only the session that has it can do so: if it answers, it had it until then."""
 _ALIVE = (
     "SELECT CONCAT_WS(' ', CONNECTION_ID(),"
     " IFNULL((SELECT revoked FROM dibs_held WHERE lock_name = {} AND session = CONNECTION_ID()), 0))"
@@ -72,7 +73,8 @@ class SessionLine:
         self._now = runtime.now
         self._me = me
         self._asks: dict[tuple[str, str, str, int], Asks] = {}
-        self._readable = _in_threads(self._now) if runtime.soon is None else _in_a_loop(self._now)
+        self._blocks = runtime.soon is None
+        self._readable = _in_threads(self._now) if self._blocks else _in_a_loop(self._now)
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         if self._now() > claim.by or self._stands.is_buried(claim.id):
@@ -238,7 +240,8 @@ class SessionLine:
 
     async def _drop(self, stand: Stand, session: Session, until: float) -> bool:
         try:
-            said = await self._exchange(session, stand.asks.give, until)
+            await self._whole(session, stand.asks.give, until)
+            session.answer()
         except TimeoutError:
             self._sessions.discard(session)
             raise StoreUnavailable("the server did not answer in time; the session was closed") from None
@@ -252,7 +255,7 @@ class SessionLine:
         if self._runtime.jitter(1.0) < SWEEPS:
             with suppress(StoreError):  # somebody else will
                 await self._port.ask_once(Call("sweep", ()), self._now())
-        return said[1] == b"1"
+        return True
 
     async def _from_desk(self, stand: Stand, until: float) -> Session | None:
         """A renewal may have it: that takes no longer than an answer. None: it is gone, or will be."""
@@ -329,7 +332,7 @@ class SessionLine:
         now = self._now()
         until = min(max(until, now + LEAST), now + ATTEMPT)
         session.ask(request, now)
-        while await self._readable(session, until):
+        while session.wait(until - self._now()) if self._blocks else await self._readable(session, until):
             if session.read():
                 return None
             begun = session.begun()
