@@ -8,6 +8,9 @@ postgresql_free, mysql_free        Free pair. The floor is a row inserted and de
 postgresql_handoff, mysql_handoff  Four processes, each holds for 5 ms: from calling `release` to the next one having
                                    it. Bars: p50 at most 1.5 x (PostgreSQL) and 3 x (MariaDB) the lock by hand, which
                                    the server itself hands over.
+postgresql_session_free,           The same two in session mode, where a lock is one of the server's own, as by hand.
+postgresql_session_handoff,        Bars: 1.35 x the lock by hand, and 1.5 x.
+mysql_session_free, mysql_session_handoff
 postgresql_keeper, mysql_keeper    A process that holds 5,000 locks and sleeps: CPU as a share of one core over two
                                    rounds of renewals (one with --quick). Bar: under 5 %; none is lost.
 
@@ -31,14 +34,14 @@ from sql_peers import BY_HAND, FLOOR, LOCKS, PLACES, TOOZ, Place, dibs_lock, pai
 HOLDS = 5000
 
 
-def free(place: Place, bars: dict[str, float], report: Report, settings: Settings) -> None:
+def free(place: Place, bars: dict[str, float], report: Report, settings: Settings, *, mode: str = "lease") -> None:
     with serving(place, settings) as url, ExitStack() as stack:
         cases: dict[str, Timed] = {FLOOR: two_commits(place, url, stack)}
         for name, make in LOCKS.items():
             with report.or_left_out(name):
                 cases[name] = pair_of(make(place, url, stack))
         with report.or_left_out("dibs"):
-            cases |= dibs_cases(url, stack)
+            cases |= dibs_cases(in_mode(url, mode), stack)
         times = interleaved(report, cases, settings.choose(100, 30), settings.rounds * 4)
     figures = {name: p50(some) * 1e6 for name, some in times.items()}
     for name, some in times.items():
@@ -47,11 +50,12 @@ def free(place: Place, bars: dict[str, float], report: Report, settings: Setting
         report.beside(f"p50 of a free pair: at most {most:g} x", figures, PAIR, peer, "us", most=most)
 
 
-def handoff(place: Place, most: float, report: Report, settings: Settings) -> None:
+def handoff(place: Place, most: float, report: Report, settings: Settings, *, mode: str = "lease") -> None:
     with serving(place, settings) as url:
+        ours = in_mode(url, mode)
         contenders: dict[str, Contender] = {
-            FAIR: processes(lambda stack: dibs_lock(url, stack, "fair")),
-            UNFAIR: processes(lambda stack: dibs_lock(url, stack, "unfair", fair=False)),
+            FAIR: processes(lambda stack: dibs_lock(ours, stack, "fair")),
+            UNFAIR: processes(lambda stack: dibs_lock(ours, stack, "unfair", fair=False)),
         }
         contenders |= {name: processes(partial(make, place, url)) for name, make in LOCKS.items()}
         outcomes = compare(report, settings, contenders, hold=0.005)
@@ -61,6 +65,11 @@ def handoff(place: Place, most: float, report: Report, settings: Settings) -> No
         figures[name] = p50(outcome.gaps) * 1e6
     report.beside(f"p50 of a hand-off at most {most:g} x", figures, FAIR, BY_HAND, "us", most=most)
     in_order(report, outcomes, FAIR)
+
+
+def in_mode(url: str, mode: str) -> str:
+    """The same store, where the default of `mode` is another."""
+    return url if mode == "lease" else f"{url}?mode={mode}"
 
 
 def keeper(place: Place, report: Report, settings: Settings) -> None:
@@ -75,9 +84,13 @@ _POSTGRESQL, _MYSQL = PLACES["postgresql"], PLACES["mysql"]
 ROWS: dict[str, Callable[[Report, Settings], None]] = {
     "postgresql_free": partial(free, _POSTGRESQL, {FLOOR: 1.6}),
     "postgresql_handoff": partial(handoff, _POSTGRESQL, 1.5),
+    "postgresql_session_free": partial(free, _POSTGRESQL, {BY_HAND: 1.35}, mode="session"),
+    "postgresql_session_handoff": partial(handoff, _POSTGRESQL, 1.5, mode="session"),
     "postgresql_keeper": partial(keeper, _POSTGRESQL),
     "mysql_free": partial(free, _MYSQL, {FLOOR: 2.5, TOOZ: 1.0}),
     "mysql_handoff": partial(handoff, _MYSQL, 3.0),
+    "mysql_session_free": partial(free, _MYSQL, {BY_HAND: 1.35}, mode="session"),
+    "mysql_session_handoff": partial(handoff, _MYSQL, 1.5, mode="session"),
     "mysql_keeper": partial(keeper, _MYSQL),
 }
 

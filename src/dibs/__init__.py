@@ -21,6 +21,9 @@ from dibs.blocking import (
     RWLock,
     Semaphore,
     Striped,
+    Within,
+    WithinHold,
+    WithinLock,
     connect,
     multi,
 )
@@ -78,6 +81,9 @@ __all__ = [
     "StoreUnavailable",
     "Striped",
     "Unsupported",
+    "Within",
+    "WithinHold",
+    "WithinLock",
     "connect",
     "multi",
 ]

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 from weakref import ref
 
-from dibs.backends import make_quorum, make_store, make_store_of, transaction
+from dibs.backends import make_quorum, make_store, make_store_of, own_connection, transaction
 from dibs.core.cells import Admits
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, lease_of, seconds
 from dibs.core.kinds.lock import Lock, Unset, checked_info, checked_owner
+from dibs.core.kinds.within import Within, require_within
 from dibs.core.line import Store
 from dibs.core.names import check
 from dibs.core.runtime import Runtime
@@ -56,7 +57,7 @@ Driver = Pooled | Pool | Clustered
 Target = str | Driver | Sequence[str | Driver] | None
 """What `connect` is told: a URL, a driver, or several of them, which are a quorum."""
 Connection = Any
-"""An open connection of the caller's own: today one of sqlite3."""
+"""An open connection of the caller's own; which ones are taken says backends/__init__.py."""
 Block = Callable[[], object | None] | None
 """A reference to the `with` block that a hold hangs by."""
 Kind = type[BaseException] | None
@@ -143,6 +144,12 @@ def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list
 def admits(within: Connection | None, *, awaits: bool) -> Admits | None:
     """The caller's own transaction, for a fence; None: the store's own record."""
     return None if within is None else transaction(within, awaits=awaits)
+
+
+def enclosing(client: Client, connection: Connection, *, awaits: bool) -> Within:
+    """The caller's own transaction, for locks."""
+    require_within(client)
+    return Within(client, own_connection(connection, "connection", awaits))
 
 
 def instant(timeout: Seconds | None, now: Callable[[], float]) -> float:

@@ -58,6 +58,13 @@ def _mariadb() -> Iterator[list[Server]]:
 
 
 @contextlib.contextmanager
+def _mariadb_sessions() -> Iterator[list[Server]]:
+    """Whoever holds or waits has a connection of its own."""
+    with Server(MariaDB("--max-connections=1000")) as server:
+        yield [server]
+
+
+@contextlib.contextmanager
 def _sentinel() -> Iterator[list[Server]]:
     with redis_groups.replicated(replicas=1, sentinels=3, down_after_ms=10_000) as group:
         yield list(group.sentinels)
@@ -99,8 +106,10 @@ _GROUPS: dict[str, tuple[str, Callable[[], contextlib.AbstractContextManager[lis
     "cluster": ("redis", _cluster),
     "five": ("redis", _five),
     "postgresql": ("postgresql", _postgresql),
+    "postgresql_session": ("postgresql", _postgresql),
     "pgbouncer": ("pgbouncer", _pgbouncer),
     "mariadb": ("mariadb", _mariadb),
+    "mariadb_session": ("mariadb", _mariadb_sessions),
 }
 """By the name of the function below: the program it needs, and the servers."""
 
@@ -136,6 +145,11 @@ def postgresql(place: Path) -> str:
     return _in_schema("postgresql", place)
 
 
+def postgresql_session(place: Path) -> str:
+    """The same, where each lock is a connection's."""
+    return f"postgresql://{NAME}:{NAME}@{_hosts('postgresql_session')}/postgres?schema={_unique()}&mode=session"
+
+
 def pgbouncer(place: Path) -> str:
     """The same behind a pooler that shares connections by transaction."""
     return _in_schema("pgbouncer", place)
@@ -143,6 +157,10 @@ def pgbouncer(place: Path) -> str:
 
 def mariadb(place: Path) -> str:
     return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb')}/{NAME}?prefix={_unique()}:"
+
+
+def mariadb_session(place: Path) -> str:
+    return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb_session')}/{NAME}?prefix={_unique()}:&mode=session"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -62,6 +62,12 @@ def blocking() -> None:
     client.break_("a", token=3)
     client.break_("a", 3)  # type: ignore[call-arg]
 
+    with client.within(client).lock("a", timeout=5, owner="me", info={"job": 1}) as inside:
+        assert_type(inside, dibs.WithinHold)
+        assert_type(inside.token, int)
+    assert_type(client.within(client).lock("a").acquire(timeout=0), dibs.WithinHold | None)
+    client.within(client).lock("a", lease=5)  # type: ignore[call-arg]
+
     client.lock("a", patience=5)  # type: ignore[call-arg]
     client.lock("a", timeout="5")  # type: ignore[arg-type]
     client.lock("a", cancel_on_lost=True)  # type: ignore[call-arg]  # asyncio only
@@ -108,6 +114,10 @@ async def awaited() -> None:
         assert_type(client.locks(), AsyncIterator[dibs.LockInfo])
         async with dibs.aio.multi(lock, client.rwlock("c").read) as both:
             assert_type(both.holds, tuple[dibs.aio.Hold, ...])
+
+        async with client.within(client).lock("a", timeout=5) as inside:
+            assert_type(inside, dibs.aio.WithinHold)
+        assert_type(await client.within(client).lock("a").acquire(timeout=0), dibs.aio.WithinHold | None)
 
         (await lock.acquire()).release()  # type: ignore[union-attr]
         lock.acquire().check()  # type: ignore[attr-defined]

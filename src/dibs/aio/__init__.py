@@ -25,9 +25,11 @@ from dibs.aio.locks import (
     multi,
 )
 from dibs.aio.ownerless import Cell, Fence, Latch
+from dibs.aio.within import Within, WithinHold, WithinLock
 from dibs.info import Finding, LockInfo, Participant
 
 __all__ = [
     "Cell", "Client", "Election", "Fence", "Finding", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions",
-    "Multi", "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "connect", "multi",
+    "Multi", "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "Within", "WithinHold",
+    "WithinLock", "connect", "multi",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from dibs import faces
 from dibs.aio.locks import Election, Hold, Lock, RLock, RWLock, Semaphore, Striped
 from dibs.aio.ownerless import Cell, Fence, Latch
+from dibs.aio.within import Within
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.cell import Cell as CoreCell
@@ -18,7 +19,7 @@ from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
-from dibs.faces import Kind, Raised, Seconds, Target, Trace, Unpicklable, make_client
+from dibs.faces import Connection, Kind, Raised, Seconds, Target, Trace, Unpicklable, enclosing, make_client
 from dibs.info import Finding, LockInfo
 from dibs.runtime.aio import AioRuntime
 
@@ -86,6 +87,10 @@ class Client(Unpicklable):
 
     def fence(self, name: str) -> Fence:
         return Fence(CoreFence(self._core, name))
+
+    def within(self, connection: Connection) -> Within:
+        """Locks that the transaction of this connection of yours holds until it ends."""
+        return Within(enclosing(self._core, connection, awaits=True))
 
     @overload
     def synchronized(

@@ -16,7 +16,21 @@ from typing import ClassVar
 from dibs.backends import cabinet, ledger
 from dibs.backends.ledger import LINES, Wake
 from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RW, VOTES, Me, Place, Signal, Voter, read_signal
+from dibs.core.line import (
+    ATOMIC_TRY,
+    CELLS,
+    FAIR,
+    LEASES,
+    PERMITS,
+    RECORDS,
+    RW,
+    VOTES,
+    Me,
+    Place,
+    Signal,
+    Voter,
+    read_signal,
+)
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Inbox, Runtime
 from dibs.info import Finding, LockInfo
@@ -139,7 +153,7 @@ _worlds: dict[str, World] = {}
 class MemoryStore:
     """One client's view of a memory store."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES, RECORDS})
 
     def __init__(self, url: Url) -> None:
         if url.port is not None or url.username is not None or url.query or url.path not in ("", "/"):

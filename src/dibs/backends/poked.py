@@ -29,8 +29,13 @@ class Poked:
             self._poker.send(b"!")
         self._is_poked = True  # not before: who reads in between would leave the byte there for ever
 
-    def sleep(self, patience: float) -> None:
-        self._selector.select(patience)
+    def sleep(self, patience: float) -> list[int]:
+        """Where there is something to read then."""
+        return [key.fd for key, _ in self._selector.select(patience)]
+
+    def readable(self) -> list[int]:
+        """Where there is something to read now."""
+        return self.sleep(0)
 
     def settle(self) -> None:
         """Whoever reads has woken: what woke it need not do so again."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, cast
 
 from dibs.core.cells import Cells
 from dibs.core.deadline import seconds
-from dibs.core.line import ATOMIC_TRY, LEASES, QUORUM, VOTES, Line, Me, Member, Store, Voter
+from dibs.core.line import ATOMIC_TRY, LEASES, QUORUM, RECORDS, VOTES, Line, Me, Member, Store, Voter
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
 from dibs.url import Host, Url
@@ -24,7 +24,7 @@ _NEEDED = frozenset({LEASES, ATOMIC_TRY, VOTES})
 class QuorumStore:
     """One client's view of all members."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({LEASES, QUORUM})
+    capabilities: ClassVar[frozenset[str]] = frozenset({LEASES, QUORUM, RECORDS})
 
     def __init__(self, members: Sequence[Store], guard: object = None, shown: str | None = None) -> None:
         names = [member.shown for member in members]

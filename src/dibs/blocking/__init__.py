@@ -15,9 +15,11 @@ from dibs.blocking.locks import (
     multi,
 )
 from dibs.blocking.ownerless import Cell, Fence, Latch
+from dibs.blocking.within import Within, WithinHold, WithinLock
 from dibs.info import LockInfo, Participant
 
 __all__ = [
     "Cell", "Client", "Election", "Fence", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions", "Multi",
-    "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "connect", "multi",
+    "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "Within", "WithinHold",
+    "WithinLock", "connect", "multi",
 ]  # fmt: skip

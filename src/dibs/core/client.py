@@ -17,7 +17,7 @@ from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, res
 from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
 from dibs.core.holds import Book, Hold
 from dibs.core.keeper import Keeper
-from dibs.core.line import DDL, LOOK, QUORUM, InTables, Me, Quorum, Replaced, Store
+from dibs.core.line import DDL, LOOK, QUORUM, Encloses, Enclosing, InTables, Me, Quorum, Replaced, Store
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
@@ -75,6 +75,7 @@ class Client:
         """The way to the store, once it is ready."""
         self._is_open = False
         self._cells: Cells | None = None
+        self._encloses: Encloses | None = None
         self._watching: dict[bytes, None] = {}
         """The keys of those who wait for a change and have no claim."""
         self._gate = self.runtime.gate()
@@ -99,6 +100,11 @@ class Client:
         if not self.is_ready():
             await self.open()
         return self._cells if self._cells is not None else await self._gate.once(lambda: self._cells, self._open_cells)
+
+    async def encloses(self) -> Encloses:
+        """The way into transactions of the caller's own; opened when it is first needed."""
+        await self.ready()
+        return await self._gate.once(lambda: self._encloses, self._open_within)
 
     async def look_out(self, name: str, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
         """Wait for a change that the store tells us under a key, for a while; closing the client ends it."""
@@ -283,8 +289,9 @@ class Client:
     def _shut(self) -> None:
         self.keeper.stop()
         self.opened.close()
-        if self._cells is not None:
-            self._cells.close()
+        for opened in (self._cells, self._encloses):
+            if opened is not None:
+                opened.close()
         self.me.inbox.unlisten()
         self.store.close()
         self.runtime.close()
@@ -297,6 +304,10 @@ class Client:
     async def _open_cells(self) -> Cells:
         self._cells = self.store.open_cells(self.runtime, self.me)
         return self._cells
+
+    async def _open_within(self) -> Encloses:
+        self._encloses = cast("Enclosing", self.store).open_within(self.runtime, self.me)
+        return self._encloses
 
     def _open_for_keeper(self) -> KeeperPort:
         return self._grantor(self.runtime.blocking())

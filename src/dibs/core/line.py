@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from dibs.core.cells import Cells
 from dibs.core.rule import Claim, Standing
@@ -187,10 +187,46 @@ class InTables(Store, Protocol):
         """The statements that make all it needs, for whoever may run them; no I/O."""
 
 
+class Transaction(Protocol):
+    """A connection of the caller's own, as the store that it is to sees it (`Own` of backends/sql/own.py)."""
+
+    @property
+    def server(self) -> str: ...
+
+    async def require_transaction(self, why: str) -> None:
+        """StoreError: each statement would be committed by itself."""
+
+
+class Encloses(Protocol):
+    """Locks that are held by a transaction of the caller's own, and end with it."""
+
+    async def enclose(self, own: Any, name: str, about: str, wait: float | None, patience: float) -> int | None:
+        """Take the exclusive lock of that name for the transaction `own` is in; its token, or None: it was not free.
+        `wait`: so many seconds, 0: once, None: for ever. `patience`: how long a silent store is asked again, on
+        connections of ours; errors of the caller's own surface as its driver raises them. Whatever else ends this
+        leaves the transaction as it was, if it still can be used."""
+
+    def close(self) -> None:
+        """Let go of what this holds on the machine."""
+
+
+class Enclosing(Store, Protocol):
+    """A store that takes part in transactions of the caller's own: WITHIN is among its capabilities."""
+
+    server: ClassVar[str]
+    """Whose connections it takes: the word of `Transaction.server`."""
+
+    def open_within(self, runtime: Runtime, me: Me) -> Encloses: ...
+
+
 FAIR, RW, PERMITS, ATOMIC_TRY, CELLS = "fair", "rw", "permits", "atomic-try", "cells"
 LEASES = "leases"
 """Each claim has a lease of its own, counted by the store; without it the claims of a client live as long as its
 session, which then is what expires and is renewed."""
+RECORDS = "records"
+"""Each claim is a record of the store's: with a ticket from the start, with all it says of itself, in the line or
+outside. Without it the line is a queue of the server's own: who waits there has no ticket before it holds, who comes
+with `fair=False` stands in it like everybody else, and of `info` nothing is shown."""
 VOTES = "votes"
 """It can be a member of a quorum: its lines are `Voter`s."""
 QUORUM = "quorum"
@@ -199,3 +235,5 @@ DDL = "ddl"
 """It needs tables: see `InTables`."""
 ELECTION = "election"
 """The kind of line whose holder others follow."""
+WITHIN = "within"
+"""It can lock inside a transaction of the caller's own: see `Enclosing`."""

@@ -12,12 +12,14 @@ import pytest
 
 from dibs.testing.contract.seats import Seat
 from lab import splitters
+from lab.clock import Clock
 from lab.proxy import Proxy
 from lab.servers import ports, shared_mariadb
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.witness import fresh_name
+from store.clocks import readable
 from store.mysql.rows import Raw
 
 
@@ -31,6 +33,20 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=splitters.mysql) as made:
+        yield made
+
+
+@pytest.fixture
+def hands() -> Iterator[Clock]:
+    require("mariadb")
+    with readable() as made:
+        yield made
+
+
+@pytest.fixture
+def stepped(hands: Clock) -> Iterator[Server]:
+    """A server whose clock those set."""
+    with Server(MariaDB(), hands.env()) as made:
         yield made
 
 

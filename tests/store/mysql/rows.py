@@ -38,7 +38,7 @@ class Raw:
 
     def lock(self, name: str) -> None:
         """Until `unlock` no verb passes that changes this line."""
-        self.ask("INSERT IGNORE INTO dibs_names VALUES (%s, 0, 0, 0)", self.key(name))
+        self.ask("INSERT IGNORE INTO dibs_names VALUES (%s, 0, 0, 0, 0)", self.key(name))
         self.connection.begin()
         assert self.ask("SELECT 1 FROM dibs_names WHERE name = %s FOR UPDATE", self.key(name))
 

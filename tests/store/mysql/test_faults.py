@@ -5,7 +5,6 @@ its sessions ended, its clock set, its answers cut off or late.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import pytest
@@ -16,12 +15,10 @@ from lab.clock import Clock
 from lab.faults import Cut, at_message
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
-from lab.servers.mariadb import NAME, MariaDB
-from lab.servers.programs import require
+from lab.servers.mariadb import NAME
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import First, Witness, faces_of
-from store.clocks import readable
 from store.mysql.rows import Raw
 from store.redis.faulty import Relay, after
 
@@ -140,19 +137,6 @@ async def test_a_join_that_arrives_late(world: World, server: Server, proxy: Pro
         assert raw.claims(f"dibs:{name}") == []
     hold = await ana(lambda: direct.lock(name).acquire(timeout=TIME_OUT))
     await ana(hold.release)
-
-
-@pytest.fixture
-def hands() -> Iterator[Clock]:
-    require("mariadb")
-    with readable() as made:
-        yield made
-
-
-@pytest.fixture
-def stepped(hands: Clock) -> Iterator[Server]:
-    with Server(MariaDB(), hands.env()) as made:
-        yield made
 
 
 @both_faces

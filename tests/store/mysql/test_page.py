@@ -20,6 +20,7 @@ BLOCKS = [block for block in blocks_of(PAGE) if Path(__file__).name in block.rea
 def test_a_program_runs(block: Block) -> None:
     assert "@localhost/" in block.code
     program = block.code.replace("@localhost/", f"@127.0.0.1:{mariadb().port}/")
+    program = program.replace('host="localhost"', f'host="127.0.0.1", port={mariadb().port}')
     ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=50, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     assert ended.stdout.strip(), "each of them says what it did"

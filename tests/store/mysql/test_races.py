@@ -54,8 +54,9 @@ def test_what_was_committed_while_a_join_waited_for_the_name_is_seen(seats: Made
         with meanwhile(lambda: answers.append(bob.join(claim))):
             until(raw.blocked)
             raw.ask(
-                "INSERT INTO dibs_claims (name, id, client, kind, capacity, weight, lease, waiting, until, asked, held,"
-                " revoked, about) VALUES (%s, %s, %s, 'mutex', 1, 1, 9000000, 5000000, 9000000"
+                "INSERT INTO dibs_claims (ticket, name, id, client, kind, capacity, weight, lease, waiting, until,"
+                " asked, held, revoked, about) VALUES"
+                " (NEXTVAL(dibs_tickets), %s, %s, %s, 'mutex', 1, 1, 9000000, 5000000, 9000000"
                 " + TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 1, 0, '{}')",
                 raw.key("a"), b"another claim id", b"another client's",
             )  # fmt: skip

@@ -6,6 +6,7 @@
 |----------------------------|-----------------------------------------------------------------------------------------|
 | `prefix`                   | what every name begins with, where several share a database                             |
 | `connections`              | how many each way to the store has at most: the face's; the keeper needs one more; 6    |
+| `mode`                     | "lease"; "session": a lock is held by a connection of its own, as by GET_LOCK           |
 | `tls`                      | "on": encrypted and verified, by host name too; "off"; else as the server offers it     |
 | `ca`, `certificate`, `key` | PEM files: whom to believe beside the system's authorities, who we are; they mean tls=on|
 | `socket`                   | the path of the server's Unix socket, in place of a host                                |
@@ -26,7 +27,11 @@ from dibs.url import Url
 
 PORT = 3306
 CONNECTIONS = 6
-_COMMON: dict[str, given.Check] = {"prefix": given.text, "connections": given.number}
+_COMMON: dict[str, given.Check] = {
+    "prefix": given.text,
+    "connections": given.number,
+    "mode": given.word("lease", "session"),
+}
 _KNOWN: dict[str, given.Check] = {
     **_COMMON,
     "tls": given.word("on", "off"),
@@ -49,6 +54,7 @@ class Address:
         self.shown = shown
         self.prefix: str = options.get("prefix", "")
         self.connections: int = options.get("connections", CONNECTIONS)
+        self.mode: str = options.get("mode", "lease")
         if self.connections < 1:
             raise ValueError(f"{shown}: connections= must be at least 1")
         self._settings = settings

@@ -2,7 +2,7 @@
 
 | the server says                                        | and we                                                   |
 |--------------------------------------------------------|----------------------------------------------------------|
-| 1146, 1305: no such table, no such routine             | make them, once, and ask again                           |
+| 1146, 1305, 4091: no such table, routine, sequence     | make them, once, and ask again                           |
 | 1205, 1213, 1020: locked for too long, deadlock        | ask again until the deadline: nothing was done           |
 | 1040, 1053, 1290, 1114 ...: full, ending, read-only    | ask again until the deadline                             |
 | 1317, 1927, 1969 ...: the statement was ended          | as a broken connection: the outcome is unknown           |
@@ -19,7 +19,7 @@ from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
 _LONGEST = 200
-MISSING = frozenset({1146, 1305})
+MISSING = frozenset({1146, 1305, 4091})
 EXISTS = frozenset({1050, 1304})
 CONTENDED = frozenset({1020, 1205, 1213})
 DENIED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1419, 1698})

@@ -41,3 +41,15 @@ class Query:
 
     def packed(self, offset: float) -> bytes:
         return statement(self._text)
+
+
+class Ready:
+    """A request that is asked more than once, packed already."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, request: Request) -> None:
+        self._packed = request.packed(0.0)
+
+    def packed(self, offset: float) -> bytes:
+        return self._packed

@@ -38,7 +38,14 @@ def about(settings: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("about", f"{make} {'.'.join(map(str, numbers))}")
 
 
-def promises(settings: Mapping[str, str], *, sound: bool) -> Iterator[Finding]:
+def promises(settings: Mapping[str, str], mode: str, *, sound: bool) -> Iterator[Finding]:
+    if mode == "session":
+        yield Finding(
+            "promise", 'a lock is held by a connection of its own (mode="session"): at most one has it, first come,'
+            " first served, and it ends with the connection, which its holder is told at once",
+        )  # fmt: skip
+        yield Finding("promise", "tokens go on rising, also after a crash of the server")
+        return
     if sound and not _is_on(settings, "read_only"):
         yield Finding(
             "promise", "at most one valid holder, while the server keeps what it acknowledged and nobody sets its clock"
@@ -61,7 +68,7 @@ def laid(missing: Sequence[str], tables: Mapping[str, str], routines: Mapping[st
             "dibs doctor --ddl prints all of it",
         )  # fmt: skip
     for name, engine in sorted(tables.items()):
-        if engine.lower() != "innodb":
+        if engine.lower() != "innodb" and name not in schema.IN_MEMORY:
             what = f"the table {printable(name)} is kept by {printable(engine)}: nothing there is ever rolled back"
             yield Finding("danger", what, f"ALTER TABLE {printable(name)} ENGINE = InnoDB")
     if any("STRICT" not in mode for mode in routines.values()):
@@ -91,7 +98,13 @@ def room(settings: Mapping[str, str], states: Mapping[str, str]) -> Iterator[Fin
         yield Finding("danger", "nearly as many are connected as max_connections lets in", "raise max_connections")
 
 
-def copies(settings: Mapping[str, str]) -> Iterator[Finding]:
+def copies(settings: Mapping[str, str], mode: str) -> Iterator[Finding]:
+    if mode == "session":
+        yield Finding(
+            "note", "whoever holds loses it when the server ends, is restarted, or another takes over",
+            'leave mode="session" away where a lock is to outlast that',
+        )  # fmt: skip
+        return
     semi = _is_on(settings, "rpl_semi_sync_master_enabled") or _is_on(settings, "rpl_semi_sync_source_enabled")
     if _is_on(settings, "log_bin") and not semi:
         yield Finding(

@@ -59,12 +59,12 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
         tried = await _try_a_wake(patient, until)
     found = [
         *diagnosis.about(settings),
-        *diagnosis.promises(settings, sound=not tried),
+        *diagnosis.promises(settings, patient.address.mode, sound=not tried),
         *tried,
         *diagnosis.laid(missing, tables, routines),
         *diagnosis.keeping(settings),
         *diagnosis.room(settings, states),
-        *diagnosis.copies(settings),
+        *diagnosis.copies(settings, patient.address.mode),
         *diagnosis.clock(clock, time.time() - patient.runtime.now(), patient.me.lease),
         Finding("note", "who waits is woken only by programs that log in as the same user; else it waits for a look",
                 "let all who share locks log in as one user"),

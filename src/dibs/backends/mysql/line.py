@@ -47,7 +47,7 @@ class MysqlLine:
     """See core/line.py."""
 
     def __init__(self, port: Port, ear: Ear, watching: Watching, runtime: Runtime, me: Me, address: Address) -> None:
-        self._port = port
+        self.port = port
         self._ear = ear
         self._watching = watching
         self._runtime = runtime
@@ -60,14 +60,14 @@ class MysqlLine:
         self._ear.forget(claim.id)
         call = Call(
             "join",
-            (self._key(claim.name), claim.id, self._me.id, claim.kind, claim.capacity, claim.weight,
+            (self.key(claim.name), claim.id, self._me.id, claim.kind, claim.capacity, claim.weight,
              int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS), _number_of(place), claim.about,
              int(again)),
             claim.by,
         )  # fmt: skip
         claim.asked = True
         try:
-            said = words(await self._port.ask_once(call, until), 2)
+            said = words(await self.port.ask_once(call, until), 2)
         except Unsent:
             claim.asked = again
             raise
@@ -91,7 +91,7 @@ class MysqlLine:
             self._ear.forget(claim.id)
         known = sorted((claim.ticket, claim.id.hex()) for claim in claims if claim.ticket is not None)
         listed = json.dumps(known, separators=(",", ":"))
-        sets = await self._port.ask(Call("renew", (listed, self._me.id)), until)
+        sets = await self.port.ask(Call("renew", (listed, self._me.id)), until)
         _, mine, nexts = row(sets, 3)[:3]
         self._deliver(mine)
         upcoming = _upcoming(nexts)
@@ -102,39 +102,39 @@ class MysqlLine:
             if said is None or len(said) < 4:
                 found.append(None)
                 continue
-            next = upcoming.get(self._key(claim.name), FOREVER)
+            next = upcoming.get(self.key(claim.name), FOREVER)
             ticket, holds, left, revoked = map(number, said[:4])
             found.append(Standing(ticket, holds == 1, left / MICROSECONDS, next, revoked == 1))
         return found
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        arguments = (self._key(claim.name), claim.id, self._me.id, weight)
-        self._is_done(await self._port.ask(Call("amend", arguments), until))
+        arguments = (self.key(claim.name), claim.id, self._me.id, weight)
+        self._is_done(await self.port.ask(Call("amend", arguments), until))
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         self._ear.forget(claim.id)
         call = Call(
             "leave",
-            (self._key(claim.name), claim.id, claim.ticket or 0, self._me.id, claim.kind, int(not answered)),
+            (self.key(claim.name), claim.id, claim.ticket or 0, self._me.id, claim.kind, int(not answered)),
             claim.by,
         )
-        sets, is_repeated = await self._port.ask_often(call, until)
+        sets, is_repeated = await self.port.ask_often(call, until)
         if self._runtime.jitter(1.0) < SWEEPS:
             with suppress(StoreError):  # somebody else will
-                await self._port.ask_once(Call("sweep", ()), self._runtime.now())
+                await self.port.ask_once(Call("sweep", ()), self._runtime.now())
         return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._ear.hear(claim.id, until))
 
     async def line(self, name: str, until: float) -> LockInfo:
-        (found,) = await self._port.ask(Query(_LINE, self._key(name)), until)
+        (found,) = await self.port.ask(Query(_LINE, self.key(name)), until)
         return _info(name, found)
 
     async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        least = self._key(prefix)
-        start = self._key(after) if after else b""
-        (names,) = await self._port.ask(Query(_NAMES, start, least, len(least), least), until)
+        least = self.key(prefix)
+        start = self.key(after) if after else b""
+        (names,) = await self.port.ask(Query(_NAMES, start, least, len(least), least), until)
         page, claims = [], 0
         for name, count in names:
             page.append(name or b"")
@@ -143,7 +143,7 @@ class MysqlLine:
                 break
         if not page:
             return []
-        (found,) = await self._port.ask(Query(_LINES, page[0], page[-1]), until)
+        (found,) = await self.port.ask(Query(_LINES, page[0], page[-1]), until)
         wanted, lines = set(page), []
         for name, line in groupby(found, lambda one: one[0] or b""):
             if name in wanted:
@@ -153,40 +153,39 @@ class MysqlLine:
     async def revoke(self, name: str, token: int, until: float) -> bool:
         if not 0 <= token < 2**63:
             return False
-        sets = await self._port.ask(Call("revoke", (self._key(name), token, self._me.id)), until)
+        sets = await self.port.ask(Call("revoke", (self.key(name), token, self._me.id)), until)
         return self._is_done(sets)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         if not 0 <= token < 2**63:
             return False
-        sets, is_repeated = await self._port.ask_often(Call("evict", (self._key(name), token, self._me.id)), until)
+        sets, is_repeated = await self.port.ask_often(Call("evict", (self.key(name), token, self._me.id)), until)
         return self._is_done(sets) or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        await self._watching.watch(Spot(LINES, name), self._key(name), seen, key, until)
+        await self._watching.watch(Spot(LINES, name), self.key(name), seen, key, until)
 
     async def identity(self, until: float) -> str:
-        await self._port.ask(Query(_MADE, self._runtime.fresh_id()), until)
-        (found,) = await self._port.ask(Query(_WHICH), until)
+        return f"mysql:{await self.store_id(until)}/{self._prefix}"
+
+    async def store_id(self, until: float) -> str:
+        """In hexadecimal."""
+        await self.port.ask(Query(_MADE, self._runtime.fresh_id()), until)
+        (found,) = await self.port.ask(Query(_WHICH), until)
         if len(found) != 1:
             raise strange()
-        return f"mysql:{(found[0][0] or b'').decode(errors='replace').lower()}/{self._prefix}"
+        return (found[0][0] or b"").decode(errors="replace").lower()
 
     async def doctor(self, until: float) -> list[Finding]:
         from dibs.backends.mysql.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
 
-        return await examine(Patient(self._port, self._ear, self._runtime, self._me, self._address), until)
+        return await examine(Patient(self.port, self._ear, self._runtime, self._me, self._address), until)
 
     def close(self) -> None:
-        self._port.close()
+        self.port.close()
 
-    def _key(self, name: str) -> bytes:
-        key = (self._prefix + name).encode()
-        if len(key) > LONGEST_NAME:
-            raise BadName(
-                f"name, namespace and prefix are {len(key)} bytes together", step=f"at most {LONGEST_NAME} here"
-            )
-        return key
+    def key(self, name: str) -> bytes:
+        return key_of(self._prefix, name)
 
     def _is_done(self, sets: Sets) -> bool:
         said = words(sets, 3)
@@ -199,6 +198,14 @@ class MysqlLine:
         if mine:
             ids = [mine[at : at + 16] for at in range(0, len(mine), 16)]
             self._me.inbox.deliver_all([(id, YOURS.value) for id in ids])
+
+
+def key_of(prefix: str, name: str) -> bytes:
+    """A name as it stands in the tables."""
+    key = (prefix + name).encode()
+    if len(key) > LONGEST_NAME:
+        raise BadName(f"name, namespace and prefix are {len(key)} bytes together", step=f"at most {LONGEST_NAME} here")
+    return key
 
 
 def _number_of(place: Place) -> int:
@@ -247,4 +254,16 @@ def _entry(
 def _mismatch(claim: Claim, said: list[bytes]) -> Mismatch:
     if len(said) < 10:
         raise strange()
-    return ledger.mismatch(_bytes(said[8]).decode(errors="replace"), number(said[9]), claim)
+    kind = _bytes(said[8]).decode(errors="replace")
+    return mode_mismatch(kind) if kind in _MODES else ledger.mismatch(kind, number(said[9]), claim)
+
+
+_MODES = {
+    "lease": 'held or asked for by a lease (mode="lease"), not by a connection or a transaction',
+    "session": 'held by a connection (mode="session"), not by a lease or a transaction',
+    "within": "held inside a transaction (within), not by a lease or a connection",
+}
+
+
+def mode_mismatch(mode: str) -> Mismatch:
+    return Mismatch(_MODES[mode], step="use one mode for one name, or wait until its line is empty")

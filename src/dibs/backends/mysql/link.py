@@ -68,6 +68,11 @@ class Link:
             self.close()
             raise unsent(refusal) from None
 
+    @property
+    def greeted_as(self) -> int:
+        """The number of the session, as whoever answers there said when we came."""
+        return int(self._made.server_thread_id[0])
+
     def exchange(self, request: Request, until: float) -> Sets:
         """A refusal is raised as such, and closes it like anything else that is not an answer."""
         return self.ask(request.packed(self.offset), until)

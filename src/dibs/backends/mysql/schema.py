@@ -17,11 +17,13 @@ from dibs.backends.mysql.wire import Refusal, statement
 from dibs.errors import StoreError, StoreUnavailable
 
 ROUTINES = (
-    "wake", "tell", "settle", "look", "join", "renew", "leave", "amend", "evict", "revoke", "hear", "watch", "put",
-    "admit", "sweep",
+    "wake", "tell", "settle", "look", "enclosed", "apart", "join", "renew", "leave", "amend", "evict", "revoke", "hear",
+    "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are made: each is there before it is called by another."""
-TABLES = ("names", "claims", "tombs", "watchers", "cells", "writes", "store")
+TABLES = ("names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "held", "waits", "within")
+IN_MEMORY = ("dibs_held", "dibs_waits")
+"""What these say of session mode ends with the server, as the sessions do."""
 _ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
 _MAY_NOT = (
     "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"
@@ -39,10 +41,12 @@ def tables() -> tuple[str, ...]:
 @cache
 def routine(name: str) -> str:
     """As a statement; what it says of itself stands within it, where the server keeps it."""
-    lock, text = _read("lock"), _read(name)
-    head, create, rest = text.partition("CREATE PROCEDURE")
+    head, create, rest = _read(name).partition("CREATE PROCEDURE")
     body = re.sub(
-        r"^( *)-- \(lock\.sql\)\n", lambda found: _indented(lock, len(found[1]) - 2), rest, flags=re.MULTILINE
+        r"^( *)-- \((\w+)\.sql\)\n",
+        lambda found: _indented(_read(found[2]), len(found[1]) - 2),
+        rest,
+        flags=re.MULTILINE,
     )
     declared, begin, steps = body.partition("BEGIN\n")
     return f"{create}{declared}{begin}{_indented(head, 2)}{steps}".strip()

@@ -8,7 +8,7 @@ does not.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dibs.backends.kept import Kept
 from dibs.backends.mysql import schema
@@ -20,14 +20,17 @@ from dibs.backends.mysql.link import Dialer
 from dibs.backends.mysql.pool import Pool
 from dibs.backends.mysql.port import Port, Wire
 from dibs.backends.mysql.watching import Watching
+from dibs.backends.mysql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Me
 from dibs.core.runtime import Runtime
-from dibs.url import Url
 
 
 class MysqlStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, RECORDS, WITHIN}
+    )
+    server: ClassVar[str] = "mysql"
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -38,7 +41,7 @@ class MysqlStore:
         self._kept: Kept[Ear] = Kept()
         self._over: deque[bytes] = deque()
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: Me) -> MysqlLine:
         port, ear = self._port(runtime), self._listening(runtime, me)
         watching = Watching(port, ear, runtime, me, self._over)
         return MysqlLine(port, ear, watching, runtime, me, self._address)
@@ -47,6 +50,9 @@ class MysqlStore:
         port = self._port(runtime)
         watching = Watching(port, self._listening(runtime, me), runtime, me, self._over)
         return MysqlCells(port, watching, self._address.prefix)
+
+    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+        return Enclosure(self._port(runtime), runtime, self._address.database, self._address.prefix)
 
     def ddl(self) -> str:
         """The statements that make the tables and routines, for whoever may run them."""
@@ -80,12 +86,3 @@ class MysqlStore:
         if self._kept.ear is None:
             self._kept.ear = Ear(Dialer(self._address, runtime.now), runtime, me)
         return self._kept.ear
-
-
-def of_url(url: Url, **options: Any) -> MysqlStore:
-    return MysqlStore(Address.of(url, **options))
-
-
-def of_engine(engine: object, **options: Any) -> MysqlStore:
-    """With the settings of an engine of SQLAlchemy's, of either face."""
-    return MysqlStore(Address.of_engine(engine, **options))

@@ -57,9 +57,11 @@ def call(routine: str, arguments: Sequence[Argument]) -> bytes:
 class Answer:
     """One statement's answer out of a stream of bytes."""
 
-    __slots__ = ("_buffer", "_fed", "_rows", "_sets", "_state", "refusal")
+    __slots__ = ("_buffer", "_fed", "_rows", "_sets", "_state", "changed", "made", "refusal")
 
     def __init__(self) -> None:
+        self.changed = self.made = 0
+        """Of one that gives no rows: how many it has changed, and the number that it made for one."""
         self._buffer = b""
         self._fed = 0
         self._sets: Sets = []
@@ -91,6 +93,10 @@ class Answer:
         self._buffer = data[at:]
         return False
 
+    def so_far(self) -> Sets:
+        """Of one that may not be whole: what it begins with."""
+        return self._sets
+
     def result(self) -> Sets:
         """Of a whole one; a refusal is raised."""
         if self.refusal is not None:
@@ -121,8 +127,8 @@ class Answer:
             if first:
                 self._state = _COLUMNS
                 return False
-            _, at = _number(data, at + 1)
-            _, at = _number(data, at)
+            self.changed, at = _number(data, at + 1)
+            self.made, at = _number(data, at)
             return not data[at] & _MORE
         if first == 0xFE and size < 9:
             self._state = _ROWS

@@ -8,6 +8,7 @@
 |---------------|--------------------------------------------------------------------------------------------------|
 | `schema`      | where our tables and routines are; "dibs"                                                        |
 | `wake`        | "messages" (LISTEN and NOTIFY, the default, where they get through), or "looks"                  |
+| `mode`        | "lease" (the default), or "session": a lock is held by a connection of its own                    |
 | `connections` | how many at most a client's verbs use at once; 8. One to listen and one of the keeper's come on top |
 
 Everything else is libpq's: `sslmode`, `sslrootcert`, `target_session_attrs`, `application_name`, `passfile` ...; it has
@@ -29,6 +30,7 @@ from dibs.url import Url
 
 SCHEMA = "dibs"
 CONNECTIONS = 8
+LEASE, SESSION = "lease", "session"
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _OURS = {"client_encoding": "UTF8", "fallback_application_name": "dibs"}
 _NOT_TAKEN = frozenset({"client_encoding", "connect_timeout", "fallback_application_name", "replication"})
@@ -61,6 +63,7 @@ class Address:
         self.shown = shown
         self.schema: str = options.get("schema", SCHEMA)
         self.wake: str = options.get("wake", "messages")
+        self.mode: str = options.get("mode", LEASE)
         self.connections: int = options.get("connections", CONNECTIONS)
         self._hosts = hosts
         self._settings = {key: str(value) for key, value in settings.items()}
@@ -132,7 +135,12 @@ class Address:
 
 
 def _own_options() -> dict[str, given.Check]:
-    return {"schema": _schema, "wake": given.word("messages", "looks"), "connections": _connections}
+    return {
+        "schema": _schema,
+        "wake": given.word("messages", "looks"),
+        "mode": given.word(LEASE, SESSION),
+        "connections": _connections,
+    }
 
 
 def _libpq() -> frozenset[str]:

@@ -20,6 +20,8 @@ from dibs.info import Finding, printable
 
 OLDEST = 110_000
 """PostgreSQL 11 has the first hash of 64 bits for a text."""
+IDLE_TIMEOUT = 140_000
+"""PostgreSQL 14 ends sessions that say nothing."""
 ADRIFT = 2.0
 _LONG = 3600
 _MOST_USED = 0.9
@@ -58,8 +60,10 @@ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_ob
 _ASKED = statement("dibs_doctor", _FACTS, TEXT)
 
 
-async def examine(port: Port, ear: Ear | None, runtime: Runtime, wall: float, until: float) -> list[Finding]:
-    """`wall`: what the clock on the wall of this machine shows."""
+async def examine(
+    port: Port, ear: Ear | None, runtime: Runtime, wall: float, until: float, session: float | None = None
+) -> list[Finding]:
+    """`wall`: what the clock on the wall of this machine shows; `session`: the lease of connections in session mode."""
     began = runtime.now()
     result, _ = await port.ask_often(Call(_ASKED, (port.routines.schema.encode(),)), until)
     took = runtime.now() - began
@@ -74,16 +78,31 @@ async def examine(port: Port, ear: Ear | None, runtime: Runtime, wall: float, un
         *_copies(facts), *_role(facts), *_waking(hears, ear is not None), *_way(port, facts),
         *_clock(there, wall, took),
     ]  # fmt: skip
-    promised = () if any(finding.level == "danger" for finding in found) else _promises(facts)
+    if session is not None:
+        found += _by_connections(session, facts, is_direct=port.is_direct())
+    promised = () if any(finding.level == "danger" for finding in found) else _promises(facts, session)
     found = sorted([*promised, *found], key=lambda finding: _LEVELS.index(finding.level))
     return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *found]
 
 
-def _promises(facts: dict[str, Any]) -> Iterator[Finding]:
-    yield Finding("promise", "one valid holder, first come first served, also over a crash and restart of the server")
+def _promises(facts: dict[str, Any], session: float | None) -> Iterator[Finding]:
+    over = "also over a crash and restart of the server" if session is None else "while its connection lasts"
+    yield Finding("promise", f"one valid holder, first come first served, {over}")
     yield Finding("promise", "tokens rise for ever, also when the tables are made anew")
     if facts["standbys"]:
         yield Finding("promise", "a grant is answered once a synchronous replica has it: a fail-over to it loses none")
+
+
+def _by_connections(lease: float, facts: dict[str, Any], *, is_direct: bool) -> Iterator[Finding]:
+    if not is_direct:
+        yield Finding(
+            "danger", 'mode="session" needs the server itself, and a pooler answers: no lock can be taken',
+            'a URL that reaches the server, or mode="lease"',
+        )  # fmt: skip
+    ends = f"the server ends one that is silent for {lease:g} s, and its lock is free"
+    if facts["number"] < IDLE_TIMEOUT:
+        ends = "this server ends one only when TCP finds nobody there: a process that stands still keeps its lock"
+    yield Finding("note", f'mode="session": each lock is held by a connection of its own; {ends}')
 
 
 def _state(facts: dict[str, Any], schema: str) -> Iterator[Finding]:

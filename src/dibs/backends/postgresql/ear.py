@@ -60,7 +60,6 @@ class Ear:
         self.fileno, self.poke = self._poked.fileno, self._poked.poke
         self._worker = runtime.blocking().worker(self._turn)
         self._closed = False
-        me.inbox.listen(self)
 
     def hears(self) -> bool:
         return self._is_proven

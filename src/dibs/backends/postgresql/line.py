@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import groupby
-from typing import Any
-
-from psycopg.pq.abc import PGresult
 
 from dibs.backends import ledger
-from dibs.backends.postgresql import packing
+from dibs.backends.postgresql import packing, view
 from dibs.backends.postgresql.answers import strange
 from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
+from dibs.backends.postgresql.link import MICROSECONDS, Call
 from dibs.backends.postgresql.looks import GLANCE, Looks
 from dibs.backends.postgresql.port import Port, words_of
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
-from dibs.core.rule import Claim, Entry, Standing, fits
+from dibs.core.rule import Claim, Standing, fits
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
@@ -49,11 +45,11 @@ class PostgresqlLine:
         values = [
             name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
             b"%d" % claim.weight, b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS),
-            _word(place), claim.about.encode(), b"",
+            _word(place), claim.about.encode(), b"%d" % self._verbs.key_of(name), b"",
         ]  # fmt: skip
         before, claim.asked = claim.asked, True
         try:
-            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 11), until), 3)
+            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 12), until), 3)
         except Unsent:
             claim.asked = before
             raise
@@ -155,45 +151,30 @@ class PostgresqlLine:
                     self._me.inbox.deliver(claim.id, LOOK.value if standing is None else YOURS.value)
 
     async def line(self, name: str, until: float) -> LockInfo:
-        result, _ = await self._port.ask_often(Call(self._verbs.line, (name.encode(),)), until)
-        return next(_infos(result), LockInfo(name=name))
+        return await view.line(self._port, name, until)
 
     async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        result, _ = await self._port.ask_often(Call(self._verbs.lines, (prefix.encode(), after.encode())), until)
-        return list(_infos(result))
+        return await view.lines(self._port, prefix, after, until)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        words = await self._port.words(Call(self._verbs.revoke, self._named(name, token)), until, 3)
-        return words[2] == b"1"
+        return await view.revoke(self._port, name, token, until)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        result, is_repeated = await self._port.ask_often(Call(self._verbs.evict, self._named(name, token)), until)
-        return words_of(result, 3)[2] == b"1" or is_repeated
+        return await view.evict(self._port, name, token, until)
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        ear = self._ear
-        hears = await self._port.hears(ear, until)
-        now = self._runtime.now()
-        client = self._me.id if hears else NOBODY
-        patience = max(min(until - now, 3600.0), 0.0)
-        values = (
-            name.encode(), b"%d" % self._floors.of(name), b"%d" % seen, key, client, b"%d" % (patience * MICROSECONDS),
-        )  # fmt: skip
-        _, ticket, left, *_ = await self._port.words(Call(self._verbs.follow, values), until, 3)
+        ear, now = self._ear, self._runtime.now()
+        _, ticket, left, *_ = await self._port.follow(ear, name, seen, self._me.id, key, until)
         if ticket != b"%d" % seen:
             return
         over = min(until, now + (int(left) / MICROSECONDS if seen and left.isdigit() else FOREVER))
-        if ear is not None and hears:
+        if ear is not None and ear.hears():
             await ear.hear(key, over)
         else:
             await self._me.inbox.wait(key, min(over, now + GLANCE))
 
     async def identity(self, until: float) -> str:
-        result, _ = await self._port.ask_often(Call(self._verbs.identity, ()), until)
-        id = result.get_value(0, 1) if result.ntuples == 1 else None
-        if id is None:
-            raise strange()
-        return f"postgresql:{id.decode(errors='replace')}"
+        return await self._port.identity(until)
 
     async def doctor(self, until: float) -> list[Finding]:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
@@ -202,9 +183,6 @@ class PostgresqlLine:
 
     def close(self) -> None:
         self._port.close()
-
-    def _named(self, name: str, token: int) -> tuple[bytes, bytes, bytes]:
-        return name.encode(), b"%d" % self._floors.of(name), b"%d" % token
 
     @staticmethod
     def _standing(words: Sequence[bytes]) -> Standing:
@@ -222,26 +200,11 @@ def _word(place: Place) -> bytes:
     return b"line" if place is LINE else b"outside" if place is OUTSIDE else b"nowhere"
 
 
-def _infos(result: PGresult) -> Iterator[LockInfo]:
-    """Where it stands now is 0 on the clock of what was told."""
-    try:
-        for name, line in groupby(rows(result), lambda row: row[1]):
-            yield ledger.shown((name or b"").decode(), [_entry(row) for row in line], 0.0, datetime.now(UTC))
-    except (TypeError, ValueError, AttributeError):
-        raise strange() from None
-
-
-def _entry(row: Sequence[Any]) -> Entry:
-    _, _, ticket, weight, left, asked, held, kind, capacity, about = row
-    return Entry(
-        int(ticket), b"", b"", kind.decode(errors="replace"), int(capacity), int(weight), int(left) / MICROSECONDS,
-        -int(asked) / MICROSECONDS, None if held is None else -int(held) / MICROSECONDS, False,
-        about.decode(errors="replace"),
-    )  # fmt: skip
-
-
 def _mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:
     capacity, kind = words[3] if len(words) > 4 else b"", b" ".join(words[4:])
     if not capacity.isdigit():
         return strange()
+    if kind == b"session":
+        return Mismatch("held by a connection (mode=\"session\"), or inside a transaction (within), not by a lease",
+                        step="use one mode for one name, or wait until it is free")  # fmt: skip
     return ledger.mismatch(kind.decode(errors="replace"), int(capacity), claim)

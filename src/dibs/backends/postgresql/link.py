@@ -183,6 +183,19 @@ class Link:
         self.is_flushed = not conn.flush()
         return None
 
+    def arrived(self, until: float) -> PGresult | None:
+        """What was begun, once it has come; None: it has not by then, and may be waited for again."""
+        try:
+            return self._awaited(until)
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
     def hear(self, result: PGresult) -> None:
         """Each answer of ours begins with the server's time: of an instant after it was asked, and before now. One that
         was late says less than what is known already."""
@@ -192,6 +205,11 @@ class Link:
         if stamp.isdigit():  # what is said instead by who is not ours, whoever asked will see
             there = int(stamp) / MICROSECONDS
             self.offset = min(max(self.offset, there - now), there - self.sent_at)
+
+    def age_of(self, result: PGresult) -> float:
+        """How long ago the server said this, as far as its clock and ours can tell."""
+        stamp = (result.get_value(0, 0) or b"").partition(b" ")[0]
+        return self._now() - (int(stamp) / MICROSECONDS - self.offset) if stamp.isdigit() else inf
 
     def is_stale(self) -> bool:
         """It was closed, or something came that nobody asked for, while it was idle."""
@@ -258,6 +276,12 @@ class Link:
         conn.pipeline_sync()
 
     def _settled(self, until: float) -> PGresult:
+        result = self._awaited(until)
+        if result is None:
+            raise StoreUnavailable("the server did not answer in time")
+        return result
+
+    def _awaited(self, until: float) -> PGresult | None:
         while True:
             left = until - self._now()
             if self.is_flushed:
@@ -267,7 +291,7 @@ class Link:
                 both.register(self.fileno(), select.POLLIN | select.POLLOUT)
                 ready = both.poll(max(left, 0.0) * 1000)
             if not ready and left <= 0:
-                raise StoreUnavailable("the server did not answer in time")
+                return None
             result = self.received()
             if result is not None:
                 return result

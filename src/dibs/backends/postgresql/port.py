@@ -13,7 +13,7 @@ from psycopg.pq.abc import PGresult
 
 from dibs.backends.postgresql.answers import MISSING, NOT_COMMITTED_READS, SET_BACK, UNPREPARED, Refusal, final, strange
 from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.link import Call, Dialer
+from dibs.backends.postgresql.link import MICROSECONDS, Call, Dialer
 from dibs.backends.postgresql.routines import Routines
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import Unsent
@@ -112,6 +112,29 @@ class Port:
 
         return await ear.ready(send, until)
 
+    def now(self) -> float:
+        return self._runtime.now()
+
+    async def follow(
+        self, ear: Ear | None, name: str, seen: int, client: bytes, key: bytes, until: float
+    ) -> list[bytes]:
+        """Note who is to be told, under its key, once the line of that name has another first holder than `seen`; what
+        stands there now. It is told nothing where messages do not get through."""
+        hears = await self.hears(ear, until)
+        patience = max(min(until - self._runtime.now(), 3600.0), 0.0)
+        values = (
+            name.encode(), b"%d" % self.floors.of(name), b"%d" % seen, key, client if hears else b"",
+            b"%d" % (patience * MICROSECONDS),
+        )  # fmt: skip
+        return await self.words(Call(self.routines.follow, values), until, 3)
+
+    async def identity(self, until: float) -> str:
+        result, _ = await self.ask_often(Call(self.routines.identity, ()), until)
+        id = result.get_value(0, 1) if result.ntuples == 1 else None
+        if id is None:
+            raise strange()
+        return f"postgresql:{id.decode(errors='replace')}"
+
     def is_direct(self) -> bool:
         """Whether it was the server itself that answered last."""
         return self._dialer.is_direct
@@ -124,7 +147,7 @@ class Port:
         while True:
             code = refusal.code
             if code in MISSING and not made:
-                await self._make(refusal)
+                await self.make(refusal)
                 made = True
             elif code == NOT_COMMITTED_READS and not self._wire.is_stated:
                 self._wire.is_stated = True
@@ -145,7 +168,7 @@ class Port:
             except Refusal as next_one:
                 refusal = next_one
 
-    async def _make(self, missing: Refusal) -> None:
+    async def make(self, missing: Refusal) -> None:
         """Under one lock, whoever else does so now. Also by a caller who has less time: the others need it too."""
         until = self._runtime.now() + _MAKING
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -21,20 +22,23 @@ _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
 table all the same looks so dear then that it would be compiled first."""
 _CLOCK = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 _NOW = f"(SELECT {_CLOCK} AS n OFFSET 0) AS clock"
+_KNOWN_KEYS = 10_000
+_keys: dict[tuple[str, str], int] = {}
 PAGE = 500
 """Names that a listing asks for at once."""
 TABLES = (
     "dibs_store", "dibs_claims", "dibs_tombs", "dibs_outsiders", "dibs_cells", "dibs_writes", "dibs_watchers",
+    "dibs_keys",
 )  # fmt: skip
 SEQUENCE = "dibs_tickets"
 _TABLES = ("tables", "helpers")
-_VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "sweep")
+_VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "session", "sweep")
 ROUTINES = tuple(
     f"dibs_{VERSION}_{verb}"
     for verb in ("key", "tell", "join", "leave", "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit",
-                 "sweep")
+                 "sweep", "claimed", "locks", "take", "lighten", "resign", "seen", "ask", "oust", "within")
 )  # fmt: skip
-TEXT, BYTES, NUMBER, TRUTH, BIG = 25, 17, 20, 16, 1700
+TEXT, BYTES, NUMBER, INTEGER, TRUTH, BIG = 25, 17, 20, 23, 16, 1700
 TEXTS, NUMBERS, BLOBS = 1009, 1016, 1001
 """Types, by the numbers that the server has for them."""
 
@@ -55,7 +59,8 @@ class Routines:
         self.schema = schema
         self._quoted = quoted(schema)
         call = self._call
-        self.join = call("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT, NUMBER)
+        self.join = call("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT,
+                         NUMBER, NUMBER)  # fmt: skip
         self.leave = call("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
         self.renew = call("renew", TEXTS, NUMBERS, NUMBERS, BLOBS, TRUTH)
         self.amend = call("amend", TEXT, NUMBER, BYTES, NUMBER)
@@ -66,8 +71,27 @@ class Routines:
         self.watch = call("watch", TEXT, TEXT, NUMBER, BYTES, BYTES, NUMBER)
         self.admit = call("admit", TEXT, BIG, TRUTH)
         self.sweep = call("sweep")
+        self.take = call("take", TEXT, NUMBER, TEXT, NUMBER, TRUTH, TEXT, TRUTH)
+        self.lighten = call("lighten", NUMBER)
+        self.resign = call("resign", TEXT, NUMBER)
+        self.ask = call("ask", TEXT, NUMBER, NUMBER)
+        self.oust = call("oust", TEXT, NUMBER)
+        self.within = call("within", TEXT, NUMBER, INTEGER, TEXT)
+        self.unlock = statement("dibs_unlock", f"SELECT {_CLOCK}, pg_advisory_unlock($1)", NUMBER)
+        self.unlock_shared = statement("dibs_unlock_shared", f"SELECT {_CLOCK}, pg_advisory_unlock_shared($1)", NUMBER)
+        self.unlock_all = statement("dibs_unlock_all", f"SELECT {_CLOCK}, pg_advisory_unlock_all()")
+        self.cancel = statement("dibs_cancel", f"SELECT {_CLOCK}, pg_cancel_backend($1::integer)", NUMBER)
         self.notify = statement("dibs_notify", f"SELECT {_CLOCK}, pg_notify($1, $2)", TEXT, TEXT)
-        claims, cells = f"{self._quoted}.dibs_claims", f"{self._quoted}.dibs_cells"
+        claims, cells, keys = (f"{self._quoted}.{table}" for table in ("dibs_claims", "dibs_cells", "dibs_keys"))
+        self.ping = statement(
+            "dibs_ping",
+            f"SELECT {_CLOCK}, coalesce((SELECT $2 = ANY (revoked) FROM {keys} WHERE key = $1), false)",
+            NUMBER, NUMBER,
+        )  # fmt: skip
+        self.seen = statement(
+            "dibs_seen", f"SELECT n, seen.* FROM {_NOW}, {self._quoted}.dibs_{VERSION}_seen($1, $2, $3) AS seen",
+            TEXT, TEXT, TEXT,
+        )  # fmt: skip
         seen = "ticket, weight, until - n, n - asked, n - held, kind, capacity, about"
         self.line = statement(
             "dibs_line",
@@ -92,6 +116,17 @@ class Routines:
         name = f"dibs_{VERSION}_{verb}"
         places = ", ".join(f"${n + 1}" for n in range(len(types)))
         return statement(name, f"SELECT {self._quoted}.{name}({places})", *types)
+
+    def key_of(self, name: str) -> int:
+        """What stands for a name in session mode, and inside a transaction: 64 bits of SHA-256 over schema and name, as
+        a signed number. The length of the schema's name goes before it, so that no two pairs read the same."""
+        found = _keys.get(whole := (self.schema, name))
+        if found is None:
+            if len(_keys) >= _KNOWN_KEYS:
+                _keys.clear()
+            text = f"{len(self.schema)}:{self.schema}:{name}".encode()
+            found = _keys[whole] = int.from_bytes(sha256(text).digest()[:8], signed=True)
+        return found
 
     def ddl(self) -> str:
         """What makes all of it, once, whoever does so at the same time; no table that is there is changed."""
@@ -129,7 +164,12 @@ def quoted(schema: str) -> str:
 
 def rendered(part: str, schema: str, name: str) -> str:
     text = _INCLUDED.sub(lambda found: _text(found[1]), _text(f"{part}.sql"))
-    return text.replace("{schema}", schema).replace("{settings}", _PLANS).replace("{seed}", str(_key(name)))
+    return (
+        text.replace("{schema}", schema)
+        .replace("{settings}", _PLANS)
+        .replace("{clock}", _CLOCK)
+        .replace("{seed}", str(_key(name)))
+    )
 
 
 def _key(schema: str) -> int:

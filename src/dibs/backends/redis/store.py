@@ -19,14 +19,14 @@ from dibs.backends.redis.pool import Pool
 from dibs.backends.redis.port import Port, Wire
 from dibs.backends.redis.where import where
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RW, VOTES, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import boottime
 from dibs.url import Url
 
 
 class RedisStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES, RECORDS})
 
     def __init__(self, address: Address) -> None:
         self._address = address

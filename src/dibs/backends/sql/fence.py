@@ -8,7 +8,7 @@ inside the caller's transaction. MySQL would end that transaction by it: there t
 
 from __future__ import annotations
 
-from dibs.backends.sql.own import Own
+from dibs.backends.sql.own import Own, code_of
 from dibs.errors import StoreError, Unsupported
 
 MYSQL_TABLE = "CREATE TABLE dibs_fence (name VARBINARY(1600) NOT NULL PRIMARY KEY, token BIGINT NOT NULL)"
@@ -41,11 +41,7 @@ class OwnTransaction:
             raise Unsupported(
                 "on SQLite it checks through a connection of sqlite3", step="give the one that is below this"
             )
-        if not await self._own.keeps():
-            raise StoreError(
-                "this connection is in no transaction, so nothing would keep others out between check and change",
-                step="begin one first",
-            )
+        await self._own.require_transaction("so nothing would keep others out between check and change")
         given = 0 if shared else token
         highest = await (self._postgresql if self._own.server == "postgresql" else self._mysql)(name, given, token)
         return max(highest, token)
@@ -59,24 +55,13 @@ class OwnTransaction:
     async def _mysql(self, name: str, given: int, most: int) -> int:
         encoded = name.encode()
         try:
-            await self._own.run(self._marked(_MYSQL_ADMIT, 4), (encoded, given, most, given))
+            await self._own.run(self._own.marked(_MYSQL_ADMIT, 4), (encoded, given, most, given))
         except Exception as error:
-            if not _says_no_such_table(error):
+            if code_of(error) != _NO_SUCH_TABLE:
                 raise
             raise StoreError("the table dibs_fence is missing in your database", step=MYSQL_TABLE) from error
         return await self._one(_MYSQL_HIGHEST, encoded)
 
     async def _one(self, text: str, *values: object) -> int:
-        _, rows = await self._own.run(self._marked(text, len(values)), values)
+        _, rows = await self._own.run(self._own.marked(text, len(values)), values)
         return int(rows[0][0])
-
-    def _marked(self, text: str, count: int) -> str:
-        return text.format(*(self._own.mark(number) for number in range(1, count + 1)))
-
-
-def _says_no_such_table(error: BaseException | None) -> bool:
-    while error is not None:
-        if error.args[:1] == (_NO_SUCH_TABLE,):
-            return True
-        error = getattr(error, "orig", None) or error.__cause__
-    return False

@@ -1,4 +1,4 @@
-"""Connections of the caller's own, as `dibs.sql` uses them: one way to run a statement, whatever the driver.
+"""Connections of the caller's own, for `dibs.sql`, fences, `within`: one way to run a statement, whatever the driver.
 
 A statement runs on the caller's connection, inside whatever transaction is open there or is begun there by the driver;
 nothing here begins, commits or rolls back. The driver's errors surface as they are. Values are bound by the driver;
@@ -12,11 +12,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dibs.errors import StoreError
+
 Answer = tuple[int, list[Any]]
 """How many rows it changed or found, and the rows."""
 Run = Callable[[str, Sequence[object]], Awaitable[Answer]]
 _SQLITE_BUSY_SNAPSHOT = 517
 _MARIADB_CHANGED_SINCE_LAST_READ = 1020
+_CONFLICTS = ("40001", _MARIADB_CHANGED_SINCE_LAST_READ, _SQLITE_BUSY_SNAPSHOT)
+_OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb")
 _IDLE = 0
 """libpq's word for a connection in no transaction."""
 _IN_TRANSACTION = 1
@@ -36,23 +40,42 @@ class Own:
     awaits: bool
     """Whether these are for an event loop."""
 
+    async def require_transaction(self, why: str) -> None:
+        """`why`: what would go wrong in none."""
+        if not await self.keeps():
+            raise StoreError(f"this connection is in no transaction, {why}", step="begin one first")
+
+    def marked(self, text: str, count: int) -> str:
+        """A statement whose values are written `{0}`, `{1}`, as this driver wants them marked."""
+        return text.format(*(self.mark(number) for number in range(1, count + 1)))
+
     @staticmethod
     def is_conflict(error: BaseException) -> bool:
         """Whether the server refused because the row was changed after the transaction's snapshot was taken."""
-        found: BaseException | None = error
-        while found is not None:
-            if _says_conflict(found):
-                return True
-            found = getattr(found, "orig", None) or found.__cause__  # as SQLAlchemy and Django wrap it
-        return False
+        return code_of(error) in _CONFLICTS
 
 
-def _says_conflict(error: BaseException) -> bool:
-    """As MariaDB from 11.6 on, PostgreSQL and SQLite say it. MySQL's deadlocks bear PostgreSQL's code, and are none."""
-    if type(error).__module__.partition(".")[0] in ("pymysql", "asyncmy"):
-        return error.args[:1] == (_MARIADB_CHANGED_SINCE_LAST_READ,)
-    by_postgresql = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2's word for it
-    return by_postgresql == "40001" or getattr(error, "sqlite_errorcode", None) == _SQLITE_BUSY_SNAPSHOT
+def code_of(error: BaseException) -> str | int | None:
+    """What the server, whichever driver, SQLAlchemy or Django tells of it: PostgreSQL's SQLSTATE, MySQL's number,
+    SQLite's extended code. MySQL's SQLSTATEs, of which some are PostgreSQL's with another meaning, are passed over."""
+    found: BaseException | None = error
+    while found is not None:
+        if (code := _own_code(found)) is not None:
+            return code
+        found = getattr(found, "orig", None) or found.__cause__  # as SQLAlchemy and Django wrap it
+    return None
+
+
+def _own_code(error: BaseException) -> str | int | None:
+    if type(error).__module__.partition(".")[0] in _OF_MYSQL:
+        number = error.args[0] if error.args else None
+        return number if isinstance(number, int) else None
+    code: str | int | None = (
+        getattr(error, "sqlstate", None)
+        or getattr(error, "pgcode", None)  # psycopg2's word for it
+        or getattr(error, "sqlite_errorcode", None)
+    )
+    return code
 
 
 def of_sqlite(connection: Any) -> Own:

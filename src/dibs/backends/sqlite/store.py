@@ -28,7 +28,7 @@ from dibs.backends.sqlite.port import Port
 from dibs.backends.sqlite.presence import MOST, Others, Presence, sweep
 from dibs.backends.sqlite.table import Client, SqliteTable
 from dibs.core.cells import Cells, Spot
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RW, Line, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, Line, Me
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError
 from dibs.info import Finding
@@ -40,7 +40,7 @@ class SqliteStore:
     """One client's share in a file: its presence, and what its connections have in common."""
 
     now = staticmethod(boottime)
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, RECORDS})
 
     def __init__(self, url: Url) -> None:
         if url.host or url.port is not None or url.username is not None:

@@ -17,7 +17,7 @@ from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
 from dibs.backends.zookeeper.wire.port import Port
 from dibs.core.cells import Cells
-from dibs.core.line import CELLS, FAIR, PERMITS, RW, Line, Me
+from dibs.core.line import CELLS, FAIR, PERMITS, RECORDS, RW, Line, Me
 from dibs.core.runtime import Inbox, Runtime
 from dibs.url import Url
 
@@ -25,7 +25,7 @@ _ACLS = {"open": codec.OPEN_ACL, "creator": codec.CREATOR_ACL, "creator-read": c
 
 
 class ZookeeperStore:
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, CELLS})
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, CELLS, RECORDS})
 
     def __init__(self, url: Url, **options: Any) -> None:
         self._address = Address.of(url, **options)

@@ -28,7 +28,7 @@ from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, margin, patien
 from dibs.core.grant import Request
 from dibs.core.holds import Hold
 from dibs.core.kinds.taken import Taken, noting
-from dibs.core.line import FAIR, LEASES, PERMITS, RW
+from dibs.core.line import FAIR, LEASES, PERMITS, RECORDS, RW
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import AcquireTimeout, DibsError, StoreError, Unsupported
 from dibs.info import LockInfo, duration, in_the_way, show_command
@@ -149,6 +149,18 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
     return Terms(lease, True)
 
 
+async def not_free(client: Client, name: str, limit: float | None, own_token: int | None) -> AcquireTimeout:
+    """The error that says who was in the way."""
+    try:
+        info = await client.look(name, client.prefix + name, LEAST_PATIENCE)
+    except StoreError:
+        info = None
+    what = f"not free after {duration(limit)}" if limit else "not free"
+    if info is not None:
+        what += f": {in_the_way(info, own_token, datetime.now(UTC), client.is_me)}"
+    return client.error(AcquireTimeout, name, what, info=info, step=show_command(name))
+
+
 class Lock:
     """See the table above; `dibs.Lock` and its kin are faces of this."""
 
@@ -173,7 +185,8 @@ class Lock:
         terms = terms_of(client, name, options)
         if options.fair:
             client.require(FAIR, "order among waiters (fair=True)")
-        fair = options.fair is not False and FAIR in client.store.capabilities
+        has = client.store.capabilities
+        fair = FAIR in has and (options.fair is not False or RECORDS not in has)
         self.request = Request(client.prefix + name, kind, capacity, terms.lease, terms.renew, fair, terms.ends_after)
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
@@ -266,14 +279,7 @@ class Lock:
 
     async def busy(self, attempt: Attempt) -> AcquireTimeout:
         """The error that says who was in the way."""
-        try:
-            info = await self.look(LEAST_PATIENCE)
-        except StoreError:
-            info = None
-        what = "not free" if not attempt.limit else f"not free after {duration(attempt.limit)}"
-        if info is not None:
-            what += f": {in_the_way(info, attempt.hold.token or None, datetime.now(UTC), self.client.is_me)}"
-        return self.client.error(AcquireTimeout, self.name, what, info=info, step=show_command(self.name))
+        return await not_free(self.client, self.name, attempt.limit, attempt.hold.token or None)
 
     def describe(self) -> str:
         return self.client.place(self.name)

@@ -226,8 +226,8 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
 
     async def body() -> None:
         async with client.lock("a", cancel_on_lost=True) as hold:
-            await client.break_("a", token=hold.token)
             try:
+                await client.break_("a", token=hold.token)
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 task.cancel()  # somebody else wants it to end, too

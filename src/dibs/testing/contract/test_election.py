@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ELECTION, FAIR, LEASES, PERMITS
+from dibs.core.line import ELECTION, FAIR, LEASES, PERMITS, RECORDS
 from dibs.runtime.threads import step
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.seats import Seat
@@ -68,9 +68,17 @@ async def test_one_leads_and_all_see_who(world: World) -> None:
     async with ana.entering(election.lead()) as hold:
         leader = await world(other.election("a").leader)
         assert isinstance(leader, dibs.Participant)
-        assert (leader.owner, leader.token, leader.pid, leader.thread) == ("ana's", hold.token, os.getpid(), "ana")
+        assert (leader.owner, leader.token, leader.pid) == ("ana's", hold.token, os.getpid())
         assert await world(lambda: other.election("a").lead().acquire(timeout=0)) is None
     assert await world(other.election("a").leader) is None
+
+
+@needs(RECORDS)
+async def test_a_leader_is_shown_with_all_it_says_of_itself(world: World) -> None:
+    client, ana = world.client(info={"app": "shop"}), world.actor("ana")
+    await leads(ana, client.election("a", info={"job": 1}))
+    leader = await world(client.election("a").leader)
+    assert (leader.thread, dict(leader.info)) == ("ana", {"app": "shop", "job": 1})
 
 
 async def test_an_election_is_a_kind_of_its_own(world: World) -> None:
@@ -132,15 +140,15 @@ async def test_who_came_first_leads_next(world: World) -> None:
 
 
 async def test_the_options_of_a_lock_are_those_of_an_election(world: World) -> None:
-    client = world.client(lease=world.short, owner="the client", info={"app": "shop"})
+    client = world.client(lease=world.short, owner="the client")
     lease, max_hold = world.short + 0.1, world.short - 0.1
     ana, bob = world.actors("ana", "bob")
     lost: list[Any] = []
-    options = {"lease": lease, "max_hold": max_hold, "owner": "ana's", "info": {"job": 1}, "on_lost": lost.append}
+    options = {"lease": lease, "max_hold": max_hold, "owner": "ana's", "on_lost": lost.append}
     hold = await leads(ana, client.election("a", **options))
     assert hold.remaining <= max_hold
     leader = await bob(client.election("a").leader)
-    assert (leader.owner, dict(leader.info)) == ("ana's", {"app": "shop", "job": 1})
+    assert leader.owner == "ana's"
     assert leader.remaining <= lease
     with pytest.raises(dibs.AcquireTimeout):
         async with bob.entering(client.election("a", timeout=0).lead()):
@@ -258,11 +266,11 @@ async def test_changes_that_race_with_the_follower_end_in_the_true_one(world: Wo
     async def change() -> int:
         for _ in range(24):
             await ana((await leads(ana, other.election("a"))).release)
-        return int((await leads(ana, other.election("a", info={"last": True}))).token)
+        return int((await leads(ana, other.election("a", owner="the last"))).token)
 
     changing = asyncio.ensure_future(change())
     seen: list[dibs.Participant | None] = []
-    while not (seen and seen[-1] is not None and seen[-1].info):
+    while not (seen and seen[-1] is not None and seen[-1].owner == "the last"):
         seen.append(await follower.begin())
     assert token_of(seen[-1]) == await changing
     tokens = [leader.token for leader in seen if leader is not None]

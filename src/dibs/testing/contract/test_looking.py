@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LEASES, PERMITS
+from dibs.core.line import FAIR, LEASES, PERMITS, RECORDS
 from dibs.testing.contract.harness import World, eventually
 from dibs.testing.contract.worlds import needs
 
@@ -28,22 +28,40 @@ async def test_a_holder_is_shown(world: World) -> None:
     (holder,) = info.holders
     assert isinstance(holder, dibs.Participant)
     assert holder.owner == hold.owner
-    assert (holder.host, holder.pid, holder.thread) == (platform.node(), os.getpid(), "ana")
+    assert (holder.host, holder.pid) == (platform.node(), os.getpid())
     assert (holder.token, holder.weight, dict(holder.info)) == (hold.token, 1, {})
     assert 0 < holder.remaining <= 10
     assert holder.since.utcoffset() == timedelta(0)
     assert abs(holder.since - datetime.now(UTC)) < timedelta(seconds=10)
 
 
+@needs(RECORDS)
+async def test_a_holders_thread_or_task_is_shown(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    await ana(lambda: client.lock("a").acquire())
+    assert [holder.thread for holder in (await world.inspect(client, "a")).holders] == ["ana"]
+
+
 @needs(FAIR)
 async def test_waiters_are_shown_in_order(world: World) -> None:
     client, other = world.client(owner="here"), world.client(owner="there")
-    hold = await world.actor("ana")(lambda: client.lock("a").acquire())
+    await world.actor("ana")(lambda: client.lock("a").acquire())
     for n, (name, who) in enumerate([("bob", other), ("cy", client), ("dan", other)]):
         world.actor(name).start(lambda who=who: who.lock("a").acquire())
         await world.in_line(client, "a", n + 1)
     info = await world.inspect(client, "a")
-    assert [(w.thread, w.owner) for w in info.waiters] == [("bob", "there"), ("cy", "here"), ("dan", "there")]
+    assert [waiter.owner for waiter in info.waiters] == ["there", "here", "there"]
+
+
+@needs(FAIR, RECORDS)
+async def test_waiters_are_shown_with_tokens_that_rise(world: World) -> None:
+    client = world.client()
+    hold = await world.actor("ana")(lambda: client.lock("a").acquire())
+    for n, name in enumerate(["bob", "cy", "dan"]):
+        world.actor(name).start(lambda: client.lock("a").acquire())
+        await world.in_line(client, "a", n + 1)
+    info = await world.inspect(client, "a")
+    assert [waiter.thread for waiter in info.waiters] == ["bob", "cy", "dan"]
     tokens = [hold.token, *(waiter.token for waiter in info.waiters)]
     assert tokens == sorted(set(tokens))
 
@@ -66,6 +84,7 @@ async def test_since_is_when_it_came_to_hold(world: World) -> None:
     await eventually(told)  # the store learns with a renewal that it holds
 
 
+@needs(RECORDS)
 async def test_info_of_client_and_lock_are_merged(world: World) -> None:
     client, ana = world.client(info={"app": "shop", "job": 1}), world.actor("ana")
     await ana(lambda: client.lock("a", info={"job": 2, "note": "é\u202e"}).acquire())

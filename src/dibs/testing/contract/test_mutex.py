@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ATOMIC_TRY, FAIR, LEASES
+from dibs.core.line import ATOMIC_TRY, FAIR, LEASES, RECORDS
 from dibs.testing.contract.harness import Actor, World
 from dibs.testing.contract.worlds import needs
 
@@ -184,7 +184,7 @@ async def test_acquires_time_out_counts_for_more_than_the_locks(world: World, mu
 async def test_with_raises_when_the_time_is_over(world: World, mutex: Mutex) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a", owner="ana", info={"job": 7}).acquire())
+    hold = await ana(lambda: mutex(client, "a", owner="ana").acquire())
     with pytest.raises(dibs.AcquireTimeout) as caught:
         await bob.enter(mutex(client, "a", timeout=0.05))
     error = caught.value
@@ -195,7 +195,17 @@ async def test_with_raises_when_the_time_is_over(world: World, mutex: Mutex) -> 
     assert error.store in repr(client)
     assert error.info is not None
     assert [holder.token for holder in error.info.holders] == [hold.token]
-    assert error.info.holders[0].info == {"job": 7}
+
+
+@needs(RECORDS)
+async def test_the_time_out_carries_the_info_of_who_is_in_the_way(world: World, mutex: Mutex) -> None:
+    client = world.client()
+    ana, bob = world.actors("ana", "bob")
+    await ana(lambda: mutex(client, "a", info={"job": 7}).acquire())
+    with pytest.raises(dibs.AcquireTimeout) as caught:
+        await bob.enter(mutex(client, "a", timeout=0.05))
+    assert caught.value.info is not None
+    assert caught.value.info.holders[0].info == {"job": 7}
 
 
 @needs(FAIR)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import FAIR, LEASES, LINE, LOOK, NOWHERE, OUTSIDE, PERMITS, RW, YOURS
+from dibs.core.line import FAIR, LEASES, LINE, LOOK, NOWHERE, OUTSIDE, PERMITS, RECORDS, RW, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
 from dibs.testing.contract.worlds import needs
@@ -88,6 +88,7 @@ def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat, place: Any) -> No
     assert not standing.holds
 
 
+@needs(RECORDS)
 def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = [seat.claim() for seat in (ana, bob)]
@@ -103,7 +104,7 @@ def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob:
     assert standing.holds
 
 
-@needs(FAIR)
+@needs(FAIR, RECORDS)
 def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
@@ -123,6 +124,7 @@ def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
     assert bob.told(outside) is None
 
 
+@needs(RECORDS)
 def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
@@ -198,6 +200,7 @@ def test_amend_of_what_is_gone_changes_nothing(ana: Seat, bob: Seat) -> None:
     assert bob.holders() == [standing.ticket]
 
 
+@needs(PERMITS)
 def test_weight_nothing_always_fits_at_the_head(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "striped", "capacity": 4, "weight": 0}
     standings = [seat.joined(**options)[1] for seat in (ana, bob, ana)]

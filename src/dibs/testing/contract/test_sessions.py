@@ -33,7 +33,7 @@ MAKING: dict[str, Making] = {
         "rlock",
         pytest.param("rwlock", marks=needs(RW)),
         pytest.param("semaphore", marks=needs(PERMITS)),
-        "striped",
+        pytest.param("striped", marks=needs(PERMITS)),
         "election",
     ]
 )
@@ -124,6 +124,7 @@ async def test_who_re_enters_gets_no_longer_than_the_first(world: World) -> None
     await world.free(client, "a")
 
 
+@needs(PERMITS)
 async def test_a_stripe_ends_and_takes_its_guard_along(world: World) -> None:
     client, ana = world.client(lease=30), world.actor("ana")
     hold = await ana(lambda: client.striped("stock", 4, lease=0.5, renew=False).at("x").acquire())

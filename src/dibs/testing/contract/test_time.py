@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LEASES
+from dibs.core.line import FAIR, LEASES, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import needs
 
@@ -37,7 +37,7 @@ async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     hold.check()
 
 
-@needs(FAIR)
+@needs(FAIR, RECORDS)
 async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
     client = world.client(lease=world.lasting)
     ana, bob = world.actors("ana", "bob")

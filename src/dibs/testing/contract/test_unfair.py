@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RW
+from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RECORDS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.worlds import needs
 
@@ -30,7 +30,7 @@ async def test_it_excludes(world: World, mutex: Mutex) -> None:
     assert await bob(lambda: mutex(client, "a", fair=False).acquire(timeout=0.1)) is None
 
 
-@needs(ATOMIC_TRY)
+@needs(ATOMIC_TRY, RECORDS)
 async def test_it_stands_in_no_line(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -40,6 +40,7 @@ async def test_it_stands_in_no_line(world: World) -> None:
     assert not (await world.inspect(client, "a")).waiters
 
 
+@needs(RECORDS)
 async def test_it_stands_in_the_line_for_no_longer_than_it_looks(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -69,7 +70,7 @@ async def test_an_expired_holder_frees_it(world: World) -> None:
     assert await bob(lambda: client.lock("a", fair=False).acquire(timeout=10))
 
 
-@needs(FAIR)
+@needs(FAIR, RECORDS)
 async def test_it_does_not_pass_the_line(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")

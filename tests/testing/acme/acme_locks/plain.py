@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from acme_locks.store import AcmeLine, AcmeStore
 from dibs import Unsupported
-from dibs.core.line import LEASES, LINE, Place
+from dibs.core.line import LEASES, LINE, RECORDS, Place
 from dibs.core.rule import Claim, Standing
 
 REFUSED = {"rw", "semaphore"}
@@ -22,4 +22,4 @@ class PlainLine(AcmeLine):
 
 class PlainStore(AcmeStore):
     line = PlainLine
-    capabilities: ClassVar[frozenset[str]] = frozenset({LEASES})
+    capabilities: ClassVar[frozenset[str]] = frozenset({LEASES, RECORDS})

@@ -2,7 +2,8 @@
 --
 -- Gives  words with blanks between them, bytes in hexadecimal: (now, what, ticket, holds, left, next, revoked, mine, kind, capacity)
 --        what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
---        and is not to; 2: what is there is of another kind or size. `mine`: ids of this client that hold from now on.
+--        and is not to; 2: what is there is of another kind or size, or mode (kind
+--        'session' or 'within'). `mine`: ids of this client that hold from now on.
 -- Effect A claim that fits holds, one that does not waits: in line (place 0), outside (1), nowhere (2). The same id
 --        again is told how it stands; nothing is moved or extended.
 CREATE PROCEDURE dibs_1_join(
@@ -13,9 +14,10 @@ CREATE PROCEDURE dibs_1_join(
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_floor, v_ticket, v_own, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_tombs, v_now, v_used, v_capacity, v_until, v_left BIGINT;
+  DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_capacity, v_until, v_left BIGINT;
   DECLARE v_next BIGINT DEFAULT -1;
   DECLARE v_kind VARBINARY(64);
+  DECLARE v_key VARCHAR(64);
   DECLARE v_blocked, v_revoked TINYINT DEFAULT 0;
   DECLARE v_holds TINYINT DEFAULT p_weight <= p_capacity;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
@@ -72,14 +74,23 @@ verb: BEGIN
     SELECT CONCAT_WS(' ', v_now, 1, 0, 0, 0, v_next, 0, HEX(v_mine));
     LEAVE verb;
   END IF;
+  IF v_apart AND IFNULL(v_first, 0) = 0 THEN
+    CALL dibs_1_apart(p_name, v_apart, v_key, v_kind);
+    IF v_key IS NULL THEN
+      COMMIT;
+      IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
+      SELECT CONCAT_WS(' ', v_now, 2, 0, 0, 0, 0, 0, HEX(v_mine), HEX(v_kind), 1);
+      LEAVE verb;
+    END IF;
+  END IF;
   SET v_left = IF(v_holds, p_lease, p_waiting);
+  -- (ticket.sql)
   INSERT INTO dibs_claims (
-    name, id, client, kind, capacity, weight, lease, waiting, until, asked, held, freed, revoked, about
+    ticket, name, id, client, kind, capacity, weight, lease, waiting, until, asked, held, freed, revoked, about
   ) VALUES (
-    p_name, p_id, p_client, p_kind, p_capacity, p_weight, p_lease, p_waiting, v_now + v_left, v_now,
+    v_ticket, p_name, p_id, p_client, p_kind, p_capacity, p_weight, p_lease, p_waiting, v_now + v_left, v_now,
     IF(v_holds, v_now, NULL), NULL, 0, p_about
   );
-  SET v_ticket = LAST_INSERT_ID();
   IF p_place = 1 AND p_again THEN
     DELETE FROM dibs_watchers WHERE id = p_id;
   END IF;
@@ -87,6 +98,7 @@ verb: BEGIN
     CALL dibs_1_tell('line', p_name, 1000000, v_wakes);
   END IF;
   COMMIT;
+  IF v_key IS NOT NULL THEN DO RELEASE_LOCK(v_key); END IF;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
   SELECT CONCAT_WS(' ', v_now, 1, v_ticket, v_holds, v_left, IF(v_holds, -1, v_next), 0, HEX(v_mine));
 END

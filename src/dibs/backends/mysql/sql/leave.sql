@@ -10,7 +10,7 @@ CREATE PROCEDURE dibs_1_leave(
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_floor, v_own, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_tombs, v_now, v_used, v_next, v_capacity BIGINT;
+  DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked TINYINT;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';

@@ -9,7 +9,7 @@ CREATE PROCEDURE dibs_1_look(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_waits, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_tombs, v_now, v_used, v_capacity, v_weight, v_until BIGINT;
+  DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_capacity, v_weight, v_until BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked TINYINT;
   DECLARE v_wakes MEDIUMBLOB DEFAULT '';

@@ -5,7 +5,7 @@ CREATE PROCEDURE dibs_1_revoke(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNS
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_outside, v_tombs, v_now, v_used, v_next, v_capacity BIGINT;
+  DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_done TINYINT DEFAULT 0;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';

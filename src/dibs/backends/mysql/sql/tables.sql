@@ -3,18 +3,28 @@
 
 -- One row for each name in use. Verbs that change a line lock it first; what stands in it is only what saves reading:
 -- no claim of the name has a ticket below `floor`, after `outside` nobody waits outside its line, and after `tombs` no id
--- is remembered that left it.
+-- is remembered that left it. `apart` is no such saving: it is 1 once the name was used in session mode,
+-- 2 inside transactions, 3 in both; see apart.sql.
 CREATE TABLE dibs_names (
   name VARBINARY(2048) NOT NULL PRIMARY KEY,
   floor BIGINT UNSIGNED NOT NULL,
   outside BIGINT NOT NULL,
-  tombs BIGINT NOT NULL
+  tombs BIGINT NOT NULL,
+  apart TINYINT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- One row for each claim. The counter of the tickets is kept by InnoDB over crashes and restarts. `held` is since when
--- it holds; `freed` is 1 while a client has not heard that its claim holds now.
+-- The counter of the tickets, which are the tokens, for all modes of a name: see ticket.sql. It begins at the clock, so
+-- that tables that are made anew go on rising.
+/*M!100600 EXECUTE IMMEDIATE CONCAT('CREATE SEQUENCE IF NOT EXISTS dibs_tickets START WITH ',
+  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ' INCREMENT BY 0 CACHE 1000000') */;
+
+/*!80000 CREATE TABLE IF NOT EXISTS dibs_tickets (ticket BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY) */;
+
+/*!80000 INSERT INTO dibs_tickets SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) */;
+
+-- One row for each claim. `held` is since when it holds; `freed` is 1 while a client has not heard that its claim holds now.
 CREATE TABLE dibs_claims (
-  ticket BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  ticket BIGINT UNSIGNED NOT NULL PRIMARY KEY,
   name VARBINARY(2048) NOT NULL,
   id BINARY(16) NOT NULL,
   client BINARY(16) NOT NULL,
@@ -75,4 +85,38 @@ CREATE TABLE dibs_writes (
 CREATE TABLE dibs_store (
   one TINYINT NOT NULL PRIMARY KEY,
   id BINARY(16) NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+INSERT IGNORE INTO dibs_store VALUES (1, UNHEX(REPLACE(UUID(), '-', '')));
+
+-- Session mode: one row for each name that was held lately. Who holds is whoever has the user lock `lock_name`; if that is
+-- `session`, the row is about it. While `plain` is 1, nobody holds the name in another mode who does not have that user
+-- lock meanwhile: see apart.sql. All rows are gone when the server starts; one that is missing is made anew.
+CREATE TABLE dibs_held (
+  lock_name VARBINARY(64) NOT NULL PRIMARY KEY,
+  plain TINYINT NOT NULL,
+  session BIGINT UNSIGNED NOT NULL,
+  ticket BIGINT UNSIGNED NOT NULL,
+  kind VARBINARY(64) NOT NULL,
+  revoked TINYINT NOT NULL,
+  since BIGINT NOT NULL,
+  lease BIGINT NOT NULL,
+  name VARBINARY(2048) NOT NULL,
+  about VARBINARY(2048) NOT NULL
+) ENGINE = MEMORY;
+
+-- Session mode: one row for each session that waits, for those who look.
+CREATE TABLE dibs_waits (
+  session BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+  ticket BIGINT UNSIGNED NOT NULL,
+  kind VARBINARY(64) NOT NULL,
+  since BIGINT NOT NULL,
+  lease BIGINT NOT NULL,
+  name VARBINARY(2048) NOT NULL,
+  about VARBINARY(2048) NOT NULL
+) ENGINE = MEMORY;
+
+-- One row for each name that was ever locked inside a transaction: the row that such a transaction locks.
+CREATE TABLE dibs_within (
+  name VARBINARY(2048) NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -2,14 +2,15 @@
 --
 -- Gives  now floor v                                     void: it came too late, was given up before, or has expired
 --        now floor s ticket holds left next revoked      how it stands; ticket 0: it does not, and is not to
---        now floor m capacity kind                       what is there is of another kind or size
+--        now floor m capacity kind                       what is there is of another kind or size; kind "session": the
+--                                                        name is held by a connection (see session.sql)
 -- Effect A claim that fits holds, one that does not waits: in line; outside (place "outside", which is noted for
 --        whoever leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
 -- Cost   as the walk, one look for a tomb, one row. `since_`: no ticket below it stands in this line any more.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_join(
   name_ text, since_ bigint, id_ bytea, client_ bytea, kind_ text, capacity_ bigint, weight_ bigint, lease_ bigint,
-  waiting_ bigint, place_ text, about_ text, by_ bigint
+  waiting_ bigint, place_ text, about_ text, session_ bigint, by_ bigint
 ) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -41,6 +42,9 @@ BEGIN
   IF floor_ > 0 AND (first_kind_ <> kind_ OR first_capacity_ <> capacity_) THEN
     RETURN concat_ws(' ', now_, floor_, 'm', first_capacity_, first_kind_);
   END IF;
+  IF floor_ = 0 AND NOT pg_try_advisory_xact_lock_shared(session_) THEN
+    RETURN concat_ws(' ', now_, 0, 'm', 1, 'session');
+  END IF;
   holds_ := NOT blocked_ AND used_ + weight_ <= capacity_;
   IF NOT holds_ AND place_ <> 'line' THEN
     IF place_ = 'outside' AND client_ <> '' THEN
@@ -52,15 +56,7 @@ BEGIN
   IF place_ = 'outside' THEN
     DELETE FROM {schema}.dibs_outsiders WHERE name = name_ AND id = id_;
   END IF;
-  -- Tickets rise with the clock, so that they go on rising where the sequence was set back: by a fail-over that lost
-  -- something, by tables that were made anew. Whoever does not get to raise it has a ticket that is as good.
-  ticket_ := nextval('{schema}.dibs_tickets');
-  IF ticket_ < now_ - 1000000 AND pg_try_advisory_xact_lock({schema}.dibs_1_key('tickets', '')) THEN
-    IF (SELECT last_value FROM {schema}.dibs_tickets) < now_ - 1000000 THEN
-      PERFORM setval('{schema}.dibs_tickets', now_);
-    END IF;
-    ticket_ := nextval('{schema}.dibs_tickets');
-  END IF;
+  -- (ticket.sql)
   IF ticket_ <= since_ THEN
     RAISE EXCEPTION 'dibs: tickets were set back' USING ERRCODE = 'DB002';
   END IF;

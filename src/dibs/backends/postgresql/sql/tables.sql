@@ -58,3 +58,13 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_watchers (
     until bigint NOT NULL,
     PRIMARY KEY (space, name, key)
 );
+CREATE TABLE IF NOT EXISTS {schema}.dibs_keys (
+    key bigint PRIMARY KEY,
+    name text COLLATE "C" NOT NULL,
+    kind text NOT NULL,
+    capacity bigint NOT NULL CHECK (capacity > 0),
+    revoked bigint[] NOT NULL,
+    pid integer NOT NULL,
+    token bigint NOT NULL,
+    about text NOT NULL
+);

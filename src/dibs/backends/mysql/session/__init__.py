@@ -1,0 +1,1 @@
+"""Session mode: a claim is a user lock (GET_LOCK), held by a connection of its own."""

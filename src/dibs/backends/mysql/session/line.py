@@ -1,0 +1,371 @@
+"""Seam 2 in session mode. A claim is a user lock that a session of its own holds, or waits for in the server's line.
+
+What proves that a claim stands is an answer on its own session: `renew` asks on each that holds, all before it reads,
+and counts the lease from when it asked. Those that wait are in the middle of a statement: that nothing has come of it
+is all that there is to know. Leaving while waiting closes the session: whatever the race, nothing stays behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+
+from dibs.backends import ledger
+from dibs.backends.mysql import schema
+from dibs.backends.mysql.answers import MISSING, final, strange
+from dibs.backends.mysql.calls import MICROSECONDS, Call, Query, Ready, Request
+from dibs.backends.mysql.line import SWEEPS, MysqlLine, mode_mismatch
+from dibs.backends.mysql.link import ATTEMPT, LEAST, Dialer
+from dibs.backends.mysql.port import number
+from dibs.backends.mysql.session import view
+from dibs.backends.mysql.session.session import Session
+from dibs.backends.mysql.session.sessions import Sessions
+from dibs.backends.mysql.session.stands import Asks, Stand, Stands, ticket_of
+from dibs.backends.mysql.wire import Refusal
+from dibs.core.deadline import FOREVER
+from dibs.core.line import NOWHERE, Me, Place, Signal, read_signal
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
+from dibs.info import Finding, LockInfo
+
+_WAIT = 31_536_000
+"""Seconds: the server waits no longer."""
+_TIMES = 3
+"""How often tables are made for one question."""
+_ASKS = 1024
+"""Locks for which what is asked is kept, ready made."""
+_NAP = 0.001
+_GLANCE = 0.25
+"""How often who watches a leader looks."""
+_TAKE = (
+    "/*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),"
+    " kind = {2}, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = {3},"
+    " about = {4} WHERE lock_name = {0} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
+)
+"""See apart.sql. MySQL has no sequences: there it is always the routine that takes."""
+_GIVE = "DO RELEASE_LOCK({})"
+"""Only the session that has it can do so: if it answers, it had it until then."""
+_ALIVE = (
+    "SELECT CONCAT_WS(' ', CONNECTION_ID(),"
+    " IFNULL((SELECT revoked FROM dibs_held WHERE lock_name = {} AND session = CONNECTION_ID()), 0))"
+)
+_HOLDER = "SELECT IFNULL(IS_USED_LOCK({}), 0)"
+BUSY = Standing(0, False, 0.0, FOREVER, False)
+Readable = Callable[[Session, float], Awaitable[bool]]
+"""Whether something comes there before that instant."""
+
+
+class SessionLine:
+    """See core/line.py."""
+
+    def __init__(
+        self, leased: MysqlLine, sessions: Sessions, stands: Stands, dialer: Dialer, runtime: Runtime, me: Me
+    ) -> None:
+        """`leased`: the line in tables of the same store."""
+        self._leased = leased
+        self._port = leased.port
+        self._sessions = sessions
+        self._stands = stands
+        self._dialer = dialer
+        self._runtime = runtime
+        self._now = runtime.now
+        self._me = me
+        self._asks: dict[tuple[str, str, str, int], Asks] = {}
+        self._blocks = runtime.soon is None
+        self._readable = _in_threads(self._now) if self._blocks else _in_a_loop(self._now)
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        if self._now() > claim.by or self._stands.is_buried(claim.id):
+            return None
+        stand = self._stands.find(claim.id)
+        if stand is not None:
+            await self._look(stand, until)
+            return stand.standing(self._me.lease, self._now())
+        for _ in range(_TIMES):
+            try:
+                return await self._take(claim, place, until)
+            except Refusal as refusal:
+                if refusal.code not in MISSING:
+                    raise final(refusal) from None
+                await self._runtime.offload(lambda: schema.create(self._dialer, until))
+        raise strange()
+
+    async def _take(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        """A session that holds or waits then lies on the desk of the stand."""
+        session = await self._sessions.take(self._runtime, until)
+        stand = Stand(claim, self._asks_for(claim))
+        session.claim_id = claim.id
+        try:
+            claim.asked = True
+            self._stands.begin(stand)
+            stand.seen_at = self._now()
+            said = await self._take_free(session, stand.asks.take, until)
+            if said is None:
+                wait = 0 if place is NOWHERE else _WAIT
+                call = Call("take", (stand.asks.key, wait, *self._words(claim)))
+                said = await self._exchange(session, call, until)
+        except BaseException:
+            self._stands.finish(claim.id)
+            self._sessions.discard(session)
+            raise
+        if said[1] == b"held" or session.asked:
+            stand.put_back(session, self._sessions)
+            if session.asked:
+                self._me.inbox.listen(self._stands)
+                self._stands.attend(stand, session)
+        else:
+            self._stands.finish(claim.id)
+            self._sessions.give(session)
+        return self._outcome(stand, said)
+
+    def _words(self, claim: Claim) -> tuple[bytes, str, int, bytes]:
+        about, lease = view.about_of(claim), int(self._me.lease * MICROSECONDS)
+        return self._leased.key(claim.name), view.kind_of(claim), lease, about
+
+    def _asks_for(self, claim: Claim) -> Asks:
+        """Made once for all claims of a lock."""
+        of = (claim.name, claim.about, claim.kind, claim.capacity)
+        asks = self._asks.get(of)
+        if asks is None:
+            if len(self._asks) >= _ASKS:
+                self._asks.clear()
+            key = self._lock_name(claim.name)
+            asks = Asks(key, Ready(Query(_TAKE, key, *self._words(claim))), Ready(Query(_GIVE, key)))
+            self._asks[of] = asks
+        return asks
+
+    async def _take_free(self, session: Session, request: Request, until: float) -> list[bytes] | None:
+        """Most takes: it is free, and was had in this mode lately. None: it is not so."""
+        await self._whole(session, request, until)
+        answer = session.answer()
+        return [b"", b"held", b"%d" % answer.made] if answer.changed else None
+
+    def _outcome(self, stand: Stand, said: list[bytes]) -> Standing | None:
+        claim, what = stand.claim, said[1]
+        if what in (b"held", b"waits"):
+            stand.ticket = ticket_of(said)
+            if what == b"held":
+                claim.ticket, stand.holds = stand.ticket, True
+            return stand.standing(self._me.lease, self._now())
+        if what == b"busy":
+            return BUSY
+        kind = bytes.fromhex(said[2].decode()).decode(errors="replace") if len(said) > 2 else ""
+        raise _mismatch(what, kind, claim)
+
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | StoreUnavailable | None]:
+        stands = [self._stands.find(claim.id) for claim in claims]
+        asked: list[tuple[Stand, Session]] = []
+        for stand in stands:
+            if stand is not None:
+                self._tell(stand)
+                if stand.holds and (session := self._asked(stand)) is not None:
+                    asked.append((stand, session))
+        silent = {id(stand) for stand, session in asked if not await self._answered(stand, session, until)}
+        if silent and len(silent) == len(stands):
+            raise StoreUnavailable("the server did not answer in time")
+        now = self._now()
+        found: list[Standing | StoreUnavailable | None] = []
+        for stand in stands:
+            if stand is not None and id(stand) in silent:
+                found.append(StoreUnavailable("the server did not answer in time"))
+                continue
+            found.append(None if stand is None else stand.standing(self._me.lease, now))
+            if stand is not None and found[-1] is None:  # nobody leaves what is gone
+                self._end(stand)
+        return found
+
+    def _asked(self, stand: Stand) -> Session | None:
+        """Its session, asked whether it is there; None: somebody else has it, or it is not."""
+        try:
+            session = stand.desk.pop()
+        except IndexError:
+            return None
+        try:
+            if not session.asked:  # what is still to be answered will do
+                session.ask(Query(_ALIVE, stand.asks.key), self._now())
+        except StoreUnavailable:
+            self._lose(stand, session)
+            return None
+        return session
+
+    async def _answered(self, stand: Stand, session: Session, until: float) -> bool:
+        """False: not yet. The answer counts from when it was asked for, whenever it comes."""
+        try:
+            while not session.read():
+                if not await self._readable(session, until):
+                    stand.put_back(session, self._sessions)
+                    return False
+            stand.revoked = session.result()[1] == b"1"
+            stand.seen_at = max(stand.seen_at, session.sent_at)
+            stand.put_back(session, self._sessions)
+        except (StoreError, Refusal):
+            self._lose(stand, session)
+        except BaseException:
+            self._lose(stand, session)
+            raise
+        return True
+
+    async def _look(self, stand: Stand, until: float) -> None:
+        """At one that waits, also in the server: an answer that is on its way is waited for."""
+        self._tell(stand)
+        mine = {session.number for session in stand.desk}
+        if mine and not stand.holds:
+            (found,) = await self._port.ask(Query(_HOLDER, stand.asks.key), until)
+            while number(found[0][0]) in mine and self._now() < until and not self._tell(stand):
+                await self._runtime.sleep(_NAP)
+
+    async def amend(self, claim: Claim, weight: int, until: float) -> None:
+        """Nothing here has a weight."""
+
+    async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        if not answered:
+            self._stands.bury(claim)
+        stand = self._stands.finish(claim.id)
+        if stand is None:
+            return False
+        message = self._stands.catch_up(stand)
+        session = await self._from_desk(stand, until)
+        if session is None:
+            return not stand.gone
+        if message is not None or not session.asked:
+            return await self._drop(stand, session, until)
+        self._stands.ignore(session)
+        self._sessions.discard(session)
+        if not stand.holds:
+            with suppress(StoreError):  # then the server sees it by itself, within a second
+                await self._port.ask_once(Call("quit", (session.number, stand.ticket)), until)
+        return True
+
+    async def _drop(self, stand: Stand, session: Session, until: float) -> bool:
+        try:
+            await self._whole(session, stand.asks.give, until)
+            session.answer()
+        except TimeoutError:
+            self._sessions.discard(session)
+            raise StoreUnavailable("the server did not answer in time; the session was closed") from None
+        except (StoreError, Refusal):  # it ended before it could be given back
+            self._sessions.discard(session)
+            return False
+        except BaseException:
+            self._sessions.discard(session)
+            raise
+        self._sessions.give(session)
+        if self._runtime.jitter(1.0) < SWEEPS:
+            with suppress(StoreError):  # somebody else will
+                await self._port.ask_once(Call("sweep", ()), self._now())
+        return True
+
+    async def _from_desk(self, stand: Stand, until: float) -> Session | None:
+        """A renewal may have it: that takes no longer than an answer. None: it is gone, or will be."""
+        while not stand.gone:
+            try:
+                return stand.desk.pop()
+            except IndexError:
+                if self._now() >= until:
+                    break
+                await self._runtime.sleep(_NAP)
+        stand.left = True
+        return None
+
+    async def watch(self, claim: Claim, until: float) -> Signal | None:
+        return read_signal(await self._me.inbox.wait(claim.id, until))
+
+    async def line(self, name: str, until: float) -> LockInfo:
+        found = await view.line(self._port, self._leased.key(name), name, until)
+        return found if found.holders or found.waiters else await self._leased.line(name, until)
+
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        start = self._leased.key(after) if after else b""
+        return await view.page(self._port, self._leased.key(""), self._leased.key(prefix), start, until)
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        return 0 <= token < 2**63 and await view.revoke(self._port, self._leased.key(name), token, until)
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        return 0 <= token < 2**63 and await view.evict(self._port, self._leased.key(name), token, until)
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        holders = (await self.line(name, until)).holders
+        if (holders[0].token if holders else 0) == seen:
+            await self._me.inbox.wait(key, min(until, self._now() + _GLANCE))
+
+    async def identity(self, until: float) -> str:
+        return await self._leased.identity(until)
+
+    async def doctor(self, until: float) -> list[Finding]:
+        return await self._leased.doctor(until)
+
+    def close(self) -> None:
+        self._leased.close()
+
+    def _lock_name(self, name: str) -> str:
+        """As key.sql has it."""
+        return f"dibs{sha256(self._sessions.database + b'/' + self._leased.key(name)).hexdigest()[:60]}"
+
+    def _tell(self, stand: Stand) -> bool:
+        """True: it waits no longer, and its claim knows."""
+        message = self._stands.catch_up(stand)
+        if message is not None:
+            self._me.inbox.deliver(*message)
+        return stand.holds or stand.gone
+
+    def _lose(self, stand: Stand, session: Session) -> None:
+        stand.gone = True
+        self._sessions.discard(session)
+
+    def _end(self, stand: Stand) -> None:
+        self._stands.finish(stand.claim.id)
+        stand.left = True
+        while stand.desk:
+            session = stand.desk.pop()
+            self._stands.ignore(session)
+            self._sessions.discard(session)
+
+    async def _exchange(self, session: Session, request: Request, until: float) -> list[bytes]:
+        """The words of the answer, or those that one begins with whose rest comes after a wait."""
+        begun = await self._whole(session, request, until)
+        return session.result() if begun is None else begun
+
+    async def _whole(self, session: Session, request: Request, until: float) -> list[bytes] | None:
+        now = self._now()
+        until = min(max(until, now + LEAST), now + ATTEMPT)
+        session.ask(request, now)
+        while session.wait(until - self._now()) if self._blocks else await self._readable(session, until):
+            if session.read():
+                return None
+            begun = session.begun()
+            if begun is not None and begun[1] == b"waits":
+                return begun
+        raise _Silent("the server did not answer in time")
+
+
+class _Silent(StoreUnavailable, TimeoutError):
+    """Nothing came in time."""
+
+
+def _in_threads(now: Callable[[], float]) -> Readable:
+    async def readable(session: Session, until: float) -> bool:
+        return session.wait(until - now())
+
+    return readable
+
+
+def _in_a_loop(now: Callable[[], float]) -> Readable:
+    from dibs.backends.mysql import stream  # noqa: PLC0415  (threads have no use for asyncio)
+
+    async def readable(session: Session, until: float) -> bool:
+        return await stream.readable(session.sock, until - now())
+
+    return readable
+
+
+def _mismatch(what: bytes, kind: str, claim: Claim) -> Mismatch:
+    if what == b"other":
+        return ledger.mismatch(*view.sized(kind), claim)
+    if what == b"within":
+        return mode_mismatch("within")
+    if what != b"leased":
+        raise strange()
+    return mode_mismatch("lease")

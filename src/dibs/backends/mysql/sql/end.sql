@@ -1,0 +1,23 @@
+-- end: session mode. End the session that holds with that ticket, and with it what it holds.
+--
+-- Gives  words, as take: (now, 1 if that was done, 0: nobody holds with that ticket)
+CREATE PROCEDURE dibs_1_end(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_session BIGINT UNSIGNED;
+  DECLARE v_key VARCHAR(64);
+  DECLARE v_done TINYINT DEFAULT 0;
+  DECLARE v_times INT DEFAULT 0;
+  SELECT session, lock_name INTO v_session, v_key FROM dibs_held
+    WHERE name = p_name AND ticket = p_ticket AND IS_USED_LOCK(lock_name) = session LIMIT 1;
+  IF v_session IS NOT NULL THEN
+    KILL CONNECTION v_session;
+    SET v_done = 1;
+    -- A session ends a moment after it was told to.
+    WHILE v_session = IS_USED_LOCK(v_key) AND v_times < 500 DO
+      SET v_times = v_times + 1;
+      DO SLEEP(0.002);
+    END WHILE;
+  END IF;
+  SELECT CONCAT_WS(' ', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_done);
+END

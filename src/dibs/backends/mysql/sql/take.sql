@@ -1,0 +1,80 @@
+-- take: session mode. Have the user lock of a name in this session, at once, or after so many seconds of waiting.
+--
+-- Gives  words with blanks between them, bytes in hexadecimal, in one row for each of at most two result sets:
+--        (now, 'held', ticket)    it is had, by whoever asked
+--        (now, 'waits', ticket)   not yet: another answer follows
+--        (now, 'busy')            it is not free
+--        (now, 'other', kind)     it is had as another kind; 'session' stands for none that is known
+--        (now, 'leased', kind)    claims with leases stand there; (now, 'within'): a transaction has it
+-- Effect Whatever is not 'held' in the end leaves nothing behind. The ticket is drawn while the lock is had, so it is
+--        higher than that of whoever had it before; the one of a waiter is its place for those who look, no more.
+-- A name that is free, and was had so lately, is had without this: see session/line.py.
+-- The server hands a user lock to who has waited longest. It ends a wait whose client is gone within a second.
+CREATE PROCEDURE dibs_1_take(
+  IN p_key VARCHAR(64), IN p_wait INT, IN p_name VARBINARY(2048), IN p_kind VARBINARY(64), IN p_lease BIGINT,
+  IN p_about VARBINARY(2048)
+)
+SQL SECURITY INVOKER
+verb: BEGIN
+  DECLARE v_ticket BIGINT UNSIGNED;
+  DECLARE v_now BIGINT;
+  DECLARE v_apart, v_held, v_plain TINYINT DEFAULT 0;
+  DECLARE v_kind VARBINARY(64);
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; DO RELEASE_LOCK(p_key); RESIGNAL; END;
+
+  DO RELEASE_LOCK(p_key); -- a quick take that failed may have it all the same
+  IF NOT IFNULL(GET_LOCK(p_key, 0), 0) THEN
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+    SELECT kind INTO v_kind FROM dibs_held WHERE lock_name = p_key AND session = IS_USED_LOCK(p_key);
+    IF v_kind <> p_kind THEN
+      SELECT CONCAT_WS(' ', v_now, 'other', HEX(v_kind));
+      LEAVE verb;
+    END IF;
+    IF p_wait = 0 THEN
+      SELECT CONCAT_WS(' ', v_now, 'busy');
+      LEAVE verb;
+    END IF;
+    -- (ticket.sql)
+    BEGIN
+      DECLARE CONTINUE HANDLER FOR 1114 BEGIN END; -- the table is full: then nobody sees this one wait
+      REPLACE INTO dibs_waits VALUES (CONNECTION_ID(), v_ticket, p_kind, v_now, p_lease, p_name, p_about);
+    END;
+    SELECT CONCAT_WS(' ', v_now, 'waits', v_ticket);
+    IF NOT IFNULL(GET_LOCK(p_key, p_wait), 0) THEN
+      DELETE FROM dibs_waits WHERE session = CONNECTION_ID();
+      SELECT CONCAT_WS(' ', v_now, 'busy');
+      LEAVE verb;
+    END IF;
+  END IF;
+  SET v_ticket = 0;
+  /*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),
+    kind = p_kind, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = p_lease,
+    about = p_about WHERE lock_name = p_key AND plain; */
+  /*M!100600 IF ROW_COUNT() THEN SET v_ticket = LAST_INSERT_ID(); END IF; */
+  IF v_ticket = 0 THEN
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+    CALL dibs_1_part(p_name, 1, v_apart, v_kind);
+    IF v_apart & 2 THEN
+      CALL dibs_1_enclosed(p_name, v_held);
+    END IF;
+    IF v_kind IS NOT NULL OR v_held THEN
+      DO RELEASE_LOCK(p_key);
+      SELECT CONCAT_WS(' ', v_now, IF(v_held, 'within', 'leased'), HEX(v_kind));
+      LEAVE verb;
+    END IF;
+    -- (ticket.sql)
+    -- Where no join removes the row, on MySQL, it is never plain.
+    SET v_plain = 0;
+    /*M!100600 SET v_plain = v_apart = 1; */
+    BEGIN
+      DECLARE CONTINUE HANDLER FOR 1114 DELETE FROM dibs_held WHERE IS_FREE_LOCK(lock_name); -- room for the next one
+      REPLACE INTO dibs_held VALUES
+        (p_key, v_plain, CONNECTION_ID(), v_ticket, p_kind, 0, v_now, p_lease, p_name, p_about);
+    END;
+    SELECT apart INTO v_apart FROM dibs_names WHERE name = p_name;
+    IF v_apart <> 1 THEN -- since then a transaction has come, which could not wait for the row
+      UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
+    END IF;
+  END IF;
+  SELECT CONCAT_WS(' ', 0, 'held', v_ticket);
+END

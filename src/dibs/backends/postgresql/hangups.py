@@ -1,0 +1,69 @@
+"""Who hung up: a thread that is told by the kernel when the server ends a connection, whatever else this process does.
+
+It hears of the end only, and of nothing that is said: so nobody's answers disturb it. Elsewhere than on Linux there is
+nothing of the kind, and a lost connection is found when it is next used.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from dibs.core.runtime import Runtime
+
+_NAP = 1.0
+"""Seconds: how long the kernel is asked at once."""
+
+
+class Hangups:
+    def __init__(self, runtime: Runtime, told: Callable[[int], None]) -> None:
+        """`told` is called with the number of the socket, in that thread."""
+        self._told = told
+        self._attended: set[int] = set()
+        self._closed = False
+        self._is_awake = False
+        self._poked, self._poker = socket.socketpair()
+        self._poker.setblocking(False)
+        self._worker = runtime.blocking().worker(self._turn)
+        if sys.platform == "linux":
+            self._epoll = select.epoll()
+            self._epoll.register(self._poked.fileno(), select.EPOLLIN)
+
+    def attend(self, there: int) -> None:
+        if sys.platform == "linux":
+            self._attended.add(there)
+            self._epoll.register(there, select.EPOLLRDHUP)
+            if not self._is_awake:
+                self._worker.ring()
+
+    def ignore(self, there: int) -> None:
+        """Before it is closed: another socket may bear its number then."""
+        if sys.platform == "linux":
+            self._attended.discard(there)
+            with suppress(OSError, ValueError):
+                self._epoll.unregister(there)
+
+    def close(self) -> None:
+        self._closed = True
+        self._worker.stop()
+        with suppress(OSError):
+            self._poker.send(b"!")
+
+    def __del__(self) -> None:
+        """Not before its thread is through with them. An interrupt may have struck before anybody had them."""
+        for part in ("_epoll", "_poked", "_poker"):
+            if hasattr(self, part):
+                getattr(self, part).close()
+
+    async def _turn(self) -> float | None:
+        self._is_awake = True
+        if not self._attended or self._closed:  # the thread may end, and with it what keeps a forgotten client here
+            self._is_awake = False
+            return _NAP if self._attended and not self._closed else None
+        for there, _ in self._epoll.poll(_NAP):
+            if there in self._attended:
+                self._told(there)
+        return 0.0

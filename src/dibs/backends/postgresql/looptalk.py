@@ -1,0 +1,78 @@
+"""Questions on a connection that is somebody's own, from an event loop: see talk.py."""
+
+from __future__ import annotations
+
+import asyncio
+from _thread import LockType
+
+import psycopg
+from psycopg.pq.abc import PGresult
+
+from dibs.backends.postgresql.answers import Refusal
+from dibs.backends.postgresql.link import ATTEMPT, LEAST, Call, Link, broken
+from dibs.core.runtime import Runtime
+from dibs.errors import StoreUnavailable
+
+_GLANCE = 0.002
+"""Seconds between two looks at a connection that a thread uses: the keeper's, which renews."""
+
+
+class LoopTalk:
+    def __init__(self, runtime: Runtime) -> None:
+        self._now = runtime.now
+
+    async def exchange(self, link: Link, call: Call, until: float) -> PGresult:
+        now = self._now()
+        try:
+            link.begin(call)
+        except psycopg.Error as error:
+            link.close()
+            raise broken(error) from None
+        result = await self.arrived(link, min(max(until, now + LEAST), now + ATTEMPT))
+        if result is None:
+            link.close()
+            raise StoreUnavailable("the server did not answer in time")
+        link.hear(result)
+        return result
+
+    async def arrived(self, link: Link, until: float) -> PGresult | None:
+        try:
+            while (result := link.received()) is None:
+                if not await self._ready(link, until):
+                    return None
+            return result
+        except psycopg.Error as error:
+            link.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            link.close()
+            raise
+
+    async def have(self, busy: LockType, until: float) -> bool:
+        while not busy.acquire(blocking=False):
+            if self._now() >= until:
+                return False
+            await asyncio.sleep(_GLANCE)
+        return True
+
+    async def _ready(self, link: Link, until: float) -> bool:
+        """Whether there is something to read, or to write, by then."""
+        loop, there = asyncio.get_running_loop(), link.fileno()
+        ready: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(max(until - self._now(), 0.0), _tell, ready, False)
+        loop.add_reader(there, _tell, ready, True)
+        if not link.is_flushed:
+            loop.add_writer(there, _tell, ready, True)
+        try:
+            return await ready
+        finally:
+            timer.cancel()
+            loop.remove_reader(there)
+            loop.remove_writer(there)
+
+
+def _tell(ready: asyncio.Future[bool], what: bool) -> None:
+    if not ready.done():
+        ready.set_result(what)

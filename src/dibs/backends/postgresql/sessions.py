@@ -1,0 +1,129 @@
+"""Connections that locks are held by, in session mode: one for each claim that holds or waits, and a few idle ones.
+
+Each is the server's own (a pooler, or a standby, is refused), is used for one claim at a time, and has a lease of its
+own: the server ends one that says nothing for so long (PostgreSQL 14 and later), counted from the end of the last
+statement, so that the holder's own deadline, which counts from before it was sent, has passed by then. One of whose
+state anything is in doubt is closed: with it goes what it held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dibs.backends.postgresql.answers import Refusal, final
+from dibs.backends.postgresql.hangups import Hangups
+from dibs.backends.postgresql.link import Dialer, Link
+from dibs.errors import Closed, StoreError
+
+_TRUSTED = 0.1
+"""Seconds after which an idle connection is looked at before it is used."""
+_LONGEST = 2**31 - 1
+_HAS_IDLE_TIMEOUT = 140_000
+_HAS_USER_TIMEOUT = 120_000
+_PROBES, _LONGEST_PROBE = 3, 32_767
+_SETTINGS = (
+    "SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; SET lock_timeout = 0; "
+    "SET idle_in_transaction_session_timeout = 0; "
+    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
+    "SET tcp_keepalives_idle = {probe}; SET tcp_keepalives_interval = {probe}; SET tcp_keepalives_count = {probes}; "
+)
+_IDLE = "SET idle_session_timeout = {lease}; "
+_UNHEARD = "SET tcp_user_timeout = {lease}; "
+_ASKED = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_is_in_recovery()"
+
+
+class Sessions:
+    def __init__(self, dialer: Dialer, hangups: Hangups, lease: float, most: int) -> None:
+        self._dialer = dialer
+        self._hangups = hangups
+        self._now = dialer.now
+        self._lease = lease
+        self._most = most
+        self._idle: deque[Link] = deque()
+        self._closed = False
+
+    def idle(self) -> Link | None:
+        """One that is there, and surely lives longer than a question takes."""
+        while self._idle:
+            try:
+                link = self._idle.pop()
+            except IndexError:  # another thread was quicker
+                break
+            age = self._now() - link.used_at
+            if age < self._lease / 2 and self._dialer.suits(link) and (age < _TRUSTED or not link.is_stale()):
+                return link
+            self.drop(link)
+        return None
+
+    def dial(self, until: float) -> Link:
+        """Blocks."""
+        if self._closed:
+            raise Closed("this client was closed", step="connect again")
+        link = self._dialer.link(until)
+        try:
+            if not link.is_direct:
+                raise StoreError(
+                    'a pooler answers, which lends one session to many: what mode="session" locks there others would '
+                    "hold, or give back",
+                    step='give a URL that reaches the server itself, or use mode="lease"',
+                )
+            answer = link.simple(self._settings(link).encode(), until)
+            if answer.get_value(0, 1) != b"f":
+                raise StoreError(
+                    "this server is a standby: what is locked there is not locked on the primary",
+                    step="name the primary, or several hosts: postgresql://h1,h2/db takes the one to write to",
+                )
+            link.hear(answer)
+        except Refusal as refusal:
+            link.close()
+            raise final(refusal) from None
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def attend(self, link: Link) -> None:
+        """By whoever dialled it, once it has come: from now on its end is heard of."""
+        self._hangups.attend(link.fileno())
+
+    def give(self, link: Link) -> None:
+        """It holds nothing any more."""
+        if self._closed or not link.is_idle() or len(self._idle) >= self._most:
+            self.drop(link)
+        else:
+            self._idle.append(link)
+
+    def drop(self, link: Link) -> None:
+        self._hangups.ignore(link.fileno())
+        link.close()
+
+    def ended(self, there: int) -> None:
+        """The server hung up: if that one is idle, nobody need find out by using it."""
+        for link in list(self._idle):
+            if link.fileno() == there:
+                try:
+                    self._idle.remove(link)
+                except ValueError:  # somebody is about to use it, and finds out
+                    return
+                self.drop(link)
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self.drop(self._idle.pop())
+
+    def abandon(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().abandon()
+
+    def _settings(self, link: Link) -> str:
+        version = link.conn.server_version if link.conn is not None else 0
+        text = _SETTINGS
+        if version >= _HAS_USER_TIMEOUT:
+            text += _UNHEARD
+        if version >= _HAS_IDLE_TIMEOUT:
+            text += _IDLE
+        probe = max(round(self._lease / _PROBES), 1)
+        lease = min(round(self._lease * 1000), _LONGEST)
+        return text.format(lease=lease, probe=min(probe, _LONGEST_PROBE), probes=_PROBES) + _ASKED

@@ -1,0 +1,136 @@
+"""What onlookers see and do, in whichever mode a name is held: by claims with a lease, which are rows, or by sessions
+and transactions, of which the server itself knows who has a key and who waits for it.
+
+A session of ours says who it is in its application_name, which every role may read: the routine writes the token and
+since when, and we write the lease, the owner, the host and the process, in the 63 bytes there are. What else a claim
+says of itself is not to be seen there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from psycopg.pq.abc import PGresult
+
+from dibs.backends import ledger
+from dibs.backends.postgresql.answers import strange
+from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
+from dibs.backends.postgresql.port import Port, words_of
+from dibs.backends.postgresql.routines import PAGE
+from dibs.core.rule import Entry
+from dibs.info import LockInfo, Participant, read_about
+
+_ROOM = 63 - len("dibs 1794821716781994 1000 ")
+"""Bytes behind the token and its time."""
+
+
+@lru_cache(1024)
+def label(about: str, lease: float) -> bytes:
+    """What stands behind the token in application_name: `30 ana@web-3:4121`."""
+    said = read_about(about)
+    head, tail = f"{lease:g} ", f":{said['pid']}"
+    who = "".join(c if " " <= c < "\x7f" else "?" for c in f"{said['owner']}@{said['host']}")
+    return f"{head}{who[: _ROOM - len(head) - len(tail)]}{tail}".encode()
+
+
+async def line(port: Port, name: str, until: float) -> LockInfo:
+    result, _ = await port.ask_often(Call(port.routines.line, (name.encode(),)), until)
+    found = _claims(result) or await _sessions(port, (name, "", ""), until)
+    return next(iter(found), LockInfo(name=name))
+
+
+async def lines(port: Port, prefix: str, after: str, until: float) -> list[LockInfo]:
+    """Sessions are no more than connections: they are on one page, as far as that of the claims reaches."""
+    result, _ = await port.ask_often(Call(port.routines.lines, (prefix.encode(), after.encode())), until)
+    claims = _claims(result)
+    end = claims[-1].name if len(claims) >= PAGE else None
+    sessions = await _sessions(port, ("", prefix, after), until)
+    return sorted([*claims, *(one for one in sessions if end is None or one.name <= end)], key=lambda one: one.name)
+
+
+async def revoke(port: Port, name: str, token: int, until: float) -> bool:
+    verbs, words = port.routines, _named(port, name, token)
+    if (await port.words(Call(verbs.revoke, words), until, 3))[2] == b"1":
+        return True
+    values = (name.encode(), b"%d" % verbs.key_of(name), b"%d" % token)
+    return (await port.words(Call(verbs.ask, values), until))[1] == b"1"
+
+
+async def evict(port: Port, name: str, token: int, until: float) -> bool:
+    """Remove the claim, or end the session."""
+    result, is_repeated = await port.ask_often(Call(port.routines.evict, _named(port, name, token)), until)
+    if words_of(result, 3)[2] == b"1" or is_repeated:
+        return True
+    result, is_repeated = await port.ask_often(Call(port.routines.oust, (name.encode(), b"%d" % token)), until)
+    return words_of(result)[1] == b"1" or is_repeated
+
+
+def _named(port: Port, name: str, token: int) -> tuple[bytes, bytes, bytes]:
+    return name.encode(), b"%d" % port.floors.of(name), b"%d" % token
+
+
+def _claims(result: PGresult) -> list[LockInfo]:
+    """Where it stands now is 0 on the clock of what was told."""
+    try:
+        return [
+            ledger.shown((name or b"").decode(), [_entry(row) for row in several], 0.0, datetime.now(UTC))
+            for name, several in groupby(rows(result), lambda row: row[1])
+        ]
+    except (TypeError, ValueError, AttributeError):
+        raise strange() from None
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    _, _, ticket, weight, left, asked, held, kind, capacity, about = row
+    return Entry(
+        int(ticket), b"", b"", kind.decode(errors="replace"), int(capacity), int(weight), int(left) / MICROSECONDS,
+        -int(asked) / MICROSECONDS, None if held is None else -int(held) / MICROSECONDS, False,
+        about.decode(errors="replace"),
+    )  # fmt: skip
+
+
+async def _sessions(port: Port, which: Sequence[str], until: float) -> list[LockInfo]:
+    result, _ = await port.ask_often(Call(port.routines.seen, [word.encode() for word in which]), until)
+    try:
+        return [_info(list(several)) for _, several in groupby(rows(result), lambda row: row[1])]
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        raise strange() from None
+
+
+def _info(several: list[list[Any]]) -> LockInfo:
+    _, name, kind, capacity, *_ = several[0]
+    holders = tuple(_participant(row) for row in several if row[4] == b"t")
+    waiters = tuple(_participant(row) for row in several if row[4] != b"t")
+    return LockInfo(
+        name=name.decode(), kind=kind.decode(errors="replace"), capacity=int(capacity), holders=holders, waiters=waiters
+    )
+
+
+def _participant(row: list[Any]) -> Participant:
+    now, _, _, capacity, _, exclusive, _, token, said, since, about, login, quiet = row
+    lease, _, who = (said or b"").decode(errors="replace").partition(" ")
+    place, _, process = who.rpartition(":")
+    owner, _, host = place.rpartition("@")
+    if about:
+        known = read_about(about.decode(errors="replace"))
+    elif owner:
+        known = {"owner": owner, "host": host, "pid": int(process) if process.isdigit() else 0}
+    else:
+        known = {"owner": (login or b"?").decode(errors="replace")}
+    ago = max(int(now) - int(since), 0) if int(since) else 0
+    return Participant(
+        **known, token=int(token), weight=int(capacity) if exclusive == b"t" else 1,
+        since=datetime.now(UTC) - timedelta(microseconds=ago),
+        remaining=max(_number(lease) - int(quiet or 0) / MICROSECONDS, 0.0),
+    )  # fmt: skip
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,89 @@
+"""Locks inside a transaction of the caller's own: taken by its connection, and given back when it ends.
+
+There is no lease and nothing to renew: the database itself keeps others out until the transaction is committed or
+rolled back, or its connection breaks, and then what it changed is gone too. So the hold cannot be lost on its own, and
+leaving a `with` frees nothing. The same transaction may take a name again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, cast
+
+from dibs.core import names
+from dibs.core.client import Client
+from dibs.core.deadline import LEAST_PATIENCE, patience
+from dibs.core.kinds.lock import checked_info, checked_owner, limit_of, not_free
+from dibs.core.line import WITHIN, Enclosing, Transaction
+from dibs.errors import DibsError
+
+
+class Within:
+    """`dibs.Within` and its asyncio twin are faces of this."""
+
+    def __init__(self, client: Client, own: Transaction) -> None:
+        self.client = client
+        self.own = own
+        wanted = cast("Enclosing", client.store).server
+        if own.server != wanted:
+            raise TypeError(
+                f"a connection to {wanted} is wanted, the server that {client.shown} is on, not to {own.server}"
+            )
+
+
+def require_within(client: Client) -> None:
+    """Said before the connection is looked at: where there is nothing of the kind, none will do."""
+    client.require(WITHIN, "locks inside a transaction of yours (within)")
+
+
+class EnclosedHold(NamedTuple):
+    """What a transaction of the caller's own holds until it ends."""
+
+    name: str
+    token: int
+    owner: str
+    acquired_at: datetime
+    mode: str = "exclusive"
+
+
+class EnclosedLock:
+    """A name and options; whose transaction takes it, `within` said."""
+
+    def __init__(self, within: Within, name: object, timeout: object, owner: object, info: object) -> None:
+        client = within.client
+        self._client = client
+        self._own = within.own
+        self.name = names.check(name)
+        self._timeout = patience(timeout)
+        given = checked_owner(owner)
+        own_owner = given if given is not None else client.owner
+        self._label = client.login if own_owner is None or own_owner == "client" else own_owner
+        self._info: Mapping[str, Any] = checked_info(info)
+
+    async def acquire(self, timeout: object, blocking: object) -> EnclosedHold | None:
+        """None: it was not free in time."""
+        return await self._take(limit_of(self._timeout, timeout, blocking))
+
+    async def enter(self) -> EnclosedHold:
+        hold = await self._take(self._timeout)
+        if hold is None:
+            raise await not_free(self._client, self.name, self._timeout, None)
+        return hold
+
+    async def _take(self, limit: float | None) -> EnclosedHold | None:
+        client = self._client
+        began = client.now()
+        encloses = await client.encloses()
+        about = client.about(self._label, self._info)
+        try:
+            await self._own.require_transaction("which the lock could end with")
+            wait = None if limit is None else max(limit - (client.now() - began), 0.0)
+            least = max(client.retry if limit is None else limit, LEAST_PATIENCE)
+            token = await encloses.enclose(self._own, client.prefix + self.name, about, wait, least)
+        except DibsError as error:
+            raise client.seen(error, self.name) from error.__cause__
+        return None if token is None else EnclosedHold(self.name, token, self._label, datetime.now(UTC))
+
+    def describe(self) -> str:
+        return self._client.place(self.name)
