@@ -147,7 +147,7 @@ def postgresql(place: Path) -> str:
 
 def postgresql_session(place: Path) -> str:
     """The same, where each lock is a connection's."""
-    return f"postgresql://{NAME}:{NAME}@{_hosts('postgresql_session')}/postgres?schema={_unique()}&mode=session"
+    return f"{_in_schema('postgresql_session', place)}&mode=session"
 
 
 def pgbouncer(place: Path) -> str:
