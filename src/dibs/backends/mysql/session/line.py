@@ -183,9 +183,11 @@ class SessionLine:
         except IndexError:
             return None
         try:
+            if session.told() is not None and session.read():
+                session.answer()
             if not session.asked:  # what is still to be answered will do
                 session.ask(Query(_ALIVE, stand.asks.key), self._now())
-        except StoreUnavailable:
+        except (StoreError, Refusal):
             self._lose(stand, session)
             return None
         return session
@@ -222,20 +224,20 @@ class SessionLine:
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         if not answered:
             self._stands.bury(claim)
-        stand = self._stands.finish(claim.id)
+        stand = self._stands.find(claim.id)
         if stand is None:
             return False
-        message = self._stands.catch_up(stand)
+        self._stands.catch_up(stand)
         session = await self._from_desk(stand, until)
+        self._stands.finish(claim.id)  # not before: who was interrupted until then leaves once more
         if session is None:
             return not stand.gone
-        if message is not None or not session.asked:
+        if stand.holds:
             return await self._drop(stand, session, until)
         self._stands.ignore(session)
         self._sessions.discard(session)
-        if not stand.holds:
-            with suppress(StoreError):  # then the server sees it by itself, within a second
-                await self._port.ask_once(Call("quit", (session.number, stand.ticket)), until)
+        with suppress(StoreError):  # then the server sees it by itself, within a second
+            await self._port.ask_once(Call("quit", (session.number, stand.ticket)), until)
         return True
 
     async def _drop(self, stand: Stand, session: Session, until: float) -> bool:
@@ -331,6 +333,11 @@ class SessionLine:
     async def _whole(self, session: Session, request: Request, until: float) -> list[bytes] | None:
         now = self._now()
         until = min(max(until, now + LEAST), now + ATTEMPT)
+        while session.asked:  # what is left of an answer that told enough, or a renewal that was not waited for
+            if session.read():
+                session.answer()
+            elif not await self._readable(session, until):
+                raise _Silent("the server did not answer in time")
         session.ask(request, now)
         while session.wait(until - self._now()) if self._blocks else await self._readable(session, until):
             if session.read():

@@ -20,7 +20,19 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Session:
-    __slots__ = ("_answer", "_poll", "claim_id", "cut", "fd", "link", "number", "sent_at", "sock", "used_at")
+    __slots__ = (
+        "__weakref__",
+        "_answer",
+        "_poll",
+        "claim_id",
+        "cut",
+        "fd",
+        "link",
+        "number",
+        "sent_at",
+        "sock",
+        "used_at",
+    )
 
     def __init__(self, link: Link, number: int) -> None:
         self.link = link
@@ -77,6 +89,12 @@ class Session:
         """The words that an answer begins with which is not whole yet."""
         sets = None if self._answer is None else self._answer.so_far()
         return words(sets[:1], 2) if sets else None
+
+    def told(self) -> list[bytes] | None:
+        """The words that end the answer to a wait. Its end itself comes a little later, in a message of its own: who
+        waits need not wait for that, too."""
+        sets = None if self._answer is None else self._answer.so_far()
+        return words(sets, 2) if sets and len(sets) > 1 else None
 
     def answer(self) -> Answer:
         """A whole one; a refusal is raised. From now on it can be asked again."""

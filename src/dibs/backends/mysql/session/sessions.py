@@ -11,6 +11,7 @@ import math
 import socket
 from collections import deque
 from contextlib import suppress
+from weakref import WeakSet
 
 from dibs.backends.mysql.answers import unsent
 from dibs.backends.mysql.link import Dialer
@@ -43,7 +44,8 @@ class Sessions:
         self._me = me
         self._most = most
         self._idle: deque[Session] = deque()
-        self._open: dict[Session, None] = {}
+        self._open: WeakSet[Session] = WeakSet()
+        """Weakly: one that an interrupt has dropped is closed by that."""
         self._vigil = Vigil(runtime, self._ended)
         self._closed = False
         self.database = b""
@@ -75,7 +77,7 @@ class Sessions:
     def discard(self, session: Session, *, farewell: bool = False) -> None:
         """What it held is free as soon as the server has seen that."""
         self._vigil.ignore(session)
-        self._open.pop(session, None)
+        self._open.discard(session)
         if farewell:
             session.link.bid_farewell()
         else:
@@ -114,7 +116,7 @@ class Sessions:
         keep_alive(link.sock, self._me.lease)
         self.database = who[3] or b""
         session = Session(link, number(who[0]))
-        self._open[session] = None
+        self._open.add(session)
         if self._closed:
             self.discard(session)
             raise Closed("this client was closed", step="connect again")

@@ -122,13 +122,15 @@ class Stands:
             session = stand.desk.pop()
         except IndexError:
             return None
-        now = self._now()
+        now, told = self._now(), None
         try:
             if session.read():
-                self.ignore(session)
-                stand.hear(session.result())
-            else:
+                told = session.result()
+            elif (told := session.told()) is None:
                 stand.seen_at = now
+            if told is not None:
+                self.ignore(session)
+                stand.hear(told)
         except (StoreError, Refusal):
             stand.gone = True
         if stand.gone:
@@ -136,7 +138,7 @@ class Stands:
             self._sessions.discard(session)
             return stand.claim.id, LOOK.value
         stand.put_back(session, self._sessions)
-        return (stand.claim.id, YOURS.value) if not session.asked else None
+        return None if told is None else (stand.claim.id, YOURS.value)
 
     # A source of messages.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from dibs.backends.mysql.session.session import Session
 from dibs.core.runtime import Runtime
@@ -21,7 +22,7 @@ class Vigil:
         """`told`: to be called with a session that was ended."""
         self._told = told
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
-        self._watched: dict[int, Session] = {}
+        self._watched: WeakValueDictionary[int, Session] = WeakValueDictionary()
         self._is_awake = self._closed = False
         self._worker = runtime.blocking().worker(self._turn)
 
