@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -275,6 +276,43 @@ def test_the_modes_never_overlap_whoever_comes_first(connect: Connect, url: str,
             one.result(LONG)
     assert room.overlaps == []
     assert min(room.entered.values()) >= 20
+
+
+@pytest.mark.parametrize(
+    "odd", ['it\'s "here"; --', "%s {0} $1", "dibs 7 7 ffff 30 eve@there:1", "é\u202e\U0001f600", "x" * 300, "a\\b@c:d"]
+)
+def test_hostile_names_and_owners_are_names_and_owners(connect: Connect, odd: str) -> None:
+    """What fits of an owner is shown, and cannot be taken for anything else."""
+    ana, bob = connect(owner=odd), connect()
+    with ana.lock(odd) as hold:
+        assert bob.lock(odd).acquire(timeout=0) is None
+        (holder,) = bob.inspect(odd).holders
+        assert holder.token == hold.token
+        assert holder.pid == os.getpid()
+        assert holder.owner.replace("?", "").isascii()
+        assert [info.name for info in bob.locks(odd)] == [odd]
+    assert bob.lock(odd).acquire(timeout=0)
+
+
+def test_who_has_the_key_and_no_token_yet_is_not_taken_for_its_predecessor(
+    connect: Connect, url: str, raw: Raw, name: str
+) -> None:
+    """The same connection takes the same name again, and stands still between the key and the token."""
+    client = connect()
+    with client.lock(name) as before:
+        pass
+    with closing(psycopg.connect(url.partition("?")[0])) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(f'LOCK TABLE "{raw.schema}".dibs_claims IN ACCESS EXCLUSIVE MODE')
+        pending = pool.submit(client.lock(name).acquire, timeout=LONG)
+        until(lambda: raw("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'")[0][0])
+        assert Routines(raw.schema).key_of(f"dibs:{name}") in [key for key, _ in keys(raw)]
+        assert raw("SELECT token FROM {s}.dibs_1_seen(%s, '', '')", f"dibs:{name}") == []
+        assert raw("SELECT {s}.dibs_1_oust(%s, %s)", f"dibs:{name}", before.token)[0][0].endswith(" 0")
+        other.rollback()
+        hold = pending.result(LONG)
+    assert hold is not None
+    assert hold.token > before.token
+    hold.release()
 
 
 def test_a_kind_belongs_to_the_name_while_it_is_busy(connect: Connect, name: str) -> None:

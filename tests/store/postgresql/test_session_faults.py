@@ -246,6 +246,17 @@ def test_a_pooler_is_refused_with_the_reason(server: Server, name: str, mode: st
     assert not isinstance(caught.value, dibs.StoreUnavailable)
 
 
+def test_a_role_without_rights_is_told_so(server: Server, name: str) -> None:
+    with dibs.connect(session(server)) as client:
+        client.lock(name).acquire(timeout=5)
+    server.ask("CREATE ROLE plain LOGIN PASSWORD 'plain'")
+    with (
+        dibs.connect(f"{server.url(user='plain', password='plain')}?mode=session") as client,
+        pytest.raises(dibs.StoreError, match=r"permission denied.*--ddl"),
+    ):
+        client.lock(name).acquire(timeout=5)
+
+
 def test_a_standby_is_refused_with_the_reason(name: str) -> None:
     with replicated() as (primary, replica):
         with dibs.connect(f"{primary.url()}?mode=session") as client:

@@ -77,6 +77,7 @@ def test_a_lease_on_the_name_is_a_mismatch_and_the_transaction_goes_on(
             with pytest.raises(dibs.Mismatch, match="by a lease"):
                 client.within(own).lock(name).acquire(timeout=timeout)
         assert own.execute("SELECT 1").fetchone() == (1,)
+    assert client.lock(name).acquire(timeout=0).release() is None, "nothing of it stays in the transaction"
     assert client.within(own).lock(name).acquire(timeout=0), "it is free once the lease was given back"
 
 

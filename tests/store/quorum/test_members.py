@@ -11,7 +11,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.core.line import FAIR, LEASES, QUORUM
+from dibs.core.line import FAIR, LEASES, QUORUM, RECORDS
 from store.quorum.members import DOWN, MUTE, members_of, memory, quorum_of
 
 THREE = ["memory://one", "memory://two", "memory://three"]
@@ -19,7 +19,7 @@ THREE = ["memory://one", "memory://two", "memory://three"]
 
 def test_a_list_of_urls_is_a_quorum() -> None:
     with dibs.connect(THREE) as client:
-        assert client._core.store.capabilities == {LEASES, QUORUM}
+        assert client._core.store.capabilities == {LEASES, QUORUM, RECORDS}
         assert repr(client).startswith("<dibs.Client quorum of memory://one, memory://two, memory://three: ")
         with client.lock("a", timeout=5) as hold:
             hold.check()

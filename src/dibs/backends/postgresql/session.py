@@ -32,6 +32,7 @@ from dibs.info import Finding, LockInfo, printable
 
 _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
+_LEASED = b"lease"
 _MOMENT = 0.05
 """Seconds before somebody who is refused asks once more: see session.sql."""
 _GLANCE = 1.0
@@ -77,12 +78,6 @@ class SessionLine:
         if stands.settle(stand, result, link.sent_at):
             return
         words = words_of(result)
-        if words[1] != b"b":
-            await self._port.pause(_MOMENT)
-            result = await self._talk.exchange(link, self._call(stand, waits=False), until)
-            if stands.settle(stand, result, link.sent_at):
-                return
-            words = words_of(result)
         if words[1] == b"b" and place is not NOWHERE:
             try:
                 link.begin(self._call(stand, waits=True))
@@ -97,7 +92,8 @@ class SessionLine:
             raise _refused(claim, words)
 
     async def _asked(self, stand: Stand, until: float) -> tuple[PGresult, Link]:
-        stands, pause, made = self._stands, FIRST_PAUSE, False
+        """What `take` answers, on a connection that is the stand's from then on."""
+        stands, pause, made, call = self._stands, FIRST_PAUSE, False, self._call(stand, waits=False)
         while True:
             link = stands.sessions.idle()
             if link is None:
@@ -105,7 +101,11 @@ class SessionLine:
                 stands.sessions.attend(link)
             stands.lend(stand, link)
             try:
-                return await self._talk.exchange(link, self._call(stand, waits=False), until), link
+                result = await self._talk.exchange(link, call, until)
+                if _may_be_early(words_of(result)):
+                    await self._port.pause(_MOMENT)
+                    result = await self._talk.exchange(link, call, until)
+                return result, link
             except Refusal as refusal:
                 stands.drop(stand)  # an error may leave the key with its session
                 if refusal.code in MISSING and not made:
@@ -312,6 +312,11 @@ class SessionLine:
         self._port.close()
 
 
+def _may_be_early(words: Sequence[bytes]) -> bool:
+    """Refused because of the row of the key, which whoever has just taken it may not have written yet."""
+    return words[1] in (b"m", b"x") and words[-1] != _LEASED
+
+
 def _refused(claim: Claim, words: Sequence[bytes]) -> DibsError:
     if words[1] == b"x":
         other = printable(b" ".join(words[2:]).decode(errors="replace"))
@@ -320,10 +325,9 @@ def _refused(claim: Claim, words: Sequence[bytes]) -> DibsError:
         )
     if words[1] != b"m" or len(words) < 4 or not words[2].isdigit():
         return strange()
-    kind = b" ".join(words[3:]).decode(errors="replace")
-    if kind == "lease":
+    if words[3:] == [_LEASED]:
         return leased()
-    return ledger.mismatch(kind, int(words[2]), claim)
+    return ledger.mismatch(b" ".join(words[3:]).decode(errors="replace"), int(words[2]), claim)
 
 
 def leased() -> Mismatch:

@@ -24,8 +24,8 @@ from dibs.backends.postgresql.routines import PAGE
 from dibs.core.rule import Entry
 from dibs.info import LockInfo, Participant, read_about
 
-_ROOM = 63 - len("dibs 1794821716781994 1000 ")
-"""Bytes behind the token and its time."""
+_ROOM = 63 - len("dibs 1794821716781994 1000 ffff ")
+"""Bytes behind the token, its time, and the end of the key."""
 
 
 @lru_cache(1024)
@@ -33,8 +33,15 @@ def label(about: str, lease: float) -> bytes:
     """What stands behind the token in application_name: `30 ana@web-3:4121`."""
     said = read_about(about)
     head, tail = f"{lease:g} ", f":{said['pid']}"
-    who = "".join(c if " " <= c < "\x7f" else "?" for c in f"{said['owner']}@{said['host']}")
-    return f"{head}{who[: _ROOM - len(head) - len(tail)]}{tail}".encode()
+    owner, host = _plain(said["owner"]), _plain(said["host"])
+    room = _ROOM - len(head) - len(tail) - len("@")
+    host = host[: max(room // 2, room - len(owner))]
+    return f"{head}{owner[: room - len(host)]}@{host}{tail}".encode()
+
+
+def _plain(text: str) -> str:
+    """As the server would show it: of what is not ASCII there is nothing to be seen."""
+    return "".join(c if " " <= c < "\x7f" else "?" for c in text)
 
 
 async def line(port: Port, name: str, until: float) -> LockInfo:

@@ -32,13 +32,15 @@ class Enclosure:
         self._port = port
 
     async def enclose(self, own: Own, name: str, about: str, wait: float | None, patience: float) -> int | None:
-        until = self._port.now() + patience
+        began = self._port.now()
         while True:
+            spent = self._port.now() - began
+            left = None if wait is None else max(wait - spent, 0.0)
             await own.run(_BEGIN, ())
             token: int | None = None
             try:
-                pid, has = await self._locked(own, self._port.routines.key_of(name), wait)
-                said = await self._seen(name, pid, about, max(until, self._port.now() + patience))
+                pid, has = await self._locked(own, self._port.routines.key_of(name), left)
+                said = await self._seen(name, pid, about, self._port.now() + patience)
                 if said[1] == b"m":
                     raise leased()
                 if has:
@@ -51,7 +53,7 @@ class Enclosure:
             if token is not None:
                 await own.run(_END, ())
                 return token
-            if said[1] == b"b" or self._port.now() >= until:
+            if said[1] == b"b" or spent > patience:
                 return None
             await self._port.pause(FIRST_PAUSE)  # a join had it for a moment
 

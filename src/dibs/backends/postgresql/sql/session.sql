@@ -64,6 +64,9 @@ BEGIN
   ELSIF waits_ THEN
     PERFORM pg_advisory_lock(key_);
   ELSE
+    -- Before it has the key: the token that stands there is that of the last one.
+    done_ := set_config('application_name',
+      concat_ws(' ', 'dibs 0', {clock} / 1000, to_hex(key_ & 65535), about_), false);
     has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
   END IF;
   IF has_ THEN
@@ -72,7 +75,7 @@ BEGIN
     -- (begin.sql)
     has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
   END IF;
-  SELECT name, kind, capacity, revoked, EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) AS claims INTO k
+  SELECT name, kind, capacity, EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) AS claims INTO k
     FROM (SELECT) AS one LEFT JOIN {schema}.dibs_keys ON key = key_;
   ours_ := k.name = name_ AND k.kind = kind_ AND k.capacity = capacity_;
   IF k.claims AND {schema}.dibs_1_claimed(name_, now_) THEN
@@ -88,20 +91,19 @@ BEGIN
       PERFORM pg_advisory_unlock_shared(key_);
     ELSIF has_ THEN
       PERFORM pg_advisory_unlock(key_);
-    ELSE
-      done_ := set_config('application_name', concat_ws(' ', 'dibs 0', now_ / 1000, about_), false);
     END IF;
     RETURN now_ || ' ' || no_;
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN
     done_ := set_config('synchronous_commit', 'on', true);
   END IF;
-  IF ours_ IS NOT TRUE OR (NOT shared_ AND k.revoked <> '{}') THEN
+  IF ours_ IS NOT TRUE THEN
     INSERT INTO {schema}.dibs_keys VALUES (key_, name_, kind_, capacity_, '{}', 0, 0, '')
       ON CONFLICT (key) DO UPDATE SET name = name_, kind = kind_, capacity = capacity_, revoked = '{}', pid = 0;
   END IF;
   -- (ticket.sql)
-  done_ := set_config('application_name', concat_ws(' ', 'dibs', ticket_, (now_ - ticket_) / 1000, about_), false);
+  done_ := set_config('application_name',
+    concat_ws(' ', 'dibs', ticket_, (now_ - ticket_) / 1000, to_hex(key_ & 65535), about_), false);
   IF kind_ = 'election' THEN
     PERFORM {schema}.dibs_1_tell('line', name_);
   END IF;
@@ -129,27 +131,30 @@ END $dibs$;
 --
 -- Gives  rows in the order of the lines: those who hold by their tokens, those who wait as they came (before PostgreSQL
 --        14 nobody knows that). A session of ours says in its application_name its token, how many milliseconds later it
---        came to hold (or to wait, if the token is 0), and who it is; of a transaction the row says it, once it has the
---        key. What a join has of the key for a moment is not shown.
+--        came to hold (or to wait, if the token is 0), the end of its key, and who it is. It is read after the locks, so
+--        that who has gone on to another key in between is told apart; who has its key and no token yet, does not hold
+--        yet. Of a transaction the row says who it is, once it has the key. What a join has for a moment is not shown.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
   name text, kind text, capacity bigint, granted boolean, exclusive boolean, pid integer, token bigint, said text,
   since bigint, about text, login text, quiet bigint
 ) LANGUAGE sql AS $dibs$
-  SELECT k.name, k.kind, k.capacity, l.granted, l.exclusive, l.pid, t.token,
-    a.said[3], coalesce(t.token + a.said[2]::bigint * 1000, t.token),
-    CASE WHEN a.said IS NULL AND k.pid = l.pid THEN k.about ELSE '' END, a.usename,
+  SELECT k.name, k.kind, k.capacity, l.granted, l.exclusive, l.pid, t.token, a.said[4],
+    coalesce(t.token + a.said[2]::bigint * 1000, t.token),
+    CASE WHEN a.said IS NULL AND k.pid = l.pid THEN k.about ELSE '' END, a.login,
     (date_part('epoch', clock_timestamp() - a.state_change) * 1000000)::bigint
   FROM {schema}.dibs_1_locks() AS l
   JOIN {schema}.dibs_keys AS k ON k.key = l.key
-  LEFT JOIN (
-    SELECT pid, usename, state_change, regexp_match(application_name, '^dibs ([0-9]{1,18}) (-?[0-9]{1,15}) (.*)$') AS said
-    FROM pg_stat_activity
-  ) AS a ON a.pid = l.pid
+  LEFT JOIN LATERAL (
+    SELECT pg_get_userbyid(usesysid) AS login, state_change, regexp_match(
+      application_name, '^dibs ([0-9]{1,18}) (-?[0-9]{1,15}) ([0-9a-f]{1,4}) (.*)$') AS said
+    FROM pg_stat_get_activity(l.pid)
+  ) AS a ON true
   CROSS JOIN LATERAL (
     SELECT CASE WHEN a.said IS NOT NULL THEN a.said[1]::bigint WHEN k.pid = l.pid THEN k.token ELSE 0 END AS token
   ) AS t
   WHERE CASE WHEN name_ <> '' THEN k.name = name_ ELSE starts_with(k.name, prefix_) AND k.name > after_ END
-    AND (a.said IS NOT NULL OR k.pid = l.pid OR NOT l.granted)
+    AND CASE WHEN a.said IS NULL THEN k.pid = l.pid OR NOT l.granted
+        ELSE a.said[3] = to_hex(k.key & 65535) AND l.granted = (t.token > 0) END
   ORDER BY k.name, l.granted DESC, CASE WHEN l.granted THEN t.token END, l.since, l.pid
 $dibs$;
 
@@ -189,7 +194,7 @@ BEGIN
   IF FOUND THEN
     PERFORM pg_terminate_backend(pid_);
     FOR turn_ IN 1..200 LOOP
-      EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_get_activity(pid_));
+      EXIT WHEN NOT EXISTS (SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.pid = pid_);
       PERFORM pg_sleep(0.005);
     END LOOP;
   END IF;
