@@ -19,7 +19,7 @@ from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
 from lab.servers.postgresql import NAME, PgBouncer, replicated
 from lab.servers.programs import require
-from lab.servers.supervisor import Server
+from lab.servers.supervisor import Server, until
 from lab.witness import Witness, faces_of
 from store.postgresql import joiner
 
@@ -210,6 +210,18 @@ def test_the_holders_process(server: Server, process: subprocess.Popen[str], nam
         process.send_signal(signal)
         assert client.lock(name).acquire(timeout=TIME_OUT)
         process.send_signal(SIGCONT)
+
+
+def test_idle_connections_are_closed_before_the_server_has_to(server: Server, name: str) -> None:
+    said = server.log().count("idle-session timeout")
+    with dibs.connect(session(server), lease=LEASE) as client:
+        with client.lock(name):
+            pass
+        idle = f"SELECT count(*) FROM pg_stat_activity WHERE {_HOLDERS}"
+        assert server.ask(idle) == "1"
+        until(lambda: server.ask(idle) == "0")
+        assert client.lock(name).acquire(timeout=5)
+    assert server.log().count("idle-session timeout") == said
 
 
 FORKING = """

@@ -81,7 +81,7 @@ class Stands:
         self._me = me
         self._now = runtime.now
         self.ear = ear
-        self._hangups = Hangups(runtime, self._ended)
+        self._hangups = Hangups(runtime, self._ended, self._tidied)
         self.sessions = Sessions(dialer, self._hangups, me.lease, most)
         self._stands: dict[bytes, Stand] = {}
         self._linked: dict[int, Stand] = {}
@@ -237,6 +237,9 @@ class Stands:
                 return []
             self._poked.sleep(patience)
             return self.read()
+
+    def _tidied(self) -> None:
+        self.sessions.tidy()
 
     def _ended(self, there: int) -> None:
         """In the thread of the hang-ups: whose connection it was is looked at at once."""
