@@ -13,7 +13,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 import dibs
-from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.harness import World, eventually, passed
 from lab.faults import BlackHole, Cut, after_bytes
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
@@ -148,6 +148,8 @@ async def test_the_holder_is_cut_off(world: World, server: Server, proxy: Proxy,
     hold = await ana(witness.take(client.lock(name)))
     pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
     await world.in_line(other, name, 1)
+    await passed(LEASE)
+    hold.check()  # by renewals, whose answers then count
     proxy.add(BlackHole())
     await eventually(witness.watching(pending.done))
     assert hold.lost.is_set()
