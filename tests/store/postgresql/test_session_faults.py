@@ -216,7 +216,7 @@ def test_the_holders_process(server: Server, process: subprocess.Popen[str], nam
 
 def test_idle_connections_are_closed_before_the_server_has_to(server: Server, name: str) -> None:
     said = server.log().count("idle-session timeout")
-    with dibs.connect(session(server), lease=LEASE) as client:
+    with dibs.connect(session(server), lease=10) as client:
         with client.lock(name):
             pass
         idle = f"SELECT count(*) FROM pg_stat_activity WHERE {_HOLDERS}"
