@@ -13,13 +13,13 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 import dibs
-from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.harness import World, eventually, passed
 from lab.faults import BlackHole, Cut, after_bytes
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
 from lab.servers.postgresql import NAME, PgBouncer, replicated
 from lab.servers.programs import require
-from lab.servers.supervisor import Server
+from lab.servers.supervisor import Server, until
 from lab.witness import Witness, faces_of
 from store.postgresql import joiner
 
@@ -148,6 +148,8 @@ async def test_the_holder_is_cut_off(world: World, server: Server, proxy: Proxy,
     hold = await ana(witness.take(client.lock(name)))
     pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
     await world.in_line(other, name, 1)
+    await passed(LEASE)
+    hold.check()  # by renewals, whose answers then count
     proxy.add(BlackHole())
     await eventually(witness.watching(pending.done))
     assert hold.lost.is_set()
@@ -210,6 +212,18 @@ def test_the_holders_process(server: Server, process: subprocess.Popen[str], nam
         process.send_signal(signal)
         assert client.lock(name).acquire(timeout=TIME_OUT)
         process.send_signal(SIGCONT)
+
+
+def test_idle_connections_are_closed_before_the_server_has_to(server: Server, name: str) -> None:
+    said = server.log().count("idle-session timeout")
+    with dibs.connect(session(server), lease=10) as client:
+        with client.lock(name):
+            pass
+        idle = f"SELECT count(*) FROM pg_stat_activity WHERE {_HOLDERS}"
+        assert server.ask(idle) == "1"
+        until(lambda: server.ask(idle) == "0")
+        assert client.lock(name).acquire(timeout=5)
+    assert server.log().count("idle-session timeout") == said
 
 
 FORKING = """

@@ -19,9 +19,10 @@ _NAP = 1.0
 
 
 class Hangups:
-    def __init__(self, runtime: Runtime, told: Callable[[int], None]) -> None:
-        """`told` is called with the number of the socket, in that thread."""
+    def __init__(self, runtime: Runtime, told: Callable[[int], None], tidied: Callable[[], None]) -> None:
+        """In that thread `told` is called with the number of the socket, and `tidied` about once a second."""
         self._told = told
+        self._tidied = tidied
         self._attended: set[int] = set()
         self._closed = False
         self._is_awake = False
@@ -66,4 +67,5 @@ class Hangups:
         for there, _ in self._epoll.poll(_NAP):
             if there in self._attended:
                 self._told(there)
+        self._tidied()
         return 0.0

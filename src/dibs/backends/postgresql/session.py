@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import psycopg
-from psycopg.pq.abc import PGresult
 
 from dibs.backends import ledger
 from dibs.backends.postgresql import view
@@ -74,10 +73,9 @@ class SessionLine:
     async def _take(self, stand: Stand, place: Place, until: float) -> None:
         """It holds or waits then, or is finished."""
         stands, claim = self._stands, stand.claim
-        result, link = await self._asked(stand, until)
-        if stands.settle(stand, result, link.sent_at):
+        words, link = await self._asked(stand, until)
+        if stands.settle(stand, words, link.sent_at):
             return
-        words = words_of(result)
         if words[1] == b"b" and place is not NOWHERE:
             try:
                 link.begin(self._call(stand, waits=True))
@@ -91,7 +89,7 @@ class SessionLine:
         if words[1] != b"b":
             raise _refused(claim, words)
 
-    async def _asked(self, stand: Stand, until: float) -> tuple[PGresult, Link]:
+    async def _asked(self, stand: Stand, until: float) -> tuple[list[bytes], Link]:
         """What `take` answers, on a connection that is the stand's from then on."""
         stands, pause, made, call = self._stands, FIRST_PAUSE, False, self._call(stand, waits=False)
         while True:
@@ -101,11 +99,11 @@ class SessionLine:
                 stands.sessions.attend(link)
             stands.lend(stand, link)
             try:
-                result = await self._talk.exchange(link, call, until)
-                if _may_be_early(words_of(result)):
+                words = words_of(await self._talk.exchange(link, call, until))
+                if _may_be_early(words):
                     await self._port.pause(_MOMENT)
-                    result = await self._talk.exchange(link, call, until)
-                return result, link
+                    words = words_of(await self._talk.exchange(link, call, until))
+                return words, link
             except Refusal as refusal:
                 stands.drop(stand)  # an error may leave the key with its session
                 if refusal.code in MISSING and not made:

@@ -97,6 +97,18 @@ class Sessions:
         self._hangups.ignore(link.fileno())
         link.close()
 
+    def tidy(self) -> None:
+        """Close those that nobody will use any more, before the server does and writes it into its log."""
+        while self._idle:
+            try:
+                link = self._idle.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if self._now() - link.used_at < self._lease / 2:
+                self._idle.appendleft(link)
+                return
+            self.drop(link)
+
     def ended(self, there: int) -> None:
         """The server hung up: if that one is idle, nobody need find out by using it."""
         for link in list(self._idle):

@@ -8,11 +8,11 @@ loop. A stand's link is used by whoever has its `busy`, and by nobody else. A st
 from __future__ import annotations
 
 from _thread import allocate_lock
+from collections.abc import Sequence
 from enum import Enum, auto
 from math import inf
 
 import psycopg
-from psycopg.pq.abc import PGresult
 
 from dibs.backends.poked import Poked
 from dibs.backends.postgresql.answers import Refusal
@@ -81,7 +81,7 @@ class Stands:
         self._me = me
         self._now = runtime.now
         self.ear = ear
-        self._hangups = Hangups(runtime, self._ended)
+        self._hangups = Hangups(runtime, self._ended, self._tidied)
         self.sessions = Sessions(dialer, self._hangups, me.lease, most)
         self._stands: dict[bytes, Stand] = {}
         self._linked: dict[int, Stand] = {}
@@ -177,7 +177,7 @@ class Stands:
             if result is None:
                 return []
             self.stop_waiting(link)
-            if self.settle(stand, result, -inf):
+            if self.settle(stand, words_of(result), -inf):
                 signal = YOURS if link.age_of(result) <= self.lease * _LATE else LOOK
                 return [(stand.claim.id, signal.value)]
             self.give_back(stand)
@@ -190,9 +190,8 @@ class Stands:
         return [(stand.claim.id, LOOK.value)]  # it asks again, and is told why
 
     @staticmethod
-    def settle(stand: Stand, result: PGresult, sent_at: float) -> bool:
+    def settle(stand: Stand, words: Sequence[bytes], sent_at: float) -> bool:
         """What `take` answered: whether it holds."""
-        words = words_of(result)
         if words[1] != b"s" or len(words) != 3 or not words[2].isdigit():
             return False
         stand.hold(int(words[2]), sent_at)
@@ -237,6 +236,9 @@ class Stands:
                 return []
             self._poked.sleep(patience)
             return self.read()
+
+    def _tidied(self) -> None:
+        self.sessions.tidy()
 
     def _ended(self, there: int) -> None:
         """In the thread of the hang-ups: whose connection it was is looked at at once."""
