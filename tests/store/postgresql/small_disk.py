@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import dibs
@@ -42,9 +41,6 @@ def main(directory: Path) -> None:
     """The tables are in a table space there; the log is elsewhere, or the server would stop altogether."""
     directory = directory.resolve()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=0755", "tmpfs", directory], check=True)
-    for parent in directory.parents:
-        with suppress(OSError):
-            parent.chmod(parent.stat().st_mode | 0o011)
     space = directory / "space"
     space.mkdir()
     kind = PostgreSQL()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,18 @@ def _may_mount() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _may_mount(), reason="needs a mount namespace of its own")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk() -> None:
+    """In a directory of its own: what lies below pytest's is closed to the user that the server runs as."""
     require("postgresql")
     tests = Path(__file__).parents[2]
-    done = subprocess.run(
-        [*ALONE, sys.executable, PROGRAM, tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=55,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": f"{tests}:{tests.parent / 'src'}"},
-        check=False,
-    )
+    with tempfile.TemporaryDirectory(prefix="dibs-") as place:
+        done = subprocess.run(
+            [*ALONE, sys.executable, PROGRAM, place],
+            capture_output=True,
+            text=True,
+            timeout=55,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": f"{tests}:{tests.parent / 'src'}"},
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "refused" in done.stdout
