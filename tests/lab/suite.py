@@ -3,7 +3,8 @@
     PYTHONPATH=tests pytest -p lab.suite --pyargs dibs.testing.contract --dibs-store zookeeper=lab.suite:zookeeper
 
 Each test has a store of its own on them: a chroot, a prefix. Where the programs of one are missing nothing is
-collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
+collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails. `--variant NAME` says that a store is another form of one
+that goes through the whole suite: then it goes through what may differ there, `DIFFERS`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dibs.testing.contract.stores import Subject
 from lab.servers import programs, redis_groups
 from lab.servers.mariadb import MariaDB
 from lab.servers.postgresql import NAME, PgBouncer, PostgreSQL
@@ -28,6 +31,14 @@ from lab.servers.zookeeper import ZooKeeper, ensemble
 
 TICK_MS = 200
 """Sessions of 0.4 to 4 s: the suite asks for 2 and more."""
+DIFFERS = frozenset(
+    f"test_{part}"
+    for part in (
+        "cells_seam", "doctor", "life", "looking", "lost_answers", "seam", "seam_wake", "sessions", "time", "votes",
+        "waiting",
+    )
+)  # fmt: skip
+"""The modules of the suite about lines and cells as stores keep them; the others are about what is made of these."""
 _VARIABLE = "DIBS_SUITE_{}"
 _NOWHERE = "127.0.0.1:1"
 """While tests are collected nothing is opened."""
@@ -161,6 +172,26 @@ def mariadb(place: Path) -> str:
 
 def mariadb_session(place: Path) -> str:
     return f"mariadb://{NAME}:{NAME}@{_hosts('mariadb_session')}/{NAME}?prefix={_unique()}:&mode=session"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--variant", action="append", default=[], metavar="NAME", help="a store of which a part is asked")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    variants = set(config.getoption("variant"))
+    left_out = [item for item in items if _store(item) in variants and item.path.stem not in DIFFERS]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _store(item: pytest.Item) -> str | None:
+    """The name of the store that the suite asks there."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    subject = params["world"][0] if "world" in params else params.get("seats")
+    return subject.name if isinstance(subject, Subject) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import threading
 from pathlib import Path
 
 from lab.servers import guard, ports, programs
@@ -78,8 +79,16 @@ class MariaDB:
         return programs.ask(command, within=within, env={"MYSQL_PWD": NAME})
 
 
-@functools.cache
+_MAKING = threading.Lock()
+
+
 def _template() -> Path:
+    with _MAKING:  # several servers may be started at once
+        return _made_template()
+
+
+@functools.cache
+def _made_template() -> Path:
     """A fresh data directory: made once, copied for each server."""
     path, first = guard.root() / "mariadb-template", guard.root() / "mariadb-first.sql"
     path.mkdir(mode=0o700)

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -147,8 +148,16 @@ def _copy_of_a_server(port: int, data: Path) -> None:
     programs.ask(command, cwd=data, user=programs.unprivileged(), env={"PGPASSWORD": NAME})
 
 
-@functools.cache
+_MAKING = threading.Lock()
+
+
 def _template() -> Path:
+    with _MAKING:  # several servers may be started at once
+        return _made_template()
+
+
+@functools.cache
+def _made_template() -> Path:
     """A fresh data directory: made once, copied for each server."""
     path, password = guard.root() / "postgresql-template", guard.root() / "postgresql-password"
     path.mkdir(mode=0o700)
