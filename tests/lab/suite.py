@@ -3,8 +3,8 @@
     PYTHONPATH=tests pytest -p lab.suite --pyargs dibs.testing.contract --dibs-store zookeeper=lab.suite:zookeeper
 
 Each test has a store of its own on them: a chroot, a prefix. Where the programs of one are missing nothing is
-collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails. `--variant NAME` says that a store is another form of one
-that goes through the whole suite: then it goes through what may differ there, `DIFFERS`.
+collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails. `--variant NAME` says that of this store only that part is
+asked which differs most from store to store, `DIFFERS`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ who it was, its id and where its tickets stand, it keeps.
 
 from __future__ import annotations
 
+import atexit
 import secrets
 from pathlib import Path
 from typing import Any
@@ -39,5 +40,6 @@ class Schemas:
     def _empty(self, schema: str) -> None:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
+            atexit.register(self._connection.close)
         for (table,) in self._connection.execute(_TABLES, (schema, _KEPT)).fetchall():
             self._connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(schema, table)))
