@@ -137,11 +137,12 @@ def test_a_bell_that_rang_often_is_heard_once(ends: tuple[Link, socket.socket]) 
 
 def test_a_bell_hears_the_link_that_took_the_place_of_another(listener: socket.socket) -> None:
     """Also if that one bears the number of the other, which was closed; and of what both had to say still."""
-    numbers = set()
+    numbers: list[int] = []
     with closing(Bell()) as bell:
-        for _ in range(2):
+        while len(set(numbers)) == len(numbers):  # a thread of somebody else's may have taken the number meanwhile
+            assert len(numbers) < 50, "no number came again"
             with closing(Link(*listener.getsockname(), None, PATIENCE)) as link, listener.accept()[0] as other:
-                numbers.add(link.fileno())
+                numbers.append(link.fileno())
                 link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
                 wanted = sent_until_stuck(link)
                 assert not bell.wait(link, 0.0)
@@ -157,7 +158,6 @@ def test_a_bell_hears_the_link_that_took_the_place_of_another(listener: socket.s
                 link.read()
                 bell.wait(link, 0.0)
             assert not bell.wait(None, 0.0)
-    assert len(numbers) == 1
 
 
 def test_whoever_was_interrupted_while_it_turned_to_another_link_does_no_harm(ends: tuple[Link, socket.socket]) -> None:
