@@ -7,12 +7,14 @@ from typing import Literal
 
 import pytest
 
+import dibs
 from lab.faults import BlackHole
 from lab.proxy import DOWN
-from lab.servers import certificates, guard, ports
+from lab.servers import certificates, guard, ports, shared_postgresql
 from lab.servers.mariadb import MariaDB
 from lab.servers.postgresql import PgBouncer, PostgreSQL, promote, psql, replicated
 from lab.servers.programs import Refused, Silent, require
+from lab.servers.schemas import Schemas
 from lab.servers.supervisor import Kind, Server, until
 from lab.servers.ways import Ways
 
@@ -143,3 +145,22 @@ def test_pgbouncer(mode: Literal["session", "transaction"]) -> None:
         assert pool.restart().running(), "it serves, whatever is behind it"
         server.restart()
         until(lambda: pool.ask(READ) == "kept", what="it finds the server again")
+
+
+def test_a_schema_is_used_again_unless_a_test_has_replaced_what_is_in_it(tmp_path: Path) -> None:
+    """One test left another answer in place of a routine's, and the next one in that process met it."""
+    server = shared_postgresql.postgresql()
+    schemas, url = Schemas(server.url()), server.url()
+
+    def of_a_test(name: str) -> str:
+        schema = schemas.fresh(tmp_path / name / "store")
+        with dibs.connect(f"{url}?schema={schema}") as client:
+            assert client.inspect("a").holders == ()
+            client.lock("a", lease=30).acquire()
+        return schema
+
+    first = of_a_test("one")
+    assert of_a_test("two") == first, "it was emptied, and is as it was made"
+    server.ask(f'''CREATE OR REPLACE FUNCTION "{first}".dibs_1_sweep() RETURNS text LANGUAGE sql AS $$ SELECT '' $$''')
+    assert of_a_test("three") != first
+    assert schemas.fresh(tmp_path / "three" / "other") not in {first, schemas.fresh(tmp_path / "four" / "store")}

@@ -1,7 +1,7 @@
 """Schemas of a PostgreSQL server, used again by test after test: to make one costs more than most tests that use it.
 
 A test is known by its own directory, in which it asks for each of its stores. What is used again is emptied before;
-who it was, its id and where its tickets stand, it keeps.
+who it was, its id and where its tickets stand, it keeps. One whose routines a test has replaced is not used again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from psycopg import sql
 
 _KEPT = "dibs_store"
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> %s"
+_MADE = "SELECT count(DISTINCT xmin::text) FROM pg_proc WHERE pronamespace = to_regnamespace(%s)"
+"""In how many transactions: dibs makes all routines in one."""
 
 
 class Schemas:
@@ -30,16 +32,25 @@ class Schemas:
         """One in which nothing stands, and that no other store of this test has. `place`: in the test's directory."""
         if place.parent != self._test:
             self._test, self._used = place.parent, 0
-        self._used += 1
-        if self._used > len(self._made):
-            self._made.append(f"used-{secrets.token_hex(6)}")
-        else:
-            self._empty(self._made[self._used - 1])
-        return self._made[self._used - 1]
+        at, self._used = self._used, self._used + 1
+        if at == len(self._made):
+            self._made.append(_unused())
+        elif not self._emptied(self._made[at]):
+            self._made[at] = _unused()
+        return self._made[at]
 
-    def _empty(self, schema: str) -> None:
+    def _emptied(self, schema: str) -> bool:
+        """False: it is not as dibs made it."""
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
             atexit.register(self._connection.close)
+        ((made,),) = self._connection.execute(_MADE, (f'"{schema}"',)).fetchall()
+        if made > 1:
+            return False
         for (table,) in self._connection.execute(_TABLES, (schema, _KEPT)).fetchall():
             self._connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(schema, table)))
+        return True
+
+
+def _unused() -> str:
+    return f"used-{secrets.token_hex(6)}"
