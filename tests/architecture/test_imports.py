@@ -15,7 +15,8 @@ OPEN_CORE = frozenset(
 )
 """What of the core a store may know."""
 SHARED_BY_BACKENDS = frozenset(
-    f"dibs.backends.{name}" for name in ("cabinet", "given", "kept", "ledger", "permits", "poked", "sql", "tls")
+    f"dibs.backends.{name}"
+    for name in ("cabinet", "given", "hangups", "kept", "ledger", "loops", "permits", "poked", "sql", "tls")
 )
 
 MAY_IMPORT: dict[str, frozenset[str]] = {

@@ -14,7 +14,8 @@ from contextlib import closing, contextmanager
 import pymysql
 import pytest
 
-from dibs.backends.mysql import line
+from dibs.backends.mysql import line, watching
+from dibs.core.cells import CELL, Spot, Write
 from dibs.core.line import LINE, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
@@ -212,3 +213,64 @@ def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat:
     for one in (claim, other, kept):
         seat.leave(one)
     step(seat.line.identity(seat.soon))
+
+
+class Watcher:
+    """Watches an unset cell, in a thread of its own."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.key = seat.runtime.fresh_id()
+        self._seat = seat
+        seat.me.inbox.expect(self.key)
+        self._cells = seat.store.open_cells(seat.runtime, seat.me)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        step(self._cells.watch(SPOT, 0, self.key, self._seat.now() + 60))
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def put(self) -> int:
+        write = Write(SPOT, b"x", 0, self._seat.runtime.fresh_id(), self._seat.now() + 10)
+        return step(self._cells.put(write, self._seat.soon))
+
+    def has_heard(self) -> bool:
+        self._thread.join(20)
+        return not self._thread.is_alive()
+
+
+SPOT = Spot(CELL, "a")
+
+
+def test_a_change_comes_before_who_watches_an_unset_cell_or_is_heard_of(
+    seats: Made, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the cell and the note of who watches it nobody comes, also where no row could be locked."""
+    monkeypatch.setattr(watching, "GLANCE", 60.0)
+    here, there = Watcher(seats()), Watcher(seats())
+    settled_in(here._seat)
+    raw.connection.begin()
+    raw.ask("INSERT INTO dibs_watchers VALUES (%s, 'elsewhere', 'x', %s, NULL, 0)", here.key, here.key)
+    here.begin()
+    until(lambda: [info for _, info in raw.others() if info and "INSERT INTO dibs_watchers" in info])
+    versions: list[int] = []
+    with meanwhile(lambda: versions.append(there.put())):
+        until(lambda: versions or [info for _, info in raw.others() if info and "dibs_cells" in info])
+        raw.connection.rollback()
+        assert here.has_heard()
+    assert versions == [1]
+
+
+def test_those_who_watch_do_not_wait_for_each_other(seats: Made, raw: Raw) -> None:
+    one, other = Watcher(seats()), Watcher(seats())
+    settled_in(one._seat)
+    raw.ask("INSERT INTO dibs_cells VALUES (%s, %s, NULL, 0)", SPOT.space, raw.key("a"))
+    raw.connection.begin()
+    raw.ask("SELECT 1 FROM dibs_cells WHERE space = %s AND name = %s LOCK IN SHARE MODE", SPOT.space, raw.key("a"))
+    one.begin()
+    with closing(Raw(raw.connection.port)) as onlooker:
+        until(lambda: onlooker.ask("SELECT 1 FROM dibs_watchers WHERE id = %s", one.key))
+    raw.connection.commit()
+    assert other.put() == 1
+    assert one.has_heard()

@@ -5,7 +5,6 @@ is cancelled amid an exchange closes its connection: the server rolls back what 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -107,25 +106,6 @@ class Stream:
             self._fail(error)
         except OSError as error:
             self._fail(broken(error))
-
-
-async def readable(sock: socket.socket, patience: float) -> bool:
-    """Whether something comes there within so many seconds."""
-    loop = asyncio.get_running_loop()
-    came: asyncio.Future[bool] = loop.create_future()
-
-    def settle(outcome: bool) -> None:
-        if not came.done():
-            came.set_result(outcome)
-
-    loop.add_reader(sock, settle, True)
-    timer = loop.call_later(max(patience, 0.0), settle, False)
-    try:
-        return await came
-    finally:
-        timer.cancel()
-        if sock.fileno() >= 0:  # another thread may have closed it
-            loop.remove_reader(sock)
 
 
 class Streams:

@@ -11,6 +11,7 @@ is spent trying again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from secrets import token_hex
 
 from dibs.backends.mysql.answers import strange
@@ -92,11 +93,17 @@ class Enclosure:
 
     async def _wait(self, own: Own, key: bytes, proof: str, seconds: int) -> bool:
         _, rows = await own.run(_LIMIT, ())
-        await own.run(own.marked(_SET_LIMIT, 1), (seconds,))
+        limit, before = own.marked(_SET_LIMIT, 1), (int(rows[0][0]),)
+        await own.run(limit, (seconds,))
         try:
-            return await self._locked(own, key, proof, "")
-        finally:
-            await own.run(own.marked(_SET_LIMIT, 1), (int(rows[0][0]),))
+            locked = await self._locked(own, key, proof, "")
+        except Exception:
+            with suppress(Exception):  # the connection may be gone, which the caller is to hear, and not this
+                await own.run(limit, before)
+            raise
+        # Who was interrupted, or cancelled, in the middle of an answer has a connection that nothing can be said on.
+        await own.run(limit, before)
+        return locked
 
     async def _locked(self, own: Own, key: bytes, proof: str, how: str) -> bool:
         text = _LOCK.format(own.quote(self._database))

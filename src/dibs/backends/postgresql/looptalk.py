@@ -8,6 +8,7 @@ from _thread import LockType
 import psycopg
 from psycopg.pq.abc import PGresult
 
+from dibs.backends.loops import readable
 from dibs.backends.postgresql.answers import Refusal
 from dibs.backends.postgresql.link import ATTEMPT, LEAST, Call, Link, broken
 from dibs.core.runtime import Runtime
@@ -38,7 +39,8 @@ class LoopTalk:
     async def arrived(self, link: Link, until: float) -> PGresult | None:
         try:
             while (result := link.received()) is None:
-                if not await self._ready(link, until):
+                patience = until - self._now()
+                if not await readable(link.fileno(), patience, writable=not link.is_flushed):
                     return None
             return result
         except psycopg.Error as error:
@@ -56,23 +58,3 @@ class LoopTalk:
                 return False
             await asyncio.sleep(_GLANCE)
         return True
-
-    async def _ready(self, link: Link, until: float) -> bool:
-        """Whether there is something to read, or to write, by then."""
-        loop, there = asyncio.get_running_loop(), link.fileno()
-        ready: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(max(until - self._now(), 0.0), _tell, ready, False)
-        loop.add_reader(there, _tell, ready, True)
-        if not link.is_flushed:
-            loop.add_writer(there, _tell, ready, True)
-        try:
-            return await ready
-        finally:
-            timer.cancel()
-            loop.remove_reader(there)
-            loop.remove_writer(there)
-
-
-def _tell(ready: asyncio.Future[bool], what: bool) -> None:
-    if not ready.done():
-        ready.set_result(what)

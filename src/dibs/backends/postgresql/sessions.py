@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from dibs.backends.hangups import Hangups
 from dibs.backends.postgresql.answers import Refusal, final
-from dibs.backends.postgresql.hangups import Hangups
 from dibs.backends.postgresql.link import Dialer, Link
 from dibs.errors import Closed, StoreError
 
@@ -33,7 +33,7 @@ _ASKED = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_i
 
 
 class Sessions:
-    def __init__(self, dialer: Dialer, hangups: Hangups, lease: float, most: int) -> None:
+    def __init__(self, dialer: Dialer, hangups: Hangups[Link], lease: float, most: int) -> None:
         self._dialer = dialer
         self._hangups = hangups
         self._now = dialer.now
@@ -84,7 +84,7 @@ class Sessions:
 
     def attend(self, link: Link) -> None:
         """By whoever dialled it, once it has come: from now on its end is heard of."""
-        self._hangups.attend(link.fileno())
+        self._hangups.attend(link.fileno(), link)
 
     def give(self, link: Link) -> None:
         """It holds nothing any more."""
@@ -109,15 +109,13 @@ class Sessions:
                 return
             self.drop(link)
 
-    def ended(self, there: int) -> None:
+    def ended(self, link: Link) -> None:
         """The server hung up: if that one is idle, nobody need find out by using it."""
-        for link in list(self._idle):
-            if link.fileno() == there:
-                try:
-                    self._idle.remove(link)
-                except ValueError:  # somebody is about to use it, and finds out
-                    return
-                self.drop(link)
+        try:
+            self._idle.remove(link)
+        except ValueError:  # somebody is about to use it, and finds out
+            return
+        self.drop(link)
 
     def close(self) -> None:
         self._closed = True

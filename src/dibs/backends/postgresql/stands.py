@@ -14,10 +14,10 @@ from math import inf
 
 import psycopg
 
+from dibs.backends.hangups import Hangups
 from dibs.backends.poked import Poked
 from dibs.backends.postgresql.answers import Refusal
 from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.hangups import Hangups
 from dibs.backends.postgresql.link import Dialer, Link
 from dibs.backends.postgresql.port import words_of
 from dibs.backends.postgresql.sessions import Sessions
@@ -240,11 +240,10 @@ class Stands:
     def _tidied(self) -> None:
         self.sessions.tidy()
 
-    def _ended(self, there: int) -> None:
+    def _ended(self, link: Link) -> None:
         """In the thread of the hang-ups: whose connection it was is looked at at once."""
-        self._hangups.ignore(there)
-        stand = self._linked.get(there)
+        stand = self._linked.get(link.fileno())
         if stand is None:
-            self.sessions.ended(there)
+            self.sessions.ended(link)
         else:
             self._me.news(stand.claim.id)

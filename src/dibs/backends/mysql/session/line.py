@@ -360,10 +360,10 @@ def _in_threads(now: Callable[[], float]) -> Readable:
 
 
 def _in_a_loop(now: Callable[[], float]) -> Readable:
-    from dibs.backends.mysql import stream  # noqa: PLC0415  (threads have no use for asyncio)
+    from dibs.backends import loops  # noqa: PLC0415  (threads have no use for asyncio)
 
     async def readable(session: Session, until: float) -> bool:
-        return await stream.readable(session.sock, until - now())
+        return await loops.readable(session.fd, until - now())
 
     return readable
 

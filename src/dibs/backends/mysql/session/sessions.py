@@ -13,12 +13,12 @@ from collections import deque
 from contextlib import suppress
 from weakref import WeakSet
 
+from dibs.backends.hangups import Hangups
 from dibs.backends.mysql.answers import unsent
 from dibs.backends.mysql.link import Dialer
 from dibs.backends.mysql.pool import TRUSTED
 from dibs.backends.mysql.port import number
 from dibs.backends.mysql.session.session import Session
-from dibs.backends.mysql.session.vigil import Vigil
 from dibs.backends.mysql.wire import Refusal, statement
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
@@ -46,7 +46,7 @@ class Sessions:
         self._idle: deque[Session] = deque()
         self._open: WeakSet[Session] = WeakSet()
         """Weakly: one that an interrupt has dropped is closed by that."""
-        self._vigil = Vigil(runtime, self._ended)
+        self._hangups = Hangups(runtime, self._ended, self._tidied)
         self._closed = False
         self.database = b""
         """Its name, as the server has it; known once there was a session."""
@@ -76,7 +76,7 @@ class Sessions:
 
     def discard(self, session: Session, *, farewell: bool = False) -> None:
         """What it held is free as soon as the server has seen that."""
-        self._vigil.ignore(session)
+        self._hangups.ignore(session.fd)
         self._open.discard(session)
         if farewell:
             session.link.bid_farewell()
@@ -85,7 +85,7 @@ class Sessions:
 
     def close(self) -> None:
         self._closed = True
-        self._vigil.close()
+        self._hangups.close()
         for session in list(self._open):
             self.discard(session, farewell=not session.asked)
         self._idle.clear()
@@ -93,7 +93,7 @@ class Sessions:
     def abandon(self) -> None:
         """In a forked child."""
         self._closed = True
-        self._vigil.abandon()
+        self._hangups.abandon()
         for session in list(self._open):
             session.link.close()
 
@@ -120,10 +120,23 @@ class Sessions:
         if self._closed:
             self.discard(session)
             raise Closed("this client was closed", step="connect again")
-        self._vigil.watch(session)
+        self._hangups.attend(session.fd, session)
         return session
 
+    def _tidied(self) -> None:
+        """End those that nobody will use any more, before the server does and writes it into its log."""
+        while self._idle:
+            try:
+                session = self._idle.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if self._now() - session.used_at < self._me.lease / 2:
+                self._idle.appendleft(session)
+                return
+            self.discard(session, farewell=True)
+
     def _ended(self, session: Session) -> None:
+        session.cut = True
         if session.claim_id is not None:
             self._me.news(session.claim_id)
 

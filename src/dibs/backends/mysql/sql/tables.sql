@@ -64,7 +64,7 @@ CREATE TABLE dibs_watchers (
   KEY until (until)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Values that nobody owns. At version 0 a cell is unset.
+-- Values that nobody owns. At version 0 a cell is unset: somebody watches it, or has.
 CREATE TABLE dibs_cells (
   space VARBINARY(16) NOT NULL,
   name VARBINARY(2048) NOT NULL,

@@ -23,7 +23,13 @@ BEGIN
   ELSE
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    SELECT version INTO v_seen FROM dibs_cells WHERE space = p_space AND name = p_name FOR UPDATE;
+    -- A lock that those who watch share: else each would wait until the one before it is safely on the disk. Of a row
+    -- that is not there is none.
+    SELECT version INTO v_seen FROM dibs_cells WHERE space = p_space AND name = p_name LOCK IN SHARE MODE;
+    IF v_seen IS NULL THEN
+      INSERT INTO dibs_cells VALUES (p_space, p_name, NULL, 0) ON DUPLICATE KEY UPDATE version = version;
+      SELECT version INTO v_seen FROM dibs_cells WHERE space = p_space AND name = p_name LOCK IN SHARE MODE;
+    END IF;
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   END IF;
   WHILE v_at < LENGTH(p_over) DO

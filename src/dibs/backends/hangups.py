@@ -1,7 +1,8 @@
-"""Who hung up: a thread that is told by the kernel when the server ends a connection, whatever else this process does.
+"""Who hung up: a thread that is told by the kernel when a server ends a connection, whatever else this process does.
 
-It hears of the end only, and of nothing that is said: so nobody's answers disturb it. Elsewhere than on Linux there is
-nothing of the kind, and a lost connection is found when it is next used.
+It hears of the end only, and of nothing that is said: so nobody's answers disturb it, and a busy event loop keeps
+nobody from learning of a loss. Elsewhere than on Linux there is nothing of the kind, and a lost connection is found
+when it is next used.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from dibs.core.runtime import Runtime
 
 _NAP = 1.0
 """Seconds: how long the kernel is asked at once."""
+Whose = TypeVar("Whose")
 
 
-class Hangups:
-    def __init__(self, runtime: Runtime, told: Callable[[int], None], tidied: Callable[[], None]) -> None:
-        """In that thread `told` is called with the number of the socket, and `tidied` about once a second."""
+class Hangups(Generic[Whose]):
+    def __init__(self, runtime: Runtime, told: Callable[[Whose], None], tidied: Callable[[], None]) -> None:
+        """In that thread `told` is called with whose connection has ended, and `tidied` about once a second."""
         self._told = told
         self._tidied = tidied
-        self._attended: set[int] = set()
+        self._attended: WeakValueDictionary[int, Whose] = WeakValueDictionary()
+        """By the number of the socket. Weakly: one that an interrupt has dropped is closed by that."""
         self._closed = False
         self._is_awake = False
         self._poked, self._poker = socket.socketpair()
@@ -33,9 +38,9 @@ class Hangups:
             self._epoll = select.epoll()
             self._epoll.register(self._poked.fileno(), select.EPOLLIN)
 
-    def attend(self, there: int) -> None:
+    def attend(self, there: int, whose: Whose) -> None:
         if sys.platform == "linux":
-            self._attended.add(there)
+            self._attended[there] = whose
             self._epoll.register(there, select.EPOLLRDHUP)
             if not self._is_awake:
                 self._worker.ring()
@@ -43,7 +48,7 @@ class Hangups:
     def ignore(self, there: int) -> None:
         """Before it is closed: another socket may bear its number then."""
         if sys.platform == "linux":
-            self._attended.discard(there)
+            self._attended.pop(there, None)
             with suppress(OSError, ValueError):
                 self._epoll.unregister(there)
 
@@ -52,6 +57,12 @@ class Hangups:
         self._worker.stop()
         with suppress(OSError):
             self._poker.send(b"!")
+
+    def abandon(self) -> None:
+        """In a forked child: what is registered there is the parent's."""
+        self._closed = True
+        if sys.platform == "linux":
+            self._epoll.close()
 
     def __del__(self) -> None:
         """Not before its thread is through with them. An interrupt may have struck before anybody had them."""
@@ -65,7 +76,9 @@ class Hangups:
             self._is_awake = False
             return _NAP if self._attended and not self._closed else None
         for there, _ in self._epoll.poll(_NAP):
-            if there in self._attended:
-                self._told(there)
+            whose = self._attended.get(there)
+            if whose is not None:
+                self.ignore(there)
+                self._told(whose)
         self._tidied()
         return 0.0
