@@ -45,9 +45,9 @@ class Hangups(Generic[Whose]):
             if not self._is_awake:
                 self._worker.ring()
 
-    def ignore(self, there: int) -> None:
-        """Before it is closed: another socket may bear its number then."""
-        if sys.platform == "linux":
+    def ignore(self, there: int, whose: Whose) -> None:
+        """Nothing is done if it was closed already, and another socket bears its number."""
+        if sys.platform == "linux" and self._attended.get(there) is whose:
             self._attended.pop(there, None)
             with suppress(OSError, ValueError):
                 self._epoll.unregister(there)
@@ -78,7 +78,7 @@ class Hangups(Generic[Whose]):
         for there, _ in self._epoll.poll(_NAP):
             whose = self._attended.get(there)
             if whose is not None:
-                self.ignore(there)
+                self.ignore(there, whose)
                 self._told(whose)
         self._tidied()
         return 0.0

@@ -47,7 +47,11 @@ class Poked:
 
     def attend(self, there: int | socket.socket) -> None:
         """Wake when there is something to read there, too."""
-        self._selector.register(there, selectors.EVENT_READ)
+        try:
+            self._selector.register(there, selectors.EVENT_READ)
+        except KeyError:  # one that bore its number was closed, and nobody has said so yet
+            self.ignore(there)
+            self._selector.register(there, selectors.EVENT_READ)
 
     def ignore(self, there: int | socket.socket) -> None:
         with suppress(KeyError, ValueError, OSError):  # it is not attended to, or closed

@@ -201,6 +201,9 @@ def test_a_lease_and_a_session_exclude_each_other(connect: Connect, name: str) -
         assert [info.name for info in leased.locks(name)] == [name]
     with leased.lock(name, timeout=0) as last:
         assert last.token > later.token
+        for timeout in (0, 5):  # also now that the name was had by a session before
+            with pytest.raises(dibs.Mismatch, match="by a lease"):
+                session.lock(name).acquire(timeout=timeout)
 
 
 def test_a_lease_that_is_over_is_in_nobodys_way(connect: Connect, raw: Raw, name: str) -> None:
@@ -241,6 +244,7 @@ class Room:
         if len(self.inside) > 1:
             self.overlaps.append(list(self.inside))
         self.entered[mode] += 1
+        self.is_over.wait(0.002)  # long enough for others to come in
         self.inside.remove(mode)
 
     def by_lock(self, client: dibs.Client, mode: str, name: str) -> None:

@@ -51,6 +51,8 @@ class Call(NamedTuple):
     values: Sequence[bytes]
     by: float = 0.0
     at: int = -1
+    first: Call | None = None
+    """What is asked before it in the same trip: it sees what was committed by the time that one was done."""
 
     def packed(self, offset: float) -> Sequence[bytes]:
         if self.at < 0:
@@ -69,6 +71,7 @@ class Link:
         """What has come of the answer so far."""
         self._next: Call | None = None
         """What is to be asked once its statement is prepared."""
+        self._preparing = b""
         self.is_flushed = True
         self._is_piped = False
         self.era = 0
@@ -127,12 +130,8 @@ class Link:
         self.sent_at = self._now()
         self._results.clear()
         self._next = None
-        statement = call.statement
         if self.is_stated:
             self._send_stated(conn, call)
-        elif self.is_direct and statement.name not in self._prepared:
-            conn.send_prepare(statement.name, statement.sql, statement.types)
-            self._next = call
         else:
             self._send(conn, call)
         self.is_flushed = not conn.flush()
@@ -168,6 +167,8 @@ class Link:
                 if not self._is_piped:
                     break
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                conn.exit_pipeline_mode()
+                self._is_piped = False
                 break
             else:
                 self._results.append(result)
@@ -176,7 +177,7 @@ class Link:
         answer, call = self._checked(), self._next
         if call is None:
             return answer
-        self._prepared.add(call.statement.name)
+        self._prepared.add(self._preparing)
         self._next = None
         self._results.clear()
         self._send(conn, call)
@@ -258,6 +259,25 @@ class Link:
             poll.poll(left * 1000)
 
     def _send(self, conn: PGconn, call: Call) -> None:
+        """What is not prepared yet is prepared first, and `received` goes on from there."""
+        statement, first = call.statement, call.first
+        if self.is_direct:
+            prepared = self._prepared
+            if first is not None and first.statement.name not in prepared:
+                statement = first.statement
+            if statement.name not in prepared:
+                conn.send_prepare(statement.name, statement.sql, statement.types)
+                self._next, self._preparing = call, statement.name
+                return
+        if first is not None:
+            conn.enter_pipeline_mode()
+            self._is_piped = True
+            self._put(conn, first)
+        self._put(conn, call)
+        if first is not None:
+            conn.pipeline_sync()
+
+    def _put(self, conn: PGconn, call: Call) -> None:
         statement, values = call.statement, call.packed(self.offset)
         if self.is_direct:
             conn.send_query_prepared(statement.name, values, statement.formats)
@@ -266,9 +286,8 @@ class Link:
 
     def _send_stated(self, conn: PGconn, call: Call) -> None:
         """In one round trip: the verb is committed whether or not we go on to live."""
-        if not self._is_piped:
-            conn.enter_pipeline_mode()
-            self._is_piped = True
+        conn.enter_pipeline_mode()
+        self._is_piped = True
         statement, (begin, commit) = call.statement, _STATED
         conn.send_query_params(begin, None)
         conn.send_query_params(statement.sql, call.packed(self.offset), statement.types, statement.formats)

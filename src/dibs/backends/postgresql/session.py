@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import psycopg
 
@@ -32,10 +33,21 @@ from dibs.info import Finding, LockInfo, printable
 _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
 _LEASED = b"lease"
+_ASKS = 1024
+"""Locks for which what is asked is kept, ready made."""
 _MOMENT = 0.05
 """Seconds before somebody who is refused asks once more: see session.sql."""
 _GLANCE = 1.0
 """Seconds after which somebody who follows a leader looks again: a session that ends tells nobody."""
+
+
+class Asks(NamedTuple):
+    """What is asked for a claim."""
+
+    take: Call
+    """The key, if it is free."""
+    wait: Call
+    """The key, once its turn has come."""
 
 
 class SessionLine:
@@ -47,6 +59,7 @@ class SessionLine:
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
+        self._asks: dict[tuple[str, str, int, bool, str], Asks] = {}
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         stands, now = self._stands, self._now()
@@ -78,7 +91,7 @@ class SessionLine:
             return
         if words[1] == b"b" and place is not NOWHERE:
             try:
-                link.begin(self._call(stand, waits=True))
+                link.begin(self._asks_for(stand).wait)
             except psycopg.Error as error:
                 raise broken(error) from None
             stands.wait(stand, link)
@@ -91,7 +104,7 @@ class SessionLine:
 
     async def _asked(self, stand: Stand, until: float) -> tuple[list[bytes], Link]:
         """What `take` answers, on a connection that is the stand's from then on."""
-        stands, pause, made, call = self._stands, FIRST_PAUSE, False, self._call(stand, waits=False)
+        stands, pause, made, call = self._stands, FIRST_PAUSE, False, self._asks_for(stand).take
         while True:
             link = stands.sessions.idle()
             if link is None:
@@ -115,13 +128,21 @@ class SessionLine:
                 else:
                     raise final(refusal) from None
 
-    def _call(self, stand: Stand, *, waits: bool) -> Call:
+    def _asks_for(self, stand: Stand) -> Asks:
+        """Made once for all claims of a lock."""
         claim = stand.claim
-        values = (
-            claim.name.encode(), b"%d" % stand.key, claim.kind.encode(), b"%d" % claim.capacity,
-            _YES if stand.shared else _NO, view.label(claim.about, self._stands.lease), _YES if waits else _NO,
-        )  # fmt: skip
-        return Call(self._verbs.take, values)
+        of = (claim.name, claim.kind, claim.capacity, stand.shared, claim.about)
+        asks = self._asks.get(of)
+        if asks is None:
+            if len(self._asks) >= _ASKS:
+                self._asks.clear()
+            verbs, key, shared = self._verbs, b"%d" % stand.key, _YES if stand.shared else _NO
+            label = view.label(claim.about, self._stands.lease)
+            name, kind, capacity = claim.name.encode(), claim.kind.encode(), b"%d" % claim.capacity
+            attempt, turn = Call(verbs.attempt, (key, shared, label)), Call(verbs.await_turn, (key, shared))
+            look = Call(verbs.look, (key, name, kind, capacity, shared, label))
+            asks = self._asks[of] = Asks(look._replace(first=attempt), look._replace(first=turn))
+        return asks
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
         stands, now = self._stands, self._now()

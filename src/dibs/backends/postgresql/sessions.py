@@ -94,7 +94,7 @@ class Sessions:
             self._idle.append(link)
 
     def drop(self, link: Link) -> None:
-        self._hangups.ignore(link.fileno())
+        self._hangups.ignore(link.fileno(), link)
         link.close()
 
     def tidy(self) -> None:

@@ -108,8 +108,9 @@ class Stands:
 
     def bury(self, claim: Claim) -> None:
         now = self._now()
-        for id in [id for id, by in self._buried.items() if by < now]:
-            del self._buried[id]
+        for id, by in list(self._buried.items()):
+            if by < now:
+                self._buried.pop(id, None)
         self._buried[claim.id] = claim.by
 
     def is_void(self, claim: Claim) -> bool:
@@ -137,15 +138,17 @@ class Stands:
 
     def drop(self, stand: Stand) -> None:
         """With its connection goes whatever it holds, or waits for."""
-        link = self._unlinked(stand)
+        link = stand.link
+        if link is not None and self._linked.get(link.fileno()) is stand:
+            self.stop_waiting(link)
+        self._unlinked(stand)
         stand.state = GONE
         if link is not None:
-            self.stop_waiting(link)
             self.sessions.drop(link)
 
     def _unlinked(self, stand: Stand) -> Link | None:
         link, stand.link = stand.link, None
-        if link is not None:
+        if link is not None and self._linked.get(link.fileno()) is stand:  # not another's that bears its number by now
             self._linked.pop(link.fileno(), None)
         return link
 

@@ -76,7 +76,7 @@ class Sessions:
 
     def discard(self, session: Session, *, farewell: bool = False) -> None:
         """What it held is free as soon as the server has seen that."""
-        self._hangups.ignore(session.fd)
+        self._hangups.ignore(session.fd, session)
         self._open.discard(session)
         if farewell:
             session.link.bid_farewell()

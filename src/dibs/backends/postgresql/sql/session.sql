@@ -36,7 +36,9 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_1_locks() RETURNS TABLE (
   GROUP BY 1, 2
 $dibs$;
 
--- take: have the key, at once, or (`waits_`) once it is this session's turn.
+-- take: whether the key is had for good. In the same trip, and in a statement of its own, this session has tried to get
+-- the key, or has waited for it: `had_` is what came of that. So everything that is read here was read behind the lock.
+-- The usual case is settled without this routine: see `look` in routines.py.
 --
 -- Gives  now s token                                     it is had
 --        now b                                           somebody else has it
@@ -46,7 +48,7 @@ $dibs$;
 --        set to READ COMMITTED, and to plans that do not read whole tables.
 -- Cost   one read by two keys.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_take(
-  name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, waits_ boolean
+  name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, had_ boolean
 ) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -54,21 +56,11 @@ DECLARE
   now_ bigint;
   ticket_ bigint;
   k record;
-  has_ boolean := waits_;
+  has_ boolean := had_;
   ours_ boolean;
   no_ text;
   done_ text;
 BEGIN
-  IF waits_ AND shared_ THEN
-    PERFORM pg_advisory_lock_shared(key_);
-  ELSIF waits_ THEN
-    PERFORM pg_advisory_lock(key_);
-  ELSE
-    -- Before it has the key: the token that stands there is that of the last one.
-    done_ := set_config('application_name',
-      concat_ws(' ', 'dibs 0', {clock} / 1000, to_hex(key_ & 65535), about_), false);
-    has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
-  END IF;
   IF has_ THEN
     now_ := {clock};
   ELSE
