@@ -8,7 +8,7 @@ from lab.servers.programs import Refused
 from lab.servers.supervisor import Server
 
 _OURS = "SELECT id FROM information_schema.processlist WHERE user = 'dibs' AND id <> CONNECTION_ID() AND"
-_WHICH = {"normal": "COALESCE(info, '') NOT LIKE '%SLEEP(%'", "waiting": "info LIKE '%SLEEP(%'"}
+_WHICH = {"normal": "COALESCE(info, '') NOT LIKE '%GTID_WAIT(%'", "waiting": "info LIKE '%GTID_WAIT(%'"}
 
 
 def end_connections(server: Server, kind: str) -> int:

@@ -71,7 +71,8 @@ class Link:
         """What has come of the answer so far."""
         self._next: Call | None = None
         """What is to be asked once its statement is prepared."""
-        self._preparing = b""
+        self._preparing: list[tuple[int, bytes]] = []
+        """Which of the results says that a statement is prepared."""
         self.is_flushed = True
         self._is_piped = False
         self.era = 0
@@ -129,6 +130,7 @@ class Link:
         conn = self._open()
         self.sent_at = self._now()
         self._results.clear()
+        self._preparing.clear()
         self._next = None
         if self.is_stated:
             self._send_stated(conn, call)
@@ -174,10 +176,11 @@ class Link:
                 self._results.append(result)
         else:
             return None
+        if self._preparing:
+            self._note_prepared()
         answer, call = self._checked(), self._next
         if call is None:
             return answer
-        self._prepared.add(self._preparing)
         self._next = None
         self._results.clear()
         self._send(conn, call)
@@ -259,23 +262,32 @@ class Link:
             poll.poll(left * 1000)
 
     def _send(self, conn: PGconn, call: Call) -> None:
-        """What is not prepared yet is prepared first, and `received` goes on from there."""
-        statement, first = call.statement, call.first
-        if self.is_direct:
-            prepared = self._prepared
-            if first is not None and first.statement.name not in prepared:
-                statement = first.statement
-            if statement.name not in prepared:
-                conn.send_prepare(statement.name, statement.sql, statement.types)
-                self._next, self._preparing = call, statement.name
-                return
-        if first is not None:
+        """What is not prepared yet is prepared first: by itself, and `received` goes on from there, or, where two are
+        asked at once, in the same trip."""
+        if call.first is not None:
             conn.enter_pipeline_mode()
             self._is_piped = True
-            self._put(conn, first)
-        self._put(conn, call)
-        if first is not None:
+            for at, part in enumerate((call.first, call)):
+                if part.statement.name not in self._prepared:
+                    self._prepare(conn, part.statement, at + len(self._preparing))
+                self._put(conn, part)
             conn.pipeline_sync()
+        elif self.is_direct and call.statement.name not in self._prepared:
+            self._prepare(conn, call.statement, 0)
+            self._next = call
+        else:
+            self._put(conn, call)
+
+    def _prepare(self, conn: PGconn, statement: Statement, at: int) -> None:
+        conn.send_prepare(statement.name, statement.sql, statement.types)
+        self._preparing.append((at, statement.name))
+
+    def _note_prepared(self) -> None:
+        """Also of an exchange that failed later on: the server keeps what it has prepared."""
+        for at, name in self._preparing:
+            if at < len(self._results) and self._results[at].status == pq.ExecStatus.COMMAND_OK:
+                self._prepared.add(name)
+        self._preparing.clear()
 
     def _put(self, conn: PGconn, call: Call) -> None:
         statement, values = call.statement, call.packed(self.offset)

@@ -158,7 +158,11 @@ class Routines:
     def ddl(self) -> str:
         """What makes all of it, once, whoever does so at the same time; no table that is there is changed."""
         schema = self._quoted
-        make = f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF;"
+        # Also under the lock: what a session remembers of a schema's absence may be older.
+        make = (
+            f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF;"
+            " EXCEPTION WHEN duplicate_schema OR unique_violation THEN NULL;"
+        )
         return "\n".join([
             "BEGIN ISOLATION LEVEL READ COMMITTED;",
             f"SELECT pg_advisory_xact_lock({_key(self.schema)});",

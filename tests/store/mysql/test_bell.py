@@ -1,0 +1,45 @@
+"""A client that listens is rung by many at once: none of those is kept, as all who wait would be with them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from dibs.testing.contract.seats import Seat, until
+from lab.stopwatch import Stopwatch
+from store.mysql.rows import Raw
+
+RINGING, TIMES = 4, 1000
+SPREAD = 0.002
+"""Seconds between two rings, at most: so that they come at any moment of its sleep."""
+
+
+def ring(raw: Raw, client: bytes, seed: int) -> None:
+    moments, pause = random.Random(seed), threading.Event()
+    for _ in range(TIMES):
+        pause.wait(moments.uniform(0, SPREAD))
+        raw.ask("CALL dibs_1_wake(%s)", client)
+
+
+def test_who_rings_is_not_kept(seats: Callable[[], Seat], raw: Raw) -> None:
+    """Asleep in MariaDB's SLEEP, one in a hundred of them took two seconds, and all others meanwhile."""
+    ana, bob = seats(), seats()
+    held, _ = ana.joined()
+    waiting, _ = bob.joined()
+    with closing(Raw(raw.connection.port)) as onlooker, ThreadPoolExecutor(RINGING + 1) as pool:
+        heard = pool.submit(bob.hears, waiting)
+        until(lambda: [info for _, info in onlooker.others() if info and "WAIT(" in info])
+        ringing = [Raw(raw.connection.port) for _ in range(RINGING)]
+        with Stopwatch() as watch:
+            for one in [pool.submit(ring, raw, bob.me.id, seed) for seed, raw in enumerate(ringing)]:
+                one.result(60)
+            took = watch.seconds()
+        for one_raw in ringing:
+            one_raw.close()
+        ana.leave(held)
+        assert heard.result(20) is not None
+    print(f"figure: {RINGING * TIMES} rings in {took:.2f} s")
+    assert took < 6
