@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import pq
 
 import dibs
 from dibs.backends.postgresql.routines import Routines
@@ -167,6 +168,12 @@ def test_another_mode_is_an_error_that_says_so(mode: str) -> None:
         dibs.connect("postgresql://localhost/app", mode=mode)
     with pytest.raises(ValueError, match="mode"):
         dibs.connect(f"postgresql://localhost/app?mode={mode}")
+
+
+def test_a_libpq_that_is_too_old_is_refused(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pq, "version", lambda: 130_010)
+    with pytest.raises(dibs.StoreError, match=r"older than 14.*psycopg\[binary\]"):
+        connect().lock(name).acquire(timeout=1)
 
 
 def test_two_names_that_meet_in_one_key_are_told_apart(

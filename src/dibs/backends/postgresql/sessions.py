@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from psycopg import pq
+
 from dibs.backends.hangups import Hangups
 from dibs.backends.postgresql.answers import Refusal, final
 from dibs.backends.postgresql.link import Dialer, Link
@@ -18,7 +20,7 @@ from dibs.errors import Closed, StoreError
 _TRUSTED = 0.1
 """Seconds after which an idle connection is looked at before it is used."""
 _LONGEST = 2**31 - 1
-_HAS_IDLE_TIMEOUT = 140_000
+_HAS_IDLE_TIMEOUT = _HAS_PIPELINES = 140_000
 _HAS_USER_TIMEOUT = 120_000
 _PROBES, _LONGEST_PROBE = 3, 32_767
 _SETTINGS = (
@@ -59,6 +61,11 @@ class Sessions:
         """Blocks."""
         if self._closed:
             raise Closed("this client was closed", step="connect again")
+        if pq.version() < _HAS_PIPELINES:
+            raise StoreError(
+                'the libpq here is older than 14, and cannot ask two things in one trip, as mode="session" does',
+                step="install psycopg[binary], which brings its own",
+            )
         link = self._dialer.link(until)
         try:
             if not link.is_direct:
