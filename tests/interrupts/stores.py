@@ -22,6 +22,17 @@ STORES: dict[str, Callable[[Path], str]] = {
     "postgresql": shared_postgresql.fresh,
     "mysql": shared_mariadb.fresh,
 }
-LEASES = {"memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0, "postgresql": 3.0, "mysql": 3.0}
+SESSIONS: dict[str, Callable[[Path], str]] = {
+    "postgresql_session": lambda folder: f"{shared_postgresql.fresh(folder)}&mode=session",
+    "mysql_session": lambda folder: f"{shared_mariadb.fresh(folder)}&mode=session",
+}
+"""For `scripts/soak`, as far as that mode goes."""
+SEEN = 3.0
+"""Seconds in which a server sees by itself that a connection was closed that waited there."""
+UNSUPPORTED = frozenset({"semaphore", "stripe", "rwlock", "downgrade"})
+LEASES = {
+    "memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0, "postgresql": 3.0, "mysql": 3.0,
+    "postgresql_session": 4.5, "mysql_session": 4.5,
+}  # fmt: skip
 SERVERS = frozenset({"zookeeper", "redis", "postgresql", "mysql"})
 """Those where each try waits for a server: there most is for `scripts/soak`."""

@@ -18,7 +18,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from interrupts.stores import SERVERS, STORES
+from interrupts.stores import SEEN, SERVERS, SESSIONS, STORES, UNSUPPORTED
 
 LEASE = 1.5
 KEEPER_TURN = LEASE / 3 + 0.2
@@ -157,9 +157,9 @@ async def freed(other: dibs.aio.Client, name: str, patience: float) -> bool:
     return True
 
 
-async def others_can_have_it(other: dibs.aio.Client, name: str) -> None:
+async def others_can_have_it(other: dibs.aio.Client, name: str, patience: float) -> None:
     """A join that was under way when its task was cancelled may still come, and then goes: a look can be too early."""
-    end = time.monotonic() + KEEPER_TURN
+    end = time.monotonic() + patience
     while True:
         try:
             hold = await other.lock(name).acquire(timeout=0)
@@ -191,6 +191,7 @@ async def keeper_lives(client: dibs.aio.Client) -> bool:
 async def cancel_everywhere(url: str, what: str, *, fresh: bool, twice: bool) -> int:
     """Gives the number of suspensions at which it was cancelled."""
     operation, around = CASES[what]
+    patience = KEEPER_TURN + (SEEN if "mode=session" in url else 0)
     other = dibs.aio.connect(url, lease=OTHERS)
     client = dibs.aio.connect(url, lease=LEASE)
     for n in count(1):
@@ -202,8 +203,8 @@ async def cancel_everywhere(url: str, what: str, *, fresh: bool, twice: bool) ->
         async with around(other, name):
             run = Cancelling(operation(client, name), n, twice=twice)
             ended = await _outcome(run)
-            assert await freed(other, name, KEEPER_TURN), f"left behind by a cancellation at suspension {n}: {ended}"
-        await others_can_have_it(other, name)
+            assert await freed(other, name, patience), f"left behind by a cancellation at suspension {n}: {ended}"
+        await others_can_have_it(other, name, patience)
         if not run.cancelled:
             assert ended is None or isinstance(ended, dibs.AcquireTimeout)
             break
@@ -234,13 +235,18 @@ def _plan() -> Iterator[object]:
         common = store not in SERVERS or (fresh == twice and (not fresh or what in ("with", "multi", "after waiting")))
         name = f"{store}-{what}-{'first use' if fresh else 'in use'}-{'twice' if twice else 'once'}"
         yield pytest.param(store, what, fresh, twice, id=name, marks=[] if common else [pytest.mark.soak])
+    several = {"multi", "multi, after waiting"}  # of which one is a semaphore
+    for store, what, fresh in product(SESSIONS, sorted(CASES.keys() - UNSUPPORTED - several), (False, True)):
+        name = f"{store}-{what}-{'first use' if fresh else 'in use'}"
+        yield pytest.param(store, what, fresh, fresh, id=name, marks=[pytest.mark.soak])
 
 
 @pytest.mark.parametrize(("store", "what", "fresh", "twice"), list(_plan()))
 def test_a_cancelled_task_leaves_nothing_behind(
     store: str, what: str, fresh: bool, twice: bool, tmp_path: Path
 ) -> None:
-    cancelled = asyncio.run(cancel_everywhere(STORES[store](tmp_path), what, fresh=fresh, twice=twice))
+    url = {**STORES, **SESSIONS}[store](tmp_path)
+    cancelled = asyncio.run(cancel_everywhere(url, what, fresh=fresh, twice=twice))
     print(f"\n{what} on {store}: cancelled at {cancelled} suspensions")
     if what not in ("acquire, release", "hold.release"):  # where the store answers at once nothing is suspended
         assert cancelled

@@ -18,7 +18,7 @@ import pytest
 
 import dibs
 from interrupts.lines import CHECKS, LINES, Case, Interrupt
-from interrupts.stores import LEASES, SERVERS, STORES
+from interrupts.stores import LEASES, SERVERS, SESSIONS, STORES, UNSUPPORTED
 
 FEWEST_POINTS, MOST_POINTS = 100, 9000
 SAMPLED = 13
@@ -265,6 +265,8 @@ def _plan() -> Iterator[object]:
             yield _case(
                 store, what, CHECKS, fresh=True, marks=[pytest.mark.slow if store == "memory" else pytest.mark.soak]
             )
+    for store, what in product(SESSIONS, sorted(OPERATIONS.keys() - UNSUPPORTED - {"multi"})):
+        yield _case(store, what, CHECKS, fresh=False, marks=[pytest.mark.soak])
     for store, what in product(sorted(SERVERS), ("with lock", "semaphore", "downgrade", "after waiting")):
         yield _case(store, what, CHECKS, fresh=False, marks=[pytest.mark.slow], each=SAMPLED)
 
@@ -279,7 +281,8 @@ def _case(store: str, what: str, mode: str, *, fresh: bool, marks: list[pytest.M
 def test_an_interrupt_leaves_nothing_behind(
     store: str, what: str, mode: str, fresh: bool, each: int, tmp_path: Path
 ) -> None:
-    with closing(Run(STORES[store](tmp_path), LEASES[store], what, mode, fresh=fresh, each=each)) as run:
+    url = {**STORES, **SESSIONS}[store](tmp_path)
+    with closing(Run(url, LEASES[store], what, mode, fresh=fresh, each=each)) as run:
         run.interrupt_everywhere()
         assert len(run.cases) * each > FEWEST_POINTS, "the tracing sees nothing"
         run.check_free()

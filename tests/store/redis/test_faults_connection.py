@@ -88,7 +88,8 @@ EACH = pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.
 @EACH
 @both_faces
 async def test_joining(world: World, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
-    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
+    lease = 2 * LEASE  # a machine that stands still meanwhile does not end it
+    client, other = world.client(through(proxy), lease=lease), world.client(server.url(), lease=lease)
     ana, witness = world.actor("ana"), Witness(world, name)
     await warm(world, client, name)
     happened = trouble(proxy)

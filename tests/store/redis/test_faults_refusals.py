@@ -5,6 +5,7 @@ text, and all is well once the server is. What was held is given back as soon as
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -129,6 +130,7 @@ def answers(server: Server, code: str, *words: str) -> bool:
     return False
 
 
+TRIALS = 5
 REFUSALS = [busy, readonly, masterdown, misconf, noreplicas, oom, loading]
 
 
@@ -148,10 +150,14 @@ async def test_refused_for_a_while(world: World, server: Server, name: str, refu
         if refusal is loading:
             await eventually(lambda: says(world, client, name, code))  # its old connections are gone
         for timeout in (0, 0.3):
-            begun = clock()
-            with pytest.raises(dibs.StoreUnavailable, match=told):
-                await ana(lambda timeout=timeout: client.lock(name).acquire(timeout=timeout))
-            assert clock() - begun < 8, "bounded"
+            for _ in range(TRIALS):
+                begun = clock()
+                with pytest.raises(dibs.StoreUnavailable) as caught:
+                    await ana(lambda timeout=timeout: client.lock(name).acquire(timeout=timeout))
+                assert clock() - begun < 8, "bounded"
+                if "did not answer" not in str(caught.value):  # on a busy machine even a refusal can come too late
+                    break
+            assert re.search(told, str(caught.value))
         pending = bob.start(witness.take(client.lock(name), timeout=TIME_OUT))
         leaving = eve.start(hold.release)
         if code == "OOM":
