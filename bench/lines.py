@@ -75,7 +75,7 @@ class Line:
             self._joined += 1
             self._asked.append(asyncio.create_task(self._hold(lock)))
             await self._until(lambda: self._counted().sent > before)  # noqa: B023  (awaited at once)
-        await self._quiet()
+            await self._quiet()  # what was sent may have been something else than its join
 
     async def pass_on(self) -> None:
         """The first gives back; then the next one has it."""
