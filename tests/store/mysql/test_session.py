@@ -17,6 +17,7 @@ from dibs.testing.contract.seats import Seat, until
 from lab.servers import ports
 from lab.servers.mariadb import NAME
 from lab.servers.supervisor import Server
+from lab.stopwatch import Stopwatch
 from store.mysql.relays import Greeter
 from store.mysql.rows import Raw
 
@@ -229,6 +230,18 @@ def test_connections_are_kept_for_the_next_and_no_more_than_said(
     for _ in range(20):
         client.lock(name).acquire().release()
     assert len(raw.others()) <= before + 2 + 3
+
+
+def test_a_session_that_nobody_uses_is_ended_by_us(clients: Callable[..., dibs.Client], raw: Raw, name: str) -> None:
+    """After half a lease; the server would end it after a lease and a second, and write that into its log."""
+    client, before = clients(lease=6.0), {number for number, _ in raw.others()}
+    client.lock(name).acquire().release()
+    ours = {number for number, _ in raw.others()} - before
+    assert ours
+    with Stopwatch() as watch:
+        until(lambda: not ours & {number for number, _ in raw.others()})
+        assert watch.seconds() < 6
+    assert client.lock(name).acquire(timeout=0), "the next one gets a new one"
 
 
 def test_a_proxy_is_refused(server: Server) -> None:
