@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import psycopg.errors
 import pymysql.err
@@ -16,8 +17,11 @@ from dibs.backends.sql.own import code_of
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///x.db", "redis://localhost", "zookeeper://localhost"])
 def test_a_store_that_has_none_says_so_when_it_is_called(url: str) -> None:
     for client in (dibs.connect(url), dibs.aio.connect(url)):
-        with pytest.raises(dibs.Unsupported, match="no locks inside a transaction of yours"):
-            client.within(sqlite3.connect(":memory:"))
+        with (
+            closing(sqlite3.connect(":memory:")) as own,
+            pytest.raises(dibs.Unsupported, match="no locks inside a transaction of yours"),
+        ):
+            client.within(own)
 
 
 class Wrapped(Exception):

@@ -227,7 +227,8 @@ def test_idle_connections_are_closed_before_the_server_has_to(server: Server, na
 
 
 FORKING = """
-import os, sys, dibs
+import os, sys, warnings, dibs
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 client = dibs.connect(sys.argv[1], lease=2)
 hold = client.lock(sys.argv[2]).acquire()
 child = os.fork()
