@@ -18,6 +18,7 @@ STORES: dict[str, Callable[[Path], str]] = {"postgresql": shared_postgresql.fres
 
 
 @pytest.mark.soak  # twenty processes keep every core busy, which others need
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seconds", [5, 60])
 @pytest.mark.parametrize("store", STORES)
 def test_no_deadlock_reaches_the_user(store: str, seconds: int, tmp_path: Path) -> None:
