@@ -16,7 +16,7 @@ OPEN_CORE = frozenset(
 """What of the core a store may know."""
 SHARED_BY_BACKENDS = frozenset(
     f"dibs.backends.{name}"
-    for name in ("cabinet", "given", "hangups", "kept", "ledger", "loops", "permits", "poked", "sql", "tls")
+    for name in ("cabinet", "given", "hangups", "idle", "kept", "ledger", "loops", "permits", "poked", "sql", "tls")
 )
 
 MAY_IMPORT: dict[str, frozenset[str]] = {

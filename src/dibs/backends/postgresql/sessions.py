@@ -13,6 +13,7 @@ from collections import deque
 from psycopg import pq
 
 from dibs.backends.hangups import Hangups
+from dibs.backends.idle import outworn
 from dibs.backends.postgresql.answers import Refusal, final
 from dibs.backends.postgresql.link import Dialer, Link
 from dibs.errors import Closed, StoreError
@@ -106,14 +107,8 @@ class Sessions:
 
     def tidy(self) -> None:
         """Close those that nobody will use any more, before the server does and writes it into its log."""
-        while self._idle:
-            try:
-                link = self._idle.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            if self._now() - link.used_at < self._lease / 2:
-                self._idle.appendleft(link)
-                return
+        before = self._now() - self._lease / 2
+        for link in outworn(self._idle, lambda one: one.used_at <= before):
             self.drop(link)
 
     def ended(self, link: Link) -> None:

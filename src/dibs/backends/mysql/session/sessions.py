@@ -14,6 +14,7 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from dibs.backends.hangups import Hangups
+from dibs.backends.idle import outworn
 from dibs.backends.mysql.answers import unsent
 from dibs.backends.mysql.link import Dialer
 from dibs.backends.mysql.pool import TRUSTED
@@ -125,14 +126,8 @@ class Sessions:
 
     def _tidied(self) -> None:
         """End those that nobody will use any more, before the server does and writes it into its log."""
-        while self._idle:
-            try:
-                session = self._idle.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            if self._now() - session.used_at < self._me.lease / 2:
-                self._idle.appendleft(session)
-                return
+        before = self._now() - self._me.lease / 2
+        for session in outworn(self._idle, lambda one: one.used_at <= before):
             self.discard(session, farewell=True)
 
     def _ended(self, session: Session) -> None:
