@@ -1,14 +1,18 @@
-"""The tests of dibs itself: they take in its plugin and measure its coverage, wherever they stand.
+"""Settings for all tests of dibs: those under tests/ and the published contract suite.
 
-By its entry point pytest would import dibs before anything is measured: pyproject.toml says `-p no:dibs`.
+pytest would load the plugin of dibs by its entry point, before coverage is measured: pyproject.toml says `-p no:dibs`,
+and this file loads it.
 """
 
 from __future__ import annotations
 
 import _thread
+import os
+import shlex
+import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +22,38 @@ from dibs.runtime import threads
 pytest_plugins = ["dibs.testing.plugin"]
 
 
+def pytest_configure() -> None:
+    # A shell without job control starts background jobs with SIGINT ignored. Python then installs no handler, and no
+    # test would see a KeyboardInterrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.excinfo is not None:  # the native style does not leave out the frames of pytest itself
+        call.excinfo.traceback = call.excinfo.traceback.cut(path=item.path)
+    report = yield
+    if report.failed:
+        report.sections.append(("repeat this test with", _command(item)))
+    return report
+
+
+def _command(item: pytest.Item) -> str:
+    """One shell command that runs this test alone, with the seeds of this run."""
+    option = item.config.getoption
+    seeds = [f"DIBS_SIM_SEED={os.environ['DIBS_SIM_SEED']}"] if "DIBS_SIM_SEED" in os.environ else []
+    python = os.path.relpath(sys.executable, item.config.rootpath)
+    order = [f"--randomly-seed={option('randomly_seed')}"] if option("randomly_seed", None) is not None else []
+    stores = [f"--dibs-store={wish}" for wish in option("dibs_store") if f"[{wish.partition('=')[0]}" in item.nodeid]
+    return " ".join([*seeds, shlex.join([python, "-m", "pytest", *order, *stores, item.nodeid])])
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _trace_every_thread() -> Iterator[None]:
-    """Workers are started by `_thread`, which a coverage tracer does not hear of: hand it on, where there is one."""
+    """Let a coverage tracer follow workers, which are started by `_thread` and not by `threading`."""
     start = _thread.start_new_thread
 
     def traced(function: Callable[..., object], args: tuple[object, ...]) -> int:
