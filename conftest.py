@@ -22,11 +22,13 @@ from dibs.runtime import threads
 pytest_plugins = ["dibs.testing.plugin"]
 
 
-def pytest_configure() -> None:
-    # A shell without job control starts background jobs with SIGINT ignored. Python then installs no handler, and no
-    # test would see a KeyboardInterrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and nohup ignores SIGHUP.
+    # Tests and the programs they start need these signals. The controller of xdist runs no test and keeps what it has.
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,20 +28,21 @@ def test_is_interrupted():
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
+
+def test_programs_can_be_ended():
+    assert {signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT)} == {signal.SIG_DFL}
 """
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest prints about these tests, started as a background job of a shell: with SIGINT ignored."""
+    """What pytest prints about these tests, started in the background with nohup: with three signals ignored."""
     place = tmp_path_factory.mktemp("failures")
     (place / "test_samples.py").write_text(TESTS)
     shutil.copy(ROOT / "conftest.py", place)
-    ignoring = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    )
+    ignoring = "trap '' INT QUIT HUP; exec \"$@\""
     run = subprocess.run(
-        [sys.executable, "-c", ignoring, sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"),
+        ["sh", "-c", ignoring, "sh", sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"),
          "-p", "no:cacheprovider", "-p", "no:xdist", "--randomly-seed=7", str(place)],
         env={**os.environ, "DIBS_SIM_SEED": "11", "PYTHONNODEBUGRANGES": "1"},
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
@@ -51,7 +52,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_one_failure_ends_one_test(output: str) -> None:
-    assert "2 failed, 1 passed" in output
+    assert "2 failed, 2 passed" in output
     assert "INTERNALERROR" not in output
 
 
@@ -79,5 +80,7 @@ def _shown(output: str, name: str) -> str:
     return summary.split()[1]
 
 
-def test_an_interrupt_reaches_a_test_although_it_was_ignored(output: str) -> None:
-    assert "::test_is_interrupted" not in output, "only tests that fail are named"
+def test_signals_reach_tests_although_they_were_ignored(output: str) -> None:
+    failed = output.partition("short test summary info")[2]
+    assert "::test_is_interrupted" not in failed
+    assert "::test_programs_can_be_ended" not in failed
