@@ -22,17 +22,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
 PATIENCE = 10.0
+_MAKING = threading.Lock()
+
+
+def root() -> Path:
+    """The directory of this process's servers, guarded from its first use; in memory where that is possible."""
+    with _MAKING:
+        return _made_root()
 
 
 @functools.cache
-def root() -> Path:
-    """The directory of this process's servers, guarded from its first use; in memory where that is possible."""
+def _made_root() -> Path:
     path = Path(tempfile.mkdtemp(prefix="dibs-lab-", dir=MEMORY if _roomy(MEMORY) else None))
     path.chmod(0o711)  # a server that runs as somebody else passes through
     guardian = subprocess.Popen(

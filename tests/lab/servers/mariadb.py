@@ -35,8 +35,11 @@ class MariaDB:
 
     name = "mariadb"
 
-    def __init__(self, *options: str, tls: Certificates | None = None, insist: bool = False) -> None:
-        self.port = ports.reserve()
+    def __init__(
+        self, *options: str, tls: Certificates | None = None, insist: bool = False, port: int | None = None
+    ) -> None:
+        """`port`: of one that runs already."""
+        self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port,)
         self.user = programs.unprivileged()
         self._options, self._tls, self._insist = options, tls, insist

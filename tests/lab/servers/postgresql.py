@@ -39,8 +39,15 @@ class PostgreSQL:
 
     name = "postgresql"
 
-    def __init__(self, *settings: str, tls: Certificates | None = None, replica_of: int | None = None) -> None:
-        self.port = ports.reserve()
+    def __init__(
+        self,
+        *settings: str,
+        tls: Certificates | None = None,
+        replica_of: int | None = None,
+        port: int | None = None,
+    ) -> None:
+        """`port`: of one that runs already."""
+        self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port,)
         self.user = programs.unprivileged()
         self._settings, self._tls, self._replica_of = settings, tls, replica_of

@@ -40,10 +40,11 @@ class Redis:
         client_certificates: bool = False,
         cluster_timeout_ms: int | None = None,
         through: Through = directly,
+        port: int | None = None,
     ) -> None:
         """`users`: ACL rules by name. `client_certificates`: who shows none is refused. `cluster_timeout_ms`: it is a
-        node of a cluster, which calls a node down that is silent for so long."""
-        self.port = ports.reserve()
+        node of a cluster, which calls a node down that is silent for so long. `port`: of one that runs already."""
+        self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port,)
         self._password, self._tls, self._through = password, tls, through
         self._lines = [f"bind {ports.HOST}", f"port {0 if tls else self.port}", 'save ""', *QUICK]

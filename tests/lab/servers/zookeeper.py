@@ -57,8 +57,10 @@ class ZooKeeper:
         sasl: Mapping[str, str] | None = None,
         member: Member | None = None,
         java: Sequence[str] = (),
+        port: int | None = None,
     ) -> None:
-        self.port = ports.reserve()
+        """`port`: of one that runs already."""
+        self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port, *(member.all[member.number] if member else ()))
         self._tls, self._sasl, self._member, self._java = tls, dict(sasl or {}), member, java
         self._lines = [
