@@ -173,17 +173,17 @@ def _of_the_run(group: str) -> tuple[int, ...]:
     return tuple(found["ports"])
 
 
-class _Desk(socketserver.ThreadingUnixStreamServer):
+class Desk(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, name: str, find: Callable[[str], tuple[int, ...]]) -> None:
-        super().__init__(f"\0{name}", _Request)
+        super().__init__(f"\0{name}", Request)
         self.find = find
 
 
-class _Request(socketserver.StreamRequestHandler):
-    server: _Desk
+class Request(socketserver.StreamRequestHandler):
+    server: Desk
 
     def handle(self) -> None:
         group = self.rfile.readline().decode().strip()
@@ -200,7 +200,7 @@ def share(config: pytest.Config) -> None:
     if getattr(config.option, "dist", "no") == "no" or hasattr(config, "workerinput") or ADDRESS in os.environ:
         return
     run, name = Run(), f"dibs-lab-{os.getpid()}-{secrets.token_hex(8)}"
-    desk = _Desk(name, run.ports)
+    desk = Desk(name, run.ports)
     threading.Thread(target=desk.serve_forever, name="lab servers", daemon=True).start()
     os.environ[ADDRESS] = name
 
