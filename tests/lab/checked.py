@@ -1,0 +1,43 @@
+"""The lab's tests of itself: run by this command, and noted in `CHECKED` when all of them passed.
+
+    PYTHONPATH=tests python -P -m lab.checked [options of pytest]       # scripts/soak lab
+
+`CHECKED` has one line, a digest of all files of the lab. tests/architecture compares it, so a change of the lab that was
+not checked fails there. Commit it with the change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CHECKED = HERE / "CHECKED"
+
+
+def digest() -> str:
+    """Of the names and contents of all files but `CHECKED`."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in HERE.rglob("*") if path.is_file()):
+        if path != CHECKED and "__pycache__" not in path.parts:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            found.update(f"{path.relative_to(HERE).as_posix()} {content}\n".encode())
+    return found.hexdigest()
+
+
+def main() -> int:
+    before = digest()
+    tests = sorted(map(str, HERE.glob("test_*.py")))
+    options = ["-q", "-n", "4", "--dist", "loadgroup", "--timeout", "300", "-m", "soak or not soak", *sys.argv[1:]]
+    env = {**os.environ, "DIBS_REQUIRE_SERVERS": "1"}  # what was skipped was not checked
+    status = subprocess.run([sys.executable, "-m", "pytest", *options, *tests], env=env, check=False).returncode
+    if status == 0 and digest() == before:
+        CHECKED.write_text(f"{before}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
