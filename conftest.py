@@ -19,7 +19,7 @@ import pytest
 
 from dibs.runtime import threads
 
-pytest_plugins = ["dibs.testing.plugin"]
+pytest_plugins = ["dibs.testing.plugin", "lab.suite"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start long tests first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
 
 @pytest.hookimpl(wrapper=True)

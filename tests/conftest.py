@@ -5,17 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from lab.servers import shared
-
 # Runs share two cores with others, so an example's own time says nothing; and what a run finds must be found again.
 settings.register_profile("dibs", deadline=None, database=None, print_blob=True)
 settings.load_profile("dibs")
 
 _LONGEST_ID = 600
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    shared.share(config)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -1,10 +1,9 @@
-"""The published suite on servers, which all workers of a run share: a pytest plugin.
+"""The contract suite on servers, which all workers of a run share: a pytest plugin that conftest.py loads.
 
-    PYTHONPATH=tests pytest -p lab.suite --pyargs dibs.testing.contract --dibs-store zookeeper=lab.suite:zookeeper
+    pytest src/dibs/testing/contract --dibs-store zookeeper=lab.suite:zookeeper
 
-Each test has a store of its own on them: a chroot, a prefix, a schema. Where the programs of one are missing nothing is
-collected, or, with DIBS_REQUIRE_SERVERS=1, the run fails. `--variant NAME` runs only the part of the suite on this
-store that differs most from store to store, `DIFFERS`.
+Each test has a store of its own on them: a chroot, a prefix, a schema. Where the programs of a store are missing, its
+tests are left out, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
 """
 
 from __future__ import annotations
@@ -31,14 +30,6 @@ from lab.servers.shared import (
 )
 
 zookeeper, redis, postgresql = fresh, fresh_redis, fresh_postgresql
-DIFFERS = frozenset(
-    f"test_{part}"
-    for part in (
-        "cells_seam", "doctor", "life", "looking", "lost_answers", "seam", "seam_wake", "sessions", "time", "votes",
-        "waiting",
-    )
-)  # fmt: skip
-"""The modules of the suite about queues and cells as stores keep them; the others are about what is built on these."""
 
 
 def three(_: Path) -> str:
@@ -78,19 +69,11 @@ def mariadb_session(place: Path) -> str:
     return f"{mariadb(place)}&mode=session"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--variant", action="append", default=[], metavar="NAME", help="a store on which only a part of the suite runs"
-    )
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    variants = set(config.getoption("variant"))
-    left_out = [item for item in items if _store(item) in variants and item.path.stem not in DIFFERS]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+    absent = set(_absent(config))
+    if left_out := {item for item in items if _store(item) in absent}:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _store(item: pytest.Item) -> str | None:
@@ -102,23 +85,12 @@ def _store(item: pytest.Item) -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if (absent := _absent(config)) and os.environ.get("DIBS_REQUIRE_SERVERS") == "1":
-        raise pytest.UsageError(f"not installed: {', '.join(absent)}; scripts/servers installs them")
+        raise pytest.UsageError(f"servers are not installed for {', '.join(absent)}; scripts/servers installs them")
     share(config)
 
 
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    return True if _absent(config) else None
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """No tests are no failure where the servers are missing."""
-    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and _absent(session.config):
-        session.exitstatus = pytest.ExitCode.OK
-
-
 def _absent(config: pytest.Config) -> list[str]:
-    """The missing programs of the stores that this run wants."""
-    words = [wish.rpartition(":")[2] for wish in config.getoption("dibs_store") if "lab.suite:" in wish]
-    wanted = {GROUPS[word.removesuffix("_session")].program for word in words}
-    return sorted({part for program in wanted for part in programs.missing(program)})
+    """The names of the stores of this run whose programs are missing."""
+    wishes = [wish.partition("=lab.suite:") for wish in config.getoption("dibs_store")]
+    programs_of = {name: GROUPS[which.removesuffix("_session")].program for name, _, which in wishes if which}
+    return sorted(name for name, program in programs_of.items() if programs.missing(program))
