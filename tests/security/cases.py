@@ -62,7 +62,7 @@ class Case:
     counts_for: str
     """A trait, or a part."""
     shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tests, as `folder/test_file.py::test_function`, by store or part; under EVERY for all stores at once."""
+    """Tests, as `folder/test_file.py::test_function` or a whole file, by store or part; under EVERY for all stores."""
 
     def applies_to(self, store: str) -> bool:
         return self.counts_for == EVERY or self.counts_for in TRAITS[store]

@@ -14,6 +14,10 @@ from security.cases import EVERY, PARTS, ROOT, TRAITS, Case
 from security.stores import attacked
 from security.table import TABLE
 
+LONGEST = 200
+"""Seconds that collecting may take beside other programs."""
+pytestmark = pytest.mark.timeout(LONGEST + 40)
+
 
 @pytest.fixture
 def stores(request: pytest.FixtureRequest) -> tuple[str, ...]:
@@ -28,7 +32,7 @@ def where(file: str) -> str:
 
 @cache
 def collected() -> dict[str, set[str]]:
-    """What pytest really collects in the files that the table names: parameters by test."""
+    """What pytest really collects in the files that the table names: parameters by test, and by file."""
     files = sorted({test.partition("::")[0] for case in TABLE for test in case.tests()})
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", ""]
     done = subprocess.run(
@@ -37,7 +41,7 @@ def collected() -> dict[str, set[str]]:
         env={name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},  # nor is it one
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=LONGEST,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -45,7 +49,8 @@ def collected() -> dict[str, set[str]]:
     for test, parameters in re.findall(
         r"^(?:tests|src/dibs/testing)/([^\s\[]+::\w+)(\[.*\])?$", done.stdout, re.MULTILINE
     ):
-        found.setdefault(test, set()).add(parameters)
+        for key in (test, test.partition("::")[0]):
+            found.setdefault(key, set()).add(parameters)
     return found
 
 
