@@ -54,15 +54,7 @@ def shape(function: Callable[..., Any]) -> list[tuple[str, str, object, object]]
 
 
 BLOCKING, AIO = classes(dibs.blocking), classes(dibs.aio)
-METHODS = [
-    (cls, name)
-    for cls in sorted(BLOCKING.keys() & AIO.keys())
-    for name, value in members(BLOCKING[cls]).items()
-    if inspect.isfunction(value)
-]
-AIO_METHODS = [
-    (cls, name) for cls in sorted(AIO) for name, value in members(AIO[cls]).items() if inspect.isfunction(value)
-]
+METHODS = [(cls, name) for cls in sorted(AIO) for name, value in members(AIO[cls]).items() if inspect.isfunction(value)]
 
 
 def test_both_faces_have_the_same_public_names() -> None:
@@ -70,29 +62,25 @@ def test_both_faces_have_the_same_public_names() -> None:
     assert {"Client", "Lock", "Hold", "connect", "multi"} <= set(public(dibs.aio))
 
 
-@pytest.mark.parametrize("name", API_CLASSES)
-def test_the_public_classes_are_there_in_both_faces(name: str) -> None:
-    assert hasattr(dibs, name), f"API.md names {name} for both faces: dibs has none"
-    assert hasattr(dibs.aio, name), f"API.md names {name} for both faces: dibs.aio has none"
+def test_the_public_classes_are_there_in_both_faces() -> None:
+    assert [name for name in API_CLASSES if not (hasattr(dibs, name) and hasattr(dibs.aio, name))] == []
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKING.keys() & AIO.keys()))
 def test_a_class_has_the_same_members_and_bases(name: str) -> None:
-    one, other = BLOCKING[name], AIO[name]
-    assert set(members(one)) == set(members(other))
-    assert [base.__name__ for base in one.__mro__] == [base.__name__ for base in other.__mro__]
-    properties = [{key for key, value in members(cls).items() if isinstance(value, property)} for cls in (one, other)]
-    assert properties[0] == properties[1]
+    """Of the methods also the same parameters."""
+    one, other = members(BLOCKING[name]), members(AIO[name])
+    assert set(one) == set(other)
+    assert [base.__name__ for base in BLOCKING[name].__mro__] == [base.__name__ for base in AIO[name].__mro__]
+    for key, value in one.items():
+        assert isinstance(value, property) == isinstance(other[key], property), key
+        if inspect.isfunction(value):
+            assert shape(value) == shape(other[key]), key
 
 
-@pytest.mark.parametrize(("cls", "name"), METHODS)
-def test_a_method_takes_the_same_parameters(cls: str, name: str) -> None:
-    assert shape(members(BLOCKING[cls])[name]) == shape(members(AIO[cls])[name])
-
-
-@pytest.mark.parametrize("name", ["connect", "multi"])
-def test_a_function_takes_the_same_parameters(name: str) -> None:
-    assert shape(getattr(dibs.blocking, name)) == shape(getattr(dibs.aio, name))
+def test_a_function_takes_the_same_parameters() -> None:
+    for name in ("connect", "multi"):
+        assert shape(getattr(dibs.blocking, name)) == shape(getattr(dibs.aio, name)), name
 
 
 def test_connect_takes_what_the_contract_says() -> None:
@@ -109,24 +97,21 @@ def test_asyncio_has_one_more_option() -> None:
     assert set(one) == {"timeout", "lease", "renew", "max_hold", "fair", "owner", "info", "on_lost"}
 
 
-@pytest.mark.parametrize(("cls", "name"), AIO_METHODS)
-def test_in_asyncio_exactly_what_may_do_io_is_awaited(cls: str, name: str) -> None:
-    method = members(AIO[cls])[name]
-    said = str(inspect.signature(method).return_annotation)
-    awaited = inspect.iscoroutinefunction(method) or said.startswith("Awaitable[")
-    iterated = inspect.isasyncgenfunction(method) or said.startswith("AsyncIterator[")
-    assert awaited == (name in AWAITED or name in TWINS), name
-    assert iterated == (name in ITERATED), name
+def test_in_asyncio_exactly_what_may_do_io_is_awaited() -> None:
+    for cls, name in METHODS:
+        method = members(AIO[cls])[name]
+        said = str(inspect.signature(method).return_annotation)
+        awaited = inspect.iscoroutinefunction(method) or said.startswith("Awaitable[")
+        iterated = inspect.isasyncgenfunction(method) or said.startswith("AsyncIterator[")
+        assert awaited == (name in AWAITED or name in TWINS), f"{cls}.{name}"
+        assert iterated == (name in ITERATED), f"{cls}.{name}"
 
 
 def test_the_blocking_face_awaits_nothing() -> None:
-    wrong = [
-        f"{cls}.{name}"
-        for cls, name in METHODS
-        if inspect.iscoroutinefunction(method := members(BLOCKING[cls])[name]) or inspect.isasyncgenfunction(method)
-    ]
-    assert METHODS
-    assert not wrong
+    for cls, name in METHODS:
+        method = members(BLOCKING[cls])[name]
+        assert not inspect.iscoroutinefunction(method), f"{cls}.{name}"
+        assert not inspect.isasyncgenfunction(method), f"{cls}.{name}"
 
 
 def test_the_awaited_are_awaitable_and_the_others_are_not() -> None:

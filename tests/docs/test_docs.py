@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,6 @@ class Block:
     code: str
     mark: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
@@ -69,54 +67,49 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     return {slug(text) for _, text in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))}
 
 
-@pytest.fixture
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS}), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DIBS_URL", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("own_place")
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_block_runs(block: Block) -> None:
-    # As many line feeds before it as stand in the page: a traceback then names the page's own lines.
-    compiled = compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
-    if block.mark == "run apart":
-        subprocess.run([sys.executable, "-c", block.code], check=True, timeout=30)
-    elif not block.mark:
-        exec(compiled, {"__name__": "__main__"})
+    for block in blocks_of(page):
+        (place := tmp_path / str(block.line)).mkdir()
+        monkeypatch.chdir(place)
+        monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+        # As many line feeds before it as stand in the page: a traceback then names the page's own lines.
+        compiled = compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
+        if block.mark == "run apart":
+            subprocess.run([sys.executable, "-c", block.code], check=True, timeout=50)
+        elif not block.mark:
+            exec(compiled, {"__name__": "__main__"})
 
 
 def test_there_are_blocks_to_run() -> None:
     assert sum(not block.mark for block in BLOCKS) >= 20
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_relative_links_lead_somewhere(page: Path) -> None:
+def test_relative_links_lead_somewhere() -> None:
     wrong = []
-    for target in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        if not there.exists() or (anchor and anchor not in anchors(there)):
-            wrong.append(target)
+    for page in PAGES:
+        for target in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            if re.match(r"[a-z]+:", target) or (there.exists() and (not anchor or anchor in anchors(there))):
+                continue
+            wrong.append(f"{page.relative_to(ROOT)}: {target}")
     assert not wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_row_of_a_table_has_as_many_cells(page: Path) -> None:
+def test_every_row_of_a_table_has_as_many_cells() -> None:
     """Else it is shown as text."""
-    tables = re.findall(r"(?m)^(?:\|.*\n)+", page.read_text() + "\n")
-    for table in tables:
-        counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
-        assert len(counts) == 1, table[:200]
+    for page in PAGES:
+        for table in re.findall(r"(?m)^(?:\|.*\n)+", page.read_text(encoding="utf-8") + "\n"):
+            counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+            assert len(counts) == 1, f"{page.relative_to(ROOT)}: {table[:200]}"
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -132,9 +125,7 @@ def test_every_error_is_in_the_index_of_errors() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "stores").glob("*.md")), ids=lambda page: page.stem)
-def test_a_store_has_the_same_four_headings(page: Path) -> None:
-    found = [
-        text for level, text in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))) if level == "##"
-    ]
-    assert found == STORE_HEADINGS
+def test_a_store_has_the_same_four_headings() -> None:
+    for page in (ROOT / "docs" / "stores").glob("*.md"):
+        text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+        assert [text for level, text in _HEADING.findall(text) if level == "##"] == STORE_HEADINGS, page
