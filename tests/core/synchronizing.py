@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from itertools import count
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -110,5 +109,5 @@ class Face:
             thread.join(PATIENCE)
 
 
-def fresh_url(store: str, folder: Path) -> str:
-    return f"memory://synchronized-{next(_fresh)}" if store == "memory" else f"sqlite:///{folder}/{next(_fresh)}.db"
+def fresh_url() -> str:
+    return f"memory://synchronized-{next(_fresh)}"

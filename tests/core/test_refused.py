@@ -177,6 +177,9 @@ def owners(api: ModuleType, client: Any) -> Cases:
 def options(api: ModuleType, client: Any) -> Cases:
     yield "of a lock", partial(client.lock, "a", tiemout=5), TypeError, "tiemout"
     yield "of a client", partial(api.connect, "memory://", tiemout=5), TypeError, "tiemout"
+    for option, value in product(("renew", "fair", "cancel_on_lost", "on_lost"), (0, 1, "yes")):
+        yield (option, value), partial(client.lock, "a", **{option: value}), TypeError, option
+    yield "renew is None", partial(client.lock, "a", renew=None), TypeError, "renew"
 
 
 def urls(api: ModuleType, client: Any) -> Cases:

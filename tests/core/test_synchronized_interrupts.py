@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from types import FrameType
 from typing import Literal
 
@@ -29,9 +28,9 @@ def stands(other: dibs.Client, name: str) -> bool:
     return any(one.remaining < HELD / 2 for one in (*info.holders, *info.waiters))
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return fresh_url(request.param, tmp_path)
+@pytest.fixture
+def url() -> str:
+    return fresh_url()
 
 
 @pytest.fixture
@@ -86,8 +85,7 @@ def test_a_signal_while_it_waits(url: str, on_busy: Literal["wait", "skip"]) -> 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("busy", [False, True])
-def test_an_interrupt_at_every_point(busy: bool) -> None:
-    url = fresh_url("memory", Path())
+def test_an_interrupt_at_every_point(url: str, busy: bool) -> None:
     with dibs.connect(url, lease=LEASE) as client, dibs.connect(url, lease=HELD) as other:
 
         @client.synchronized("n:{number}", on_busy="skip")

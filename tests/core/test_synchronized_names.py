@@ -20,7 +20,7 @@ from core.synchronizing import Face, fresh_url
 
 @pytest.fixture(params=["blocking", "aio"])
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    found = Face(request.param, fresh_url("memory", Path()))
+    found = Face(request.param, fresh_url())
     yield found
     found.end()
 
@@ -95,27 +95,26 @@ def test_a_field_is_what_the_call_gives_to_the_parameter(
             assert held == [template.format(**bound)]
 
 
-@pytest.mark.parametrize(
-    ("template", "name"),
-    [
-        ("constant", "constant"),
-        ("{{braces}}", "{braces}"),
-        ("invoice:{invoice.id}", "invoice:42"),
-        ("{invoice.id:05d}", "00042"),
-        ("{invoice.id!r:>{width}}", "  42"),
-        ("{options[by]}:{rest[0]}", "card:1"),
-        ("{invoice.id}:{invoice.id}:{width}", "42:42:4"),
-        ("{invoice.__class__.__name__}", "Invoice"),
-        ("{rest!s}", "(1,)"),
-    ],
-)
-def test_templates(face: Face, template: str, name: str) -> None:
-    @face.client.synchronized(template)
-    @face.function
+TEMPLATES = {
+    "constant": "constant",
+    "{{braces}}": "{braces}",
+    "invoice:{invoice.id}": "invoice:42",
+    "{invoice.id:05d}": "00042",
+    "{invoice.id!r:>{width}}": "  42",
+    "{options[by]}:{rest[0]}": "card:1",
+    "{invoice.id}:{invoice.id}:{width}": "42:42:4",
+    "{invoice.__class__.__name__}": "Invoice",
+    "{rest!s}": "(1,)",
+}
+
+
+def test_templates(face: Face) -> None:
     async def pay(invoice: Invoice, width: int = 4, *rest: int, **options: str) -> list[str]:
         return names_held(face.other)
 
-    assert face.call(pay, Invoice(), 4, 1, by="card") == [name]
+    for template, name in TEMPLATES.items():
+        paying = face.client.synchronized(template)(face.function(pay))
+        assert face.call(paying, Invoice(), 4, 1, by="card") == [name]
 
 
 def test_a_missing_argument_is_pythons_own_error_and_nothing_is_taken(face: Face) -> None:
@@ -137,8 +136,7 @@ def test_a_missing_argument_is_pythons_own_error_and_nothing_is_taken(face: Face
     assert names_held(face.other) == []
 
 
-@pytest.mark.parametrize("takes", ["something else", "whatever comes"])
-def test_what_another_decorator_made_tells_its_own_parameters(face: Face, takes: str) -> None:
+def test_what_another_decorator_made_tells_its_own_parameters(face: Face) -> None:
     """`inspect.signature` believes `__wrapped__`: with one argument more or less another name would be taken."""
 
     async def inner(db: str, number: int, amount: int) -> None: ...
@@ -147,25 +145,23 @@ def test_what_another_decorator_made_tells_its_own_parameters(face: Face, takes:
 
     async def any_outer(*args: Any, **kwargs: Any) -> None: ...
 
-    made = functools.wraps(inner)(face.function(outer if takes == "something else" else any_outer))
-    with pytest.raises(
-        ValueError, match=r"has no parameter 'amount', it has .*; put @client.synchronized\(...\) below"
-    ):
-        face.client.synchronized("invoice:{amount}")(made)
+    said = r"has no parameter 'amount', it has .*; put @client.synchronized\(...\) below"
+    for takes in (outer, any_outer):
+        with pytest.raises(ValueError, match=said):
+            face.client.synchronized("invoice:{amount}")(functools.wraps(inner)(face.function(takes)))
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("a\nb", "control character"),
-        ("x" * 600, "is 602 bytes long"),
-        ("\ud800", "lone surrogate"),
-        (object(), "holds the address of an object.*Next: name an attribute"),
-        (len.__call__, "holds the address of an object"),
-        (fresh_url.__code__, "holds the address of an object"),
-    ],
-)
-def test_a_bad_name_is_refused_at_the_call_before_any_io(face: Face, tmp_path: Path, value: object, said: str) -> None:
+BAD_VALUES = [
+    ("a\nb", "control character"),
+    ("x" * 600, "is 602 bytes long"),
+    ("\ud800", "lone surrogate"),
+    (object(), "holds the address of an object.*Next: name an attribute"),
+    (len.__call__, "holds the address of an object"),
+    (fresh_url.__code__, "holds the address of an object"),
+]
+
+
+def test_a_bad_name_is_refused_at_the_call_before_any_io(face: Face, tmp_path: Path) -> None:
     path = tmp_path / "never.db"
     client = face.connect(f"sqlite:///{path}")
 
@@ -174,10 +170,11 @@ def test_a_bad_name_is_refused_at_the_call_before_any_io(face: Face, tmp_path: P
     async def work(value: object) -> None:
         pytest.fail("it has no name")
 
-    with pytest.raises(dibs.BadName, match=said) as caught:
-        face.call(work, value)
-    assert '"n:{value}"' in caught.value.__notes__[0]
-    assert "work" in caught.value.__notes__[0]
+    for value, said in BAD_VALUES:
+        with pytest.raises(dibs.BadName, match=said) as caught:
+            face.call(work, value)
+        assert '"n:{value}"' in caught.value.__notes__[0]
+        assert "work" in caught.value.__notes__[0]
     face.close(client)
     assert not path.exists()
 
@@ -206,10 +203,6 @@ def a_function(number: int) -> int:
     return number
 
 
-def fitting(client: Any) -> Callable[[int], Any]:
-    return a_coroutine_function if isinstance(client, dibs.aio.Client) else a_function
-
-
 def generator(number: int) -> Iterator[int]:
     yield number
 
@@ -233,127 +226,72 @@ class Awaiting:
         return number
 
 
-Decoration = Callable[[Any], object]
-REFUSED: dict[str, tuple[Decoration, type[Exception], str]] = {
-    "no parentheses": (
-        lambda c: c.synchronized(a_function),
-        TypeError,
-        r'needs a name: write @client.synchronized\("name"\) above .*a_function',
-    ),
-    "no name": (lambda c: c.synchronized(42), dibs.BadName, "a name must be a str, not int"),
-    "an empty name": (lambda c: c.synchronized(""), dibs.BadName, "the name is empty"),
-    "a bad constant": (lambda c: c.synchronized("a\nb"), dibs.BadName, "control character"),
-    "a bad part": (lambda c: c.synchronized("a\n{number}"), dibs.BadName, "control character"),
-    "another word": (
-        lambda c: c.synchronized("n", on_busy="fail"),
-        ValueError,
-        '"wait", "skip" or "raise", not \'fail',
-    ),
-    "no word": (lambda c: c.synchronized("n", on_busy=None), ValueError, '"wait", "skip" or "raise", not None'),
-    "a bad time-out": (lambda c: c.synchronized("n", timeout=-1), ValueError, "timeout"),
-    "a bad time-out to skip": (lambda c: c.synchronized("n", on_busy="skip", timeout=True), TypeError, "timeout"),
-    "a bad lease": (lambda c: c.synchronized("n", lease=0.1), ValueError, "lease"),
-    "an unknown option": (lambda c: c.synchronized("n", patience=5), TypeError, "patience"),
-    "a field without a name": (lambda c: c.synchronized("n:{}"), ValueError, r'n:\{\}" is no template: .*positional'),
-    "a field with a number": (lambda c: c.synchronized("n:{0}"), ValueError, r'n:\{0\}" is no template: .*positional'),
-    "a number in a width": (lambda c: c.synchronized("{number:>{0}}"), ValueError, "is no template: .*positional"),
-    "an open brace": (
-        lambda c: c.synchronized("n:{number"),
-        ValueError,
-        "is no template: .*a brace is written twice",
-    ),
-    "a lone brace": (lambda c: c.synchronized("n:}"), ValueError, "is no template: Single '}'"),
-    "a dot too many": (lambda c: c.synchronized("{number.}"), ValueError, "is no template: Empty attribute"),
-    "an unknown conversion": (lambda c: c.synchronized("{number!x}"), ValueError, "is no template: Unknown conversion"),
-    "a field that is no parameter": (
-        lambda c: c.synchronized("n:{invoice.id}")(fitting(c)),
-        ValueError,
-        "n:{invoice.id}\": .*function has no parameter 'invoice', it has number",
-    ),
-    "a width that is no parameter": (
-        lambda c: c.synchronized("n:{number:>{width}}")(fitting(c)),
-        ValueError,
-        "no parameter 'width'",
-    ),
-    "a generator function": (
-        lambda c: c.synchronized("n")(generator),
-        TypeError,
-        r"generator is a generator function: .*before its body runs. Take the lock inside it",
-    ),
-    "an asynchronous generator function": (
-        lambda c: c.synchronized("n")(asyncgen),
-        TypeError,
-        r"asyncgen is a generator function: .*before its body runs. Take the lock inside it",
-    ),
-    "an object that generates": (lambda c: c.synchronized("n")(Generating()), TypeError, "is a generator function"),
-    "a partial that generates": (
-        lambda c: c.synchronized("n")(functools.partial(generator, 1)),
-        TypeError,
-        "is a generator function",
-    ),
-    "a context manager": (
-        lambda c: c.synchronized("n")(contextmanager(generator)),
-        TypeError,
-        "makes context managers",
-    ),
-    "an asynchronous context manager": (
-        lambda c: c.synchronized("n")(asynccontextmanager(asyncgen)),
-        TypeError,
-        "makes context managers",
-    ),
-    "a class": (lambda c: c.synchronized("n")(Invoice), TypeError, "Invoice is a class: .*above those of its methods"),
-    "a static method": (
-        lambda c: c.synchronized("n")(staticmethod(fitting(c))),
-        TypeError,
-        "a staticmethod: .*below it",
-    ),
-    "a class method": (lambda c: c.synchronized("n")(classmethod(fitting(c))), TypeError, "a classmethod: .*below it"),
-    "a property": (lambda c: c.synchronized("n")(property(fitting(c))), TypeError, "a property: .*below it"),
-    "a cached property": (
-        lambda c: c.synchronized("n")(functools.cached_property(fitting(c))),
-        TypeError,
-        "a cached_property: .*below it",
-    ),
-    "no function": (lambda c: c.synchronized("n")(None), TypeError, "goes around a function, not a NoneType"),
-}
-REFUSED_BY_BLOCKING: dict[str, tuple[Decoration, type[Exception], str]] = {
-    "a coroutine function": (
-        lambda c: c.synchronized("n")(a_coroutine_function),
-        TypeError,
-        r"a_coroutine_function is a coroutine function: .*Use the client of dibs\.aio\.connect\(\)",
-    ),
-    "an object to await": (lambda c: c.synchronized("n")(Awaiting()), TypeError, "is a coroutine function"),
-    "an option of asyncio": (lambda c: c.synchronized("n", cancel_on_lost=True), TypeError, "is for asyncio"),
-    "fields of what has no signature": (
-        lambda c: c.synchronized("n:{number}")(dict.update),
-        ValueError,
-        "dict.update does not tell its parameters",
-    ),
-}
-REFUSED_BY_AIO: dict[str, tuple[Decoration, type[Exception], str]] = {
-    "a plain function": (
-        lambda c: c.synchronized("n")(a_function),
-        TypeError,
-        r"a_function is no coroutine function.*async def, or use the client of dibs\.connect\(\)",
-    ),
-    "a plain object": (lambda c: c.synchronized("n")(Calling()), TypeError, "is no coroutine function"),
-    "a bad option of asyncio": (lambda c: c.synchronized("n", cancel_on_lost=1), TypeError, "cancel_on_lost"),
-}
-CASES = [
-    pytest.param(face, *case, id=f"{face}-{what}")
-    for face, own in (("blocking", REFUSED_BY_BLOCKING), ("aio", REFUSED_BY_AIO))
-    for what, case in (REFUSED | own).items()
+REFUSED_NAMES: list[tuple[object, dict[str, Any], type[Exception], str]] = [
+    (a_function, {}, TypeError, r'needs a name: write @client.synchronized\("name"\) above .*a_function'),
+    (42, {}, dibs.BadName, "a name must be a str, not int"),
+    ("", {}, dibs.BadName, "the name is empty"),
+    ("a\nb", {}, dibs.BadName, "control character"),
+    ("a\n{number}", {}, dibs.BadName, "control character"),
+    ("n", {"on_busy": "fail"}, ValueError, '"wait", "skip" or "raise", not \'fail'),
+    ("n", {"on_busy": None}, ValueError, '"wait", "skip" or "raise", not None'),
+    ("n", {"timeout": -1}, ValueError, "timeout"),
+    ("n", {"timeout": True, "on_busy": "skip"}, TypeError, "timeout"),
+    ("n", {"lease": 0.1}, ValueError, "lease"),
+    ("n", {"patience": 5}, TypeError, "patience"),
+    ("n:{}", {}, ValueError, r'n:\{\}" is no template: .*positional'),
+    ("n:{0}", {}, ValueError, r'n:\{0\}" is no template: .*positional'),
+    ("{number:>{0}}", {}, ValueError, "is no template: .*positional"),
+    ("n:{number", {}, ValueError, "is no template: .*a brace is written twice"),
+    ("n:}", {}, ValueError, "is no template: Single '}'"),
+    ("{number.}", {}, ValueError, "is no template: Empty attribute"),
+    ("{number!x}", {}, ValueError, "is no template: Unknown conversion"),
 ]
+"""Names and options that no function can be decorated with."""
 
 
-@pytest.mark.parametrize(("face", "decoration", "kind", "said"), CASES, indirect=["face"])
-def test_it_is_refused_while_decorating_without_io(
-    face: Face, decoration: Decoration, kind: type[Exception], said: str, tmp_path: Path
-) -> None:
+def refused_functions(face: Face) -> list[tuple[str, Any, type[Exception], str]]:
+    """Templates, what they are to decorate, and what is said instead."""
+    fitting = a_coroutine_function if face.is_aio else a_function
+    asks = r"generator function: .*before its body runs. Take the lock inside it"
+    cases: list[tuple[str, Any, type[Exception], str]] = [
+        ("n:{a.id}", fitting, ValueError, "n:{a.id}\": .*function has no parameter 'a', it has number"),
+        ("n:{number:>{width}}", fitting, ValueError, "no parameter 'width'"),
+        ("n", generator, TypeError, f"generator is a {asks}"),
+        ("n", asyncgen, TypeError, f"asyncgen is a {asks}"),
+        ("n", Generating(), TypeError, "is a generator function"),
+        ("n", functools.partial(generator, 1), TypeError, "is a generator function"),
+        ("n", contextmanager(generator), TypeError, "makes context managers"),
+        ("n", asynccontextmanager(asyncgen), TypeError, "makes context managers"),
+        ("n", Invoice, TypeError, "Invoice is a class: .*above those of its methods"),
+        ("n", staticmethod(fitting), TypeError, "a staticmethod: .*below it"),
+        ("n", classmethod(fitting), TypeError, "a classmethod: .*below it"),
+        ("n", property(fitting), TypeError, "a property: .*below it"),
+        ("n", functools.cached_property(fitting), TypeError, "a cached_property: .*below it"),
+        ("n", None, TypeError, "goes around a function, not a NoneType"),
+    ]
+    if face.is_aio:
+        said = r"a_function is no coroutine function.*async def, or use the client of dibs\.connect\(\)"
+        cases += [("n", a_function, TypeError, said), ("n", Calling(), TypeError, "is no coroutine function")]
+    else:
+        said = r"a_coroutine_function is a coroutine function: .*Use the client of dibs\.aio\.connect\(\)"
+        cases += [
+            ("n", a_coroutine_function, TypeError, said),
+            ("n", Awaiting(), TypeError, "is a coroutine function"),
+            ("n:{number}", dict.update, ValueError, "dict.update does not tell its parameters"),
+        ]
+    return cases
+
+
+def test_it_is_refused_while_decorating_without_io(face: Face, tmp_path: Path) -> None:
     path = tmp_path / "never.db"
     client = face.connect(f"sqlite:///{path}")
-    with pytest.raises(kind, match=said):
-        decoration(client)
+    own = (1, "cancel_on_lost") if face.is_aio else (True, "is for asyncio")
+    for name, options, kind, said in [*REFUSED_NAMES, ("n", {"cancel_on_lost": own[0]}, TypeError, own[1])]:
+        with pytest.raises(kind, match=said):
+            client.synchronized(name, **options)
+    for name, function, kind, said in refused_functions(face):
+        with pytest.raises(kind, match=said):
+            client.synchronized(name)(function)
     face.close(client)
     assert not path.exists()
 
