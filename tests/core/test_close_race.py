@@ -11,12 +11,17 @@ import pytest
 
 import dibs
 import dibs.aio
+from dibs.core import waiting
 from dibs.core.line import LOOK
 from dibs.core.rule import Claim
 from process.children import until
 
-SOON = 5.0
-"""Much less than a waiter sleeps that nobody tells anything."""
+SOON = 50.0
+
+
+@pytest.fixture(autouse=True)
+def _nobody_wakes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_GLANCE", 20 * SOON)
 
 
 def test_in_asyncio() -> None:

@@ -17,7 +17,7 @@ from lab.witness import faces_of
 from process.children import until
 
 both_faces = faces_of("memory", "memory://nowhere")
-LEASE = 1.5
+LEASE = 4.0
 LONG = 60.0
 PATIENCE = 15.0
 _numbers = count(1)
@@ -31,7 +31,7 @@ def url() -> str:
 @both_faces
 async def test_a_hold_behind_another_is_lost(world: World, url: str) -> None:
     """Somebody broke it, another one has it; then a late copy of its join stands there again, and is even renewed."""
-    first, second = world.client(url, lease=LEASE), world.client(url, lease=LEASE)
+    first, second = world.client(url, lease=LEASE), world.client(url, lease=LONG)
     ana, bob = world.actors("ana", "bob")
     lost: list[Any] = []
     hold = await ana(lambda: first.lock("a", on_lost=lost.append).acquire())

@@ -14,7 +14,6 @@ import pytest
 from dibs.core.runtime import Hands, Job, Runtime
 from dibs.runtime.aio import AioRuntime
 from dibs.runtime.threads import ThreadRuntime, boottime, step
-from lab.stopwatch import Stopwatch
 
 LONG = 20.0
 Gather = Callable[[Sequence[Job | None], float, Callable[[], bool]], None]
@@ -25,6 +24,7 @@ class Work:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self.begun = 0
         self.done: list[int] = []
 
     def quick(self, number: int) -> Job:
@@ -38,6 +38,17 @@ class Work:
             raise error
 
         return fail
+
+    def together(self, number: int, count: int) -> Job:
+        """One that ends once so many have begun."""
+
+        async def work() -> None:
+            self.begun += 1
+            while self.begun < count:
+                await self._runtime.sleep(0.001)
+            self.done.append(number)
+
+        return work
 
     def _job(self, number: int, seconds: float) -> Job:
         async def work() -> None:
@@ -68,9 +79,7 @@ def never() -> bool:
 def test_all_are_done_side_by_side(face: tuple[Runtime, Hands, Gather]) -> None:
     runtime, _, gather = face
     work = Work(runtime)
-    with Stopwatch() as watch:
-        gather([work.slow(n, 0.3) for n in range(3)], boottime() + LONG, never)
-        assert watch.seconds() < 0.9
+    gather([work.together(n, 3) for n in range(3)], boottime() + LONG, never)
     assert sorted(work.done) == [0, 1, 2]
 
 
@@ -86,18 +95,18 @@ def test_it_ends_at_its_instant(face: tuple[Runtime, Hands, Gather]) -> None:
     runtime, _, gather = face
     work = Work(runtime)
     began = boottime()
-    gather([work.slow(0, 3.0), work.quick(1), work.quick(2)], began + 0.2, never)
+    gather([work.slow(0, LONG), work.quick(1), work.quick(2)], began + 1.0, never)
     assert sorted(work.done) == [1, 2]
-    assert boottime() - began < 2.5
+    assert boottime() - began < LONG / 2
 
 
 def test_once_enough_are_done_the_others_have_a_moment(face: tuple[Runtime, Hands, Gather]) -> None:
     runtime, _, gather = face
     work = Work(runtime)
     began = boottime()
-    gather([work.slow(0, 3.0), work.slow(1, 0.1), work.slow(2, 0.15)], began + LONG, lambda: 1 in work.done)
+    gather([work.slow(0, LONG), work.slow(1, 1.0), work.slow(2, 1.05)], began + LONG, lambda: 1 in work.done)
     assert sorted(work.done) == [1, 2]
-    assert boottime() - began < 2.5
+    assert boottime() - began < LONG / 2
 
 
 def test_what_a_job_raises_is_raised(face: tuple[Runtime, Hands, Gather]) -> None:
@@ -115,9 +124,8 @@ def test_a_thread_that_is_stuck_keeps_nobody_waiting_and_leaves_undone_what_came
     async def sticks() -> None:
         stuck.wait(LONG)
 
-    began = boottime()
-    step(hands.gather([sticks, work.quick(1)], began + 0.1, never))
-    step(hands.gather([work.quick(2), work.quick(3)], boottime() + 0.1, never))
+    step(hands.gather([sticks, work.quick(1)], boottime() + 1.0, never))
+    step(hands.gather([work.quick(2), work.quick(3)], boottime() + 1.0, never))
     assert work.done == [1, 3]
     stuck.set()
     step(hands.gather([work.quick(4), None], boottime() + LONG, never))

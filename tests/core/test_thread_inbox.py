@@ -60,7 +60,7 @@ def test_the_lead_goes_to_one_who_waits_not_to_one_who_waited() -> None:
     until(lambda: inbox._expected[b"second"] is not None, what="a second who waits")
     wire.said.put((b"first", b"!"))
     first.join(LONG)
-    until(lambda: second in wire.readers, within=5.0, what="its successor reading")
+    until(lambda: second in wire.readers, what="its successor reading")
     wire.said.put((b"second", b"!"))
     second.join(LONG)
     assert heard == [b"!"]
@@ -79,7 +79,7 @@ def test_who_reads_by_hand_leads_alone() -> None:
     until(lambda: inbox._expected[b"first"] is not None, what="one who waits")
     assert not wire.readers
     inbox.resign()
-    until(lambda: first in wire.readers, within=5.0, what="its successor reading")
+    until(lambda: first in wire.readers, what="its successor reading")
     wire.said.put((b"first", b"!"))
     first.join(LONG)
     assert heard == [b"!"]
@@ -97,7 +97,7 @@ def test_one_who_read_by_hand_and_vanished_is_followed() -> None:
     del again
     inbox.expect(b"next")
     following, _ = waiting(inbox, b"next")
-    until(lambda: following in wire.readers, within=5.0, what="the next one reading")
+    until(lambda: following in wire.readers, what="the next one reading")
     wire.said.put((b"next", b"!"))
     following.join(LONG)
 
