@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -61,11 +61,19 @@ class Case:
     outcome: str
     counts_for: str
     """A trait, or a part."""
-    shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tests, as `folder/test_file.py::test_function` or a whole file, by store or part; under EVERY for all stores."""
+    shown: Mapping[str, tuple[str, ...]]
+    """Tests by store or part; under EVERY for all stores. `folder/test_file word`: those with that word in their names;
+    `folder/test_file`: all of them."""
 
     def applies_to(self, store: str) -> bool:
         return self.counts_for == EVERY or self.counts_for in TRAITS[store]
 
     def tests(self) -> list[str]:
         return [test for tests in self.shown.values() for test in tests]
+
+
+def case(number: int, attack: str, outcome: str, counts_for: str, every: str = "", **by_store: str) -> Case:
+    """`every`: tests over every store, or that no store takes part in; `command`: those of the command line."""
+    written = {EVERY: every, COMMAND: by_store.pop("command", ""), **by_store}
+    shown = {where: tuple(tests.split(", ")) for where, tests in written.items() if tests}
+    return Case(number, attack, outcome, counts_for, shown)

@@ -27,36 +27,30 @@ def stores(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 def where(file: str) -> str:
     """The suite that every store runs is published with the package; the others are not."""
-    return f"src/dibs/testing/{file}" if file.startswith("contract/") else f"tests/{file}"
+    return f"src/dibs/testing/{file}.py" if file.startswith("contract/") else f"tests/{file}.py"
 
 
 @cache
-def collected() -> dict[str, set[str]]:
-    """What pytest really collects in the files that the table names: parameters by test, and by file."""
-    files = sorted({test.partition("::")[0] for case in TABLE for test in case.tests()})
-    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", ""]
-    done = subprocess.run(
-        [*words, *map(where, files)],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},  # nor is it one
-        capture_output=True,
-        text=True,
-        timeout=LONGEST,
-        check=False,
-    )
+def collected() -> list[tuple[str, str, str]]:
+    """What pytest really collects in the files that the table names: file, test, parameters."""
+    files = sorted({where(test.partition(" ")[0]) for case in TABLE for test in case.tests()})
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "", *files]
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # nor is it one
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, set[str]] = {}
-    for test, parameters in re.findall(
-        r"^(?:tests|src/dibs/testing)/([^\s\[]+::\w+)(\[.*\])?$", done.stdout, re.MULTILINE
-    ):
-        for key in (test, test.partition("::")[0]):
-            found.setdefault(key, set()).add(parameters)
-    return found
+    pattern = r"(?m)^(?:tests|src/dibs/testing)/([^\s\[]+)\.py::(\w+)(\[.*\])?$"
+    return [(file, test, parameters) for file, test, parameters in re.findall(pattern, done.stdout)]
+
+
+@cache
+def parameters_of(reference: str) -> frozenset[str]:
+    file, _, word = reference.partition(" ")
+    return frozenset(given for there, test, given in collected() if there == file and word in test)
 
 
 def runs_on(test: str, store: str, stores: tuple[str, ...]) -> bool:
     """One that has stores among its parameters must have this one, too; one that has none concerns them all."""
-    parts = [set(re.split(r"[\[\]-]", parameters)) for parameters in collected()[test]]
+    parts = [set(re.split(r"[\[\]-]", parameters)) for parameters in parameters_of(test)]
     over_stores = any(part & set(stores) for part in parts)
     return not over_stores or any(store in part for part in parts)
 
@@ -72,9 +66,8 @@ def test_what_a_store_must_withstand_is_known(stores: tuple[str, ...]) -> None:
 
 def test_every_case_is_shown(stores: tuple[str, ...]) -> None:
     """One test for the whole table: collecting costs a second."""
-    known = collected()
     missing = [
-        f"{case.number}: {test} is not collected" for case in TABLE for test in case.tests() if test not in known
+        f"{one.number}: no test is {test}" for one in TABLE for test in one.tests() if not parameters_of(test)
     ]
     assert not missing
     for case in TABLE:

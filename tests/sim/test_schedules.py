@@ -60,7 +60,7 @@ def test_a_seed_gives_the_same_steps_again(of: str) -> None:
 def test_a_seed_gives_the_same_steps_in_every_process(of: str) -> None:
     """Nothing depends on the order of a set, or on anything else that differs from process to process."""
     words = [sys.executable, explore.__code__.co_filename, of, "21"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "1"})
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "1"})
     assert done.stdout.splitlines() == trace_of(21, of=of)
 
 
