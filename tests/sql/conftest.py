@@ -1,32 +1,31 @@
-"""Servers once for each module, and a desk for each kind of connection."""
+"""A desk for each kind of connection, on the servers that this process shares."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from lab.servers.mariadb import MariaDB
-from lab.servers.postgresql import PostgreSQL
-from lab.servers.programs import require
-from lab.servers.supervisor import Server
+from lab.servers import shared_mariadb, shared_postgresql
 from sql.desks import Desk
-from sql.openers import OPENERS
-
-KINDS = [(server, kind) for server, kinds in OPENERS.items() for kind in kinds]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    require("mariadb", "postgresql")
-    file = tmp_path_factory.mktemp("sql") / "own.db"
-    sqlite3.connect(file).execute("PRAGMA journal_mode=WAL").connection.close()
-    with Server(MariaDB()) as mariadb, Server(PostgreSQL()) as postgresql:
-        found = {"sqlite": f"sqlite:///{file}", "mysql": mariadb.url(), "postgresql": postgresql.url()}
-        yield found.__getitem__
+@pytest.fixture
+def urls(tmp_path: Path) -> Callable[[str], str]:
+    def url(server: str) -> str:
+        if server == "sqlite":
+            file = tmp_path / "own.db"
+            sqlite3.connect(file).execute("PRAGMA journal_mode=WAL").connection.close()
+            return f"sqlite:///{file}"
+        return (shared_mariadb.mariadb() if server == "mysql" else shared_postgresql.postgresql()).url()
+
+    return url
 
 
-@pytest.fixture(params=KINDS, ids=["-".join(kind) for kind in KINDS])
+@pytest.fixture
 def desk(request: pytest.FixtureRequest, urls: Callable[[str], str]) -> Desk:
-    return Desk(*request.param, urls(request.param[0]))
+    """Its parameter says which: see desks.py."""
+    server, kind = request.param
+    return Desk(server, kind, urls(server))

@@ -1,4 +1,8 @@
-"""A desk: a fresh table on one server, and connections to it of one kind."""
+"""A desk: a fresh table on one server, and connections to it of one kind.
+
+@every_kind         # through every connection that is taken: what depends on the driver or on what wraps it
+@own_drivers        # through one driver for each server and API: what depends on the server
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,32 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 import dibs.aio.sql
 import dibs.sql
 from dibs.backends import own_connection
 from dibs.runtime.threads import step
-from sql.openers import OPENERS, Opened
+from sql.openers import OPENERS, Opened, by_psycopg, by_pymysql
 
+Kinds = list[tuple[str, str]]
+SERVERS = ("postgresql", "mysql")
+KINDS: Kinds = [(server, kind) for server, kinds in OPENERS.items() for kind in kinds]
+SERVED: Kinds = [(server, kind) for server, kind in KINDS if server in SERVERS]
+OWN: Kinds = [
+    ("sqlite", "sqlite3"),
+    ("postgresql", "psycopg"), ("postgresql", "async-psycopg"),
+    ("mysql", "pymysql"), ("mysql", "async-asyncmy"),
+]  # fmt: skip
 numbers = itertools.count()
+
+
+def desks(kinds: Kinds) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("desk", kinds, indirect=True, ids=["-".join(kind) for kind in kinds])
+
+
+every_kind, own_drivers = desks(KINDS), desks(OWN)
+every_served_kind, own_served_drivers = desks(SERVED), desks([one for one in OWN if one in SERVED])
 
 
 class Desk:
@@ -27,18 +50,20 @@ class Desk:
 
     @asynccontextmanager
     async def opened(self, *columns: str) -> AsyncIterator[Opened]:
-        """Its table has one row: 42, 'open', version 1."""
+        """Its table has one row: 42, 'open', version 1, and null in the columns behind these three."""
         names = columns or ("id", "state", "version")
         opened = await self.open()
         try:
-            table, id, state, version = (self.quoted(name) for name in (self.table, *names))
-            made = f"CREATE TABLE {table} ({id} INTEGER, {state} VARCHAR(200), {version} INTEGER)"
-            await self.run(opened, made)
-            await self.run(opened, f"INSERT INTO {table} VALUES (42, 'open', 1)")
+            table, id, state, version, *more = (self.quoted(name) for name in (self.table, *names))
+            made = [f"{id} INTEGER", f"{state} VARCHAR(200)", f"{version} INTEGER", *(f"{one} TEXT" for one in more)]
+            await self.run(opened, f"CREATE TABLE {table} ({', '.join(made)})")
+            await self.run(opened, f"INSERT INTO {table} ({id}, {state}, {version}) VALUES (42, 'open', 1)")
             await opened.commit()
             yield opened
         finally:
             await opened.rollback()
+            await self.run(opened, f"DROP TABLE IF EXISTS {self.quoted(self.table)}")
+            await opened.commit()
             await opened.close()
 
     def quoted(self, name: str) -> str:
@@ -51,6 +76,21 @@ class Desk:
         own = own_connection(opened.connection, "connection", awaits=self.awaits)
         _, rows = await own.run(text.replace("%", "%%") if own.mark(1) == "%s" else text, ())
         return rows
+
+    def blocked(self) -> bool:
+        """Whether somebody waits for a lock on the server."""
+        if self.server == "postgresql":
+            open_, question = by_psycopg, "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        else:
+            open_, question = by_pymysql, "SELECT count(*) FROM information_schema.innodb_lock_waits"
+        opened = step(open_(self.url))
+        try:
+            cursor = opened.connection.cursor()
+            cursor.execute(question)
+            (count,) = cursor.fetchone().values()
+            return bool(count)
+        finally:
+            opened.connection.close()
 
     @property
     def awaits(self) -> bool:

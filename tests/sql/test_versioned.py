@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ import dibs
 import dibs.aio.sql
 import dibs.sql
 from dibs.runtime.threads import step
-from sql.desks import Desk, numbers, run
+from sql.desks import Desk, desks, every_kind, numbers, own_drivers, run
 from sql.openers import Opened
 
-Urls = Callable[[str], str]
 HOSTILE = ['a"b', "a`b", "a;b -- c", "a%b", "%s", "a:b", ":v", "a?b", "$1", "a'b", "a\\b", "sélect", "select", "%(x)s"]
 
 
+@own_drivers
 def test_a_row_is_changed_if_it_is_still_what_was_read(desk: Desk) -> None:
     async def play() -> None:
         async with desk.opened() as ours:
@@ -34,33 +33,37 @@ def test_a_row_is_changed_if_it_is_still_what_was_read(desk: Desk) -> None:
             assert caught.value.store == desk.server
             with pytest.raises(dibs.Conflict, match="there is no such row"):
                 await desk.update(ours, desk.table, {"id": 43}, {"state": "void"}, 1)
-            assert await desk.update(ours, desk.table, {"id": 42, "state": "paid"}, {}, 2) == 3
+            current = {"sqlite": "'main'", "postgresql": "current_schema()", "mysql": "database()"}[desk.server]
+            ((schema,),) = await desk.run(ours, f"SELECT {current}")
+            assert await desk.update(ours, (schema, desk.table), {"id": 42, "state": "paid"}, {}, 2) == 3
             await ours.commit()
+            assert await desk.row(ours) == (42, "paid", 3)
+            await desk.run(ours, f"INSERT INTO {desk.quoted(desk.table)} VALUES (42, 'other', 3)")
+            with pytest.raises(dibs.StoreError, match=r"the key names 2 rows, not one.*roll back"):
+                await desk.update(ours, desk.table, {"id": 42}, {"state": "void"}, 3)
             assert await desk.row(ours) == (42, "paid", 3)
 
     run(desk, play)
 
 
-def test_the_transaction_is_the_callers(desk: Desk) -> None:
-    async def play() -> None:
-        async with desk.opened() as ours:
-            await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
-            assert await desk.row(ours) == (42, "open", 1)  # which rolls back first
-
-    run(desk, play)
+@every_kind
+def test_the_second_writer_in_an_open_transaction_gets_a_conflict(desk: Desk) -> None:
+    second_writer(desk, "REPEATABLE READ")
 
 
-@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
-def test_who_comes_second_in_an_open_transaction_is_told(desk: Desk, isolation: str) -> None:
+@own_drivers
+def test_the_second_writer_that_sees_the_new_row_gets_a_conflict(desk: Desk) -> None:
+    second_writer(desk, "READ COMMITTED")
+
+
+def second_writer(desk: Desk, isolation: str) -> None:
     """Where the snapshot is kept, PostgreSQL and SQLite refuse the write themselves; MySQL would show the old row."""
     if desk.kind == "django" or (desk.server == "sqlite" and isolation == "READ COMMITTED"):
         begin = ""
-    elif desk.server == "mysql":
-        begin = f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"
-    elif desk.server == "postgresql":
-        begin = f"SET TRANSACTION ISOLATION LEVEL {isolation}"
-    else:
+    elif desk.server == "sqlite":
         begin = "BEGIN"
+    else:
+        begin = f"SET {'SESSION ' if desk.server == 'mysql' else ''}TRANSACTION ISOLATION LEVEL {isolation}"
 
     async def play() -> None:
         async with desk.opened() as ours:
@@ -80,60 +83,43 @@ def test_who_comes_second_in_an_open_transaction_is_told(desk: Desk, isolation: 
     run(desk, play)
 
 
+@every_kind
 def test_names_are_quoted_and_values_are_bound(desk: Desk) -> None:
+    """The transaction stays the caller's, and so do the errors of its driver."""
     desk.table = f"{''.join(HOSTILE)[:50]} {next(numbers)}"
     value = "'); DROP TABLE x; -- %s \" ` \\ :v $1 ? é"
 
     async def play() -> None:
-        async with desk.opened("a%s id", 'a" state', ":v version ?") as ours:
-            for name in HOSTILE:
-                await desk.run(ours, f"ALTER TABLE {desk.quoted(desk.table)} ADD {desk.quoted(name)} VARCHAR(200)")
+        async with desk.opened("a%s id", 'a" state', ":v version ?", *HOSTILE) as ours:
             changes = dict.fromkeys(['a" state', *HOSTILE], value)
             asked = desk.table, {"a%s id": 42}, changes, 1
+            assert await desk.update(ours, *asked, column=":v version ?") == 2
+            nulls = [None] * len(HOSTILE)
+            assert await desk.row(ours) == (42, "open", 1, *nulls), "rolled back by the caller"
             assert await desk.update(ours, *asked, column=":v version ?") == 2
             await ours.commit()
             assert await desk.row(ours) == (42, value, 2, *[value] * len(HOSTILE))
             with pytest.raises(dibs.Conflict, match="it has version 2, not 1"):
                 await desk.update(ours, *asked, column=":v version ?")
-
-    run(desk, play)
-
-
-def test_a_key_that_names_several_rows_is_an_error_to_roll_back(desk: Desk) -> None:
-    async def play() -> None:
-        async with desk.opened() as ours:
-            await desk.run(ours, f"INSERT INTO {desk.quoted(desk.table)} VALUES (42, 'other', 1)")
-            with pytest.raises(dibs.StoreError, match=r"the key names 2 rows, not one.*roll back"):
-                await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
-            assert await desk.row(ours) == (42, "open", 1)
-
-    run(desk, play)
-
-
-def test_a_schema_may_be_given(desk: Desk) -> None:
-    schema = {"sqlite": "main", "postgresql": "public", "mysql": "dibs"}[desk.server]
-
-    async def play() -> None:
-        async with desk.opened() as ours:
-            assert await desk.update(ours, (schema, desk.table), {"id": 42}, {"state": "paid"}, 1) == 2
-
-    run(desk, play)
-
-
-def test_what_the_driver_raises_surfaces(desk: Desk) -> None:
-    async def play() -> None:
-        async with desk.opened() as ours:
+            await ours.rollback()
             with pytest.raises(Exception, match=r"(?i)nothing_here") as caught:
                 await desk.update(ours, "nothing_here", {"id": 42}, {"state": "paid"}, 1)
             assert not isinstance(caught.value, dibs.DibsError)
+            await ours.rollback()
+            api = "asyncio face, dibs.aio" if desk.awaits else "blocking face, dibs"
+            with pytest.raises(TypeError, match=rf"is for the {api}$"):
+                await by_the_other_api(desk, ours.connection, *asked)
 
     run(desk, play)
 
 
-@pytest.mark.parametrize(("server", "kind"), [("sqlite", "sqlite3"), ("postgresql", "psycopg"), ("mysql", "pymysql")])
-def test_many_at_once_lose_nothing(server: str, kind: str, urls: Urls) -> None:
+async def by_the_other_api(desk: Desk, *asked: Any) -> None:
+    _ = dibs.sql.update_versioned(*asked) if desk.awaits else await dibs.aio.sql.update_versioned(*asked)
+
+
+@desks([("sqlite", "sqlite3"), ("postgresql", "psycopg"), ("mysql", "pymysql")])
+def test_many_at_once_lose_nothing(desk: Desk) -> None:
     """Each reads, adds one and writes, again whenever somebody else came before."""
-    desk = Desk(server, kind, urls(server))
 
     async def add(opened: Opened, table: str) -> None:
         await opened.rollback()
@@ -238,14 +224,3 @@ def test_bad_input_is_told_before_anything_is_asked(wrong: dict[str, Any], told:
             dibs.sql.update_versioned(**{**good, **wrong})
     finally:
         connection.close()
-
-
-def test_each_face_has_its_connections(desk: Desk) -> None:
-    async def play() -> None:
-        async with desk.opened() as ours:
-            face = "asyncio face, dibs.aio" if desk.awaits else "blocking face, dibs"
-            asked = ours.connection, desk.table, {"id": 42}, {}, 1
-            with pytest.raises(TypeError, match=rf"is for the {face}$"):
-                _ = dibs.sql.update_versioned(*asked) if desk.awaits else await dibs.aio.sql.update_versioned(*asked)
-
-    run(desk, play)

@@ -1,34 +1,33 @@
-"""Locks inside the caller's own transaction, through every connection that is taken."""
+"""Locks inside the caller's own transaction, through every connection that is taken. What only one server has is in
+tests/store/postgresql/test_within.py and tests/store/mysql/test_within.py."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dibs
 import dibs.aio
+from lab.servers import shared_mariadb
 from lab.servers.supervisor import until
 from lab.witness import fresh_name
-from sql.desks import Desk, run
-from sql.openers import OPENERS, Opened
+from sql.desks import Desk, every_served_kind, own_served_drivers, run
+from sql.openers import OPENERS, Opened, django
+from sql.test_fence import let_it_commit_itself
 
-Urls = Callable[[str], str]
-SERVED = [("postgresql", kind) for kind in OPENERS["postgresql"]]
 HOSTILE = ['it\'s "here"; --', "%s {0} $1 :name", "\\'; DROP TABLE dibs_keys; --", "é\u202e\U0001f600", "x" * 512]
-
-
-@pytest.fixture(params=SERVED, ids=["-".join(kind) for kind in SERVED])
-def desk(request: pytest.FixtureRequest, urls: Urls) -> Desk:
-    server, kind = request.param
-    return Desk(server, kind, urls(server))
+TESTS = Path(__file__).parents[1]
 
 
 class Side:
-    """A client of the desk's face, and locks inside transactions of its connections."""
+    """A client of the desk's API, and locks inside transactions of its connections."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -71,74 +70,89 @@ def play(desk: Desk, story: Callable[[Side, Opened, Opened], Any]) -> None:
     run(desk, whole)
 
 
-def test_it_is_held_until_the_transaction_ends(desk: Desk) -> None:
+def held_until_the_end(desk: Desk) -> None:
     name = fresh_name()
 
     async def story(side: Side, one: Opened, other: Opened) -> None:
-        hold = await side.enter(one, name, timeout=5, owner="ana")
+        hold = await side.enter(one, name, timeout=30, owner="ana")
         assert (hold.name, hold.mode, hold.owner) == (name, "exclusive", "ana")
+        assert (await side.acquire(one, name, timeout=0)).token > hold.token, "the same transaction, again"
         assert await side.acquire(other, name, timeout=0) is None, "leaving the with frees nothing"
         assert await side.acquire(other, name, blocking=False) is None
         await one.commit()
         won = await side.acquire(other, name, timeout=0)
         assert won.token > hold.token
         assert await side.acquire(one, name, timeout=0) is None
+        for hostile in HOSTILE:
+            assert await side.acquire(one, hostile, timeout=0), "two names never block each other"
+            assert await side.acquire(other, hostile, timeout=0) is None
         await other.rollback()
         assert (await side.acquire(one, name)).token > won.token
 
     play(desk, story)
 
 
-def test_the_same_transaction_may_take_it_again(desk: Desk) -> None:
+@every_served_kind
+def test_it_is_held_until_the_transaction_ends(desk: Desk) -> None:
+    held_until_the_end(desk)
+
+
+_BY_DJANGO = """
+import sys, pymysql
+pymysql.install_as_MySQLdb()
+from sql.test_within import by_django
+by_django(sys.argv[1])
+"""
+
+
+def by_django(url: str) -> None:
+    OPENERS["mysql"]["django"] = django("mysql")
+    held_until_the_end(Desk("mysql", "django", url))
+
+
+def test_through_djangos_connection_to_mysql() -> None:
+    """In a process of its own: Django's MySQL driver is written in C, and pymysql stands in for it here."""
+    program = [sys.executable, "-c", _BY_DJANGO, shared_mariadb.mariadb().url()]
+    ended = subprocess.run(program, cwd=TESTS, check=False, timeout=55, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+
+
+@every_served_kind
+def test_a_timeout_leaves_the_transaction_as_it_was(desk: Desk) -> None:
     name = fresh_name()
 
     async def story(side: Side, one: Opened, other: Opened) -> None:
-        first = await side.acquire(one, name)
-        assert (await side.acquire(one, name, timeout=0)).token > first.token
-
-    play(desk, story)
-
-
-def test_two_names_never_block_each_other(desk: Desk) -> None:
-    one_name, other_name = fresh_name(), fresh_name()
-
-    async def story(side: Side, one: Opened, other: Opened) -> None:
-        assert await side.acquire(one, one_name)
-        assert await side.acquire(other, other_name, timeout=0)
-
-    play(desk, story)
-
-
-@pytest.mark.parametrize("timeout", [0, 0.2])
-def test_a_time_out_leaves_the_transaction_as_it_was(desk: Desk, timeout: float) -> None:
-    name, work = fresh_name(), f"work_{threading.get_ident()}_{fresh_name()}".replace("-", "_").replace(":", "_")
-
-    async def story(side: Side, one: Opened, other: Opened) -> None:
-        await desk.run(other, f"CREATE TABLE {desk.quoted(work)} (id INTEGER)")
+        work = desk.quoted(desk.table)
+        await desk.run(other, f"CREATE TABLE {work} (id INTEGER)")
         await other.commit()
-        assert await side.acquire(one, name)
-        await desk.run(other, f"INSERT INTO {desk.quoted(work)} VALUES (7)")
-        with pytest.raises(dibs.AcquireTimeout, match="not free"):
-            await side.enter(other, name, timeout=timeout)
-        assert await side.acquire(other, name, timeout=timeout) is None
-        await other.commit()
-        await one.rollback()
-        assert [row[0] for row in await desk.run(other, f"SELECT id FROM {desk.quoted(work)}")] == [7]
+        try:
+            assert await side.acquire(one, name)
+            await desk.run(other, f"INSERT INTO {work} VALUES (7)")
+            for timeout in (0, 0.2):
+                with pytest.raises(dibs.AcquireTimeout, match="not free"):
+                    await side.enter(other, name, timeout=timeout)
+                assert await side.acquire(other, name, timeout=timeout) is None
+            await other.commit()
+            await one.rollback()
+            assert [tuple(row) for row in await desk.run(other, f"SELECT id FROM {work}")] == [(7,)]
+        finally:
+            await other.rollback()
+            await desk.run(other, f"DROP TABLE {work}")
+            await other.commit()
 
     play(desk, story)
 
 
-def test_who_waits_gets_it_when_the_other_commits(desk: Desk) -> None:
-    name = fresh_name()
-    asked, held = threading.Event(), threading.Event()
+@own_served_drivers
+def test_a_waiter_gets_it_when_the_other_commits(desk: Desk) -> None:
+    name, freed = fresh_name(), threading.Event()
 
     def waits() -> int:
         token: list[int] = []
 
         async def story(side: Side, one: Opened, _: Opened) -> None:
-            asked.set()
-            token.append((await side.acquire(one, name, timeout=30)).token)
-            assert held.is_set(), "it came in while the other was inside"
+            token.append((await side.acquire(one, name, timeout=60)).token)
+            assert freed.is_set(), "it came in while the other was inside"
 
         play(desk, story)
         return token[0]
@@ -147,26 +161,26 @@ def test_who_waits_gets_it_when_the_other_commits(desk: Desk) -> None:
         first = await side.acquire(one, name)
         with ThreadPoolExecutor(1) as pool:
             pending = pool.submit(waits)
-            asked.wait(30)
-            with dibs.connect(desk.url) as looking:
-                until(lambda: looking.inspect(name).waiters, what="somebody who waits")
-            held.set()
+            until(desk.blocked, what="somebody who waits")
+            freed.set()
             await one.commit()
-            assert pending.result(30) > first.token
+            assert pending.result(60) > first.token
 
     play(desk, story)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_is_a_name(desk: Desk, name: str) -> None:
-    async def story(side: Side, one: Opened, other: Opened) -> None:
-        assert await side.acquire(one, name)
-        assert await side.acquire(other, name, timeout=0) is None
+@own_served_drivers
+def test_without_a_transaction_it_is_refused(desk: Desk) -> None:
+    async def story(side: Side, one: Opened, _: Opened) -> None:
+        await let_it_commit_itself(desk, one)
+        with pytest.raises(dibs.StoreError, match=r"in no transaction.*begin one first"):
+            await side.acquire(one, fresh_name())
 
     play(desk, story)
 
 
-def test_bad_arguments_are_said_before_anything_is_asked(desk: Desk) -> None:
+@own_served_drivers
+def test_bad_arguments_are_refused_before_any_io(desk: Desk) -> None:
     async def story(side: Side, one: Opened, other: Opened) -> None:
         with pytest.raises(dibs.BadName):
             side.lock(one, "")

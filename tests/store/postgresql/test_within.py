@@ -1,4 +1,5 @@
-"""Locks inside a transaction of the caller's own, where it is PostgreSQL's own: modes, databases, looking, the end."""
+"""Locks inside a transaction of the caller's own, as PostgreSQL has them: databases, looking, the end. What both
+databases share is in tests/sql/test_within.py and tests/store/test_modes.py."""
 
 from __future__ import annotations
 
@@ -35,20 +36,6 @@ def client(url: str) -> Iterator[dibs.Client]:
         yield made
 
 
-@pytest.fixture
-def session(url: str) -> Iterator[dibs.Client]:
-    with dibs.connect(url, mode="session") as made:
-        yield made
-
-
-def test_a_connection_that_commits_each_statement_is_refused(client: dibs.Client, own: Connection, name: str) -> None:
-    own.autocommit = True
-    with pytest.raises(dibs.StoreError, match=r"in no transaction.*begin one first"):
-        client.within(own).lock(name).acquire()
-    with own.transaction():
-        assert client.within(own).lock(name).acquire()
-
-
 def test_a_connection_to_another_database_is_refused(client: dibs.Client, own: Connection, name: str) -> None:
     own.autocommit = True
     other = f"other_{own.info.backend_pid}"
@@ -59,50 +46,12 @@ def test_a_connection_to_another_database_is_refused(client: dibs.Client, own: C
     assert not client.inspect(name).holders
 
 
-def test_a_connection_to_another_kind_of_server_is_refused(client: dibs.Client) -> None:
-    with pytest.raises(TypeError, match="a connection to postgresql is wanted"):
-        client.within(sqlite3.connect(":memory:"))
-
-
-def test_a_connection_of_the_other_face_is_refused(own: Connection, url: str) -> None:
+def test_a_connection_of_another_kind_is_refused(client: dibs.Client, own: Connection, url: str) -> None:
+    other = sqlite3.connect(":memory:")
+    with closing(other), pytest.raises(TypeError, match="a connection to postgresql is wanted"):
+        client.within(other)
     with pytest.raises(TypeError, match="blocking face"):
         dibs.aio.connect(url).within(own)
-
-
-def test_a_lease_on_the_name_is_a_mismatch_and_the_transaction_goes_on(
-    client: dibs.Client, own: Connection, name: str
-) -> None:
-    with client.lock(name):
-        for timeout in (0, 0.2, None):
-            with pytest.raises(dibs.Mismatch, match="by a lease"):
-                client.within(own).lock(name).acquire(timeout=timeout)
-        assert own.execute("SELECT 1").fetchone() == (1,)
-    assert client.lock(name).acquire(timeout=0).release() is None, "nothing of it stays in the transaction"
-    assert client.within(own).lock(name).acquire(timeout=0), "it is free once the lease was given back"
-
-
-def test_a_lease_is_refused_while_a_transaction_holds(client: dibs.Client, own: Connection, name: str) -> None:
-    assert client.within(own).lock(name).acquire()
-    for timeout in (0, 5):
-        with pytest.raises(dibs.Mismatch, match="inside a transaction"):
-            client.lock(name).acquire(timeout=timeout)
-    own.commit()
-    assert client.lock(name).acquire(timeout=0)
-
-
-def test_a_session_and_a_transaction_wait_for_each_other(
-    client: dibs.Client, session: dibs.Client, own: Connection, name: str
-) -> None:
-    with session.lock(name) as hold:
-        assert client.within(own).lock(name).acquire(timeout=0) is None
-        assert client.within(own).lock(name).acquire(timeout=0.1) is None
-    inside = client.within(own).lock(name).acquire(timeout=5)
-    assert inside is not None
-    assert inside.token > hold.token
-    assert session.lock(name).acquire(timeout=0) is None
-    assert session.lock(name).acquire(timeout=0.2) is None
-    own.rollback()
-    assert session.lock(name).acquire(timeout=5)
 
 
 def test_lock_timeout_is_as_it_was(client: dibs.Client, own: Connection, name: str) -> None:

@@ -95,6 +95,12 @@ class Line:
         self.write(id, self._usual(now, **{"ID": id, "BEFORE": last, **changed}))
         return id
 
+    def plant_alone(self, now: int) -> None:
+        """Where nobody stands, without reading anything; `now`: of the server."""
+        id = os.urandom(16)
+        record = self._usual(now, ID=id)
+        self._client.hset(self.key, mapping={id: record, "first": id, "last": id, "top": now})
+
     def plant_many(self, count: int, **changed: Any) -> None:
         """Where nobody stands."""
         now, ids = self._raw.now(), [os.urandom(16) for _ in range(count)]

@@ -1,11 +1,10 @@
-"""What a line costs in Redis: a key that always ends, fields that go with whom they are of, as many commands for a
-thousand who wait as for ten. That the chain is whole after any verbs is seen in test_rule.py."""
+"""What a line costs in Redis: a key that always ends, fields that go with whom they are of, as many commands for
+hundreds who wait as for ten. That the chain is whole after any verbs is seen in test_rule.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import pytest
+from typing import Any
 
 import dibs
 from dibs.core.rule import Claim
@@ -40,8 +39,8 @@ def test_nothing_stays_but_the_last_ticket(seats: Callable[[], Seat], raw: Raw) 
     """However they went: given back, expired, evicted; a grave keeps a late join out for a while."""
     ana, bob, line = seats(), seats(), raw.line()
     short, _ = ana.joined(name="dibs:a", lease=0.5)
-    waiter, _ = bob.joined(name="dibs:a", waiting=0.5, by=0.5)
-    last, standing = ana.joined(name="dibs:a")
+    waiter, _ = bob.joined(name="dibs:a", waiting=0.5, by=30)
+    last, standing = ana.joined(name="dibs:a", waiting=60)
     assert set(line.fields()) > IDLE
     until_expired(raw, line.record(last.id)["ASKED"] + SECOND // 2)
     held = ana.look(last)
@@ -106,8 +105,9 @@ def commands(raw: Raw, verb: Callable[[], object]) -> dict[str, int]:
     return {name: count - before.get(name, 0) for name, count in counts().items() if count != before.get(name, 0)}
 
 
-def crowd(seat: Seat, count: int, **options: int) -> list[Claim]:
-    return [seat.joined(name="dibs:a", **options)[0] for _ in range(count)]
+def crowd(seat: Seat, count: int, **options: Any) -> list[Claim]:
+    """All of them stand until the test is over, however slow the machine is."""
+    return [seat.joined(name="dibs:a", lease=900, waiting=900, by=60, **options)[0] for _ in range(count)]
 
 
 def verbs_on_a_lock(seat: Seat, raw: Raw, waiters: int) -> list[dict[str, int]]:
@@ -115,7 +115,7 @@ def verbs_on_a_lock(seat: Seat, raw: Raw, waiters: int) -> list[dict[str, int]]:
     claims = crowd(seat, 1 + waiters)
     middle, last = claims[waiters // 2], claims[-2]
     found = [
-        commands(raw, lambda: claims.append(seat.joined(name="dibs:a")[0])),
+        commands(raw, lambda: claims.extend(crowd(seat, 1))),
         commands(raw, lambda: seat.renew(claims[0])),
         commands(raw, lambda: seat.renew(last)),
         commands(raw, lambda: seat.leave(middle)),
@@ -126,8 +126,8 @@ def verbs_on_a_lock(seat: Seat, raw: Raw, waiters: int) -> list[dict[str, int]]:
     return found
 
 
-def test_a_thousand_waiters_cost_a_lock_no_more_than_ten(seat: Seat, raw: Raw) -> None:
-    few, many = verbs_on_a_lock(seat, raw, 10), verbs_on_a_lock(seat, raw, 1000)
+def test_many_waiters_cost_a_lock_no_more_than_ten(seat: Seat, raw: Raw) -> None:
+    few, many = verbs_on_a_lock(seat, raw, 10), verbs_on_a_lock(seat, raw, 300)
     print(f"figure: commands on a lock: join {many[0]}, a holder's leave {many[4]}")
     for told in (*few, *many):
         told.pop("eval", None)  # the first time, with the script's text
@@ -140,9 +140,8 @@ def reads(raw: Raw, verb: Callable[[], object]) -> int:
     return commands(raw, verb).get("hget", 0)
 
 
-@pytest.mark.parametrize("waiters", [10, 300])
-def test_a_semaphore_costs_what_its_holders_cost(seat: Seat, raw: Raw, waiters: int) -> None:
-    size = 40
-    claims = crowd(seat, size + waiters, kind="semaphore", capacity=size)  # type: ignore[arg-type]
+def test_a_semaphore_costs_what_its_holders_cost(seat: Seat, raw: Raw) -> None:
+    size, waiters = 30, 90
+    claims = crowd(seat, size + waiters, kind="semaphore", capacity=size)
     assert size <= reads(raw, lambda: seat.renew(claims[-1])) <= size + 3
     assert size <= reads(raw, lambda: seat.leave(claims[7])) <= size + 4

@@ -1,0 +1,263 @@
+"""Session mode of the two databases, and leases, sessions and transactions on one name: they exclude each other, in
+whatever order they come."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import dibs
+from lab.servers.supervisor import until
+from lab.witness import fresh_name
+from store.sql_places import MODES, Place
+
+LONG = 60.0
+STORES = ("mysql", "postgresql")
+HOSTILE = [
+    "'; DROP TABLE dibs_names; --", "*/ SELECT 1 /*", "%s {0} {} $1", "A\\'\"`", "dibs 7 7 ffff 30 eve@there:1",
+    "\u00e4" * 100, "a\u202eb\U0001f600", "x" * 300, "a\\b@c:d",
+]  # fmt: skip
+
+
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with ExitStack() as stack:
+        yield Place(request.param, tmp_path, stack)
+
+
+@pytest.fixture
+def name() -> str:
+    return fresh_name()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_mode_is_one_of_two(store: str) -> None:
+    assert "semaphore" in dir(dibs.connect(f"{store}://db/shop", mode="lease"))
+    for mode in ("advisory", "", "SESSION", 1):
+        with pytest.raises(ValueError, match="mode="):
+            dibs.connect(f"{store}://db/shop", mode=mode)
+        with pytest.raises(ValueError, match="mode="):
+            dibs.connect(f"{store}://db/shop?mode={mode}")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_a_session_cannot_do_is_said_when_the_lock_is_made(store: str) -> None:
+    client = dibs.connect(f"{store}://db/shop?mode=session", lease=20)
+    made = [
+        lambda: client.semaphore("a", 2), lambda: client.striped("a", 4), lambda: client.lock("a", lease=5),
+        lambda: client.rwlock("a"),
+    ]  # fmt: skip
+    for make in made if store == "mysql" else made[:-1]:
+        with pytest.raises(dibs.Unsupported) as caught:
+            make()
+        assert caught.value.store == f"{store}://db/shop"
+
+
+def test_first_come_first_served_by_the_server(place: Place, name: str) -> None:
+    """Each has a client of its own, and asks once the one before it stands in the server's queue."""
+    first, looking = place.connect().lock(name).acquire(), place.connect()
+    assert first is not None
+    served: list[int] = []
+
+    def serve(number: int, lock: dibs.Lock) -> None:
+        with lock:
+            served.append(number)
+
+    with ThreadPoolExecutor(5) as pool:
+        for number in range(5):
+            pool.submit(serve, number, place.connect().lock(name))
+            place.in_queue(looking, name, number + 1)
+        first.release()
+    assert served == list(range(5))
+
+
+def test_a_wait_that_is_over_ends_in_the_server_too(place: Place, name: str) -> None:
+    """And its connection is used again."""
+    ana, bob = place.connect(), place.connect()
+    hold = ana.lock(name).acquire()
+    assert hold is not None
+    assert bob.lock(name).acquire(timeout=0.1) is None
+    place.in_queue(ana, name, 0)
+    assert not place.blocked()
+    before = place.sessions()
+    for _ in range(3):
+        assert bob.lock(name).acquire(timeout=0.05) is None
+    assert place.sessions() <= before
+    hold.release()
+    assert bob.lock(name).acquire(timeout=0)
+
+
+def test_a_grant_that_meets_the_end_of_the_wait_stays_with_nobody(place: Place, name: str) -> None:
+    """The holder lets go about when the waiter gives up: either it has the lock, or nobody has."""
+    ana, bob = place.connect().lock(name), place.connect().lock(name)
+    for step in range(24):
+        hold = ana.acquire(timeout=LONG)
+        assert hold is not None
+        late = threading.Timer(0.02 + (step % 8 - 4) / 1000, hold.release)
+        late.start()
+        won = bob.acquire(timeout=0.02)
+        late.join()
+        if won is not None:
+            won.check()
+            won.release()
+    assert ana.acquire(timeout=LONG)
+
+
+def test_a_session_that_is_broken_is_lost_and_no_other(place: Place, name: str) -> None:
+    client, other = place.connect(), place.connect()
+    first, second = client.lock(name).acquire(), client.lock(f"{name}-2").acquire()
+    assert first is not None
+    assert second is not None
+    with pytest.raises(dibs.NotHeld):
+        other.break_(name, token=second.token)
+    other.break_(name, token=first.token)
+    until(first.lost.is_set, LONG)
+    second.check()
+    assert other.lock(name).acquire(timeout=LONG)
+
+
+def test_hostile_names_and_owners(place: Place) -> None:
+    """PostgreSQL shows what fits of an owner; it cannot be taken for anything else."""
+    bob = place.connect()
+    for odd in HOSTILE:
+        with dibs.connect(place.url, mode="session", owner=odd, info={"n": odd}) as ana:
+            with ana.lock(odd) as hold:
+                assert bob.lock(odd).acquire(timeout=0) is None
+                (holder,) = bob.inspect(odd).holders
+                assert holder.token == hold.token
+                assert holder.owner == odd or (place.store == "postgresql" and holder.owner.isascii())
+                assert [info.name for info in bob.locks(odd)] == [odd]
+            with ana.lock(odd):  # by the connection that has had it before
+                assert bob.lock(odd).acquire(timeout=0) is None
+                with bob.lock(odd.swapcase() + "x", timeout=0):
+                    pass
+        with bob.lock(odd, timeout=0):
+            pass
+
+
+def test_connections_are_used_again_and_few_stay(place: Place, name: str) -> None:
+    until(lambda: not place.sessions(), LONG, "those of earlier tests are gone")
+    client = place.connect(connections=2)
+    others = 3 if place.store == "mysql" else 0  # connections to the tables, which PostgreSQL's pattern leaves out
+    holds = [client.lock(f"{name}-{number}").acquire() for number in range(6)]
+    assert len(place.sessions()) >= 6
+    for hold in holds:
+        assert hold is not None
+        hold.release()
+    until(lambda: len(place.sessions()) <= 2 + others, LONG, "two idle ones are left")
+    kept = place.sessions()
+    for _ in range(10):
+        with client.lock(name):
+            pass
+    assert len(place.sessions()) <= 2 + others
+    assert place.sessions() & kept, "they are used again"
+
+
+def test_doctor_says_which_mode_it_is(place: Place, name: str) -> None:
+    client = place.connect(lease=20)
+    with client.lock(name):
+        pass
+    said = client.doctor()
+    assert [finding for finding in said if finding.level == "danger"] == []
+    words = "held by a connection" if place.store == "mysql" else 'mode="session"'
+    assert any(words in finding.what for finding in said)
+
+
+PAIRS = [(first, second) for first in MODES for second in MODES if first != second]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_one_mode_at_a_time(place: Place, name: str, first: str, second: str) -> None:
+    """Twice: the first time the name is not marked yet, the second time it is. PostgreSQL lets a session and a
+    transaction wait for each other."""
+    ana, bob = place.taker(first), place.taker(second)
+    both_wait = place.store == "postgresql" and "lease" not in (first, second)
+    tokens = []
+    for _ in range(2):
+        for taker, other in ((ana, bob), (bob, ana)):
+            tokens.append(taker.take(name, timeout=0))
+            for timeout in (0, 0.1) if both_wait else (0, None):
+                if both_wait:
+                    assert other.take(name, timeout=timeout) is None
+                    other.give()
+                else:
+                    with pytest.raises(dibs.Mismatch) as caught:
+                        other.take(name, timeout=timeout)
+                    assert (caught.value.name, caught.value.store) == (name, other.client._core.shown)
+                    assert "use one mode for one name" in str(caught.value)
+            if place.store == "postgresql" or taker.mode != "within":  # MySQL shows no transaction's lock
+                assert taker.client.inspect(name).holders[0].token == tokens[-1]
+            taker.give()
+    assert None not in tokens
+    assert tokens == sorted(set(tokens), key=lambda token: token or 0)
+
+
+@pytest.mark.parametrize("other", ["session", "within"])
+def test_a_lease_that_is_over_is_in_nobodys_way(place: Place, name: str, other: str) -> None:
+    place.taker("lease").take(name)
+    place.rows("UPDATE {claims} SET until = 1 WHERE name = %s", place.key(name))
+    assert place.taker(other).take(name, timeout=0)
+    with pytest.raises(dibs.Mismatch):
+        place.taker("lease").take(name, timeout=0)
+
+
+@pytest.mark.parametrize("other", ["session", "within"])
+def test_a_renewal_that_is_on_its_way_is_waited_for(place: Place, name: str, other: str) -> None:
+    """It extends a lease that looks over to everybody else until it commits."""
+    place.taker("lease").take(name)
+    taker, renewing = place.taker(other), place.own()
+    taker.take(f"{name}-first")
+    taker.give()
+    place.rows("UPDATE {claims} SET until = 1 WHERE name = %s", place.key(name))
+    extended = "UPDATE {claims} SET until = {now} + 600000000 WHERE name = %s"
+    place.rows(extended, place.key(name), by=renewing)
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(taker.take, name, timeout=LONG if place.store == "postgresql" else 0)
+        until(place.blocked, LONG, "it waits for the renewal")
+        assert not pending.done()
+        renewing.commit()
+        with pytest.raises(dibs.Mismatch):
+            pending.result(LONG)
+
+
+def test_all_modes_at_once(place: Place, name: str) -> None:
+    """As quickly as they can, until each has come in some times: refused, busy or alone, and tokens rise."""
+    inside: list[str] = []
+    tokens: list[int] = []
+    overlaps: list[list[str]] = []
+    entered = dict.fromkeys(MODES, 0)
+    is_over = threading.Event()
+
+    def work(mode: str, seed: int) -> None:
+        taker, dice = place.taker(mode), random.Random(seed)
+        while not is_over.is_set():
+            try:
+                token = taker.take(name, timeout=dice.choice([0, 0.02]))
+            except dibs.Mismatch:
+                continue
+            if token is not None:
+                inside.append(mode)
+                tokens.append(token)
+                if len(inside) > 1:
+                    overlaps.append(list(inside))
+                entered[mode] += 1
+                is_over.wait(0.001)  # long enough for others to come in
+                inside.remove(mode)
+            taker.give()
+
+    with ThreadPoolExecutor(3) as pool:
+        pending = [pool.submit(work, mode, seed) for seed, mode in enumerate(MODES)]
+        try:
+            until(lambda: overlaps or min(entered.values()) >= 15 or any(one.done() for one in pending), LONG)
+        finally:
+            is_over.set()
+        for one in pending:
+            one.result(LONG)
+    assert overlaps == []
+    assert tokens == sorted(set(tokens))
