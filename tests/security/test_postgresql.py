@@ -1,6 +1,6 @@
-"""PostgreSQL under attack (cases 23, 24, 26 to 29, 56): hostile rows and messages, logins, certificates, rights, and
-servers that are none. Whoever may write rows could as well delete the claims of others: what counts here is that
-nonsense never becomes a grant, a crash, or an answer without an end.
+"""PostgreSQL under attack (cases 23, 24, 56): hostile rows and messages, and servers that are none. Anyone who may write
+rows could as well delete the claims of others: what counts here is that nonsense never becomes a grant, a crash, or an
+answer without an end. Logins, certificates and rights: test_server_access.py.
 """
 
 # ruff: noqa: PT017  (whether it is refused is free, how is not)
@@ -21,14 +21,10 @@ import pytest
 import dibs
 from dibs.testing.contract.harness import World, eventually
 from lab.listener import Listener
-from lab.servers import certificates, ports, shared_postgresql
-from lab.servers.certificates import Certificates
-from lab.servers.postgresql import NAME, PostgreSQL
-from lab.servers.programs import require
-from lab.servers.supervisor import Server
+from lab.servers import shared_postgresql
 from lab.witness import faces_of
 from security.planted import is_said_well, nothing_comes_of_it, others_are_served
-from security.test_access import IN_TIME, OTHER, SECRET, Impostor, is_final, refused
+from security.test_access import SECRET, refused
 from store.postgresql.rows import MICROSECONDS, Raw
 
 both_faces = faces_of("postgresql", "postgresql://127.0.0.1:1/postgres")
@@ -165,95 +161,6 @@ async def test_forged_letters_to_a_client_that_waits(world: World, url: str, raw
     await ana(hold.release)
     await bob((await waiting).release)
     await eventually(lambda: not raw.claims("dibs:a"))
-
-
-# Logins, certificates, rights.
-
-
-@pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    require("openssl")
-    return certificates.make(tmp_path_factory.mktemp("pems"))
-
-
-@pytest.fixture(scope="module")
-def secure(pems: Certificates) -> Iterator[Server]:
-    require("postgresql")
-    with Server(PostgreSQL(tls=pems)) as made:
-        yield made
-
-
-@pytest.mark.parametrize("user", [NAME, "nobody"])
-def test_a_wrong_password(user: str) -> None:
-    error = refused(shared_postgresql.postgresql().url(user=user, password=OTHER))
-    assert is_final(error)
-    assert "login" in str(error)
-
-
-def test_no_password_where_one_is_wanted() -> None:
-    error = refused(f"postgresql://{NAME}@{ports.HOST}:{shared_postgresql.postgresql().port}/postgres")
-    assert is_final(error)
-    assert "password" in str(error)
-
-
-def test_a_database_that_is_not_there() -> None:
-    assert is_final(refused(shared_postgresql.postgresql().url(database="nowhere")))
-
-
-def test_the_right_one_gets_in(url: str) -> None:
-    """What is refused here is not refused for another reason."""
-    with dibs.connect(url) as ana, ana.lock("a", timeout=10) as hold:
-        hold.check()
-
-
-def test_tls_with_the_authority_that_is_named(secure: Server, pems: Certificates) -> None:
-    options = {"sslmode": "verify-full", "sslrootcert": str(pems.authority.certificate)}
-    with dibs.connect(secure.url(), **options) as client, client.lock("a", timeout=10) as hold:
-        hold.check()
-
-
-def test_an_authority_that_nobody_named(secure: Server, pems: Certificates) -> None:
-    """Whom libpq is to believe, with verify-full, must be said."""
-    other = str(pems.self_signed.certificate)
-    error = refused(secure.url(), sslmode="verify-full", sslrootcert=other)
-    assert "certificate" in str(error)
-
-
-@pytest.mark.parametrize("mode", ["disable", "require"])
-def test_no_tls_where_it_is_wanted_and_the_other_way_round(secure: Server, mode: str, url: str) -> None:
-    """Neither side is talked out of it."""
-    if mode == "disable":
-        assert "pg_hba.conf" in str(refused(secure.url(), sslmode="disable"))
-    else:
-        assert "SSL" in str(refused(url.partition("?")[0], sslmode="require"))
-
-
-def test_nothing_is_said_to_an_impostor(pems: Certificates) -> None:
-    """libpq asks for TLS first, in clear; who cannot prove to be the right one hears no more than that."""
-    options = {"sslmode": "verify-full", "sslrootcert": str(pems.authority.certificate)}
-    with Impostor(None) as impostor:
-        refused(f"postgresql://ana:{SECRET}@{ports.HOST}:{impostor.port}/app", **options)
-        assert impostor.visits
-        assert SECRET.encode() not in impostor.heard
-        assert b"ana" not in impostor.heard
-
-
-def test_a_user_without_the_rights(url: str, raw: Raw) -> None:
-    """A clear error, at once, and no busy loop."""
-    name = f"poor-{raw.schema}"
-    raw(f"CREATE ROLE \"{name}\" LOGIN PASSWORD '{SECRET}'")
-    try:
-        with dibs.connect(url) as client:
-            client.lock("a").acquire().release()
-        server = shared_postgresql.postgresql()
-        begun = time.monotonic()
-        error = refused(f"{server.url(user=name, password=SECRET)}?schema={raw.schema}")
-        assert time.monotonic() - begun < IN_TIME
-        assert is_final(error)
-        assert "permission denied" in str(error)
-        assert "doctor --ddl" in str(error)
-    finally:
-        raw(f'DROP ROLE "{name}"')
 
 
 # Who is no PostgreSQL.

@@ -57,7 +57,7 @@ def test_a_hostile_row_grants_nothing_and_crashes_nobody(path: Path, connect: Co
     made(connect, path)
     plant(path, **ROWS[case])
     client, other = connect(path), connect(path)
-    nothing_comes_of_it(client, f"sqlite://{path}")
+    nothing_comes_of_it(client, f"sqlite:///{path}")
     others_are_served(client, other)
 
 

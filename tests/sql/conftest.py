@@ -1,4 +1,4 @@
-"""A desk for each kind of connection, on the servers that this process shares."""
+"""A desk for each kind of connection, in databases of this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import shared_mariadb, shared_postgresql
+from sql.databases import own_database
 from sql.desks import Desk
 
 
@@ -19,7 +19,7 @@ def urls(tmp_path: Path) -> Callable[[str], str]:
             file = tmp_path / "own.db"
             sqlite3.connect(file).execute("PRAGMA journal_mode=WAL").connection.close()
             return f"sqlite:///{file}"
-        return (shared_mariadb.mariadb() if server == "mysql" else shared_postgresql.postgresql()).url()
+        return own_database(server)
 
     return url
 

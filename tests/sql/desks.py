@@ -78,15 +78,24 @@ class Desk:
         return rows
 
     def blocked(self) -> bool:
-        """Whether somebody waits for a lock on the server."""
+        """Whether somebody waits for a lock in this database."""
         if self.server == "postgresql":
-            open_, question = by_psycopg, "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            open_, waiting = (
+                by_psycopg,
+                "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+            )
         else:
-            open_, question = by_pymysql, "SELECT count(*) FROM information_schema.innodb_lock_waits"
+            open_, waiting = (
+                by_pymysql,
+                (
+                    "information_schema.innodb_trx JOIN information_schema.processlist ON id = trx_mysql_thread_id"
+                    " WHERE trx_state = 'LOCK WAIT' AND db = database()"
+                ),
+            )
         opened = step(open_(self.url))
         try:
             cursor = opened.connection.cursor()
-            cursor.execute(question)
+            cursor.execute(f"SELECT count(*) FROM {waiting}")
             (count,) = cursor.fetchone().values()
             return bool(count)
         finally:

@@ -15,9 +15,9 @@ import pytest
 
 import dibs
 import dibs.aio
-from lab.servers import shared_mariadb
 from lab.servers.supervisor import until
 from lab.witness import fresh_name
+from sql.databases import own_database
 from sql.desks import Desk, every_served_kind, own_served_drivers, run
 from sql.openers import OPENERS, Opened, django
 from sql.test_fence import let_it_commit_itself
@@ -112,7 +112,7 @@ def by_django(url: str) -> None:
 
 def test_through_djangos_connection_to_mysql() -> None:
     """In a process of its own: Django's MySQL driver is written in C, and pymysql stands in for it here."""
-    program = [sys.executable, "-c", _BY_DJANGO, shared_mariadb.mariadb().url()]
+    program = [sys.executable, "-c", _BY_DJANGO, own_database("mysql")]
     ended = subprocess.run(program, cwd=TESTS, check=False, timeout=55, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
 

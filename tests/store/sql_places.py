@@ -1,22 +1,21 @@
-"""A store on the MariaDB or PostgreSQL that this process shares: its rows past dibs, and clients of every mode.
+"""A store in a database of this process, on MariaDB or PostgreSQL: its rows past dibs, and clients of every mode.
 
 place.taker("session")      # or "lease", "within": takes and gives in that mode
 place.rows("UPDATE {claims} SET until = 1 WHERE name = %s", place.key(name))
-place.blocked()             # whether somebody waits for a lock of the server
+place.blocked()             # whether somebody waits for a lock of the database
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pymysql
 
 import dibs
-from lab.servers import shared_mariadb, shared_postgresql
 from lab.servers.supervisor import until
+from sql.databases import own_database
 from sql.desks import Desk
 from sql.openers import mysql_options
 
@@ -24,15 +23,10 @@ MODES = ("lease", "session", "within")
 
 
 class Place:
-    def __init__(self, store: str, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, store: str, stack: ExitStack) -> None:
         self.store, self._stack = store, stack
-        self.url = (shared_mariadb if store == "mysql" else shared_postgresql).fresh(directory)
-        self.server, _, of_its_own = self.url.partition("?")
-        self._prefix = of_its_own.partition("=")[2] if store == "mysql" else ""
-        schema = of_its_own.partition("=")[2]
-        self._tables = {
-            table: f"dibs_{table}" if store == "mysql" else f'"{schema}".dibs_{table}' for table in ("claims", "held")
-        }
+        self.url = own_database(store)
+        self._claims = "dibs_claims" if store == "mysql" else "dibs.dibs_claims"
         self._looking = self.own(autocommit=True)
 
     def connect(self, mode: str = "session", **options: Any) -> dibs.Client:
@@ -41,9 +35,9 @@ class Place:
     def own(self, autocommit: bool = False) -> Any:
         """A connection as an application has it."""
         if self.store == "mysql":
-            made: Any = pymysql.connect(**mysql_options(self.server), autocommit=autocommit)
+            made: Any = pymysql.connect(**mysql_options(self.url), autocommit=autocommit)
         else:
-            made = psycopg.connect(self.server, autocommit=autocommit)
+            made = psycopg.connect(self.url, autocommit=autocommit)
         return self._stack.enter_context(closing(made))
 
     def taker(self, mode: str) -> Taker:
@@ -54,23 +48,23 @@ class Place:
         if self.store == "postgresql":
             now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
         with (by or self._looking).cursor() as cursor:
-            cursor.execute(text.format(now=now, **self._tables), values or None)
+            cursor.execute(text.format(now=now, claims=self._claims), values or None)
             return list(cursor.fetchall()) if cursor.description else []
 
     def key(self, name: str) -> Any:
         """As a name stands in the tables."""
-        return f"{self._prefix}dibs:{name}".encode() if self.store == "mysql" else f"dibs:{name}"
+        return f"dibs:{name}".encode() if self.store == "mysql" else f"dibs:{name}"
 
     def blocked(self) -> bool:
-        return Desk(self.store, "", self.server).blocked()
+        return Desk(self.store, "", self.url).blocked()
 
     def sessions(self) -> set[int]:
-        """Numbers of the server's connections that are in session mode, or for MariaDB of all but ours."""
+        """Numbers of the database's connections that are in session mode, or for MariaDB of all but ours."""
         if self.store == "mysql":
-            found = self.rows("SELECT id FROM information_schema.processlist WHERE user = 'dibs'")
-            return {int(number) for (number,) in found} - {self._looking.thread_id()}
-        found = self.rows("SELECT pid FROM pg_stat_activity WHERE application_name ~ '^dibs [0-9]'")
-        return {int(number) for (number,) in found}
+            where = "id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
+        else:
+            where = "pid FROM pg_stat_activity WHERE application_name ~ '^dibs [0-9]' AND datname = current_database()"
+        return {int(number) for (number,) in self.rows(f"SELECT {where}")}
 
     def in_queue(self, client: dibs.Client, name: str, count: int) -> None:
         until(lambda: len(client.inspect(name).waiters) == count, 60, f"{count} in the queue")

@@ -18,8 +18,6 @@ from lab.witness import First, fresh_name
 from store.redis.faulty import asks, both_faces, seen, through
 from store.redis.hashes import Raw
 
-PATIENCE = 15.0
-
 
 def test_a_late_copy_of_its_join_does_not_stand_again(seats: Callable[[], Seat], raw: Raw) -> None:
     ana, bob = seats(), seats()

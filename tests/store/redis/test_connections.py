@@ -36,7 +36,7 @@ from lab.witness import faces_of
 from process.children import until
 
 both_faces = faces_of("redis", "redis://127.0.0.1:1")
-SOON = 15.0
+SOON = 50.0
 KEEPERS = 2
 """Connections of a client's keeper: of its own, to keep, and to give back."""
 
@@ -74,12 +74,12 @@ def place(server: Server) -> tuple[str, int]:
 @both_faces
 async def test_one_subscription_however_many_wait(world: World, server: Server, raw: Any) -> None:
     """And those who wait hold no connection."""
-    crowd = 60
+    crowd = 30
     client = world.client(server.url())
     hold = await world(lambda: client.lock("a").acquire())
     waiting = [world.actor(f"waiter {number}") for number in range(crowd)]
     pending = [
-        actor.start(lambda number=number: client.lock("a", fair=None if number % 2 else False).acquire(timeout=40))
+        actor.start(lambda number=number: client.lock("a", fair=None if number % 2 else False).acquire(timeout=50))
         for number, actor in enumerate(waiting)
     ]
     await world.in_line(client, "a", crowd // 2)
@@ -101,15 +101,15 @@ async def _given_back(actor: Any, pending: Any) -> None:
 def test_idle_connections_are_few(server: Server, raw: Any) -> None:
     """However many threads asked at the same time."""
     with dibs.connect(server.url()) as client:
-        barrier = threading.Barrier(40)
+        barrier = threading.Barrier(25)
 
         def use(number: int) -> None:
             barrier.wait(SOON)
-            for _ in range(10):
+            for _ in range(3):
                 with client.lock(f"n{number}", timeout=SOON):
                     """In its turn."""
 
-        threads = [threading.Thread(target=use, args=(number,)) for number in range(40)]
+        threads = [threading.Thread(target=use, args=(number,)) for number in range(25)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -168,7 +168,7 @@ def test_a_server_that_is_silent_delays_nobody_elses_answer(server: Server, raw:
             step(pool.exchange(one, [Command("PING")], boottime() + SOON))
         other.stop()
         parts = {there: [Command("PING")], place(server): [Command("ECHO", "well")]}
-        found = step(pool.exchange_all(parts, boottime() + 0.3))
+        found = step(pool.exchange_all(parts, boottime() + 1.0))
         other.resume()
         assert found[place(server)] == [b"well"]
         assert isinstance(found[there], StoreUnavailable)
@@ -211,7 +211,7 @@ def test_cancelled_tasks_leave_the_order_of_answers_alone(server: Server, raw: A
     async def main() -> None:
         asking = Asking(server)
         dice = random.Random(7)
-        for round in range(30):
+        for round in range(8):
             sleeping = asyncio.create_task(asking.ask("DEBUG", "SLEEP", "0.005"))
             tasks = {f"{round}.{number}": asyncio.create_task(asking.echo(f"{round}.{number}")) for number in range(50)}
             await asyncio.sleep(0)
@@ -248,7 +248,7 @@ def test_a_connection_that_is_lost_answers_nobody_and_is_made_anew(server: Serve
 
 
 def test_a_silent_server_is_given_up(server: Server, raw: Any) -> None:
-    """Whoever asked is told that the outcome is unknown; the next question goes out on another connection."""
+    """The outcome is unknown to the caller; the next question goes out on another connection."""
 
     async def main() -> None:
         asking = Asking(server)
@@ -264,7 +264,7 @@ def test_a_silent_server_is_given_up(server: Server, raw: Any) -> None:
 def test_more_than_the_socket_takes_at_once(server: Server, raw: Any) -> None:
     async def main() -> None:
         asking = Asking(server)
-        words = [f"{number}".rjust(20_000, "x") for number in range(500)]
+        words = [f"{number}".rjust(20_000, "x") for number in range(200)]
         assert await asyncio.gather(*map(asking.echo, words)) == words
         asking.streams.close()
 
@@ -324,7 +324,7 @@ def test_a_forked_child_has_connections_of_its_own(server: Server, raw: Any) -> 
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         for end in (heard, says, awaits, goes_on):
             os.close(end)
-        for number in range(50):
+        for number in range(10):
             with client.lock(f"n{number}", timeout=SOON) as mine:
                 mine.check()
         assert before <= {one["id"] for one in raw.client_list()}, "the child closed what is its parent's"

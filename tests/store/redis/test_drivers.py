@@ -27,6 +27,7 @@ import dibs
 import dibs.aio
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.asking import ask
+from dibs.url import parse
 from lab.servers import certificates
 from lab.servers.certificates import Certificates
 from lab.servers.programs import require
@@ -237,11 +238,11 @@ def test_a_server_that_repeats_the_password_is_not_quoted() -> None:
     """A server that does not know AUTH answers with what followed it: this must reach nobody."""
     require("redis")
     with Server(Redis('rename-command AUTH ""')) as foreign:
-        made = made_by(Address.of_driver(redis.Redis(port=foreign.port, username="ana", password="s3cr3t")))
+        url = f"redis://ana:s3cr3t@127.0.0.1:{foreign.port}"
         with pytest.raises(redis.RedisError, match="s3cr3t"):  # it does happen
-            made.connect()
+            made_by(Address.of(parse(url))).connect()
         with (
-            dibs.connect(f"redis://ana:s3cr3t@127.0.0.1:{foreign.port}") as client,
+            dibs.connect(url) as client,
             pytest.raises(dibs.StoreError, match="unknown command") as caught,
         ):
             client.lock("a").acquire(timeout=20)

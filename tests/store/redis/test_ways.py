@@ -17,7 +17,7 @@ from lab.witness import faces_of
 
 both_faces = faces_of("redis", "redis://127.0.0.1:1")
 SECRET = "s3cr3t"
-TIME = 20
+TIME = 40
 DEAF = f">{SECRET} ~* resetchannels &* +@all -subscribe -psubscribe -ssubscribe"
 """May do all but hear."""
 
@@ -73,26 +73,22 @@ def every_kind(client: Any) -> list[Any]:
     ]
 
 
+def shown_to(pems: Certificates) -> dict[str, Any]:
+    return {"ca": pems.authority.certificate, "certificate": pems.client.certificate, "key": pems.client.key}
+
+
 @both_faces
 async def test_tls_with_a_certificate_of_ones_own(world: World, secure: Server, pems: Certificates) -> None:
-    await is_of_use(
-        world,
-        secure.url(),
-        every_kind,
-        ca=pems.authority.certificate,
-        certificate=pems.client.certificate,
-        key=pems.client.key,
-    )
+    await is_of_use(world, secure.url(), every_kind, **shown_to(pems))
 
 
 @both_faces
 async def test_much_at_once_over_tls(world: World, secure: Server, pems: Certificates) -> None:
     """More than one record of TLS holds, in both directions: what is read of it is all that came."""
-    options = {"ca": pems.authority.certificate, "certificate": pems.client.certificate, "key": pems.client.key}
-    client = world.client(secure.url(), **options)
+    client = world.client(secure.url(), **shown_to(pems))
     ana, name = world.actor("ana"), f"large-{world.face}"
     version = await ana(lambda: client.cell(name).set(b"x" * 65_000, 0))
-    for _ in range(20):
+    for _ in range(5):
         version = await ana(lambda version=version: client.cell(name).set(b"y" * 65_000, version))
         value, _ = await ana(lambda: client.cell(name).get())
         assert value == b"y" * 65_000

@@ -1,5 +1,5 @@
 """Where the primary is, learned from real sentinels: before and after a fail-over, past those who are silent or wrong,
-and with an error that says what is the matter."""
+by a URL or a driver of redis-py, and with an error that says what is the matter."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.sentinel import Sentinel as DriverSentinel
+from redis.sentinel import SentinelConnectionPool
 
 from dibs.backends.redis import asking
 from dibs.backends.redis.address import Address
+from dibs.backends.redis.asking import ask
 from dibs.backends.redis.sentinel import Sentinel
-from dibs.backends.redis.where import Where
+from dibs.backends.redis.where import Where, where
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import boottime
 from dibs.url import parse
 from lab.faults import Direction, Latency, at_message
 from lab.proxy import Proxy
 from lab.servers import certificates, ports
-from lab.servers.certificates import Certificates
 from lab.servers.programs import require
 from lab.servers.redis import Redis, directly, shown
 from lab.servers.redis import Sentinel as SentinelServer
@@ -31,17 +36,6 @@ from store.redis.finding import PATIENCE, at, finder, learned, nobody, place, re
 
 pytestmark = pytest.mark.timeout(150)  # elections, on a machine that others use too
 PASSWORD = "open-sesame"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _installed() -> None:
-    require("redis")
-
-
-@pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    require("openssl")
-    return certificates.make(tmp_path_factory.mktemp("pems"))
 
 
 def test_one_server_is_where_it_is() -> None:
@@ -55,8 +49,30 @@ def test_one_server_is_where_it_is() -> None:
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
-    with replicated(sentinels=3, password=PASSWORD) as made:
+    """They take over only when they are told to."""
+    require("redis")
+    with replicated(replicas=1, sentinels=3, password=PASSWORD, down_after_ms=60_000) as made:
         yield made
+
+
+class Guarded:
+    """A sentinel that not everybody can ask; `before` goes before what redis-cli is to ask."""
+
+    name = "sentinel"
+    user = None
+
+    def __init__(self, kind: SentinelServer, lines: tuple[str, ...], before: tuple[str, ...]) -> None:
+        kind._lines += lines
+        self.port, self.ports = kind.port, kind.ports
+        self.prepare, self.command, self.url = kind.prepare, kind.command, kind.url
+        self.ask = partial(kind.ask, *before)
+
+    def ready(self) -> bool:
+        return self.ask("PING", within=2) == "PONG"
+
+
+def watching(port: int) -> SentinelServer:
+    return SentinelServer(port, quorum=1, down_after_ms=60_000, password=None, through=directly)
 
 
 @pytest.fixture
@@ -118,7 +134,8 @@ def test_who_is_silent_or_gone_costs_a_share_of_the_time_and_only_once(group: Gr
         mute.accept()
 
 
-def test_nobody_answers(mute: socket.socket) -> None:
+def test_nobody_answers(mute: socket.socket, group: Group) -> None:
+    assert "no time left" in str(refusal(of(group), -1.0))
     silent, gone = mute.getsockname()[1], nobody()
     found = refusal(finder(f"redis+sentinel://{at(silent, gone)}/main"), 1.0)
     assert isinstance(found, StoreUnavailable)
@@ -128,13 +145,9 @@ def test_nobody_answers(mute: socket.socket) -> None:
     assert str(found).startswith("redis+sentinel://")
 
 
-def test_no_time_left(group: Group) -> None:
-    assert "no time left" in str(refusal(of(group), -1.0))
-
-
 def test_one_who_answers_late_is_given_more_time(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "QUICK", 0.02)
-    with Proxy(("127.0.0.1", group.sentinels[0].port)) as proxy:
+    with Proxy((ports.HOST, group.sentinels[0].port)) as proxy:
         proxy.add(Latency(0.2))
         found = finder(f"redis+sentinel://:{PASSWORD}@{at(proxy.port)}/main")
         assert isinstance(refusal(found), StoreUnavailable)
@@ -154,33 +167,13 @@ def test_a_service_that_nobody_watches(group: Group) -> None:
     assert 'watches no service "mian"; it watches "main". Next: name one of them in the URL' in str(found)
 
 
-@pytest.mark.parametrize("login", ["", ":s3cr3t@", "ana:s3cr3t@"])
-def test_a_primary_that_refuses_the_login(group: Group, login: str) -> None:
-    found = refusal(of(group, login=login))
-    assert not isinstance(found, StoreUnavailable)
-    assert "refuses the login" in str(found)
-    assert "Next: check user and password" in str(found)
-    assert "s3cr3t" not in str(found)
-
-
-class Guarded:
-    """A sentinel that not everybody can ask; `before` goes before what redis-cli is to ask."""
-
-    name = "sentinel"
-    user = None
-
-    def __init__(self, kind: SentinelServer, lines: tuple[str, ...], before: tuple[str, ...]) -> None:
-        kind._lines += lines
-        self.port, self.ports = kind.port, kind.ports
-        self.prepare, self.command, self.url = kind.prepare, kind.command, kind.url
-        self.ask = partial(kind.ask, *before)
-
-    def ready(self) -> bool:
-        return self.ask("PING", within=2) == "PONG"
-
-
-def watching(port: int) -> SentinelServer:
-    return SentinelServer(port, quorum=1, down_after_ms=60_000, password=None, through=directly)
+def test_a_primary_that_refuses_the_login(group: Group) -> None:
+    for login in ("", ":s3cr3t@", "ana:s3cr3t@"):
+        found = refusal(of(group, login=login))
+        assert not isinstance(found, StoreUnavailable)
+        assert "refuses the login" in str(found)
+        assert "Next: check user and password" in str(found)
+        assert "s3cr3t" not in str(found)
 
 
 def test_sentinels_with_a_login_of_their_own(group: Group) -> None:
@@ -195,7 +188,9 @@ def test_sentinels_with_a_login_of_their_own(group: Group) -> None:
         assert right.locate(b"a") == place(primary(group))
 
 
-def test_sentinels_and_servers_by_tls(pems: Certificates) -> None:
+def test_sentinels_and_servers_by_tls(tmp_path: Path) -> None:
+    require("redis", "openssl")
+    pems = certificates.make(tmp_path)
     lines = (
         "port 0", "tls-auth-clients no", "tls-replication yes",
         f"tls-ca-cert-file {pems.authority.certificate}",
@@ -217,7 +212,7 @@ def test_two_who_learn_at_once_ask_once(group: Group) -> None:
         asked_the_time.add(threading.get_ident())
         return boottime()
 
-    with Proxy(("127.0.0.1", group.sentinels[0].port)) as proxy, ExitStack() as stack:
+    with Proxy((ports.HOST, group.sentinels[0].port)) as proxy, ExitStack() as stack:
         address = Address.of(parse(f"redis+sentinel://:{PASSWORD}@{at(proxy.port)}/main"))
         found = Sentinel(address, now)
         held = proxy.hold(Direction.DOWN, at_message(1))
@@ -236,10 +231,41 @@ def test_two_who_learn_at_once_ask_once(group: Group) -> None:
         assert len(proxy.links) == 1
 
 
-def test_who_waits_for_somebody_that_is_gone_asks_in_the_end(group: Group) -> None:
+def test_a_waiter_for_an_asker_that_is_gone_asks_in_the_end(group: Group) -> None:
     found = of(group)
     assert isinstance(found, Sentinel)
     abandoned = threading.Lock()
     abandoned.acquire()
     found._asking._ongoing = abandoned  # as of a thread that did not come along into a forked child
     until(lambda: tried(found, 2.0).locate(b"a"), what="it asks by itself")
+
+
+# Drivers of redis-py
+
+
+@pytest.mark.parametrize("kind", [DriverSentinel, AsyncSentinel], ids=["blocking", "asyncio"])
+def test_a_service_of_a_drivers_sentinel(kind: Any, group: Group) -> None:
+    port = group.sentinels[0].port
+    manager = kind([(ports.HOST, port)], password=PASSWORD, db=2, sentinel_kwargs={"db": 0})
+    driver = manager.master_for("main", client_name="shop")
+    for given in (driver, driver.connection_pool):
+        address = Address.of_driver(given)
+        assert address.shown == f"redis+sentinel://{ports.HOST}:{port}/main/2"
+        found = learned(where(address, boottime)).locate(b"a")
+        assert found == place(primary(group))
+        answer = ask(address.connection(found, PATIENCE), "CLIENT", "INFO").decode()
+        assert " name=shop " in answer
+        assert " db=2 " in answer
+
+
+def test_what_a_drivers_sentinel_was_told(group: Group) -> None:
+    """How many others it must see, which address it is to use, and a pool of its own."""
+    asked = [(ports.HOST, group.sentinels[0].port)]
+    wary = DriverSentinel(asked, min_other_sentinels=9, password=PASSWORD)
+    told = refusal(where(Address.of_driver(wary.master_for("main")), boottime))
+    assert "sees 2 other sentinels, of the 9 that it should" in str(told)
+    forced = DriverSentinel(asked, force_master_ip="localhost", password=PASSWORD)
+    found = learned(where(Address.of_driver(forced.master_for("main")), boottime))
+    assert found.locate(b"a") == ("localhost", primary(group).port)
+    pool = SentinelConnectionPool("main", DriverSentinel(asked), password=PASSWORD)
+    assert learned(where(Address.of_driver(pool), boottime)).locate(b"a") == place(primary(group))

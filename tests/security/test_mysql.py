@@ -1,40 +1,18 @@
-"""Logins, certificates, hostile names and rows on MariaDB (cases 9, 10, 24, 26 to 29): refused in time, with reason,
-and no secret shown."""
+"""Hostile names and rows on MariaDB (cases 9, 10 and 24): each name is a lock of its own, and nonsense in the tables
+never becomes a grant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dibs
-from lab import splitters
-from lab.faults import Cut, at_message
-from lab.proxy import UP, Proxy
-from lab.servers import certificates, ports, shared_mariadb
-from lab.servers.certificates import Certificates
-from lab.servers.mariadb import NAME, MariaDB
-from lab.servers.programs import require
-from lab.servers.supervisor import Server
-from security.test_access import OTHER, SECRET, is_final, refused
+from lab.servers import shared_mariadb
 from store.mysql.rows import Raw
-
-
-@pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    require("openssl")
-    return certificates.make(tmp_path_factory.mktemp("pems"))
-
-
-@pytest.fixture(scope="module")
-def secure(pems: Certificates) -> Iterator[Server]:
-    require("mariadb")
-    with Server(MariaDB(tls=pems, insist=True)) as made:
-        yield made
 
 
 @pytest.fixture
@@ -46,58 +24,6 @@ def url(tmp_path: Path) -> str:
 def raw(url: str) -> Iterator[Raw]:
     with closing(Raw(shared_mariadb.mariadb().port, url.partition("prefix=")[2])) as made:
         yield made
-
-
-def at(server: Server, password: str = NAME, user: str = NAME) -> str:
-    return f"mysql://{user}:{password}@{ports.HOST}:{server.port}/{NAME}"
-
-
-@pytest.mark.parametrize("user", [NAME, "nobody"])
-def test_a_wrong_password(user: str) -> None:
-    error = refused(at(shared_mariadb.mariadb(), OTHER, user))
-    assert is_final(error)
-    assert "denied" in str(error)
-
-
-def test_the_right_one_gets_in(url: str) -> None:
-    with dibs.connect(url) as client, client.lock("a", timeout=10) as hold:
-        hold.check()
-
-
-def test_an_authority_that_nobody_named(secure: Server) -> None:
-    error = refused(at(secure), tls="on")
-    assert is_final(error)
-    assert "ca=" in str(error)
-
-
-def test_tls_with_the_authority_that_is_named(secure: Server, pems: Certificates) -> None:
-    with dibs.connect(at(secure), ca=pems.authority.certificate) as client, client.lock("a", timeout=10) as hold:
-        hold.check()
-
-
-def test_a_certificate_that_is_not_to_be_trusted(secure: Server, pems: Certificates) -> None:
-    """Signed by another than the one that is named; or for another host."""
-    other = refused(at(secure, SECRET), ca=pems.self_signed.certificate)
-    with Server(MariaDB(tls=replace(pems, server=pems.wrong_host))) as elsewhere:
-        wrong = refused(at(elsewhere, SECRET), ca=pems.authority.certificate)
-    for error in (other, wrong):
-        assert is_final(error)
-        assert "certificate" in str(error)
-
-
-def test_tls_to_a_server_that_speaks_in_clear(pems: Certificates) -> None:
-    """Nothing of the login is said there."""
-    server = shared_mariadb.mariadb()
-    with Proxy((ports.HOST, server.port), splitter=splitters.mysql) as proxy:
-        proxy.add(Cut(at_message(match=lambda text: NAME.encode() in text)), UP)
-        there = f"mysql://{NAME}:{SECRET}@{ports.HOST}:{proxy.port}/{NAME}"
-        refused(there, ca=pems.authority.certificate)
-        said, _ = proxy.total(UP, "dropped")
-        assert not said, "the login was on its way"
-
-
-def test_no_tls_to_a_server_that_speaks_nothing_else(secure: Server) -> None:
-    refused(at(secure), tls="off")
 
 
 ODD = [
