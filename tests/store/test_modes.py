@@ -13,7 +13,6 @@ import pytest
 
 import dibs
 from lab.servers.supervisor import until
-from lab.witness import fresh_name
 from store.sql_places import MODES, Place
 
 LONG = 60.0
@@ -28,11 +27,6 @@ HOSTILE = [
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
         yield Place(request.param, stack)
-
-
-@pytest.fixture
-def name() -> str:
-    return fresh_name()
 
 
 @pytest.mark.parametrize("store", STORES)

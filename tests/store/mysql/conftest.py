@@ -4,13 +4,12 @@ harm to, a server of their module's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dibs.testing.contract.seats import Seat
 from lab import splitters
 from lab.clock import Clock
 from lab.proxy import Proxy
@@ -18,7 +17,6 @@ from lab.servers import ports, shared_mariadb
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
-from lab.witness import fresh_name
 from store.clocks import readable
 from store.mysql.rows import Raw
 
@@ -51,11 +49,6 @@ def stepped(hands: Clock) -> Iterator[Server]:
 
 
 @pytest.fixture
-def name() -> str:
-    return fresh_name()
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return shared_mariadb.fresh(tmp_path)
 
@@ -65,21 +58,3 @@ def raw(url: str) -> Iterator[Raw]:
     """The same place, past dibs."""
     with closing(Raw(shared_mariadb.mariadb().port, url.partition("prefix=")[2])) as made:
         yield made
-
-
-@pytest.fixture
-def seats(url: str) -> Iterator[Callable[[], Seat]]:
-    """Makes seats at that place."""
-    with ExitStack() as stack:
-
-        def seat() -> Seat:
-            made = Seat(url)
-            stack.callback(made.close)
-            return made
-
-        yield seat
-
-
-@pytest.fixture
-def seat(seats: Callable[[], Seat]) -> Seat:
-    return seats()

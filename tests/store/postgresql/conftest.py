@@ -4,20 +4,18 @@ to do harm to, a server of their module's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from dibs.testing.contract.seats import Seat
 from lab.proxy import Proxy
 from lab.servers import ports, shared_postgresql
 from lab.servers.postgresql import PostgreSQL
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
-from lab.witness import fresh_name
 from store.postgresql.rows import Raw
 
 
@@ -35,11 +33,6 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def name() -> str:
-    return fresh_name()
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return shared_postgresql.fresh(tmp_path)
 
@@ -50,21 +43,3 @@ def raw(url: str) -> Iterator[Raw]:
     place, _, schema = url.partition("?schema=")
     with closing(psycopg.connect(place, autocommit=True)) as connection:
         yield Raw(connection, schema)
-
-
-@pytest.fixture
-def seats(url: str) -> Iterator[Callable[[], Seat]]:
-    """Makes seats at that place."""
-    with ExitStack() as stack:
-
-        def seat() -> Seat:
-            made = Seat(url)
-            stack.callback(made.close)
-            return made
-
-        yield seat
-
-
-@pytest.fixture
-def seat(seats: Callable[[], Seat]) -> Seat:
-    return seats()

@@ -4,21 +4,19 @@ harm to, a server of their module's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import redis
 
-from dibs.testing.contract.seats import Seat
 from lab import splitters
 from lab.proxy import Proxy
 from lab.servers import ports, shared_redis
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from lab.witness import fresh_name
 from store.redis.hashes import Raw
 
 
@@ -36,11 +34,6 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def name() -> str:
-    return fresh_name()
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return shared_redis.fresh(tmp_path)
 
@@ -50,21 +43,3 @@ def raw(url: str) -> Iterator[Raw]:
     """The same place, past dibs."""
     with closing(redis.Redis(port=shared_redis.redis().port, protocol=2)) as client:
         yield Raw(client, url.partition("prefix=")[2])
-
-
-@pytest.fixture
-def seats(url: str) -> Iterator[Callable[[], Seat]]:
-    """Makes seats at that place."""
-    with ExitStack() as stack:
-
-        def seat() -> Seat:
-            made = Seat(url)
-            stack.callback(made.close)
-            return made
-
-        yield seat
-
-
-@pytest.fixture
-def seat(seats: Callable[[], Seat]) -> Seat:
-    return seats()

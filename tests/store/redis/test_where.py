@@ -110,20 +110,6 @@ def test_the_primary_by_its_sentinels(group: Group) -> None:
     assert (found.locate(b"a"), found.all()) == (None, [])
 
 
-def test_a_fail_over_by_the_sentinels(group: Group) -> None:
-    found, old = learned(of(group)), primary(group)
-    until(lambda: group.sentinels[0].ask("SENTINEL", "FAILOVER", "main") == "OK", what="a fail-over begins")
-
-    def elsewhere() -> bool:
-        found.forget(place(old))
-        return tried(found).locate(b"a") not in (None, place(old))
-
-    until(elsewhere, what="the new primary is found")
-    (new,) = (node for node in (*group.replicas, group.primary) if place(node) == found.locate(b"a"))
-    assert role(new) == "master"
-    until(lambda: role(old) == "slave", what="the old one follows")
-
-
 def test_who_is_silent_or_gone_costs_a_share_of_the_time_and_only_once(group: Group, mute: socket.socket) -> None:
     found = of(group, mute.getsockname()[1], nobody())
     assert learned(found, 10).locate(b"a") == place(primary(group))

@@ -30,7 +30,7 @@ from lab.servers.programs import Refused, require
 from lab.servers.redis import Redis
 from lab.servers.redis_groups import cluster, role
 from lab.servers.supervisor import Server, together, until
-from store.redis.finding import PATIENCE, at, finder, learned, nobody, place, refusal, silent, tried
+from store.redis.finding import PATIENCE, at, finder, learned, nobody, place, refusal, silent
 
 pytestmark = pytest.mark.timeout(150)  # elections, on a machine that others use too
 Nodes = tuple[Server, ...]
@@ -130,23 +130,6 @@ def test_moved_slots(nodes: Nodes) -> None:
     assert found.locate(last) is None  # and so the next one who asks for it learns
     assert old not in found.all()
     assert {learned(found).locate(key) for key in keys} == {old}
-
-
-def test_a_fail_over_in_a_cluster(nodes: Nodes) -> None:
-    found = learned(finder(f"redis+cluster://{at(*nodes)}"))
-    old = node_at(nodes, found, b"a")
-    assert old is not None
-    heir = next(node for node in nodes if role(node) == "slave" and str(old.port) in node.ask("ROLE").split())
-    until(lambda: heir.ask("CLUSTER", "FAILOVER") == "OK", what="a fail-over begins")
-    until(lambda: role(heir) == "master", what="the replica takes over")
-
-    def elsewhere() -> bool:
-        found.forget(place(old))
-        return tried(found).locate(b"a") == place(heir)
-
-    until(elsewhere, what="the new primary is found")
-    until(lambda: role(old) == "slave", what="the old one follows")
-    settled(nodes)
 
 
 def test_a_node_that_was_cut_off_is_not_asked_first_again(nodes: Nodes) -> None:
