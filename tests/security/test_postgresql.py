@@ -1,6 +1,6 @@
 """PostgreSQL under attack (cases 23, 24, 56): hostile rows and messages, and servers that are none. Anyone who may
-write rows could as well delete the claims of others: what counts here is that nonsense never becomes a grant, a crash, or
-an answer without an end. Logins, certificates and rights: test_server_access.py.
+write rows could as well delete the claims of others: what counts here is that nonsense never becomes a grant, a crash,
+or an answer without an end. Logins, certificates and rights: test_server_access.py.
 """
 
 # ruff: noqa: PT017  (whether it is refused is free, how is not)

@@ -271,32 +271,6 @@ def test_more_than_the_socket_takes_at_once(server: Server, raw: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_client_moves_to_a_second_loop(server: Server, raw: Any) -> None:
-    client = dibs.aio.connect(server.url())
-    tokens = []
-
-    async def use() -> None:
-        async with client.lock("a", timeout=SOON) as hold:
-            waiting = asyncio.create_task(client.lock("a").acquire(timeout=SOON))
-            tokens.append(hold.token)
-            await eventually(lambda: repr(client).endswith("2 held or asked for>"))
-        got = await waiting
-        assert got is not None
-        tokens.append(got.token)
-        await got.release()
-
-    asyncio.run(use())
-    asyncio.run(use())
-    assert tokens == sorted(set(tokens))
-    assert connections(raw)["messages"] == 1
-    asyncio.run(_closed(client))
-    until(lambda: connections(raw) == {}, what="nothing is left")
-
-
-async def _closed(client: dibs.aio.Client) -> None:
-    await client.close()
-
-
 def test_a_forked_child_has_connections_of_its_own(server: Server, raw: Any) -> None:
     """The parent's go on, with the answers that are theirs; somebody waits all the while."""
     with dibs.connect(server.url()) as client:

@@ -16,6 +16,7 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel as DriverSentinel
 from redis.sentinel import SentinelConnectionPool
 
+import dibs
 from dibs.backends.redis import asking
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.asking import ask
@@ -30,8 +31,9 @@ from lab.servers import certificates, ports
 from lab.servers.programs import require
 from lab.servers.redis import Redis, directly, shown
 from lab.servers.redis import Sentinel as SentinelServer
-from lab.servers.redis_groups import Group, replicated, role
+from lab.servers.redis_groups import Group, replicated
 from lab.servers.supervisor import Server, until
+from store.redis import test_rights
 from store.redis.finding import PATIENCE, at, finder, learned, nobody, place, refusal, silent, tried
 
 pytestmark = pytest.mark.timeout(150)  # elections, on a machine that others use too
@@ -78,8 +80,7 @@ def watching(port: int) -> SentinelServer:
 @pytest.fixture
 def misled(group: Group) -> Iterator[Server]:
     """A sentinel that takes a replica for the primary. It does not know the password, and so never learns better."""
-    replica = next(node for node in (group.primary, *group.replicas) if role(node) == "slave")
-    with Server(watching(replica.port)) as sentinel:
+    with Server(watching(group.replicas[0].port)) as sentinel:
         yield sentinel
 
 
@@ -87,12 +88,6 @@ def misled(group: Group) -> Iterator[Server]:
 def mute() -> Iterator[socket.socket]:
     with silent() as listening:
         yield listening
-
-
-def primary(group: Group) -> Server:
-    """Fail-overs of other tests may have made it another one."""
-    nodes = (group.primary, *group.replicas)
-    return until(lambda: next((node for node in nodes if role(node) == "master"), None), what="a primary")
 
 
 def of(group: Group, *before: int | Server, login: str = f":{PASSWORD}@") -> Where:
@@ -103,19 +98,19 @@ def test_the_primary_by_its_sentinels(group: Group) -> None:
     found = of(group)
     assert (found.locate(b"a"), found.all()) == (None, [])
     learned(found)
-    assert (found.locate(b"a"), found.all()) == (place(primary(group)), [place(primary(group))])
+    assert (found.locate(b"a"), found.all()) == (place(group.primary), [place(group.primary)])
     found.forget((ports.HOST, 1))
-    assert found.locate(b"a") == place(primary(group))
-    found.forget(place(primary(group)))
+    assert found.locate(b"a") == place(group.primary)
+    found.forget(place(group.primary))
     assert (found.locate(b"a"), found.all()) == (None, [])
 
 
 def test_who_is_silent_or_gone_costs_a_share_of_the_time_and_only_once(group: Group, mute: socket.socket) -> None:
     found = of(group, mute.getsockname()[1], nobody())
-    assert learned(found, 10).locate(b"a") == place(primary(group))
+    assert learned(found, 10).locate(b"a") == place(group.primary)
     mute.accept()[0].close()
-    found.forget(place(primary(group)))
-    assert learned(found).locate(b"a") == place(primary(group))
+    found.forget(place(group.primary))
+    assert learned(found).locate(b"a") == place(group.primary)
     with pytest.raises(BlockingIOError):  # whoever answered is asked first: the silent one was not asked again
         mute.accept()
 
@@ -144,7 +139,7 @@ def test_a_sentinel_that_is_wrong_is_not_believed(group: Group, misled: Server) 
     found = refusal(finder(f"redis+sentinel://:{PASSWORD}@{at(misled)}/main"))
     assert isinstance(found, StoreUnavailable)
     assert "is said to be the primary, and is not, or not yet" in str(found)
-    assert learned(of(group, misled)).locate(b"a") == place(primary(group))
+    assert learned(of(group, misled)).locate(b"a") == place(group.primary)
 
 
 def test_a_service_that_nobody_watches(group: Group) -> None:
@@ -164,14 +159,14 @@ def test_a_primary_that_refuses_the_login(group: Group) -> None:
 
 def test_sentinels_with_a_login_of_their_own(group: Group) -> None:
     login = ("--no-auth-warning", "-a", "s3cr3t")
-    with Server(Guarded(watching(primary(group).port), ("user default on >s3cr3t +@all",), login)) as server:
+    with Server(Guarded(watching(group.primary.port), ("user default on >s3cr3t +@all",), login)) as server:
         text = f"redis+sentinel://:{PASSWORD}@{at(server)}/main"
         for wrong in (finder(text), finder(text, sentinel_password="no-s3cr3t")):
             found = refusal(wrong)
             assert "refuses the login" in str(found)
             assert "s3cr3t" not in str(found)
         right = learned(finder(text, sentinel_username="default", sentinel_password="s3cr3t"))
-        assert right.locate(b"a") == place(primary(group))
+        assert right.locate(b"a") == place(group.primary)
 
 
 def test_sentinels_and_servers_by_tls(tmp_path: Path) -> None:
@@ -213,7 +208,7 @@ def test_two_who_learn_at_once_ask_once(group: Group) -> None:
         held.deliver()
         for thread in learners:
             thread.join()
-        assert found.locate(b"a") == place(primary(group))
+        assert found.locate(b"a") == place(group.primary)
         assert len(proxy.links) == 1
 
 
@@ -224,6 +219,19 @@ def test_a_waiter_for_an_asker_that_is_gone_asks_in_the_end(group: Group) -> Non
     abandoned.acquire()
     found._asking._ongoing = abandoned  # as of a thread that did not come along into a forked child
     until(lambda: tried(found, 2.0).locate(b"a"), what="it asks by itself")
+
+
+def test_the_rights_that_doctor_prints_are_enough_with_sentinels_and_replicas(group: Group) -> None:
+    known = {"replicas": 1}
+    url = f"redis+sentinel://:{PASSWORD}@{at(*group.sentinels)}/main"
+    line = test_rights.printed(url, **known)
+    users = test_rights.as_user(url.replace(f":{PASSWORD}@", ""))
+    test_rights.make(line, group.primary, *group.replicas)
+    test_rights.every_kind(users, **known)
+    for missing in ("role", "wait"):
+        test_rights.make(test_rights.without(line, f"+{missing}"), group.primary)
+        with dibs.connect(users, **known, retry=1) as client, pytest.raises(dibs.StoreError):
+            client.lock("a").acquire(timeout=1)
 
 
 # Drivers of redis-py
@@ -238,7 +246,7 @@ def test_a_service_of_a_drivers_sentinel(kind: Any, group: Group) -> None:
         address = Address.of_driver(given)
         assert address.shown == f"redis+sentinel://{ports.HOST}:{port}/main/2"
         found = learned(where(address, boottime)).locate(b"a")
-        assert found == place(primary(group))
+        assert found == place(group.primary)
         answer = ask(address.connection(found, PATIENCE), "CLIENT", "INFO").decode()
         assert " name=shop " in answer
         assert " db=2 " in answer
@@ -252,6 +260,6 @@ def test_what_a_drivers_sentinel_was_told(group: Group) -> None:
     assert "sees 2 other sentinels, of the 9 that it should" in str(told)
     forced = DriverSentinel(asked, force_master_ip="localhost", password=PASSWORD)
     found = learned(where(Address.of_driver(forced.master_for("main")), boottime))
-    assert found.locate(b"a") == ("localhost", primary(group).port)
+    assert found.locate(b"a") == ("localhost", group.primary.port)
     pool = SentinelConnectionPool("main", DriverSentinel(asked), password=PASSWORD)
-    assert learned(where(Address.of_driver(pool), boottime)).locate(b"a") == place(primary(group))
+    assert learned(where(Address.of_driver(pool), boottime)).locate(b"a") == place(group.primary)

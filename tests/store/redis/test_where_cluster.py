@@ -30,6 +30,7 @@ from lab.servers.programs import Refused, require
 from lab.servers.redis import Redis
 from lab.servers.redis_groups import cluster, role
 from lab.servers.supervisor import Server, together, until
+from store.redis import test_rights
 from store.redis.finding import PATIENCE, at, finder, learned, nobody, place, refusal, silent
 
 pytestmark = pytest.mark.timeout(150)  # elections, on a machine that others use too
@@ -242,6 +243,19 @@ def test_a_cell_is_read_after_an_orderly_fail_over(nodes: Nodes) -> None:
         assert [cell.get() for cell in cells] == [(b"1", 1)] * 9
         assert [latch.count() for latch in latches] == [2] * 9
     settled(nodes)
+
+
+def test_the_rights_that_doctor_prints_are_enough_in_a_cluster(nodes: Nodes) -> None:
+    url = f"redis+cluster://{at(*nodes)}"
+    line = test_rights.printed(url)
+    test_rights.make(line, *nodes)
+    test_rights.every_kind(test_rights.as_user(url))
+    test_rights.make(test_rights.without(line, "+cluster|slots"), *nodes)
+    with (
+        dibs.connect(test_rights.as_user(url), retry=1) as client,
+        pytest.raises(dibs.StoreError, match="no permissions"),
+    ):
+        client.lock("a").acquire(timeout=1)
 
 
 # Drivers of redis-py
