@@ -83,12 +83,18 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 PLACES = {"redis": "redis", "postgresql": "postgresql", "mysql": "mariadb"}
-of_redis = pytest.mark.parametrize("place", ["redis"], indirect=True)
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(store, marks=pytest.mark.xdist_group(f"access-{store}")) for store in PLACES]
-)
+def grouped(*stores: str) -> list[Any]:
+    """Each store's servers are started by one worker."""
+    return [pytest.param(store, marks=pytest.mark.xdist_group(f"access-{store}")) for store in stores]
+
+
+def on(*stores: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("place", grouped(*stores), indirect=True)
+
+
+@pytest.fixture(scope="module", params=grouped(*PLACES))
 def place(request: pytest.FixtureRequest, pems: Certificates) -> Iterator[Place]:
     require(PLACES[request.param])
     with ExitStack() as stack:
@@ -116,7 +122,7 @@ def test_no_password_where_one_is_wanted(place: Place) -> None:
     assert any(word in str(error) for word in ("login", "NOAUTH", "password"))
 
 
-@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+@on("postgresql", "mysql")
 def test_a_database_that_does_not_exist(place: Place) -> None:
     assert is_final(refused(place.plain.url(database="nowhere")))
 
@@ -138,7 +144,7 @@ def test_an_authority_that_nobody_named(place: Place) -> None:
     assert "ca=" in str(error)
 
 
-@of_redis
+@on("redis")
 @pytest.mark.parametrize("known", ["ca", "system"])
 @pytest.mark.parametrize("case", IMPOSTORS)
 def test_a_certificate_that_is_not_to_be_trusted(place: Place, case: str, known: str) -> None:
@@ -151,7 +157,7 @@ def test_a_certificate_that_is_not_to_be_trusted(place: Place, case: str, known:
         assert impostor.heard == b"", "nothing was said to it"
 
 
-@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+@on("mysql")
 def test_a_certificate_of_another_authority_or_host(place: Place) -> None:
     other = refused(place.secure.url(password=SECRET), **place.trusting(place.pems.self_signed.certificate))
     with Server(MariaDB(tls=replace(place.pems, server=place.pems.wrong_host))) as elsewhere:
@@ -178,7 +184,7 @@ def test_no_tls_to_a_server_that_speaks_nothing_else(place: Place) -> None:
     assert place.store != "postgresql" or "pg_hba.conf" in str(error)
 
 
-@pytest.mark.parametrize("place", ["redis", "postgresql"], indirect=True)
+@on("redis", "postgresql")
 def test_nothing_is_said_in_clear_where_tls_was_asked_for(place: Place) -> None:
     """libpq asks for TLS first, in clear; a peer that cannot prove to be the right one hears no more than that."""
     scheme, end = ("rediss", "") if place.store == "redis" else ("postgresql", "/app")
@@ -212,6 +218,7 @@ def sends_on_to(port: int) -> Callable[..., None]:
     return manner
 
 
+@pytest.mark.xdist_group("access-redis")
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
 @pytest.mark.parametrize("foreign", ["in clear", "self-signed"])
 def test_an_address_that_is_foreign(pems: Certificates, kind: str, foreign: str) -> None:
@@ -233,7 +240,7 @@ def test_an_address_that_is_foreign(pems: Certificates, kind: str, foreign: str)
         assert impostor.heard[:1] in (b"\x16", b"")
 
 
-@of_redis
+@on("redis")
 @pytest.mark.parametrize("user", USERS)
 def test_a_user_without_the_rights(place: Place, user: str) -> None:
     """Told at once, with a next step, and without asking on and on. The databases: tests/store/test_first_use.py."""

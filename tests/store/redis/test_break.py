@@ -1,17 +1,31 @@
-"""Breaking a hold: whoever broke it is told so though the first answer was lost."""
+"""Breaking a hold: what is broken does not come back by a late copy of its join, and whoever broke it is told so though
+the first answer was lost."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 import dibs
 from dibs.backends.redis.scripts import EVICT
 from dibs.testing.contract.harness import World
+from dibs.testing.contract.seats import Seat
 from lab.faults import Cut, at_message
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers.supervisor import Server
 from lab.witness import First, fresh_name
 from store.redis.faulty import asks, both_faces, seen, through
+from store.redis.hashes import Raw
+
+
+def test_a_late_copy_of_its_join_does_not_stand_again(seats: Callable[[], Seat], raw: Raw) -> None:
+    ana, bob = seats(), seats()
+    claim, standing = ana.joined(name="dibs:a")
+    _, behind = bob.joined(name="dibs:a")
+    assert bob.evict(standing.ticket, "dibs:a")
+    assert ana.join(claim) is None
+    assert [record["TICKET"] for record in raw.line().check()] == [behind.ticket]
 
 
 @both_faces

@@ -1,17 +1,27 @@
-"""What a line costs in Redis: a key that always ends, fields that go with whom they are of, as many commands for
-hundreds who wait as for ten. That the chain is whole after any verbs is seen in test_rule.py."""
+"""What a line and a cell cost in Redis: a key that always ends, fields that go with whom they are of, as many commands
+for hundreds who wait, or for hundreds of writes, as for ten; and how long a lease can be. That the chain is whole after
+any verbs is seen in tests/store/test_rule.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
+import pytest
+
 import dibs
+from dibs.core.cells import CELL, Spot, Write
+from dibs.core.deadline import LONGEST_LEASE
 from dibs.core.rule import Claim
+from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from store.redis.hashes import SECOND, Raw, packed, until_expired
 
 DAY_MS = 86_400_000
+MANY = 60
+KEPT = {b"value", b"version", b"oldest"}
+"""Fields of a cell that are not of one write."""
 IDLE = {b"top", b"keeps"}
 
 
@@ -145,3 +155,87 @@ def test_a_semaphore_costs_what_its_holders_cost(seat: Seat, raw: Raw) -> None:
     claims = crowd(seat, size + waiters, kind="semaphore", capacity=size)
     assert size <= reads(raw, lambda: seat.renew(claims[-1])) <= size + 3
     assert size <= reads(raw, lambda: seat.leave(claims[7])) <= size + 4
+
+
+class Writer:
+    """Of one cell, put by put."""
+
+    def __init__(self, seat: Seat, raw: Raw) -> None:
+        self._seat, self.raw = seat, raw
+        self._cells = seat.store.open_cells(seat.runtime, seat.me)
+        self._key = f"{raw.prefix}dibs:c|cell"
+        self.close = self._cells.close
+        self.version = 0
+
+    def put(self) -> Write:
+        id, by = self._seat.runtime.fresh_id(), self._seat.now() + 900
+        write = Write(Spot(CELL, "dibs:c"), b"x%d" % self.version, self.version, id, by)
+        self.again(write)
+        self.version += 1
+        return write
+
+    def again(self, write: Write) -> None:
+        assert step(self._cells.put(write, self._seat.soon)) == write.version + 1
+
+    def remembered(self) -> list[bytes]:
+        return [field for field in self.raw.client.hkeys(self._key) if field not in KEPT]
+
+    def age(self) -> None:
+        """As if the time of all of them were over."""
+        fields = self.raw.client.hgetall(self._key)
+        over = {field: told[:16] + b"1" for field, told in fields.items() if field not in KEPT}
+        self.raw.client.hset(self._key, mapping=over)
+
+
+@pytest.fixture
+def writer(seat: Seat, raw: Raw) -> Iterator[Writer]:
+    with closing(Writer(seat, raw)) as made:
+        yield made
+
+
+def test_a_put_costs_the_same_however_many_there_were(writer: Writer) -> None:
+    writer.put()
+    writer.put()
+    few = commands(writer.raw, writer.put)
+    for _ in range(MANY):
+        writer.put()
+    assert commands(writer.raw, writer.put) == few
+    writer.age()
+    worst = commands(writer.raw, writer.put)
+    assert sum(worst.values()) <= sum(few.values()) + 2, "two at most are forgotten"
+
+
+def test_what_is_over_is_forgotten_while_one_goes_on(writer: Writer) -> None:
+    for _ in range(MANY):
+        writer.put()
+    assert len(writer.remembered()) == MANY
+    writer.age()
+    for _ in range(MANY // 2):
+        writer.put()
+    assert len(writer.remembered()) == MANY // 2, "two for each put"
+    for _ in range(MANY // 2 + 3):
+        writer.age()
+        writer.put()
+    assert len(writer.remembered()) <= 3
+
+
+def test_a_put_is_known_again_while_its_time_is_not_over(writer: Writer) -> None:
+    """Whoever wrote since."""
+    writes = [writer.put() for _ in range(MANY)]
+    for write in writes[::10]:
+        writer.again(write)
+    assert writer.version == MANY
+
+
+def test_a_lease_may_be_long(url: str) -> None:
+    """It is not only taken: others can look at it, and break it."""
+    with dibs.connect(url, lease=LONGEST_LEASE) as client, dibs.connect(url) as other:
+        hold = client.lock("a").acquire(timeout=30)
+        assert hold is not None
+        (holder,) = other.inspect("a").holders
+        assert holder.token == hold.token
+        assert holder.remaining > 0.99 * LONGEST_LEASE
+        assert [info.name for info in other.locks()] == ["a"]
+        other.break_("a", token=hold.token)
+        with other.lock("a", timeout=30):
+            pass
