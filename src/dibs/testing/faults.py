@@ -25,7 +25,7 @@ from dibs.testing.stage import Stage, StagedRuntime
 
 T = TypeVar("T")
 _WAITING = frozenset({"watch", "await_change"})
-"""Verbs that wait for a signal: they have no reply that could be lost."""
+"""Verbs that wait for a signal, until their last argument: they have no reply that could be lost."""
 
 
 class LostReply:
@@ -70,8 +70,8 @@ class Faults:
                 raise StoreUnavailable(f"the reply to a {verb} was lost, as a test wanted it", step="see lose_reply")
         return reply
 
-    async def wait(self, taker: object, signal: Awaitable[T]) -> T:
-        with self._stage.parked(taker):
+    async def wait(self, taker: object, until: float, signal: Awaitable[T]) -> T:
+        with self._stage.parked(taker, until):
             return await signal
 
 
@@ -115,7 +115,7 @@ class _Port:
         if not inspect.iscoroutinefunction(found):
             return found
         if verb in _WAITING:
-            return lambda *args: self._faults.wait(self._runtime.taker(), found(*args))
+            return lambda *args: self._faults.wait(self._runtime.taker(), args[-1], found(*args))
         return lambda *args: self._faults.ask(verb, self._by_keeper, found(*args))
 
 

@@ -34,8 +34,8 @@ URL = "memory://"
 class Kit:
     """What one test has: see the module."""
 
-    def __init__(self) -> None:
-        self.stage = Stage()
+    def __init__(self, stage: Stage | None = None) -> None:
+        self.stage = stage or Stage()
         self.faults = Faults(self.stage)
         self.record = Record()
         self._thieves: dict[tuple[str, str], Client] = {}

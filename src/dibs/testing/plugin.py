@@ -1,4 +1,4 @@
-"""The pytest plugin of dibs: `--dibs-store` for the behavioural suite, and the fixtures for applications.
+"""The pytest plugin of dibs: the options of the behavioural suite, and the fixtures for applications.
 
 pytest loads it in every run in an environment that dibs is installed in. The blocking face comes with the package, in
 some 60 ms; the kit, the suite and the asyncio face are imported when they are used.
@@ -22,9 +22,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a store that dibs.testing.contract is to test: FUNCTION(tmp_path) gives the URL of a fresh one; also "
         "memory or sqlite, which are tested without this option; may be repeated",
     )
+    parser.getgroup("dibs").addoption(
+        "--dibs-part",
+        action="append",
+        default=[],
+        metavar="[NAME=]PART",
+        help="how much of dibs.testing.contract this store, or each of them, is asked: whole (the default), store "
+        "(without what the core decides for every store) or verbs (the verbs of a store, and little else)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "dibs_on(*faces): for dibs.testing: only through these faces")
     config.addinivalue_line("markers", "dibs_needs(*capabilities): for dibs.testing: only stores that can do this")
     config.addinivalue_line("markers", "dibs_without(*capabilities): for dibs.testing: only stores that cannot")
+    config.addinivalue_line("markers", "dibs_above_the_store: for dibs.testing: what the core decides for every store")
+    config.addinivalue_line("markers", "dibs_every_form: for dibs.testing: asked of each form of a store")

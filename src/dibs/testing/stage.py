@@ -58,6 +58,8 @@ class Clock:
         self._reading: tuple[float | None, float] = None, 0.0
         """What the real clock showed when somebody began to advance this one, and what was added: read at once."""
         self._advancing = threading.RLock()
+        self.is_stopped = False
+        """By `stop`."""
 
     def now(self) -> float:
         stopped_at, added = self._reading
@@ -69,6 +71,16 @@ class Clock:
         with self._stopped():
             self._advance(left)
         self._stage.ring()
+
+    def stop(self) -> None:
+        """From now on only `advance` moves it."""
+        self._reading = boottime(), self._reading[1]
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """It runs with the real clock again."""
+        self._reading = None, self.now() - boottime()
+        self.is_stopped = False
 
     def after_fork(self) -> None:
         """In the child: whoever was advancing it is not here."""
@@ -105,9 +117,12 @@ class Clock:
 class Stage:
     """One per test."""
 
-    def __init__(self) -> None:
-        self.clock = Clock(self)
+    def __init__(self, nap: float = NAP, clock: type[Clock] = Clock) -> None:
+        self.clock = clock(self)
         self.clients: list[Client] = []
+        self.waits: dict[object, float] = {}
+        """The threads and tasks that wait for a signal, each with the end of its wait."""
+        self._nap = nap
         self._mutex = threading.Lock()
         self._workers: list[StagedWorker] = []
         self._calls: dict[object, Call] = {}
@@ -117,25 +132,26 @@ class Stage:
     def runtime(self, inner: Runtime, *, may_pause: bool = True) -> Runtime:
         """Of the same face as the given one, on this stage."""
         of_its_face = AioRuntime if isinstance(inner, AioRuntime) else ThreadRuntime
-        return cast("Runtime", StagedRuntime(self, of_its_face(self.clock.now, NAP), may_pause))
+        return cast("Runtime", StagedRuntime(self, of_its_face(self.clock.now, self._nap), may_pause))
 
     def call(self, runtime: Runtime, deadline: float) -> Call:
         """A context manager around an acquire or a release."""
         return Call(self._mutex, self._calls, runtime.taker(), deadline)
 
     @contextmanager
-    def parked(self, taker: object) -> Iterator[None]:
-        """Around what a call may wait in."""
+    def parked(self, taker: object, until: float = FOREVER) -> Iterator[None]:
+        """Around each wait: a call that waits is not between two lines."""
         call = self._calls.get(taker)
-        if call is None:
-            yield
-            return
-        call.active = False
+        self.waits[taker] = until
+        if call is not None:
+            call.active = False
         try:
             yield
         finally:
-            with self._mutex:
-                call.active = True
+            self.waits.pop(taker, None)
+            if call is not None:
+                with self._mutex:
+                    call.active = True
 
     def pause(self, keepers: list[Keeper] | None) -> Pause:
         """From when this returns no turn of theirs is under way."""
@@ -314,6 +330,9 @@ class StagedRuntime:
         return StagedEvent(self._stage, self._inner)
 
     async def sleep(self, length: float) -> None:
+        if self._stage.clock.is_stopped and length > 0:
+            await self.event().wait(self._inner.now() + length)
+            return
         with self._stage.parked(self._inner.taker()):
             await self._inner.sleep(length)
 
@@ -333,7 +352,7 @@ class StagedEvent:
         self.set = self._event.set
 
     async def wait(self, until: float) -> bool:
-        with self._stage.parked(self._runtime.taker()):
+        with self._stage.parked(self._runtime.taker(), until):
             return await self._event.wait(until)
 
 

@@ -19,34 +19,46 @@ from typing import Any
 import dibs
 import dibs.aio
 from dibs.core.line import LEASES, QUORUM
+from dibs.testing.contract import clocks
+from dibs.testing.contract.clocks import PATIENCE, StoppedClock
 from dibs.testing.contract.stores import Subject
 
 Action = Callable[[], Any]
 FACES: dict[str, ModuleType] = {"blocking": dibs, "aio": dibs.aio}
-PATIENCE = 15.0
-"""How long a condition may take to come true; nothing here is a measurement."""
 
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
     """What `condition` gives (or, if that is awaitable, brings) once it is true; polled, with an end."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + within
+    clock = clocks.current()
+    is_over = clock.patience(within)
     while True:
         seen = condition()
         if inspect.isawaitable(seen):
             seen = await seen
         if seen:
             return seen
-        if loop.time() > end:
-            raise AssertionError(f"not within {within:g} s: {inspect.getsource(condition).strip()}")
-        await asyncio.sleep(0.005)
+        if is_over():
+            raise AssertionError(f"it did not come true: {inspect.getsource(condition).strip()}")
+        await clock.tick()
 
 
 async def passed(seconds: float) -> None:
     """A length of time is itself the condition: what is tested is that nothing ends during it."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    await eventually(lambda: loop.time() >= end)
+    clock = clocks.current()
+    end = clock.now() + seconds
+    while (left := end - clock.now()) > 0:
+        await clock.tick(left)
+
+
+async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
+    """What it gives, and how many seconds it took; those in which this machine stood still do not count."""
+    clock = clocks.current()
+    task, counted, before = asyncio.ensure_future(work), 0.0, clock.now()
+    while not task.done():
+        await clock.tick()
+        counted += min((now := clock.now()) - before, clock.longest_tick)
+        before = now
+    return task.result(), counted
 
 
 class Pending:
@@ -57,7 +69,17 @@ class Pending:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wait_for(asyncio.shield(self._future), PATIENCE).__await__()
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        clock = clocks.current()
+        is_over = clock.patience(PATIENCE)
+        while not self._future.done():
+            await asyncio.wait([self._future], timeout=clock.poll)
+            if not self._future.done():
+                assert not is_over(), "an actor did not come to an end"
+                await clock.tick()
+        return self._future.result()
 
     def done(self) -> bool:
         return self._future.done()
@@ -68,6 +90,13 @@ class Actor:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.latest: Pending | None = None
+        """What it was asked for last."""
+        self.taker: object = None
+        """The thread or task."""
+
+    def is_busy(self) -> bool:
+        return self.latest is not None and not self.latest.done()
 
     def start(self, action: Action) -> Pending:
         raise NotImplementedError
@@ -112,11 +141,13 @@ class ThreadActor(Actor):
         self._jobs: SimpleQueue[tuple[Action, Future[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+        self.taker = self._thread
 
     def start(self, action: Action) -> Pending:
         future: Future[Any] = Future()
         self._jobs.put((action, future))
-        return Pending(asyncio.wrap_future(future))
+        self.latest = Pending(asyncio.wrap_future(future))
+        return self.latest
 
     async def stop(self) -> None:
         self._jobs.put(None)
@@ -138,12 +169,13 @@ class TaskActor(Actor):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._jobs: asyncio.Queue[tuple[Action, asyncio.Future[Any]] | None] = asyncio.Queue()
-        self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
+        self.taker = self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
 
     def start(self, action: Action) -> Pending:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait((action, future))
-        return Pending(future)
+        self.latest = Pending(future)
+        return self.latest
 
     async def stop(self) -> None:
         self._jobs.put_nowait(None)
@@ -184,6 +216,15 @@ class World:
         self._clients: list[Any] = []
         self._actors: dict[str, Actor] = {}
         self.url = self.another_url()
+        clock = clocks.current()
+        self.now = clock.now
+        """The clock that the store's time passes by."""
+        self.stand_still = clock.advance
+        """Let that much time pass without giving the event loop a turn."""
+        if isinstance(clock, StoppedClock):
+            clock.is_anybody_at_work = lambda: any(
+                actor.is_busy() and not clock.waits(actor.taker) for actor in self._actors.values()
+            )
 
     def another_url(self) -> str:
         """Of a second store of the same kind."""
@@ -245,6 +286,8 @@ class World:
 
     async def end(self) -> None:
         """Clients first: that wakes whoever still waits, so that the actors can stop."""
+        if isinstance(clock := clocks.current(), StoppedClock):
+            clock.go_on()
         for client in self._clients:
             closing: Awaitable[None] = client.close() if self.face == "aio" else asyncio.to_thread(client.close)
             await closing

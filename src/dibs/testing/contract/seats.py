@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,30 +12,49 @@ import pytest
 import dibs
 from dibs.core.line import ATOMIC_TRY, FAIR, LINE, LOOK, OUTSIDE, YOURS, Me, Place, Signal
 from dibs.core.rule import Claim, Standing
-from dibs.runtime.threads import ThreadRuntime, step
+from dibs.runtime.threads import step
+from dibs.testing.contract import clocks
+from dibs.testing.contract.clocks import PATIENCE
 
 _LEASE = 10.0
 """Of a claim, and of a session."""
-_SILENCE = 0.05
-"""How long one listens before one says that nothing was said."""
-_EARSHOT = 5.0
-"""How long what was said may be on its way."""
+BRIEF = 3.0
+"""A lease that is to run out, but not before what is done next: a machine may stand still in between."""
 
 
-def until(condition: Callable[[], Any], within: float = 15.0) -> Any:
+def until(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
     """What `condition` gives once it is true."""
-    end = time.monotonic() + within
+    clock = clocks.current()
+    is_over = clock.patience(within)
     while not (seen := condition()):
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
+        assert not is_over(), "it did not come true"
+        clock.wait_a_moment()
     return seen
+
+
+def meanwhile(work: Callable[[], object]) -> None:
+    """Do what may wait in a thread of its own, and let time pass until it is done."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    until(lambda: not thread.is_alive())
+    if failed:
+        raise failed[0]
 
 
 class Seat:
     """One client of a store."""
 
     def __init__(self, url: str) -> None:
-        self.runtime = ThreadRuntime()
+        self.clock = clocks.current()
+        self.runtime = self.clock.runtime()
         self.now = self.runtime.now
         self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), _LEASE, lambda _: None)
         self._client = dibs.connect(url)
@@ -64,7 +83,7 @@ class Seat:
 
     @property
     def soon(self) -> float:
-        return self.now() + 10.0
+        return self.now() + 30.0
 
     def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
         return step(self.line.join(claim, place or self.usual, self.soon))
@@ -90,11 +109,11 @@ class Seat:
 
     def told(self, claim: Claim) -> Signal | None:
         """What this claim was told since the last time, if it was told anything."""
-        return step(self.line.watch(claim, self.now() + _SILENCE))
+        return step(self.line.watch(claim, self.now() + self.clock.silence))
 
     def hears(self, claim: Claim) -> Signal | None:
         """What this claim is told, where it is to be told something."""
-        return step(self.line.watch(claim, self.now() + _EARSHOT))
+        return step(self.line.watch(claim, self.now() + self.clock.earshot))
 
     def freed(self, claim: Claim) -> bool:
         """Told that it holds. A store that does not decide in one step may tell it to look, and it holds then."""
@@ -140,16 +159,17 @@ class Seat:
 @pytest.fixture
 def seats(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Seat]]:
     """Makes seats at one fresh store."""
-    url = request.param.fresh(tmp_path)
     made: list[Seat] = []
 
     def seat() -> Seat:
         made.append(Seat(url))
         return made[-1]
 
-    yield seat
-    for one in made:
-        one.close()
+    with clocks.clock_of(request.param):
+        url = request.param.fresh(tmp_path)
+        yield seat
+        for one in made:
+            one.close()
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ def _sqlite(place: Path) -> str:
     return f"sqlite:///{place / 'locks.db'}"
 
 
+WHOLE, STORE, VERBS = "whole", "store", "verbs"
+PARTS = (WHOLE, STORE, VERBS)
+"""What is asked of a store: everything; what depends on the store; its verbs, and little else."""
 SERVERLESS: dict[str, Fresh] = {"memory": _memory, "sqlite": _sqlite}
 
 
@@ -39,6 +42,12 @@ class Subject:
 
     name: str
     fresh: Fresh
+    part: str = WHOLE
+
+    @cached_property
+    def is_memory(self) -> bool:
+        """The memory store of this package."""
+        return self.fresh is _memory
 
     @cached_property
     def capabilities(self) -> frozenset[str]:
@@ -60,7 +69,21 @@ def chosen(config: pytest.Config) -> dict[str, Subject]:
                 f"--dibs-store: two stores are called alike ({', '.join(names)}); say NAME=MODULE:FUNCTION"
             )
         config.stash[_CHOSEN] = {subject.name: subject for subject in subjects}
+        for wish in config.getoption("dibs_part"):
+            _choose_part(config.stash[_CHOSEN], wish)
     return config.stash[_CHOSEN]
+
+
+def _choose_part(subjects: dict[str, Subject], wish: str) -> None:
+    name, _, part = wish.rpartition("=")
+    named = [subjects[name]] if name in subjects else [] if name else list(subjects.values())
+    if part not in PARTS or not named:
+        raise pytest.UsageError(
+            f"--dibs-part {wish}: say [NAME=]PART, with the name of a store ({', '.join(subjects)}) and one of "
+            f"{', '.join(PARTS)}"
+        )
+    for subject in named:
+        subject.part = part
 
 
 def _subject(wish: str) -> Subject:

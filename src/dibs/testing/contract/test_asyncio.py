@@ -13,8 +13,8 @@ import pytest
 
 import dibs
 from dibs.core.line import FAIR
-from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import needs, on
+from dibs.testing.contract.harness import PATIENCE, World, eventually, lasted, passed
+from dibs.testing.contract.worlds import above_the_store, needs, on
 
 pytestmark = on("aio")
 
@@ -80,6 +80,7 @@ async def test_cancellation_anywhere_in_release_gives_back(world: World) -> None
         await world.free(other, "a")
 
 
+@above_the_store
 async def test_cancellation_anywhere_in_a_multi_gives_back_all(world: World) -> None:
     client, other = world.client(), world.client()
     held = await other.lock("b").acquire()
@@ -92,6 +93,7 @@ async def test_cancellation_anywhere_in_a_multi_gives_back_all(world: World) -> 
     await held.release()
 
 
+@above_the_store
 @needs(FAIR)
 async def test_a_cancelled_asker_does_not_take_its_owners_others_with_it(world: World) -> None:
     client, other = world.client(owner="client"), world.client()
@@ -105,6 +107,7 @@ async def test_a_cancelled_asker_does_not_take_its_owners_others_with_it(world: 
     assert await second
 
 
+@above_the_store
 async def test_cancelling_the_body_gives_back(world: World) -> None:
     client = world.client()
     entered = asyncio.Event()
@@ -121,14 +124,20 @@ async def test_cancelling_the_body_gives_back(world: World) -> None:
     await world.free(client, "a")
 
 
+@above_the_store
 async def test_wait_for_ends_a_wait(world: World) -> None:
     client, other = world.client(), world.client()
     await other.lock("a").acquire()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.lock("a").acquire(), 0.1)
+        await asyncio.wait_for(client.lock("a").acquire(), 0.05)
+    await world.in_line(other, "a", 0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), client.lock("a"):
+            pytest.fail("the lock is busy")
     await world.in_line(other, "a", 0)
 
 
+@above_the_store
 async def test_wait_for_does_not_change_the_owner(world: World) -> None:
     lock = world.client().rlock("a")
     hold = await asyncio.wait_for(lock.acquire(), 10)
@@ -139,6 +148,7 @@ async def test_wait_for_does_not_change_the_owner(world: World) -> None:
     await lock.release()
 
 
+@above_the_store
 async def test_another_task_is_another_owner(world: World) -> None:
     lock = world.client().rlock("a")
     await lock.acquire()
@@ -149,15 +159,7 @@ async def test_another_task_is_another_owner(world: World) -> None:
     assert await asyncio.create_task(ask()) is None
 
 
-async def test_asyncio_timeout_ends_a_wait(world: World) -> None:
-    client, other = world.client(), world.client()
-    await other.lock("a").acquire()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1), client.lock("a"):
-            pytest.fail("the lock is busy")
-    await world.in_line(other, "a", 0)
-
-
+@above_the_store
 async def test_a_task_group_may_share_a_lock_object(world: World) -> None:
     lock = world.client().lock("a", timeout=20)
     inside = 0
@@ -178,6 +180,7 @@ async def test_a_task_group_may_share_a_lock_object(world: World) -> None:
     assert rounds == 20
 
 
+@above_the_store
 async def test_a_failing_task_group_gives_back_everything(world: World) -> None:
     client = world.client()
 
@@ -198,29 +201,25 @@ async def test_a_failing_task_group_gives_back_everything(world: World) -> None:
         await world.free(client, name)
 
 
-async def test_cancel_on_lost_raises_the_loss_from_the_block(world: World) -> None:
-    client = world.client(lease=world.short)
+@above_the_store
+async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(world: World) -> None:
+    client = await asyncio.to_thread(world.client, lease=world.short)  # made outside of any loop
+    called: list[Any] = []
     with pytest.raises(dibs.LockLost) as caught:
-        async with client.lock("a", cancel_on_lost=True) as hold:
+        async with client.lock("a", cancel_on_lost=True, on_lost=called.append) as hold:
             await client.break_("a", token=hold.token)
-            await asyncio.wait_for(asyncio.Event().wait(), 20)
+            await passed(PATIENCE)
     assert caught.value.name == "a"
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
     await asyncio.sleep(0)  # nothing is left of the cancellation
-
-
-async def test_cancel_on_lost_also_calls_on_lost(world: World) -> None:
-    client = world.client(lease=world.short)
-    called: list[Any] = []
-    with pytest.raises(dibs.LockLost):
-        async with client.lock("a", cancel_on_lost=True, on_lost=called.append) as hold:
-            await client.break_("a", token=hold.token)
-            await asyncio.wait_for(asyncio.Event().wait(), 20)
     await eventually(lambda: called)
+    with dibs.connect(world.url) as blocking, pytest.raises(TypeError, match="asyncio"):
+        blocking.lock("a", cancel_on_lost=True)
 
 
+@above_the_store
 async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) -> None:
     client = world.client(lease=world.short)
 
@@ -228,7 +227,7 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
         async with client.lock("a", cancel_on_lost=True) as hold:
             try:
                 await client.break_("a", token=hold.token)
-                await asyncio.Event().wait()
+                await passed(PATIENCE)
             except asyncio.CancelledError:
                 task.cancel()  # somebody else wants it to end, too
                 raise
@@ -240,6 +239,7 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
     assert any("lost" in note for note in getattr(caught.value, "__notes__", []))
 
 
+@above_the_store
 async def test_a_foreign_cancellation_stays_one(world: World) -> None:
     client = world.client()
     entered = asyncio.Event()
@@ -256,24 +256,26 @@ async def test_a_foreign_cancellation_stays_one(world: World) -> None:
     await world.free(client, "a")
 
 
+@above_the_store
 async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(world: World) -> None:
     client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost):
         async with client.lock("a", cancel_on_lost=True) as hold:
             await client.break_("a", token=hold.token)
             with suppress(asyncio.CancelledError):
-                await asyncio.wait_for(asyncio.Event().wait(), 20)
+                await passed(PATIENCE)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
 
 
+@above_the_store
 async def test_without_cancel_on_lost_nothing_is_cancelled(world: World) -> None:
     client = world.client(lease=world.short)
     with pytest.raises(dibs.LockLost):
         async with client.lock("a") as hold:
             await client.break_("a", token=hold.token)
-            assert await hold.lost.wait(10)
+            await eventually(hold.lost.is_set)
             await turns(5)
 
 
@@ -311,8 +313,7 @@ def test_a_hold_outlives_its_loop(world: World) -> None:
     hold = run(lambda: client.lock("a").acquire())
 
     async def second() -> None:
-        end = asyncio.get_running_loop().time() + 2 * world.short
-        await eventually(lambda: asyncio.get_running_loop().time() > end)
+        await passed(2 * world.short)
         hold.check()
         await hold.release()
         await client.close()
@@ -325,13 +326,12 @@ def test_closing_in_another_loop_waits_for_nothing(world: World) -> None:
     run(lambda: client.lock("a").acquire())
 
     async def second() -> float:
-        start = asyncio.get_running_loop().time()
-        await client.close()
-        return asyncio.get_running_loop().time() - start
+        return (await lasted(client.close()))[1]
 
     assert asyncio.run(second()) < 4  # giving back is allowed 5 s; it must not sit them out
 
 
+@above_the_store
 async def test_a_second_loop_while_the_first_is_open_is_refused(world: World) -> None:
     client = world.client()
     await client.lock("a").acquire()
@@ -341,14 +341,3 @@ async def test_a_second_loop_while_the_first_is_open_is_refused(world: World) ->
             run(lambda: client.inspect("a"))
 
     await asyncio.to_thread(elsewhere)
-
-
-async def test_a_client_may_be_made_outside_a_loop(world: World) -> None:
-    client = await asyncio.to_thread(world.client)
-    assert await client.lock("a").acquire()
-
-
-@pytest.mark.parametrize("option", [{"cancel_on_lost": True}])
-async def test_cancel_on_lost_is_for_asyncio_only(world: World, option: dict[str, Any]) -> None:
-    with dibs.connect(world.url) as client, pytest.raises(TypeError, match="asyncio"):
-        client.lock("a", **option)

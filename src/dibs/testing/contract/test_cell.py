@@ -12,7 +12,7 @@ import dibs
 from dibs.core.cells import LARGEST
 from dibs.core.line import CELLS
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import needs, on
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
 
 pytestmark = needs(CELLS)
 
@@ -21,14 +21,11 @@ def plus_one(value: bytes | None) -> bytes:
     return b"%d" % (int(value or b"0") + 1)
 
 
-async def test_an_unset_cell_is_none_at_version_0(world: World) -> None:
-    cell = world.client().cell("a")
-    assert cell.name == "a"
-    assert await world(cell.get) == (None, 0)
-
-
 async def test_what_was_set_is_read_by_everybody(world: World) -> None:
     client, other = world.client(), world.client()
+    assert client.cell("a").name == "a"
+    assert repr(client.cell("a")).endswith(f'Cell "a" on {client._core.shown}>')
+    assert await world(client.cell("a").get) == (None, 0)
     assert await world(lambda: client.cell("a").set(b"one", 0)) == 1
     assert await world(other.cell("a").get) == (b"one", 1)
     assert await world(lambda: other.cell("a").set(b"two", 1)) == 2
@@ -55,15 +52,6 @@ async def test_setting_at_another_version_is_a_conflict(world: World) -> None:
     assert await world(client.cell("a").get) == (b"two", 2)
 
 
-async def test_cells_are_apart(world: World) -> None:
-    client, elsewhere = world.client(), world.client(namespace="elsewhere")
-    await world(lambda: client.cell("a").set(b"x", 0))
-    for other in (client.cell("b"), client.cell("A"), elsewhere.cell("a")):
-        assert await world(other.get) == (None, 0)
-        assert await world(lambda other=other: other.set(b"y", 0)) == 1
-    assert await world(client.cell("a").get) == (b"x", 1)
-
-
 async def test_a_cell_outlives_its_writer(world: World) -> None:
     writer, other = world.connect(), world.client()
     await world(other.cell("b").get)
@@ -77,19 +65,16 @@ async def test_a_cell_outlives_its_writer(world: World) -> None:
 # update.
 
 
+@above_the_store
 async def test_update_gives_what_it_wrote(world: World) -> None:
     cell = world.client().cell("a")
     assert await world(lambda: cell.update(plus_one)) == (b"1", 1)
     assert await world(lambda: cell.update(plus_one)) == (b"2", 2)
     assert await world(cell.get) == (b"2", 2)
+    assert await world(lambda: cell.update(lambda value: value)) == (b"2", 3), "another version of the same value"
 
 
-async def test_update_with_the_same_value_is_another_version(world: World) -> None:
-    cell = world.client().cell("a")
-    await world(lambda: cell.set(b"same", 0))
-    assert await world(lambda: cell.update(lambda value: value)) == (b"same", 2)
-
-
+@above_the_store
 async def test_update_tries_again_if_somebody_else_came_before(world: World) -> None:
     client, other = world.client(), world.client()
     cell = client.cell("a")
@@ -112,6 +97,7 @@ async def test_update_tries_again_if_somebody_else_came_before(world: World) -> 
     assert seen == [None, b"-", b"--"]
 
 
+@every_form
 async def test_every_update_counts(world: World) -> None:
     clients = [world.client() for _ in range(4)]
 
@@ -125,6 +111,7 @@ async def test_every_update_counts(world: World) -> None:
     assert all(mine == sorted(mine) for mine in versions)
 
 
+@above_the_store
 async def test_update_gives_up_when_others_are_always_first(world: World) -> None:
     """In the end, and after some seconds of pauses at most."""
     client, other = world.client(), world.client()
@@ -153,6 +140,7 @@ async def test_update_gives_up_when_others_are_always_first(world: World) -> Non
     assert await world(theirs.get) == (b"theirs", tries)
 
 
+@above_the_store
 async def test_what_the_function_raises_is_raised(world: World) -> None:
     cell = world.client().cell("a")
     await world(lambda: cell.set(b"x", 0))
@@ -165,18 +153,15 @@ async def test_what_the_function_raises_is_raised(world: World) -> None:
     assert await world(cell.get) == (b"x", 1)
 
 
-async def test_a_value_is_bytes(world: World) -> None:
+@above_the_store
+async def test_a_value_is_bytes_and_has_its_limit(world: World) -> None:
     cell = world.client().cell("a")
     for given in (None, "x", 1, bytearray(b"x"), memoryview(b"x"), [b"x"]):
         with pytest.raises(TypeError, match=f"bytes, not {type(given).__name__}"):
             await world(lambda given=given: cell.set(given, 0))
         with pytest.raises(TypeError, match=f"bytes, not {type(given).__name__}"):
             await world(lambda given=given: cell.update(lambda _: given))
-    assert await world(cell.get) == (None, 0)
-
-
-async def test_a_value_has_its_limit(world: World) -> None:
-    cell, large = world.client().cell("a"), bytes(LARGEST + 1)
+    large = bytes(LARGEST + 1)
     with pytest.raises(ValueError, match=str(LARGEST)):
         await world(lambda: cell.set(large, 0))
     with pytest.raises(ValueError, match=str(LARGEST)):
@@ -193,6 +178,7 @@ NO_VERSIONS: list[tuple[Any, type[Exception]]] = [
 ]
 
 
+@above_the_store
 async def test_a_version_is_what_get_gave(world: World) -> None:
     cell = world.client().cell("a")
     for version, error in NO_VERSIONS:
@@ -212,8 +198,3 @@ async def test_a_cancelled_update_happened_or_not(world: World) -> None:
         task.cancel()
         await asyncio.wait([task])
         assert await other.cell(f"c{turns}").update(plus_one) in ((b"1", 1), (b"2", 2))
-
-
-async def test_a_cell_shows_where_it_is(world: World) -> None:
-    client = world.client()
-    assert repr(client.cell("config")).endswith(f'Cell "config" on {client._core.shown}>')

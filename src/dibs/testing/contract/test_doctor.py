@@ -18,22 +18,20 @@ async def test_which_store_it_is_stands_first_and_once(world: World) -> None:
     assert first.level == "about"
     assert client._core.shown in first.what
     assert [finding for finding in others if finding.level == "about"] == []
+    await world(client.close)
+    with pytest.raises(dibs.Closed) as caught:
+        await world(client.doctor)
+    assert caught.value.store == client._core.shown
 
 
-async def test_there_are_promises(world: World) -> None:
-    assert [finding for finding in await world(world.client().doctor) if finding.level == "promise"]
-
-
-async def test_every_finding_is_one_line_of_a_known_level(world: World) -> None:
-    for finding in await world(world.client().doctor):
+async def test_there_are_promises_and_every_danger_has_a_cure(world: World) -> None:
+    findings = await world(world.client().doctor)
+    assert [finding for finding in findings if finding.level == "promise"]
+    for finding in findings:
         assert isinstance(finding, dibs.Finding)
         assert finding.level in LEVELS
         assert finding.what.strip()
         assert (finding.what + finding.cure).isprintable()
-
-
-async def test_a_promise_needs_no_cure_and_every_danger_has_one(world: World) -> None:
-    for finding in await world(world.client().doctor):
         assert not finding.cure or finding.level in ("note", "danger"), finding
         assert finding.cure or finding.level != "danger", finding
 
@@ -47,12 +45,3 @@ async def test_asking_changes_nothing(world: World) -> None:
     (holder,) = (await world.inspect(client, "a")).holders
     assert holder.token == hold.token
     assert [info.name for info in await world.locks(client)] == ["a"]
-
-
-async def test_a_closed_client_says_so(world: World) -> None:
-    client = world.connect()
-    await world(client.doctor)
-    await world(client.close)
-    with pytest.raises(dibs.Closed) as caught:
-        await world(client.doctor)
-    assert caught.value.store == client._core.shown

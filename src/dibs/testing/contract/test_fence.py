@@ -12,7 +12,7 @@ import pytest
 import dibs
 from dibs.core.line import CELLS, RW
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 pytestmark = needs(CELLS)
 LARGEST = 2**63 - 1
@@ -28,6 +28,7 @@ async def test_a_token_is_stale_once_a_higher_one_was_admitted(world: World) -> 
     client, other = world.client(), world.client()
     fence = client.fence("stock")
     assert fence.name == "stock"
+    assert repr(fence).endswith(f'Fence "stock" on {client._core.shown}>')
     assert await world(lambda: fence.admit(5)) is None
     await world(lambda: other.fence("stock").admit(9))
     error = await stale(world, fence, 8)
@@ -36,19 +37,14 @@ async def test_a_token_is_stale_once_a_higher_one_was_admitted(world: World) -> 
     assert "another holder has been here since" in str(error)
 
 
+@above_the_store
 async def test_a_token_is_admitted_as_often_as_it_comes(world: World) -> None:
     client, other = world.client(), world.client()
     for one in (client, other, client):
         await world(lambda one=one: one.fence("a").admit(5))
-    await stale(world, other.fence("a"), 4)
-
-
-async def test_what_was_stale_changed_nothing(world: World) -> None:
-    fence = world.client().fence("a")
-    await world(lambda: fence.admit(5))
-    for token in (1, 4):
-        await stale(world, fence, token)
-    await world(lambda: fence.admit(5))
+    for token in (4, 1):
+        await stale(world, other.fence("a"), token)
+    await world(lambda: other.fence("a").admit(5))  # what was stale changed nothing
 
 
 async def test_readers_are_compared_with_writers_only(world: World) -> None:
@@ -66,14 +62,6 @@ async def test_readers_are_compared_with_writers_only(world: World) -> None:
     await world(lambda: other.fence("a").admit(8))
 
 
-async def test_fences_are_apart(world: World) -> None:
-    client, elsewhere = world.client(), world.client(namespace="elsewhere")
-    await world(lambda: client.fence("a").admit(9))
-    for other in (client.fence("b"), client.fence("A"), elsewhere.fence("a")):
-        await world(lambda other=other: other.admit(1))
-    await stale(world, client.fence("a"), 8)
-
-
 async def test_a_fence_outlives_its_clients(world: World) -> None:
     onlooker = world.client()
     for token in (3, 5, 7):
@@ -81,6 +69,8 @@ async def test_a_fence_outlives_its_clients(world: World) -> None:
         await world(lambda client=client, token=token: client.fence("a").admit(token))
         await stale(world, client.fence("a"), token - 1)
         await world(client.close)
+        with pytest.raises(dibs.Closed):
+            await world(lambda client=client: client.fence("a").admit(9))
     await stale(world, onlooker.fence("a"), 6)
 
 
@@ -99,16 +89,18 @@ async def test_the_tokens_of_holders_are_admitted_in_their_order(world: World) -
     await bob(second.release)
 
 
+@above_the_store
 async def test_a_holder_that_was_taken_away_is_stale(world: World) -> None:
     client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
     lost = await ana(lambda: client.lock("a").acquire())
     await bob(lambda: other.break_("a", token=lost.token))
-    hold = await bob(lambda: other.lock("a").acquire(timeout=5))
+    hold = await bob(lambda: other.lock("a").acquire(timeout=60))
     await bob(lambda: other.fence("a").admit(hold.token))
     await stale(world, client.fence("a"), lost.token)
 
 
+@above_the_store
 @needs(RW)
 async def test_readers_of_a_lock_do_not_exclude_each_other(world: World) -> None:
     client, other = world.client(), world.client()
@@ -124,18 +116,20 @@ async def test_readers_of_a_lock_do_not_exclude_each_other(world: World) -> None
     await stale(world, client.fence("a"), second.token, shared=True)
 
 
+@above_the_store
 async def test_the_fence_may_stand_in_another_store_than_the_lock(world: World) -> None:
     locks, fences = world.client(), world.client(world.another_url())
     ana = world.actor("ana")
     tokens = []
     for _ in range(2):
-        async with ana.entering(locks.lock("a", timeout=5)) as hold:
+        async with ana.entering(locks.lock("a", timeout=60)) as hold:
             tokens.append(hold.token)
             await ana(lambda: fences.fence("a").admit(tokens[-1]))
     await stale(world, fences.fence("a"), tokens[0])
     await world(lambda: locks.fence("a").admit(tokens[0]))
 
 
+@every_form
 async def test_who_comes_at_once_is_admitted_in_one_order(world: World) -> None:
     """The highest always; who was refused named one that was admitted; who came after a higher one was refused."""
     clients = [world.client() for _ in range(4)]
@@ -183,39 +177,23 @@ NO_TOKENS: list[tuple[Any, type[Exception]]] = [
 ]
 
 
+@above_the_store
 async def test_a_token_is_what_a_hold_has(world: World) -> None:
     fence = world.client().fence("a")
     for token, error in NO_TOKENS:
         for shared in (False, True):
             with pytest.raises(error, match=r"token must be .* as hold\.token is"):
                 await world(lambda token=token, shared=shared: fence.admit(token, shared=shared))
-    await world(lambda: fence.admit(1))
-
-
-async def test_shared_is_true_or_false(world: World) -> None:
-    fence = world.client().fence("a")
-    for shared in (None, 1, "yes"):
+    for wrong in (None, 1, "yes"):
         with pytest.raises(TypeError, match="shared must be"):
-            await world(lambda shared=shared: fence.admit(5, shared=shared))
+            await world(lambda wrong=wrong: fence.admit(5, shared=wrong))
     await world(lambda: fence.admit(1))
 
 
+@above_the_store
 async def test_within_is_an_open_connection(world: World) -> None:
     fence = world.client().fence("a")
     for within in (object(), "connection", 5, False, dibs):
         with pytest.raises(TypeError, match="within must be an open connection"):
             await world(lambda within=within: fence.admit(5, within=within))
     await world(lambda: fence.admit(1))
-
-
-async def test_a_fence_of_a_closed_client_says_so(world: World) -> None:
-    client = world.connect()
-    await world(lambda: client.fence("a").admit(1))
-    await world(client.close)
-    with pytest.raises(dibs.Closed):
-        await world(lambda: client.fence("a").admit(2))
-
-
-async def test_a_fence_shows_where_it_is(world: World) -> None:
-    client = world.client()
-    assert repr(client.fence("stock")).endswith(f'Fence "stock" on {client._core.shown}>')

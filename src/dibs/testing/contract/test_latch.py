@@ -14,7 +14,7 @@ import dibs
 from dibs.core.kinds.lock import MOST
 from dibs.core.line import CELLS
 from dibs.testing.contract.harness import Action, World, eventually
-from dibs.testing.contract.worlds import needs, on
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
 
 pytestmark = needs(CELLS)
 
@@ -47,9 +47,11 @@ async def waiting(world: World, name: str, latch: Any, **how: Any) -> Any:
     return pending
 
 
+@above_the_store
 async def test_a_latch_that_is_not_armed_is_open(world: World) -> None:
     latch = world.client().latch("a")
     assert latch.name == "a"
+    assert repr(latch).endswith(f'Latch "a" on {latch._core._client.shown}>')
     assert await world(latch.count) == 0
     assert await world(latch.wait) is True
     assert await world(lambda: latch.wait(timeout=0)) is True
@@ -66,6 +68,7 @@ async def test_armed_counted_down_open(world: World) -> None:
     assert await world(client.latch("a").wait) is True
 
 
+@above_the_store
 async def test_counting_several_down_ends_at_nothing(world: World) -> None:
     client = world.client()
     for count, down, left in ((5, 2, 3), (5, 5, 0), (5, 6, 0), (1, MOST, 0), (MOST, 1, MOST - 1)):
@@ -76,6 +79,7 @@ async def test_counting_several_down_ends_at_nothing(world: World) -> None:
         assert await world(lambda latch=latch: latch.wait(timeout=0)) is (left == 0)
 
 
+@above_the_store
 async def test_counting_an_open_latch_down_does_nothing(world: World) -> None:
     latch = world.client().latch("a")
     await world(latch.count_down)
@@ -126,6 +130,7 @@ async def test_every_count_counts_once(world: World) -> None:
 # Waiting.
 
 
+@above_the_store
 async def test_the_time_is_over(world: World) -> None:
     latch = world.client().latch("a")
     await world(lambda: latch.arm(1))
@@ -135,32 +140,28 @@ async def test_the_time_is_over(world: World) -> None:
     assert await world(latch.count) == 1
 
 
-@pytest.mark.parametrize("timeout", [None, 60])
-async def test_who_waits_wakes_when_it_opens(world: World, timeout: float | None) -> None:
+@every_form
+@pytest.mark.parametrize(
+    ("by", "how"), [("other", {}), ("other", {"timeout": 60}), ("other", {"armed": True}), ("itself", {})]
+)
+async def test_who_waits_wakes_when_it_opens(world: World, by: str, how: dict[str, Any]) -> None:
     """Nobody looks for a minute where the store can tell; the sooner look of a store that must is as good."""
-    client, other = world.client(retry=60), world.client()
+    client = world.client(retry=60)
+    other = world.client() if by == "other" else client
     await world(lambda: other.latch("a").arm(2))
-    pending = await waiting(world, "ana", client.latch("a"), timeout=timeout)
+    pending = await waiting(world, "ana", client.latch("a"), **how)
     await world(other.latch("a").count_down)
     assert not pending.done()
     await world(other.latch("a").count_down)
     assert await pending is True
 
 
-async def test_who_waits_wakes_by_its_own_client(world: World) -> None:
-    client = world.client(retry=60)
-    await world(lambda: client.latch("a").arm(1))
-    pending = await waiting(world, "ana", client.latch("a"))
-    await world(client.latch("a").count_down)
-    assert await pending is True
-
-
-async def test_many_wait_and_all_wake(world: World) -> None:
+async def test_several_clients_wait_and_all_wake(world: World) -> None:
     clients = [world.client(retry=60) for _ in range(3)]
     await world(lambda: clients[0].latch("a").arm(2))
-    pending = [await waiting(world, f"waiter {n}", clients[n % 3].latch("a")) for n in range(24)]
+    pending = [await waiting(world, f"waiter {n}", clients[n % 3].latch("a")) for n in range(12)]
     await world(lambda: clients[0].latch("a").count_down(2))
-    assert await asyncio.gather(*pending) == [True] * 24
+    assert await asyncio.gather(*pending) == [True] * 12
 
 
 async def test_fifty_of_one_client_wait_and_all_wake(world: World) -> None:
@@ -190,21 +191,12 @@ async def test_waiting_is_not_asking_again_and_again(world: World) -> None:
     assert looked() <= 4
 
 
-async def test_latches_are_apart(world: World) -> None:
-    client, elsewhere = world.client(), world.client(namespace="elsewhere")
-    await world(lambda: client.latch("a").arm(1))
-    for other in (client.latch("b"), client.latch("A"), elsewhere.latch("a")):
-        assert await world(other.count) == 0
-        await world(other.count_down)
-    assert await world(client.latch("a").count) == 1
-
-
 async def test_a_latch_may_bear_the_name_of_anything_else(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     await ana(lambda: client.latch("a").arm(1))
     await ana(lambda: client.cell("a").set(b"x", 0))
     await ana(lambda: client.fence("a").admit(5))
-    async with ana.entering(client.lock("a", timeout=5)):
+    async with ana.entering(client.lock("a", timeout=60)):
         assert await ana(client.latch("a").count) == 1
         assert [info.kind for info in await world.locks(client)] == ["mutex"]
     assert await ana(client.cell("a").get) == (b"x", 1)
@@ -213,6 +205,7 @@ async def test_a_latch_may_bear_the_name_of_anything_else(world: World) -> None:
 # Generations.
 
 
+@above_the_store
 async def test_a_latch_is_armed_again_and_again(world: World) -> None:
     client, other = world.client(), world.client()
     for count in range(1, 6):
@@ -222,16 +215,18 @@ async def test_a_latch_is_armed_again_and_again(world: World) -> None:
         assert await world(lambda: client.latch("a").wait(timeout=0)) is True
 
 
+@above_the_store
 async def test_opened_and_armed_again_while_a_waiter_slept_is_opened(world: World) -> None:
     client, other = world.client(), world.client()
     await world(lambda: client.latch("a").arm(1))
     sleeper, latch = client.latch("a"), other.latch("a")
     slept = instead(sleeper, "changed", latch.count_down, lambda: latch.arm(7), once=True)
-    assert await world(lambda: sleeper.wait(timeout=20)) is True
+    assert await world(lambda: sleeper.wait(timeout=60)) is True
     assert slept() == 1
     assert await world(latch.count) == 7
 
 
+@above_the_store
 async def test_a_count_that_raced_past_an_opening_does_not_reach_the_next_generation(world: World) -> None:
     client, other = world.client(), world.client()
     await world(lambda: client.latch("a").arm(2))
@@ -242,6 +237,7 @@ async def test_a_count_that_raced_past_an_opening_does_not_reach_the_next_genera
     assert await world(latch.count) == 7
 
 
+@above_the_store
 async def test_a_count_that_raced_with_another_counts_all_the_same(world: World) -> None:
     client, other = world.client(), world.client()
     await world(lambda: client.latch("a").arm(3))
@@ -255,6 +251,7 @@ async def test_a_count_that_raced_with_another_counts_all_the_same(world: World)
 # armed=True.
 
 
+@above_the_store
 async def test_armed_waits_for_an_arm_first(world: World) -> None:
     client, other = world.client(), world.client()
     assert await world(lambda: client.latch("a").wait(0.05, armed=True)) is False
@@ -266,29 +263,18 @@ async def test_armed_waits_for_an_arm_first(world: World) -> None:
     assert await pending is True
 
 
-async def test_armed_and_opened_between_two_looks_is_opened(world: World) -> None:
+@above_the_store
+@pytest.mark.parametrize("again", [False, True])
+async def test_armed_and_opened_between_two_looks_is_opened(world: World, again: bool) -> None:
     client, other = world.client(), world.client()
     sleeper, latch = client.latch("a"), other.latch("a")
-    slept = instead(sleeper, "changed", lambda: latch.arm(1), latch.count_down, once=True)
-    assert await world(lambda: sleeper.wait(20, armed=True)) is True
+    actions = [lambda: latch.arm(1), latch.count_down, *([lambda: latch.arm(1)] if again else [])]
+    slept = instead(sleeper, "changed", *actions, once=True)
+    assert await world(lambda: sleeper.wait(60, armed=True)) is True
     assert slept() == 1
 
 
-async def test_armed_opened_and_armed_again_between_two_looks_is_opened(world: World) -> None:
-    client, other = world.client(), world.client()
-    sleeper, latch = client.latch("a"), other.latch("a")
-    instead(sleeper, "changed", lambda: latch.arm(1), latch.count_down, lambda: latch.arm(1), once=True)
-    assert await world(lambda: sleeper.wait(20, armed=True)) is True
-
-
-async def test_armed_before_counts(world: World) -> None:
-    client, other = world.client(), world.client()
-    await world(lambda: other.latch("a").arm(1))
-    pending = await waiting(world, "ana", client.latch("a"), armed=True)
-    await world(other.latch("a").count_down)
-    assert await pending is True
-
-
+@above_the_store
 async def test_armed_does_not_take_an_earlier_opening_for_the_next(world: World) -> None:
     client, other = world.client(), world.client()
     await world(lambda: other.latch("a").arm(1))
@@ -323,6 +309,7 @@ NO_WAITS: list[tuple[dict[str, Any], type[Exception]]] = [
 ]
 
 
+@above_the_store
 async def test_a_count_is_a_positive_int(world: World) -> None:
     latch = world.client().latch("a")
     await world(lambda: latch.arm(2))
@@ -334,6 +321,7 @@ async def test_a_count_is_a_positive_int(world: World) -> None:
     assert await world(latch.count) == 2
 
 
+@above_the_store
 async def test_how_to_wait_is_checked(world: World) -> None:
     latch = world.client().latch("a")
     for how, error in NO_WAITS:
@@ -342,6 +330,7 @@ async def test_how_to_wait_is_checked(world: World) -> None:
             await world(lambda how=how: latch.wait(**how))
 
 
+@above_the_store
 async def test_a_name_is_checked_before_any_io(world: World) -> None:
     client = world.client()
     for name in ("", " ", "a\n", "\ud800", "x" * 513, 5, None):
@@ -394,11 +383,7 @@ async def test_a_cancelled_wait_leaves_those_who_stay_alone(world: World) -> Non
     assert await tasks[0] is True
 
 
-async def test_a_latch_shows_where_it_is(world: World) -> None:
-    client = world.client()
-    assert repr(client.latch("jobs")).endswith(f'Latch "jobs" on {client._core.shown}>')
-
-
+@above_the_store
 async def test_a_count_never_gives_up_before_others(world: World) -> None:
     """Whoever came before has counted too, so all of them come to an end."""
     client, other = world.client(), world.client()

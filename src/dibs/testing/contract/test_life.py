@@ -10,13 +10,14 @@ import pytest
 import dibs
 from dibs.core.line import FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
-from dibs.testing.contract.worlds import needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 
 async def close(world: World, client: Any) -> None:
     await world(client.close)
 
 
+@every_form
 @needs(RW)
 async def test_close_gives_back(world: World) -> None:
     client, other, ana = world.client(), world.client(), world.actor("ana")
@@ -53,29 +54,21 @@ async def test_close_marks_every_hold_lost(world: World) -> None:
     await eventually(lambda: called)
 
 
-async def test_releasing_what_close_took_says_that_it_is_lost(world: World) -> None:
+@above_the_store
+async def test_a_with_around_close_and_a_release_after_it_say_that_it_is_lost(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
-    hold = await ana(lambda: client.lock("a").acquire())
-    await close(world, client)
-    with pytest.raises(dibs.LockLost):
-        await ana(hold.release)
-
-
-async def test_a_with_around_close_says_that_it_is_lost(world: World) -> None:
-    client, ana = world.client(), world.actor("ana")
+    released = await ana(lambda: client.lock("b").acquire())
+    await ana(released.release)
+    taken = await ana(lambda: client.lock("c").acquire())
     with pytest.raises(dibs.LockLost):
         async with ana.entering(client.lock("a")):
             await close(world, client)
+    with pytest.raises(dibs.LockLost):
+        await ana(taken.release)
+    await ana(released.release)
 
 
-async def test_releasing_twice_does_nothing_also_after_close(world: World) -> None:
-    client, ana = world.client(), world.actor("ana")
-    hold = await ana(lambda: client.lock("a").acquire())
-    await ana(hold.release)
-    await close(world, client)
-    await ana(hold.release)
-
-
+@every_form
 @pytest.mark.parametrize("fair", [pytest.param(True, marks=needs(FAIR)), False])
 async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
     client, other = world.client(), world.client()
@@ -94,6 +87,7 @@ async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
     held.check()
 
 
+@above_the_store
 @needs(FAIR)
 async def test_close_wakes_those_who_wait_for_another_of_their_owner(world: World) -> None:
     client, other = world.client(owner="client"), world.client()
@@ -144,6 +138,7 @@ async def test_a_closed_client_refuses(world: World) -> None:
     assert "closed" in repr(client)
 
 
+@above_the_store
 async def test_a_client_is_a_context_manager(world: World) -> None:
     client, other, ana = world.connect(), world.client(), world.actor("ana")
     async with ana.entering(client) as entered:
@@ -163,6 +158,7 @@ async def test_closing_one_client_spares_the_others(world: World) -> None:
     assert len((await world.inspect(other, "b")).holders) == 1
 
 
+@above_the_store
 @needs(RW, PERMITS)
 async def test_making_locks_asks_nothing(world: World) -> None:
     client = world.client()
@@ -173,7 +169,7 @@ async def test_making_locks_asks_nothing(world: World) -> None:
 
 
 async def test_fifty_on_one_lock_each_once(world: World) -> None:
-    lock = world.client().lock("a", timeout=30)
+    lock = world.client().lock("a", timeout=60)
     inside: list[Actor] = []
     tokens: list[int] = []
 
@@ -190,6 +186,7 @@ async def test_fifty_on_one_lock_each_once(world: World) -> None:
     assert tokens == sorted(set(tokens))
 
 
+@every_form
 async def test_first_use_by_many_at_once(world: World) -> None:
     client = world.client()
     actors = [world.actor(f"worker {n}") for n in range(10)]

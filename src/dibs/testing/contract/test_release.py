@@ -12,7 +12,7 @@ import pytest
 import dibs
 from dibs.core.line import PERMITS
 from dibs.testing.contract.harness import World, eventually
-from dibs.testing.contract.worlds import needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 Mutex = Callable[..., Any]
 
@@ -23,24 +23,7 @@ async def lose(world: World, client: Any, hold: Any) -> None:
     await eventually(hold.lost.is_set)
 
 
-async def test_release_frees(world: World, mutex: Mutex) -> None:
-    client = world.client()
-    ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a").acquire())
-    await ana(hold.release)
-    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
-
-
-async def test_releasing_a_hold_twice_does_nothing(world: World, mutex: Mutex) -> None:
-    client = world.client()
-    ana, bob, cy = world.actors("ana", "bob", "cy")
-    hold = await ana(lambda: mutex(client, "a").acquire())
-    await ana(hold.release)
-    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
-    await ana(hold.release)
-    assert await cy(lambda: mutex(client, "a").acquire(timeout=0)) is None
-
-
+@every_form
 async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, mutex: Mutex) -> None:
     """Its holder has not heard of it: the store tells, when the claim leaves."""
     client = world.client()
@@ -55,33 +38,25 @@ async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, 
     await bob(theirs.release)
 
 
-async def test_another_actor_may_release_a_hold(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_another_actor_may_release_a_hold(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a").acquire())
+    hold = await ana(lambda: client.lock("a").acquire())
     await bob(hold.release)
-    assert not await ana(mutex(client, "a").owned)
-    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+    assert not await ana(client.lock("a").owned)
+    assert await bob(lambda: client.lock("a").acquire(timeout=0))
 
 
-async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World) -> None:
     ana, client = world.actor("ana"), world.client()
-    hold = await ana(lambda: mutex(client, "a").acquire())
+    hold = await ana(lambda: client.lock("a").acquire())
     await ana(hold.release)
     assert not hold.lost.is_set()
     assert hold.remaining == 0
     with pytest.raises(dibs.LockLost):
         hold.check()
-
-
-async def test_releasing_a_lost_hold_says_so(world: World, mutex: Mutex) -> None:
-    client, ana = world.client(lease=world.short), world.actor("ana")
-    hold = await ana(lambda: mutex(client, "a").acquire())
-    await lose(world, client, hold)
-    with pytest.raises(dibs.LockLost) as caught:
-        await ana(hold.release)
-    assert caught.value.name == "a"
-    assert str(caught.value.store) in repr(client)
 
 
 async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, mutex: Mutex) -> None:
@@ -90,37 +65,29 @@ async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, 
     hold = await ana(lambda: mutex(client, "a").acquire())
     await lose(world, other, hold)
     assert await bob(lambda: mutex(other, "a").acquire(timeout=0))
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost) as caught:
         await ana(hold.release)
+    assert caught.value.name == "a"
+    assert str(caught.value.store) in repr(client)
     assert await cy(lambda: mutex(other, "a").acquire(timeout=0)) is None
 
 
-async def test_lock_release_gives_back_what_this_actor_took(world: World, mutex: Mutex) -> None:
-    lock = mutex(world.client(), "a")
-    ana, bob = world.actors("ana", "bob")
-    await ana(lock.acquire)
-    await ana(lock.release)
-    assert await bob(lambda: lock.acquire(timeout=0))
-
-
-async def test_lock_release_without_a_hold_is_an_error(world: World, mutex: Mutex) -> None:
-    lock, ana = mutex(world.client(), "a"), world.actor("ana")
+@above_the_store
+async def test_lock_release_without_a_hold_is_an_error(world: World) -> None:
+    lock, ana = world.client().lock("a"), world.actor("ana")
     with pytest.raises(dibs.NotHeld) as caught:
         await ana(lock.release)
     assert isinstance(caught.value, RuntimeError)
     assert caught.value.name == "a"
-
-
-async def test_lock_release_twice_is_an_error(world: World, mutex: Mutex) -> None:
-    lock, ana = mutex(world.client(), "a"), world.actor("ana")
     await ana(lock.acquire)
     await ana(lock.release)
     with pytest.raises(dibs.NotHeld):
         await ana(lock.release)
 
 
-async def test_lock_release_of_another_actor_is_an_error_and_frees_nothing(world: World, mutex: Mutex) -> None:
-    lock = mutex(world.client(), "a")
+@above_the_store
+async def test_lock_release_of_another_actor_is_an_error_and_frees_nothing(world: World) -> None:
+    lock = world.client().lock("a")
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lock.acquire)
     with pytest.raises(dibs.NotHeld):
@@ -129,17 +96,19 @@ async def test_lock_release_of_another_actor_is_an_error_and_frees_nothing(world
     assert await bob(lambda: lock.acquire(timeout=0)) is None
 
 
-async def test_lock_release_knows_only_what_was_taken_through_it(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_lock_release_knows_only_what_was_taken_through_it(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
-    hold = await ana(lambda: mutex(client, "a").acquire())
+    hold = await ana(lambda: client.lock("a").acquire())
     with pytest.raises(dibs.NotHeld):
-        await ana(lambda: mutex(client, "a").release())
+        await ana(lambda: client.lock("a").release())
     hold.check()
 
 
-async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(world: World) -> None:
     # The trap: one lock object, ana's hold is lost, bob takes through the same object, ana's `finally` releases.
-    lock, other = mutex(world.client(lease=world.short), "a"), world.client()
+    lock, other = world.client(lease=world.short).lock("a"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lock.acquire)
     await lose(world, other, hold)
@@ -147,9 +116,10 @@ async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(worl
     with pytest.raises(dibs.LockLost):
         await ana(lock.release)
     theirs.check()
-    assert await cy(lambda: mutex(other, "a").acquire(timeout=0)) is None
+    assert await cy(lambda: other.lock("a").acquire(timeout=0)) is None
 
 
+@above_the_store
 @needs(PERMITS)
 async def test_lock_release_means_the_latest(world: World) -> None:
     semaphore, ana = world.client().semaphore("a", 3), world.actor("ana")
@@ -160,39 +130,34 @@ async def test_lock_release_means_the_latest(world: World) -> None:
     assert second.remaining == 0
 
 
-async def test_with_takes_and_gives_back(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_with_on_a_hold_gives_it_back(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
-    async with ana.entering(mutex(client, "a")) as hold:
-        hold.check()
-        assert await bob(lambda: mutex(client, "a").acquire(timeout=0)) is None
-    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
-
-
-async def test_with_on_a_hold_gives_it_back(world: World, mutex: Mutex) -> None:
-    client = world.client()
-    ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a").acquire())
+    hold = await ana(lambda: client.lock("a").acquire())
     async with ana.entering(hold) as entered:
         assert entered is hold
-    assert await bob(lambda: mutex(client, "a").acquire(timeout=0))
+    assert await bob(lambda: client.lock("a").acquire(timeout=0))
 
 
-async def test_a_hold_released_inside_its_with_is_fine(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_a_hold_released_inside_its_with_is_fine(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
-    async with ana.entering(mutex(client, "a")) as hold:
+    async with ana.entering(client.lock("a")) as hold:
         await ana(hold.release)
     await world.free(client, "a")
 
 
-async def test_a_with_may_end_on_another_actor(world: World, mutex: Mutex) -> None:
-    lock = mutex(world.client(), "a")
+@above_the_store
+async def test_a_with_may_end_on_another_actor(world: World) -> None:
+    lock = world.client().lock("a")
     ana, bob = world.actors("ana", "bob")
     await ana.enter(lock)
     await bob.leave(lock)
     assert await bob(lambda: lock.acquire(timeout=0))
 
 
+@above_the_store
 @needs(PERMITS)
 async def test_withs_on_one_object_pair_by_actor(world: World) -> None:
     semaphore = world.client().semaphore("a", 2)
@@ -206,6 +171,7 @@ async def test_withs_on_one_object_pair_by_actor(world: World) -> None:
     assert his.remaining == 0
 
 
+@above_the_store
 @needs(PERMITS)
 async def test_a_with_that_ends_elsewhere_with_several_open_is_an_error(world: World) -> None:
     semaphore = world.client().semaphore("a", 2)
@@ -219,11 +185,13 @@ async def test_a_with_that_ends_elsewhere_with_several_open_is_an_error(world: W
     await bob.leave(semaphore)
 
 
-async def test_leaving_a_with_that_nobody_entered_is_an_error(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_leaving_a_with_that_nobody_entered_is_an_error(world: World) -> None:
     with pytest.raises(dibs.NotHeld):
-        await world.actor("ana").leave(mutex(world.client(), "a"))
+        await world.actor("ana").leave(world.client().lock("a"))
 
 
+@above_the_store
 @needs(PERMITS)
 async def test_nested_withs_end_inside_out(world: World) -> None:
     semaphore, ana = world.client().semaphore("a", 2), world.actor("ana")
@@ -234,38 +202,21 @@ async def test_nested_withs_end_inside_out(world: World) -> None:
         outer.check()
 
 
-async def test_the_bodys_exception_stays(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_the_bodys_exception_stays(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     with pytest.raises(ZeroDivisionError) as caught:
-        async with ana.entering(mutex(client, "a")):
+        async with ana.entering(client.lock("a")):
             _ = 1 // 0
     assert not getattr(caught.value, "__notes__", [])
     await world.free(client, "a")
 
 
-async def test_a_failing_release_is_a_note_on_the_bodys_exception(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_a_failing_release_is_a_note_on_the_bodys_exception(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(ZeroDivisionError) as caught:
-        async with ana.entering(mutex(client, "a")) as hold:
+        async with ana.entering(client.lock("a")) as hold:
             await lose(world, client, hold)
             _ = 1 // 0
     assert any("lost" in note and '"a" on ' in note for note in caught.value.__notes__)
-
-
-async def test_with_on_a_busy_lock_does_not_run_its_body(world: World, mutex: Mutex) -> None:
-    client = world.client()
-    ana, bob = world.actors("ana", "bob")
-    ran = False
-    async with ana.entering(mutex(client, "a")):
-        with pytest.raises(dibs.AcquireTimeout):
-            async with bob.entering(mutex(client, "a", timeout=0)):
-                ran = True
-    assert not ran
-
-
-async def test_a_hold_outlives_its_variable(world: World, mutex: Mutex) -> None:
-    client = world.client()
-    ana, bob = world.actors("ana", "bob")
-    assert await ana(lambda: mutex(client, "a").acquire()) is not None
-    assert await bob(lambda: mutex(client, "a").acquire(timeout=0)) is None
-    assert len((await world.inspect(client, "a")).holders) == 1

@@ -7,11 +7,12 @@ import pytest
 import dibs
 from dibs.core.line import FAIR, RW
 from dibs.testing.contract.harness import World
-from dibs.testing.contract.worlds import needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 pytestmark = needs(RW)
 
 
+@above_the_store
 async def test_it_has_a_name_and_two_sides(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
     assert rw.name == rw.read.name == rw.write.name == "a"
@@ -52,6 +53,7 @@ async def test_a_writer_waits_for_all_readers(world: World) -> None:
     assert await pending
 
 
+@every_form
 @needs(FAIR)
 async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) -> None:
     client = world.client()
@@ -65,6 +67,7 @@ async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) 
         (await reader).check()
 
 
+@every_form
 @needs(FAIR)
 async def test_a_reader_waits_behind_a_waiting_writer(world: World) -> None:
     client = world.client()
@@ -83,6 +86,7 @@ async def test_a_reader_waits_behind_a_waiting_writer(world: World) -> None:
     assert await reader
 
 
+@above_the_store
 @needs(FAIR)
 async def test_a_reader_that_re_enters_does_not_wait_behind_a_writer(world: World) -> None:
     client = world.client()
@@ -94,6 +98,7 @@ async def test_a_reader_that_re_enters_does_not_wait_behind_a_writer(world: Worl
     assert await ana(lambda: rw.read.acquire(timeout=0))
 
 
+@above_the_store
 async def test_a_writer_re_enters(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
     first = await ana(rw.write.acquire)
@@ -101,6 +106,7 @@ async def test_a_writer_re_enters(world: World) -> None:
     assert second.token == first.token
 
 
+@above_the_store
 async def test_a_writer_may_take_read(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
@@ -124,6 +130,7 @@ async def test_a_write_given_back_while_its_read_is_held_becomes_that_read(world
     assert read.mode == "shared"
 
 
+@above_the_store
 @needs(FAIR)
 async def test_a_write_that_becomes_a_read_wakes_readers(world: World) -> None:
     client = world.client()
@@ -157,6 +164,7 @@ async def test_downgrade_lets_readers_in(world: World) -> None:
     await ana(hold.release)
 
 
+@above_the_store
 async def test_downgrading_twice_changes_nothing(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob, cy = world.actors("ana", "bob", "cy")
@@ -167,6 +175,7 @@ async def test_downgrading_twice_changes_nothing(world: World) -> None:
     assert await bob(lambda: rw.read.acquire(timeout=0))
 
 
+@above_the_store
 async def test_one_of_two_writes_downgraded_still_excludes(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
@@ -176,6 +185,7 @@ async def test_one_of_two_writes_downgraded_still_excludes(world: World) -> None
     assert await bob(lambda: rw.read.acquire(timeout=0)) is None
 
 
+@above_the_store
 async def test_only_a_read_write_hold_can_be_downgraded(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -184,6 +194,7 @@ async def test_only_a_read_write_hold_can_be_downgraded(world: World) -> None:
     hold.check()
 
 
+@above_the_store
 async def test_downgrading_what_was_given_back_is_refused(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
     hold = await ana(rw.write.acquire)
@@ -192,6 +203,7 @@ async def test_downgrading_what_was_given_back_is_refused(world: World) -> None:
         await ana(hold.downgrade)
 
 
+@above_the_store
 async def test_read_to_write_is_a_deadlock_and_says_so(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
     hold = await ana(rw.read.acquire)
@@ -204,6 +216,7 @@ async def test_read_to_write_is_a_deadlock_and_says_so(world: World) -> None:
     assert await ana(lambda: rw.write.acquire(timeout=0))
 
 
+@above_the_store
 async def test_write_after_downgrade_is_a_deadlock(world: World) -> None:
     rw, ana = world.client().rwlock("a"), world.actor("ana")
     hold = await ana(rw.write.acquire)
@@ -212,6 +225,7 @@ async def test_write_after_downgrade_is_a_deadlock(world: World) -> None:
         await ana(rw.write.acquire)
 
 
+@above_the_store
 async def test_another_owners_write_beside_ones_read_waits(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")
@@ -219,6 +233,7 @@ async def test_another_owners_write_beside_ones_read_waits(world: World) -> None
     assert await bob(lambda: rw.write.acquire(timeout=0)) is None
 
 
+@above_the_store
 async def test_owned_counts_either_side(world: World) -> None:
     rw = world.client().rwlock("a")
     ana, bob = world.actors("ana", "bob")

@@ -14,11 +14,12 @@ import pytest
 import dibs
 from dibs.core.line import FAIR, LEASES, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
-from dibs.testing.contract.worlds import needs
+from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 Mutex = Callable[..., Any]
 
 
+@every_form
 async def test_renewal_keeps_a_hold_beyond_its_lease(world: World, mutex: Mutex) -> None:
     client, other = world.client(lease=world.lasting), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -33,10 +34,11 @@ async def test_renewal_keeps_a_hold_beyond_its_lease(world: World, mutex: Mutex)
 async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     client, ana = world.client(lease=world.lasting), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
-    threading.Event().wait(1.5 * world.lasting)  # in asyncio this blocks the very loop that the client belongs to
+    world.stand_still(1.5 * world.lasting)  # in asyncio this blocks the very loop that the client belongs to
     hold.check()
 
 
+@every_form
 @needs(FAIR, RECORDS)
 async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
     client = world.client(lease=world.lasting)
@@ -52,14 +54,16 @@ async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
 
 
 @needs(FAIR, LEASES)
-@pytest.mark.parametrize(("lease", "waiting"), [(30, 5), (2, 2)])
-async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World, lease: float, waiting: float) -> None:
-    client = world.client(lease=lease)
+async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
-    await ana(lambda: client.lock("a").acquire())
-    bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(client, "a", 1)
-    assert 0 < (await world.inspect(client, "a")).waiters[0].remaining <= waiting
+    for name, lease, waiting in (("a", 30, 5), ("b", 4, 4)):
+        client = world.client(lease=lease)
+        hold = await ana(lambda client=client, name=name: client.lock(name).acquire())
+        pending = bob.start(lambda client=client, name=name: client.lock(name).acquire())
+        await world.in_line(client, name, 1)
+        assert 0 < (await world.inspect(client, name)).waiters[0].remaining <= waiting
+        await ana(hold.release)
+        assert await pending
 
 
 @needs(FAIR, LEASES)
@@ -75,13 +79,14 @@ async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> No
     await eventually(lambda: theirs.remaining > 20)  # the keeper renews it before half of the waiting lease is gone
 
 
+@every_form
 async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a", lease=world.short, renew=False).acquire())
     assert 0 < hold.remaining <= world.short * 0.9
     pending = bob.start(lambda: client.lock("a").acquire())
-    assert await ana(lambda: hold.lost.wait(10))
+    assert await ana(lambda: hold.lost.wait(60))
     assert hold.remaining == 0
     with pytest.raises(dibs.LockLost):
         hold.check()
@@ -100,27 +105,30 @@ async def test_a_hold_that_is_not_renewed_counts_its_lease_from_the_grant(world:
     assert (await pending).remaining > 10  # not the 5 s that it was kept at while it waited
 
 
+@above_the_store
 async def test_max_hold_ends_as_lost(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a", max_hold=0.3).acquire())
     assert hold.remaining <= 0.3
     pending = bob.start(lambda: client.lock("a").acquire())
-    assert await ana(lambda: hold.lost.wait(10))
+    assert await ana(lambda: hold.lost.wait(60))
     with pytest.raises(dibs.LockLost):
         await ana(hold.release)
     assert await pending
 
 
+@above_the_store
 async def test_max_hold_of_one_hold_spares_the_others_of_its_owner(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
     lasting = await ana(lambda: client.rlock("a").acquire())
     short = await ana(lambda: client.rlock("a", max_hold=0.2).acquire())
-    assert await ana(lambda: short.lost.wait(10))
+    assert await ana(lambda: short.lost.wait(60))
     lasting.check()
     assert await ana(client.rlock("a").owned)
 
 
+@every_form
 async def test_what_is_taken_away_is_lost(world: World, mutex: Mutex) -> None:
     client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
@@ -137,14 +145,16 @@ async def test_what_is_taken_away_is_lost(world: World, mutex: Mutex) -> None:
     assert str(hold.token) in str(caught.value)
 
 
-async def test_leaving_a_with_whose_hold_is_lost_raises(world: World, mutex: Mutex) -> None:
+@above_the_store
+async def test_leaving_a_with_whose_hold_is_lost_raises(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     with pytest.raises(dibs.LockLost):
-        async with ana.entering(mutex(client, "a")) as hold:
+        async with ana.entering(client.lock("a")) as hold:
             await world(lambda: client.break_("a", token=hold.token))
             await eventually(hold.lost.is_set)
 
 
+@above_the_store
 async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -154,6 +164,7 @@ async def test_waiting_for_the_loss_ends_with_it(world: World) -> None:
     assert await pending
 
 
+@above_the_store
 async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
@@ -163,9 +174,12 @@ async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> Non
     assert not await pending
 
 
-async def test_on_lost_is_called_once_with_the_hold(world: World) -> None:
+@above_the_store
+async def test_on_lost_is_called_once_with_the_hold_that_was_lost(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     called: list[Any] = []
+    released = await ana(lambda: client.lock("b", on_lost=called.append).acquire())
+    await ana(released.release)
     hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
     await world(lambda: client.break_("a", token=hold.token))
     await eventually(lambda: called)
@@ -176,15 +190,7 @@ async def test_on_lost_is_called_once_with_the_hold(world: World) -> None:
     assert called[0].lost.is_set()
 
 
-async def test_on_lost_is_not_called_for_what_was_released(world: World) -> None:
-    client, ana = world.client(lease=world.short), world.actor("ana")
-    called: list[Any] = []
-    hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
-    await ana(hold.release)
-    await passed(world.short)
-    assert not called
-
-
+@above_the_store
 async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
     where: list[threading.Thread] = []
@@ -194,6 +200,7 @@ async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
     assert (where[0] is threading.current_thread()) == (world.face == "aio")  # there it is the client's loop
 
 
+@above_the_store
 async def test_what_on_lost_raises_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
 
@@ -218,14 +225,10 @@ async def test_break_with_another_token_changes_nothing(world: World) -> None:
         assert caught.value.name == "a"
         assert caught.value.info is not None
         assert [holder.token for holder in caught.value.info.holders] == [hold.token]
+    with pytest.raises(dibs.NotHeld):
+        await world(lambda: client.break_("free", token=1))
     await passed(world.short)
     hold.check()
-
-
-async def test_break_of_a_free_name_says_so(world: World) -> None:
-    client = world.client()
-    with pytest.raises(dibs.NotHeld):
-        await world(lambda: client.break_("a", token=1))
 
 
 @needs(FAIR)
@@ -243,23 +246,25 @@ async def test_break_removes_holders_only(world: World) -> None:
     assert [seen.token for seen in (await world.inspect(client, "a")).waiters] == [seen.token for seen in waiters]
 
 
-@pytest.mark.parametrize("token", ["1", 1.0, None, True])
-async def test_break_wants_a_token(world: World, token: object) -> None:
+@above_the_store
+async def test_break_wants_a_token(world: World) -> None:
     client = world.client()
-    with pytest.raises(TypeError):
-        await world(lambda: client.break_("a", token=token))
+    for token in ("1", 1.0, None, True):
+        with pytest.raises(TypeError):
+            await world(lambda token=token: client.break_("a", token=token))
 
 
-async def test_revoke_is_a_request(world: World, mutex: Mutex) -> None:
+@every_form
+async def test_revoke_is_a_request(world: World) -> None:
     client, other = world.client(lease=world.lasting), world.client()
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a").acquire())
+    hold = await ana(lambda: client.lock("a").acquire())
     pending = ana.start(hold.revoke_requested.wait)
-    await bob(lambda: mutex(other, "a").revoke())
+    await bob(lambda: other.lock("a").revoke())
     assert await pending
     assert hold.revoke_requested.is_set()
     hold.check()
-    assert await bob(lambda: mutex(other, "a").acquire(timeout=0)) is None
+    assert await bob(lambda: other.lock("a").acquire(timeout=0)) is None
     await ana(hold.release)
 
 
@@ -272,9 +277,5 @@ async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:
     theirs = await bob(lambda: client.lock("a").acquire())
     await passed(world.short)
     assert not theirs.revoke_requested.is_set()
-
-
-async def test_revoke_of_a_free_name_does_nothing(world: World) -> None:
-    client = world.client()
-    await world(lambda: client.lock("a").revoke())
-    await world.free(client, "a")
+    await world(lambda: client.lock("free").revoke())
+    await world.free(client, "free")

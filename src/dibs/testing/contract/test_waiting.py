@@ -15,7 +15,7 @@ from dibs.core.line import FAIR, LEASES, YOURS, Me
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.runtime.threads import ThreadRuntime, step
-from dibs.testing.contract.seats import Seat, until
+from dibs.testing.contract.seats import BRIEF, Seat, until
 from dibs.testing.contract.worlds import needs
 
 pytestmark = needs(FAIR, LEASES)
@@ -49,7 +49,7 @@ class Waiter:
     """One acquire in a thread, over a seat's line, that nobody renews."""
 
     def __init__(self, seat: Seat, lease: float) -> None:
-        runtime: Runtime = StandstillRuntime()
+        runtime: Runtime = StandstillRuntime(seat.now, 0.01)
         me = Me(seat.me.id, seat.me.inbox, lease, seat.me.news)
         self.keeper = Keeper(runtime, me, lambda: self.grantor, runtime.mutex())
         self.grantor = LineGrantor(seat.line, runtime, me, self.keeper, 10.0, _Open())
@@ -62,8 +62,7 @@ class Waiter:
         self.held = step(self.grantor.acquire(self.grant, 1, "{}", FOREVER))
 
     def join(self) -> None:
-        self._thread.join(15)
-        assert not self._thread.is_alive()
+        until(lambda: not self._thread.is_alive())
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def cy(seats: Callable[[], Seat]) -> Seat:
 
 def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat, cy: Seat) -> None:
     mine, first = ana.joined(lease=30)
-    waiter = Waiter(bob, lease=1.0)
+    waiter = Waiter(bob, lease=BRIEF)
     old = until(lambda: ana.waiters() and waiter.grant.claim)
     until(lambda: not ana.waiters())  # nobody renewed it: the store has forgotten it
     theirs, second = cy.joined(lease=30)
@@ -92,13 +91,13 @@ def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat,
 
 def test_a_message_that_comes_late_is_confirmed_before_it_counts(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined(lease=30)
-    waiter = Waiter(bob, lease=2.0)
+    waiter = Waiter(bob, lease=4.0)
     until(ana.waiters)
-    until(lambda: waiter.grant.until - bob.now() < 1.0)  # less than half of the waiting lease is left
+    until(lambda: waiter.grant.until - bob.now() < 1.9)  # less than half of the waiting lease is left
     ana.leave(mine)
     waiter.join()
     assert waiter.held
-    assert waiter.grant.until - bob.now() > 1.0  # a renewal of its own came between the message and the hold
+    assert waiter.grant.until - bob.now() > 2.0  # a renewal of its own came between the message and the hold
     step(waiter.grantor.release(waiter.grant, bob.soon))
 
 

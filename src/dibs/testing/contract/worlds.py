@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from dibs.core.line import PERMITS, QUORUM, RW
+from dibs.testing.contract.clocks import PATIENCE, clock_of
 from dibs.testing.contract.harness import FACES, World
-from dibs.testing.contract.stores import Subject, chosen
+from dibs.testing.contract.stores import VERBS, WHOLE, Subject, chosen
 
-LONGEST_TEST = 40.0
+LONGEST_TEST = 100.0
 
 
 def on(*faces: str) -> pytest.MarkDecorator:
@@ -39,10 +40,17 @@ def without(*capabilities: str) -> pytest.MarkDecorator:
     return pytest.mark.dibs_without(*capabilities)
 
 
+above_the_store = pytest.mark.dibs_above_the_store
+"""For what the core decides whatever the store: arguments, bookkeeping, what is made of several claims."""
+every_form = pytest.mark.dibs_every_form
+"""For what each form of a store is asked too, beside the verbs: servers behind a sentinel, in a cluster and so on."""
+
+
 @pytest.fixture
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     subject, face = request.param
-    return World(face, subject, tmp_path)
+    with clock_of(subject):
+        yield World(face, subject, tmp_path)
 
 
 MUTEXES: dict[str, Callable[..., Any]] = {
@@ -51,6 +59,9 @@ MUTEXES: dict[str, Callable[..., Any]] = {
     "write": lambda client, name, **options: client.rwlock(name, **options).write,
     "semaphore": lambda client, name, **options: client.semaphore(name, 1, **options),
 }
+
+
+ONE_KIND = "lock"
 
 
 @pytest.fixture(
@@ -86,9 +97,16 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
         return made
     wanted = [item for item in made if _is_asked(item)]
     for item in wanted:
+        _has_time(item)
         if inspect.iscoroutinefunction(item.obj):
             item.obj = _in_a_loop(item.obj)
     return wanted
+
+
+def _has_time(item: pytest.Function) -> None:
+    """Where pytest-timeout is used it must not come before our own end, which says more."""
+    if item.config.pluginmanager.hasplugin("timeout"):
+        item.add_marker(pytest.mark.timeout(LONGEST_TEST + 2 * PATIENCE))
 
 
 def _is_asked(item: pytest.Function) -> bool:
@@ -100,6 +118,11 @@ def _is_asked(item: pytest.Function) -> bool:
             return False
     if subject is None:
         return True
+    part = subject.part
+    if part != WHOLE and (item.get_closest_marker("dibs_above_the_store") or params.get("mutex", ONE_KIND) != ONE_KIND):
+        return False
+    if part == VERBS and "world" in params and not item.get_closest_marker("dibs_every_form"):
+        return False
     if "seats" in params and QUORUM in subject.capabilities:
         return False  # it has no line of its own to sit at
     needed = {word for mark in item.iter_markers("dibs_needs") for word in mark.args}
