@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import cast
 
 from dibs.core.runtime import Runtime
@@ -26,6 +27,7 @@ PATIENCE = 60.0
 _POLL = 0.005
 _NAP = 0.002
 """How soon a thread or task notices that a stopped clock was moved."""
+_INSTANT = 1e-7
 _FIRST_STRIDE = 0.05
 _LONGEST_STRIDE = 1.0
 _LONGEST_WAIT = 600.0
@@ -70,16 +72,18 @@ class RealClock:
 
 
 class _KitClock(Clock):
-    """Knows which thread has seen its last move."""
+    """Knows which thread has seen its last move. As on a real clock no two readings are the same: sums of floats that
+    ought to be equal need not be."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self.moves = 0
+        self._readings = count(1)
         self._seen: dict[int, int] = {}
 
     def now(self) -> float:
         self._seen[threading.get_ident()] = self.moves
-        return super().now()
+        return super().now() + next(self._readings) * _INSTANT
 
     def was_seen_by(self, thread: threading.Thread) -> bool:
         return self._seen.get(thread.ident or 0) == self.moves

@@ -18,13 +18,24 @@ from typing import Any
 
 import dibs
 import dibs.aio
-from dibs.core.line import LEASES, QUORUM
+from dibs.core.line import LEASES, PERMITS, QUORUM, RW
 from dibs.testing.contract import clocks
 from dibs.testing.contract.clocks import PATIENCE, StoppedClock
-from dibs.testing.contract.stores import Subject
+from dibs.testing.contract.stores import WHOLE, Subject
 
 Action = Callable[[], Any]
 FACES: dict[str, ModuleType] = {"blocking": dibs, "aio": dibs.aio}
+
+MUTEXES: dict[str, Callable[..., Any]] = {
+    "lock": lambda client, name, **options: client.lock(name, **options),
+    "rlock": lambda client, name, **options: client.rlock(name, **options),
+    "write": lambda client, name, **options: client.rwlock(name, **options).write,
+    "semaphore": lambda client, name, **options: client.semaphore(name, 1, **options),
+}
+"""Each kind that can be used as a mutex: `MUTEXES[kind](client, name, **options)`."""
+ONE_KIND = "lock"
+"""For a store that is not asked everything."""
+NEEDED = {"write": (RW,), "semaphore": (PERMITS,)}
 
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
@@ -205,10 +216,11 @@ class World:
     def __init__(self, face: str, subject: Subject, tmp_path: Path) -> None:
         self.face = face
         self.module = FACES[face]
-        self.short = 2.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 2.5
+        self.subject = subject
+        self.short = 3.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 3.5
         """A short lease, which a machine that stands still for a second does not end. A session's is longer: of what
         it lasts, less than a quarter may be certain at any moment. So is a quorum's: each renewal of it is several."""
-        self.lasting = 3.0 if self.short == 2.0 else 5.0
+        self.lasting = 4.0 if self.short == 3.0 else 5.0
         """The same, for what is to be renewed again and again."""
         self._fresh_url = subject.fresh
         self._path = tmp_path
@@ -250,6 +262,13 @@ class World:
 
     def actors(self, *names: str) -> tuple[Actor, ...]:
         return tuple(self.actor(name) for name in names)
+
+    def mutexes(self) -> dict[str, Callable[..., Any]]:
+        """Those of `MUTEXES` that this store is asked for."""
+        if self.subject.part != WHOLE:
+            return {ONE_KIND: MUTEXES[ONE_KIND]}
+        has = self.subject.capabilities
+        return {kind: make for kind, make in MUTEXES.items() if has.issuperset(NEEDED.get(kind, ()))}
 
     def multi(self, *locks: Any, **options: Any) -> Any:
         return self.module.multi(*locks, **options)

@@ -140,9 +140,14 @@ async def test_the_time_is_over(world: World) -> None:
     assert await world(latch.count) == 1
 
 
-@every_form
 @pytest.mark.parametrize(
-    ("by", "how"), [("other", {}), ("other", {"timeout": 60}), ("other", {"armed": True}), ("itself", {})]
+    ("by", "how"),
+    [
+        pytest.param("other", {}, marks=every_form),
+        pytest.param("other", {"timeout": 60}, marks=above_the_store),
+        pytest.param("other", {"armed": True}, marks=above_the_store),
+        ("itself", {}),
+    ],
 )
 async def test_who_waits_wakes_when_it_opens(world: World, by: str, how: dict[str, Any]) -> None:
     """Nobody looks for a minute where the store can tell; the sooner look of a store that must is as good."""

@@ -140,22 +140,17 @@ def test_renew_is_a_batch_over_names_in_the_order_asked(ana: Seat, bob: Seat) ->
 
 
 @needs(LEASES)
-def test_renew_never_revives(ana: Seat) -> None:
+def test_renew_never_revives_and_leaves_a_successor_alone(ana: Seat, bob: Seat) -> None:
     claim, _ = ana.joined(lease=BRIEF)
-    until(lambda: not ana.holders())
+    passed_on, _ = ana.joined(name="b", lease=BRIEF)
+    until(lambda: not ana.holders() and not ana.holders("b"))
     assert ana.look(claim) is None
     assert ana.look(claim) is None
-    assert ana.names() == []
-
-
-@needs(LEASES)
-def test_renew_of_an_expired_holder_leaves_its_successor_alone(ana: Seat, bob: Seat) -> None:
-    claim, _ = ana.joined(lease=BRIEF)
-    until(lambda: not ana.holders())
-    _, second = bob.joined()
+    assert ana.names() == ["b"], "nobody has looked there"
+    _, second = bob.joined(name="b")
     assert second.holds
-    assert ana.look(claim) is None
-    assert ana.holders() == [second.ticket]
+    assert ana.look(passed_on) is None
+    assert ana.holders("b") == [second.ticket]
 
 
 @needs(FAIR, LEASES)

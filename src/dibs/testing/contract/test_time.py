@@ -1,4 +1,4 @@
-"""Leases: renewal, loss, being taken away, being asked to let go. Leases are short; nothing here measures."""
+"""Leases: renewal, loss, being taken away, being asked to let go. Nothing here measures."""
 
 # ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,27 +13,28 @@ import pytest
 import dibs
 from dibs.core.line import FAIR, LEASES, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
-from dibs.testing.contract.worlds import above_the_store, every_form, needs
-
-Mutex = Callable[..., Any]
+from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
 
 
 @every_form
-async def test_renewal_keeps_a_hold_beyond_its_lease(world: World, mutex: Mutex) -> None:
+async def test_renewal_keeps_holds_of_every_kind_beyond_their_lease(world: World) -> None:
     client, other = world.client(lease=world.lasting), world.client()
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a").acquire())
+    kinds = world.mutexes()
+    holds = [await ana(lambda kind=kind: kinds[kind](client, kind).acquire()) for kind in kinds]
     await passed(1.5 * world.lasting)
-    hold.check()
-    assert 0 < hold.remaining <= world.lasting * 0.9
-    assert await bob(lambda: mutex(other, "a").acquire(timeout=0)) is None
-    await ana(hold.release)
+    for hold in holds:
+        hold.check()
+        assert 0 < hold.remaining <= world.lasting * 0.9
+        assert await bob(lambda kind=hold.name: kinds[kind](other, kind).acquire(timeout=0)) is None
+        await ana(hold.release)
 
 
+@on("aio")
 async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     client, ana = world.client(lease=world.lasting), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
-    world.stand_still(1.5 * world.lasting)  # in asyncio this blocks the very loop that the client belongs to
+    world.stand_still(1.5 * world.lasting)  # it blocks the very loop that the client belongs to
     hold.check()
 
 
@@ -129,20 +129,23 @@ async def test_max_hold_of_one_hold_spares_the_others_of_its_owner(world: World)
 
 
 @every_form
-async def test_what_is_taken_away_is_lost(world: World, mutex: Mutex) -> None:
+async def test_what_is_taken_away_is_lost(world: World) -> None:
     client, other = world.client(lease=world.short), world.client()
     ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: mutex(client, "a").acquire())
-    await bob(lambda: other.break_("a", token=hold.token))
-    assert await bob(lambda: mutex(other, "a").acquire(timeout=0))
-    await eventually(hold.lost.is_set)
-    assert hold.remaining == 0
-    assert "lost" in repr(hold)
-    assert not await ana(mutex(client, "a").owned)
-    with pytest.raises(dibs.LockLost) as caught:
-        hold.check()
-    assert caught.value.name == "a"
-    assert str(hold.token) in str(caught.value)
+    kinds = world.mutexes()
+    holds = [await ana(lambda kind=kind: kinds[kind](client, kind).acquire()) for kind in kinds]
+    for hold in holds:
+        await bob(lambda hold=hold: other.break_(hold.name, token=hold.token))
+        assert await bob(lambda kind=hold.name: kinds[kind](other, kind).acquire(timeout=0))
+    for hold in holds:
+        await eventually(hold.lost.is_set)
+        assert hold.remaining == 0
+        assert "lost" in repr(hold)
+        assert not await ana(kinds[hold.name](client, hold.name).owned)
+        with pytest.raises(dibs.LockLost) as caught:
+            hold.check()
+        assert caught.value.name == hold.name
+        assert str(hold.token) in str(caught.value)
 
 
 @above_the_store
@@ -175,45 +178,28 @@ async def test_waiting_for_the_loss_of_a_released_hold_ends(world: World) -> Non
 
 
 @above_the_store
-async def test_on_lost_is_called_once_with_the_hold_that_was_lost(world: World) -> None:
+async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: pytest.LogCaptureFixture) -> None:
     client, ana = world.client(lease=world.short), world.actor("ana")
-    called: list[Any] = []
-    released = await ana(lambda: client.lock("b", on_lost=called.append).acquire())
+    called: list[tuple[Any, threading.Thread]] = []
+
+    def tell(lost: Any) -> None:
+        called.append((lost, threading.current_thread()))
+        raise ZeroDivisionError("in on_lost")
+
+    released = await ana(lambda: client.lock("released", on_lost=tell).acquire())
     await ana(released.release)
-    hold = await ana(lambda: client.lock("a", on_lost=called.append).acquire())
-    await world(lambda: client.break_("a", token=hold.token))
-    await eventually(lambda: called)
+    kept = await ana(lambda: client.lock("kept", on_lost=tell).acquire())
+    hold = await ana(lambda: client.lock("a", on_lost=tell).acquire())
+    with caplog.at_level(logging.ERROR, "dibs"):
+        await world(lambda: client.break_("a", token=hold.token))
+        await eventually(lambda: [record for record in caplog.records if record.exc_info])
     with pytest.raises(dibs.LockLost):
         await ana(hold.release)
     await passed(world.short)
-    assert [(lost.name, lost.token) for lost in called] == [("a", hold.token)]
-    assert called[0].lost.is_set()
-
-
-@above_the_store
-async def test_on_lost_runs_where_a_slow_one_harms_nobody(world: World) -> None:
-    client, ana = world.client(lease=world.short), world.actor("ana")
-    where: list[threading.Thread] = []
-    hold = await ana(lambda: client.lock("a", on_lost=lambda _: where.append(threading.current_thread())).acquire())
-    await world(lambda: client.break_("a", token=hold.token))
-    await eventually(lambda: where)
-    assert (where[0] is threading.current_thread()) == (world.face == "aio")  # there it is the client's loop
-
-
-@above_the_store
-async def test_what_on_lost_raises_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    client, ana = world.client(lease=world.short), world.actor("ana")
-
-    def fail(_: Any) -> None:
-        raise ZeroDivisionError("in on_lost")
-
-    one = await ana(lambda: client.lock("a", on_lost=fail).acquire())
-    other = await ana(lambda: client.lock("b").acquire())
-    with caplog.at_level(logging.ERROR, "dibs"):
-        await world(lambda: client.break_("a", token=one.token))
-        await eventually(lambda: [record for record in caplog.records if record.exc_info])
-    await passed(world.short)
-    other.check()
+    kept.check()
+    ((lost, where),) = called
+    assert (lost.name, lost.token, lost.lost.is_set()) == ("a", hold.token, True)
+    assert (where is threading.current_thread()) == (world.face == "aio")  # the client's loop, or a thread of its own
 
 
 async def test_break_with_another_token_changes_nothing(world: World) -> None:
@@ -268,6 +254,7 @@ async def test_revoke_is_a_request(world: World) -> None:
     await ana(hold.release)
 
 
+@above_the_store
 async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:
     client = world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import PERMITS, QUORUM, RW
+from dibs.core.line import QUORUM
 from dibs.testing.contract.clocks import PATIENCE, clock_of
-from dibs.testing.contract.harness import FACES, World
+from dibs.testing.contract.harness import FACES, MUTEXES, NEEDED, ONE_KIND, World
 from dibs.testing.contract.stores import VERBS, WHOLE, Subject, chosen
 
 LONGEST_TEST = 100.0
@@ -53,25 +53,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield World(face, subject, tmp_path)
 
 
-MUTEXES: dict[str, Callable[..., Any]] = {
-    "lock": lambda client, name, **options: client.lock(name, **options),
-    "rlock": lambda client, name, **options: client.rlock(name, **options),
-    "write": lambda client, name, **options: client.rwlock(name, **options).write,
-    "semaphore": lambda client, name, **options: client.semaphore(name, 1, **options),
-}
-
-
-ONE_KIND = "lock"
-
-
-@pytest.fixture(
-    params=[
-        "lock",
-        "rlock",
-        pytest.param("write", marks=needs(RW)),
-        pytest.param("semaphore", marks=needs(PERMITS)),
-    ]
-)
+@pytest.fixture(params=[pytest.param(kind, marks=needs(*NEEDED.get(kind, ()))) for kind in MUTEXES])
 def mutex(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Each kind that can be used as a mutex: `mutex(client, name, **options)`."""
     return MUTEXES[request.param]
