@@ -1,5 +1,5 @@
-"""The protocol's bytes: against bytes written by hand from its definition, against kazoo, and against bytes that no
-server should send, of which nothing but `Garbled` may come."""
+"""The protocol's bytes: against bytes written by hand from its definition, and against bytes that no server should
+send, of which nothing but `Garbled` may come."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.protocol import serialization as kazoo
-from kazoo.security import ACL, Id
 
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Created, Event, Garbled, Node, Reader, Refused, Request, Stat, Welcome
@@ -106,9 +102,6 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "stat": lambda data: Reader(data).stat(),
 }
 NUMBERS = st.integers(-(2**31), 2**31 - 1)
-LONGS = st.integers(-(2**63), 2**63 - 1)
-paths = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda text: "/" + text)
-acls = st.lists(st.tuples(NUMBERS, st.text("abc", min_size=1), st.text("xyz:", min_size=1)), max_size=3)
 
 
 def packed(*fields: int | bytes) -> bytes:
@@ -163,72 +156,6 @@ def test_a_multi_that_ends_too_early_is_garbled() -> None:
         MULTI.read(Reader(END))
 
 
-@given(paths, st.binary(max_size=50), acls, NUMBERS, st.booleans())
-def test_requests_are_the_same_as_kazoos(
-    path: str, data: bytes, acl: list[tuple[int, str, str]], number: int, watch: bool
-) -> None:
-    theirs_acl = [ACL(rights, Id(scheme, who)) for rights, scheme, who in acl]
-    pairs: list[tuple[Request, Any]] = [
-        (codec.create(path, data, codec.acl(acl), codec.EPHEMERAL), kazoo.Create2(path, data, theirs_acl, 1)),
-        (codec.delete(path, number), kazoo.Delete(path, number)),
-        (codec.exists(path, watch=watch), kazoo.Exists(path, watch)),
-        (codec.get(path, watch=watch), kazoo.GetData(path, watch)),
-        (codec.put(path, data, number), kazoo.SetData(path, data, number)),
-        (codec.children(path, watch=watch), kazoo.GetChildren2(path, watch)),
-        (codec.sync(path), kazoo.Sync(path)),
-        (codec.check(path, number), kazoo.CheckVersion(path, number)),
-        (codec.auth("digest", path.encode()), kazoo.Auth(0, "digest", path)),
-        (codec.sasl(data), kazoo.SASL(data)),
-        (codec.close(), kazoo.CloseInstance),
-    ]
-    for ours, theirs in pairs:
-        assert (ours.operation, ours.body) == (theirs.type, bytes(theirs.serialize()))
-    some = [pair for pair in pairs if pair[0].operation in (2, 5, 13, 15)]
-    both = codec.multi([ours for ours, _ in some]), kazoo.Transaction([theirs for _, theirs in some])
-    assert (both[0].operation, both[0].body) == (both[1].type, bytes(both[1].serialize()))
-
-
-@given(LONGS, NUMBERS, LONGS, st.binary(max_size=20))
-def test_the_greeting_is_the_same_as_kazoos(zxid: int, timeout: int, session: int, password: bytes) -> None:
-    theirs = kazoo.Connect(0, zxid, timeout, session, password, False)
-    assert codec.greeting(zxid, timeout, session, password) == kazoo.write_buffer(bytes(theirs.serialize()))
-    said = packed(0, timeout, session.to_bytes(8, signed=True), len(password), password, b"\0")
-    understood, _ = kazoo.Connect.deserialize(said, 0)
-    assert codec.welcome(said) == (understood.time_out, understood.session_id, understood.passwd)
-
-
-stats = st.tuples(LONGS, LONGS, LONGS, LONGS, NUMBERS, NUMBERS, NUMBERS, LONGS, NUMBERS, NUMBERS, LONGS)
-
-
-@given(stats, st.binary(max_size=50), st.lists(paths, max_size=5), LONGS, NUMBERS)
-def test_replies_are_read_as_kazoo_reads_them(
-    fields: tuple[int, ...], data: bytes, names: list[str], zxid: int, error: int
-) -> None:
-    stat = kazoo.stat_struct.pack(*fields)
-    node = codec.buffer(data) + stat
-    assert codec.get("/").read(Reader(node)) == kazoo.GetData.deserialize(node, 0) == (data, fields)
-    listed = packed(len(names), b"".join(map(codec.text, names)), stat)
-    assert codec.children("/").read(Reader(listed)) == kazoo.GetChildren2.deserialize(listed, 0)[0] == names
-    created = codec.text("/a") + stat
-    assert REQUESTS["create"][0].read(Reader(created)) == kazoo.Create2.deserialize(created, 0) == ("/a", fields)
-    head = kazoo.reply_header_struct.pack(error, zxid, error)
-    assert codec.head(head) == tuple(kazoo.ReplyHeader.deserialize(head, 0)[0])
-    event = packed(head, error, 3, codec.text("/a"))
-    theirs = kazoo.Watch.deserialize(event, len(head))[0]
-    assert codec.event(event) == (theirs.type, theirs.path)
-
-
-@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(0, 300)))
-def test_frames_come_out_whole_however_they_arrive(bodies: list[bytes], cuts: list[int]) -> None:
-    stream, buffer, found = framed(bodies), bytearray(), []
-    ends = sorted({0, *(cut % (len(stream) + 1) for cut in cuts), len(stream)})
-    for begin, end in pairwise(ends):
-        buffer += stream[begin:end]
-        found += list(codec.frames(buffer))
-    assert found == bodies
-    assert not buffer
-
-
 @given(st.binary(max_size=80))
 def test_frames_of_anything_end(data: bytes) -> None:
     buffer = bytearray(data)
@@ -254,18 +181,15 @@ def test_a_frame_of_no_size_to_be_read_is_garbled(size: int) -> None:
         next(found)
 
 
-@given(st.binary(max_size=120))
+LIES = st.lists(NUMBERS | st.sampled_from([-1, 0, 1, 2**31 - 1, -(2**31)]) | st.binary(max_size=8), max_size=12)
+
+
+@given(st.binary(max_size=120) | LIES.map(lambda fields: packed(*fields)))
 def test_of_anything_comes_a_meaning_or_garbled(data: bytes) -> None:
+    """Also of lengths and counts that lie."""
     for read in READERS.values():
         with suppress(Garbled):
             read(data)
-
-
-@given(st.lists(NUMBERS | st.sampled_from([-1, 0, 1, 2**31 - 1, -(2**31)]) | st.binary(max_size=8), max_size=12))
-def test_of_lengths_and_counts_that_lie_comes_a_meaning_or_garbled(fields: list[int | bytes]) -> None:
-    for read in READERS.values():
-        with suppress(Garbled):
-            read(packed(*fields))
 
 
 @pytest.mark.parametrize("lie", [2**31 - 1, 2**30, 10**6, -1, -(2**31)])
@@ -291,16 +215,12 @@ def test_less_than_nothing_is_nothing(length: int) -> None:
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"a\xe2\x98"])
-@pytest.mark.parametrize("where", ["children", "create", "event"])
-def test_a_text_that_is_not_utf8_is_garbled(text: bytes, where: str) -> None:
+def test_a_text_that_is_not_utf8_is_garbled(text: bytes) -> None:
     said = packed(len(text), text)
-    data = {
-        "children": packed(1, said, STAT_BYTES),
-        "create": said + STAT_BYTES,
-        "event": packed(bytes(codec.BODY), 1, 3, said),
-    }
-    with pytest.raises(Garbled, match="not UTF-8"):
-        READERS[where](data[where])
+    places = {"children": packed(1, said, STAT_BYTES), "event": packed(bytes(codec.BODY), 1, 3, said)}
+    for where, data in places.items():
+        with pytest.raises(Garbled, match="not UTF-8"):
+            READERS[where](data)
 
 
 def test_every_error_that_has_a_name_has_words() -> None:

@@ -1,4 +1,4 @@
-"""One server and one Java process for all of this folder."""
+"""One server and one Java process for all of this folder: its tests go to one worker."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from lab.curator import Curator
-from lab.servers import programs
 from lab.servers.supervisor import Server
-from lab.servers.zookeeper import ZooKeeper
 from store.zookeeper.sharing.sides import FACES, Python, python
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    programs.require("zookeeper", "curator")
-    with Server(ZooKeeper()) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import dibs
 import dibs.aio
+from dibs.runtime.threads import step
 from lab.curator import PATIENCE, Curator, Handle
 from lab.servers.supervisor import until
 
@@ -71,6 +72,11 @@ class Python:
     def takes(self, lock: Any, **options: Any) -> Future[Any]:
         """It waits for its turn."""
         return self.begin(lambda: lock.acquire(timeout=PATIENCE, **options))
+
+    def works(self, shift: Shift, lock: Any, **options: Any) -> Future[Any]:
+        """It takes turns. What awaits nothing is stepped through on a thread."""
+        turns = shift.python(lock, **options)
+        return self.begin(lambda: step(turns) if self.face == "blocking" else turns)
 
     def inspect(self, name: str, client: Any = None) -> dibs.LockInfo:
         info: dibs.LockInfo = self.do(lambda: (client or self.onlooker).inspect(name))
@@ -146,6 +152,7 @@ SEMAPHORE_MUTEX = Kind(
 ELECTION = Kind(
     "election", lambda client, path: client.election(path).lead(), lambda java, path: java.latch(path, "java")
 )
+READ = Kind("read", lambda client, path: client.rwlock(path).read, lambda java, path: java.read_write(path), "read")
 KINDS = (LOCK, RLOCK, WRITE, SEMAPHORE, SEMAPHORE_MUTEX, ELECTION)
 
 
@@ -191,24 +198,15 @@ class Shift:
             time.sleep(hold)  # the length of the hold, nothing is waited for
             self.turns.append(Turn(held.at, handle.give(word), "java", held.czxid, weight))
 
-    def blocking(self, lock: Any, weight: int = 1, hold: float = 0.0) -> None:
+    async def python(self, lock: Any, weight: int = 1, hold: float = 0.0) -> None:
+        """Of either API: see Python.works."""
         while self.open():
-            held = lock.acquire(timeout=PATIENCE)
+            held = await _awaited(lambda: lock.acquire(timeout=PATIENCE))
             assert held is not None
             granted = time.monotonic_ns()
             time.sleep(hold)
             released = time.monotonic_ns()
-            held.release()
-            self.turns.append(Turn(granted, released, "python", held.token, weight))
-
-    async def aio(self, lock: Any, weight: int = 1, hold: float = 0.0) -> None:
-        while self.open():
-            held = await lock.acquire(timeout=PATIENCE)
-            assert held is not None
-            granted = time.monotonic_ns()
-            await asyncio.sleep(hold)
-            released = time.monotonic_ns()
-            await held.release()
+            await _awaited(held.release)
             self.turns.append(Turn(granted, released, "python", held.token, weight))
 
 

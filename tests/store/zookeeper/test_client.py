@@ -1,0 +1,231 @@
+"""The client on a real server: what is asked in which order, who reads, and what a session and a hold live through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from kazoo.client import KazooClient
+
+import dibs
+import dibs.aio
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.client import QUIET
+from dibs.backends.zookeeper.wire.link import Bell
+from dibs.backends.zookeeper.wire.session import Call, Connection
+from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.testing.contract.harness import World, eventually, passed
+from lab.curator import PATIENCE
+from lab.proxy import DOWN, Proxy
+from lab.servers import ports, shared
+from lab.servers.programs import require
+from lab.servers.supervisor import Server
+from lab.servers.zookeeper import ZooKeeper
+from lab.stopwatch import Stopwatch
+from lab.witness import faces_of, fresh_name
+from process.children import until
+from store.zookeeper.sharing.sides import FACES, python
+
+GET_DATA = 4
+LEASE = 5.0
+both_faces = faces_of("zookeeper", "zookeeper://127.0.0.1:1")
+
+
+def through(proxy: Proxy) -> str:
+    return f"zookeeper://{ports.HOST}:{proxy.port}"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return shared.fresh(tmp_path)
+
+
+def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round somebody could remove the own node in between, and the next event would be taken for a
+    grant."""
+    asked: list[bytes] = []
+    send = Connection.send
+
+    def noting(connection: Connection, calls: Sequence[Call]) -> bytes:
+        asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
+        return send(connection, calls)
+
+    with dibs.connect(url) as holder, dibs.connect(url) as waiter:
+        hold = holder.lock("ordered").acquire()
+        assert hold is not None
+        monkeypatch.setattr(Connection, "send", noting)
+        assert waiter.lock("ordered").acquire(timeout=0.5) is None
+        monkeypatch.undo()
+        hold.release()
+    numbers = [body[-11:-1] for body in asked[:2]]
+    assert numbers == [b"0000000001", b"0000000000"], "own, then ahead"
+
+
+def test_what_a_closed_loop_was_to_send_goes_out_with_the_next(url: str) -> None:
+    """It was put together for a moment of that loop which never came."""
+    forgotten: list[Callable[[], None]] = []
+    planned: list[Callable[[], None]] = []
+
+    def put_together(stream: Stream, plans: list[Callable[[], None]]) -> bool:
+        """While another answer is awaited; else it would go out at once."""
+        stream.send([Call(codec.sync("/")) for _ in range(200)])
+        return stream.send([Call(codec.sync("/"))], soon=plans.append) and bool(plans)
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as client:
+            async with client.lock("a"):
+                """Connected."""
+            stream: Stream = client._core.store._opened.wire._stream
+            until(lambda: put_together(stream, forgotten), what="a plan")
+            until(lambda: put_together(stream, planned), what="another plan, as the first was forgotten")
+
+    asyncio.run(play())
+    assert len(forgotten) == 1
+    assert planned
+
+
+def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heart comes first each time, between the asking and the reading: the caller must hear of it at once."""
+    with dibs.connect(url) as client:
+        with client.lock("a", timeout=10):
+            """Connected."""
+        stream: Stream = client._core.store._opened.wire._stream
+        wait, stolen = Bell.wait, []
+
+        def slow(bell: Bell, link: object, patience: float) -> bool:
+            link_there = stream._link
+            if bell is stream.bell and link_there is not None and link_there.ready(1.0):
+                stream._read_at = 0.0
+                stolen.append(stream.read_for_the_leader(client._core.now()))
+                stream._deputy = False
+            return wait(bell, link_there, patience)
+
+        monkeypatch.setattr(Bell, "wait", slow)
+        lock = client.lock("a", timeout=10)
+        with Stopwatch() as watch:
+            for _ in range(5):
+                with lock:
+                    """Ten answers, none of which the caller reads itself."""
+            took = watch.seconds()
+        monkeypatch.undo()
+    assert any(stolen)
+    assert took < 5, "each answer was waited for until the reader looked at the clock"
+
+
+def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
+    """A blocking caller reads the socket itself; the handler of a signal runs amidst its wait for a lock."""
+    stuck: list[float] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        begun = time.monotonic()
+        until(lambda: time.monotonic() > begun + 2 * LEASE, what="twice the timeout")  # that it is busy is the test
+        stuck.append(hold.remaining)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with dibs.connect(url, lease=LEASE) as client, dibs.connect(url, lease=LEASE) as other:
+            hold = client.lock("held").acquire()
+            theirs = other.lock("wanted").acquire()
+            assert hold is not None
+            assert theirs is not None
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            assert client.lock("wanted").acquire(timeout=1.0) is None  # nobody gives it back
+            until(lambda: stuck, what="the handler")
+            assert stuck[0] > 0, "the session was lost while its reader was stuck"
+            hold.check()
+            hold.release()
+            theirs.release()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@both_faces
+async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World, server: Server) -> None:
+    """Also while nobody but the client's own thread reads: what happens to the lock meanwhile is heard only then."""
+    with Proxy((ports.HOST, server.port)) as proxy:
+        client = world.client(through(proxy), lease=20.0)
+        (ana,) = world.actors("ana")
+        hold = await ana(lambda: client.lock(fresh_name()).acquire(timeout=PATIENCE))
+        took = [PATIENCE]
+        while min(took) >= 0.3 and len(took) < 15:  # most may tell more of a busy machine
+            old = proxy.links[-1]
+            await passed(2 * QUIET)  # by then it reads
+            begun = time.monotonic()
+            await asyncio.to_thread(proxy.cut)
+            await eventually(lambda old=old: proxy.links[-1] is not old and proxy.links[-1].down.passed.bytes)
+            took.append(time.monotonic() - begun)
+        assert min(took) < 0.3, took
+        assert not hold.lost.is_set()
+        await ana(hold.release)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_the_own_node_is_asked_for_while_it_is_exchanged(server: Server, face: str) -> None:
+    """A writer becomes a reader by another node. The watch of a hold of 100 ms goes out behind the exchange and finds
+    the old node gone: that is no loss. Who reads the answers, and how many at once, differs from round to round."""
+    with Proxy((ports.HOST, server.port)) as proxy, python(face, through(proxy)) as side:
+        client = side.client()
+        for number in range(5):
+            hold = side.take(client.rwlock(f"exchanged-{face}-{number}").write)
+            answers = proxy.hold(DOWN)
+            changes = side.begin(hold.downgrade)
+            answers.await_held()
+            asked = proxy.links[-1].up.passed
+            before = asked.messages
+            with contextlib.suppress(AssertionError):  # a slow machine sent it before: this round shows nothing
+                proxy.wait_for(lambda asked=asked, before=before: asked.messages > before, within=0.3)
+            answers.deliver()
+            changes.result(PATIENCE)
+            hold.check()
+            assert not hold.lost.is_set()
+            side.do(hold.release)
+
+
+def test_a_writer_that_reads_too_is_one_holder_and_is_broken_as_one(server: Server, kazoo: KazooClient) -> None:
+    """As Curator has it since 5.5: two nodes of one number, each with its own id, one claim."""
+    with dibs.connect(server.url(), namespace="") as client:
+        writing = kazoo.create(f"/rw/_c_{uuid.uuid4()}-__WRIT__", b"java", ephemeral=True, sequence=True, makepath=True)
+        kazoo.create(f"/rw/_c_{uuid.uuid4()}-__READ__{writing[-10:]}", b"java", ephemeral=True)
+        info = client.inspect("/rw")
+        (holder,) = info.holders
+        assert (info.kind, info.waiters, holder.owner) == ("rw", (), "java")
+        client.break_("/rw", token=holder.token)
+        assert kazoo.get_children("/rw") == [], "neither of its nodes stays"
+        with client.rwlock("/rw").write.acquire(timeout=5) as hold:
+            assert hold.token > holder.token
+
+
+def test_a_command_outlasts_the_timeout_of_a_sound_session() -> None:
+    """A server grants less than the lease: between two beats less than a quarter of that is left, which is no loss."""
+    require("zookeeper")
+    with Server(ZooKeeper("maxSessionTimeout=6000")) as server:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "dibs.cli.main",
+                "run",
+                "--url",
+                server.url(),
+                "--lease",
+                "30",
+                "a",
+                "--",
+                "sleep",
+                "7",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
