@@ -9,9 +9,10 @@ import re
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.wire import auth
@@ -22,7 +23,7 @@ from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
 from lab.servers.zookeeper_session import SASL, Session, _buffer, _first_buffer
 
-CREATE, ADD_AUTH = 1, 100
+CREATE, DELETE, ADD_AUTH = 1, 2, 100
 LOGINS = {"ana": "s3cr3t", "jürg": "pässwörd", "bob": "пароль 日本", "дина": "ascii", "eve": 'a\\"b,c=d'}
 VERIFIER = """
 import java.nio.charset.StandardCharsets;
@@ -118,13 +119,6 @@ def sasl_server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    require("zookeeper")
-    with Server(ZooKeeper()) as server:
-        yield server
-
-
 def sasl(session: Session, token: bytes) -> bytes:
     return _first_buffer(session._request(SASL, _buffer(token)))
 
@@ -133,12 +127,12 @@ def log_in(session: Session, login: DigestMd5) -> None:
     login.confirm(sasl(session, login.answer(sasl(session, login.first()))))
 
 
-@pytest.mark.parametrize("user", LOGINS)
-def test_sasl_as_zookeeper_speaks_it(sasl_server: Server, user: str) -> None:
-    with Session(sasl_server.port) as session:
-        log_in(session, DigestMd5(user, LOGINS[user]))
-        with pytest.raises(Refused, match="-101"):  # no such node: it was let in
-            session.get("/none")
+def test_sasl_as_zookeeper_speaks_it(sasl_server: Server) -> None:
+    for user, password in LOGINS.items():
+        with Session(sasl_server.port) as session:
+            log_in(session, DigestMd5(user, password))
+            with pytest.raises(Refused, match="-101"):  # no such node: it was let in
+                session.get("/none")
 
 
 @pytest.mark.parametrize("login", [("ana", "wrong"), ("nobody", "wrong"), ("jürg", "passwort"), ('a"na', "wrong")])
@@ -171,9 +165,9 @@ def add_auth(session: Session, user: str, password: str) -> None:
     session._request(ADD_AUTH, struct.pack("!i", 0) + _buffer(b"digest") + _buffer(digest(user, password)))
 
 
-@pytest.mark.parametrize(("user", "password"), [("ana", "s3cr3t"), ("bob", "a:b:c"), ("cem", "s p,a=c\\e")])
+@pytest.mark.parametrize(("user", "password"), [("ana", "пароль"), ("bob", "a:b:c"), ("cem", "s p,a=c\\e")])
 def test_digest(server: Server, user: str, password: str) -> None:
-    path = f"/{user}"
+    path = f"/digest-{user}"
     with Session(server.port) as session:
         add_auth(session, user, password)
         creator = struct.pack("!ii", 1, 31) + _buffer(b"auth") + _buffer(b"")
@@ -186,10 +180,7 @@ def test_digest(server: Server, user: str, password: str) -> None:
                 session.get(path)
         add_auth(session, user, password)
         assert session.get(path) == b"1"
-
-
-def test_what_digest_says() -> None:
-    assert digest("ana", "пароль") == "ana:пароль".encode()
+        session._request(DELETE, _buffer(path.encode()) + struct.pack("!i", -1))
 
 
 def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,28 +197,23 @@ def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
     login.confirm(b"rspauth=ea40f60335c427b5527b84dbabcdfffd")
 
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=12) | st.text(
-    '"\\,= é', min_size=1
-)
+TAKEN = {
+    "quotes": ('a"n\\a', 's"3\\c', {}),
+    "commas": ("a,realm=x", "é, =", {}),
+    "beyond Latin-1": ("ä\u20ac", "ü日本", {}),
+    "realm": ("ana", "s3cr3t", {"realm": 'zürich 日本 a"b\\c'}),
+    "without UTF-8": ("jürg", "pässwörd", {"utf8": False}),
+    "several protections": ("ana", "s3cr3t", {"qop": "auth,auth-int"}),
+}
 
 
-@given(TEXTS, TEXTS)
-@example('a"n\\a', 's"3\\c')
-@example("a,realm=x", "é")
-@example("ä\u20ac", "ü")
-def test_java_takes_every_user_and_password(verifier: Verifier, user: str, password: str) -> None:
+@pytest.mark.parametrize("case", TAKEN)
+def test_java_takes_every_user_password_and_realm(verifier: Verifier, case: str) -> None:
+    user, password, options = TAKEN[case]
     login = DigestMd5(user, password)
-    seen = verifier.verdict(login.answer(verifier.challenge(password)))
+    seen = verifier.verdict(login.answer(verifier.challenge(password, **options)))
     assert seen is not None
     assert seen[1] == user
-    login.confirm(seen[0])
-
-
-@pytest.mark.parametrize("realm", ["simple", "zürich", "日本", 'a"b\\c', "one two"])
-def test_java_takes_every_realm(verifier: Verifier, realm: str) -> None:
-    login = DigestMd5("ana", "s3cr3t")
-    seen = verifier.verdict(login.answer(verifier.challenge("s3cr3t", realm)))
-    assert seen is not None
     login.confirm(seen[0])
 
 
@@ -236,28 +222,16 @@ def test_java_refuses_what_it_should(verifier: Verifier) -> None:
     assert verifier.verdict(DigestMd5("ana", "wrong").answer(verifier.challenge("s3cr3t"))) is None
 
 
-def test_a_server_without_utf8(verifier: Verifier) -> None:
-    login = DigestMd5("jürg", "pässwörd")
-    seen = verifier.verdict(login.answer(verifier.challenge("pässwörd", utf8=False)))
-    assert seen is not None
-    assert seen[1] == "jürg"
-    login.confirm(seen[0])
-    with pytest.raises(StoreError, match="cannot be written in ISO 8859-1") as caught:
-        DigestMd5("ana", "s3cr3t пароль").answer(verifier.challenge("x", utf8=False))
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"qop": "auth-int"}, "qop"), ({"qop": "auth-conf"}, "qop"), ({"utf8": False}, "cannot be written in ISO 8859-1")],
+)
+def test_what_we_do_not_say_to_java(verifier: Verifier, options: dict[str, Any], why: str) -> None:
+    challenge = verifier.challenge("s3cr3t", **options)
     verifier.drop()
+    with pytest.raises(StoreError, match=why) as caught:
+        DigestMd5("ana", "s3cr3t пароль").answer(challenge)
     assert caught.value.__context__ is None
-
-
-@pytest.mark.parametrize(("offered", "possible"), [("auth,auth-int", True), ("auth-int", False), ("auth-conf", False)])
-def test_what_protection_a_server_may_offer(verifier: Verifier, offered: str, possible: bool) -> None:
-    login = DigestMd5("ana", "s3cr3t")
-    challenge = verifier.challenge("s3cr3t", qop=offered)
-    if possible:
-        assert verifier.verdict(login.answer(challenge)) is not None
-        return
-    verifier.drop()
-    with pytest.raises(StoreError, match="qop"):
-        login.answer(challenge)
 
 
 GOOD = b'realm="r",nonce="n",charset=utf-8,algorithm=md5-sess'
@@ -318,20 +292,15 @@ def test_a_challenge_that_will_do(challenge: bytes) -> None:
 )
 def test_a_server_that_proves_nothing(final: bytes) -> None:
     login = DigestMd5("ana", "s3cr3t")
-    login.answer(GOOD)
-    with pytest.raises(StoreError, match="SASL login failed"):
-        login.confirm(final)
-
-
-def test_a_proof_that_nobody_asked_for() -> None:
-    with pytest.raises(StoreError, match="does not prove"):
-        DigestMd5("ana", "s3cr3t").confirm(b"rspauth=ea40f60335c427b5527b84dbabcdfffd")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="SASL login failed"):
+            login.confirm(final)
+        login.answer(GOOD)
 
 
 def test_each_login_uses_a_number_of_its_own() -> None:
-    answers = [DigestMd5("ana", "s3cr3t").answer(GOOD) for _ in range(100)]
-    own = {re.findall(rb'cnonce="([0-9a-f]{32})"', answer)[0] for answer in answers}
-    assert len(own) == 100
+    answers = [DigestMd5("ana", "s3cr3t").answer(GOOD) for _ in range(9)]
+    assert len({re.findall(rb'cnonce="([0-9a-f]{32})"', answer)[0] for answer in answers}) == 9
 
 
 PARTS = st.sampled_from(

@@ -1,4 +1,7 @@
-"""TLS as bytes: against Python's own server, OpenSSL's and ZooKeeper's, with what certificates do to it."""
+"""TLS as bytes: against Python's own server and OpenSSL's, with what certificates do to it.
+
+ZooKeeper's own TLS is in tests/security/test_access.py.
+"""
 
 # ruff: noqa: PT017  (whether it is refused is free, how is not)
 
@@ -9,12 +12,12 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.address import Address
@@ -24,8 +27,7 @@ from dibs.url import parse
 from lab.servers import certificates, ports
 from lab.servers.certificates import Certificates, Pair
 from lab.servers.programs import ask, program, require
-from lab.servers.supervisor import Server, until
-from lab.servers.zookeeper import ZooKeeper
+from lab.servers.supervisor import until
 
 PATIENCE = 20.0
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -151,44 +153,25 @@ def test_plain_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "localhost."])
-def test_there_and_back(version: str, host: str, pems: Certificates, ours: Ours) -> None:
-    with Echo(theirs(pems.server, version)) as server, Wire(server.port, Tls(ours(), host)) as wire:
-        assert not wire.channel.ready
-        wire.shake()
-        for plain in (b"ping", b"\x00" * 100_000, b"pong"):
-            wire.say(plain)
-            assert wire.hear(len(plain)) == plain
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_byte_by_byte(version: str, pems: Certificates, ours: Ours) -> None:
-    with Echo(theirs(pems.server, version)) as server, Wire(server.port, Tls(ours(), "localhost"), piece=1) as wire:
-        wire.shake()
-        wire.say(b"ping" * 20)
-        assert wire.hear(80) == b"ping" * 20
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_said_before_it_is_ready_goes_out_then(version: str, pems: Certificates, ours: Ours) -> None:
-    channel = Tls(ours(), "localhost")
+@pytest.mark.parametrize(("host", "piece"), [("localhost", 65536), ("127.0.0.1", 1), ("localhost.", 65536)])
+def test_there_and_back(version: str, host: str, piece: int, pems: Certificates, ours: Ours) -> None:
+    """What is said before it is ready goes out then; the server's goodbye is silence."""
+    channel = Tls(ours(), host)
     assert channel.send(b"one ") == b""
-    with Echo(theirs(pems.server, version)) as server, Wire(server.port, channel) as wire:
+    with Echo(theirs(pems.server, version)) as server, Wire(server.port, channel, piece) as wire:
         assert channel.send(b"two ") == b""
         assert channel.outgoing() == b""
+        assert not channel.ready
         wire.shake()
         wire.say(b"three")
         assert wire.hear(13) == b"one two three"
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_goodbye_of_a_server_is_silence(version: str, pems: Certificates, ours: Ours) -> None:
-    with Echo(theirs(pems.server, version)) as server, Wire(server.port, Tls(ours(), "localhost")) as wire:
-        wire.shake()
+        plain = b"\x00" * (100 if piece == 1 else 100_000)
+        wire.say(plain)
+        assert wire.hear(len(plain)) == plain
         wire.say(GOODBYE)
         assert wire.step() == b""
-        assert wire.channel.receive(b"") == b""
-        assert wire.channel.ready
+        assert channel.receive(b"") == b""
+        assert channel.ready
 
 
 def test_a_goodbye_before_it_is_ready(ours: Ours) -> None:
@@ -211,53 +194,50 @@ def distrust(server: Echo, channel: Tls) -> StoreError:
     return caught.value
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_who_signed_it_is_unknown(version: str, pems: Certificates, ours: Ours) -> None:
-    with Echo(theirs(pems.self_signed, version)) as server:
-        error = distrust(server, Tls(ours(), "localhost"))
-        assert "certificate of localhost is not to be trusted: self" in str(error)
-        assert "ca=" in str(error.step)
-    with Echo(theirs(pems.server, version)) as server:
-        error = distrust(server, Tls(ours(ca=pems.self_signed.certificate), "localhost"))
-        assert "unable to get local issuer certificate" in str(error)
-        assert "ca=" in str(error.step)
-        assert server.failures == ["TLSV1_ALERT_UNKNOWN_CA"]
-
-
-def test_without_ca_the_system_decides(pems: Certificates) -> None:
-    context = Address.of(parse("zookeepers://h1")).tls
-    assert context is not None
-    with Echo(theirs(pems.server)) as server:
-        assert "ca=" in str(distrust(server, Tls(context, "localhost")))
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_it_is_for_another_host(host: str, pems: Certificates, ours: Ours) -> None:
-    with Echo(theirs(pems.wrong_host)) as server:
-        error = distrust(server, Tls(ours(), host))
-    assert "mismatch" in error.what
-    assert error.step == "connect by a name that the certificate bears"
-
-
-def test_its_time_is_over(pems: Certificates, ours: Ours, tmp_path: Path) -> None:
-    old = Pair(tmp_path / "old.crt", pems.server.key, tmp_path / "old.pem")
-    request, copied = tmp_path / "request.pem", ["-copy_extensions", "copyall"]
+def expired(pems: Certificates, directory: Path) -> Pair:
+    old = Pair(directory / "old.crt", pems.server.key, directory / "old.pem")
+    request, copied = directory / "request.pem", ["-copy_extensions", "copyall"]
     ask(["openssl", "x509", "-x509toreq", "-in", pems.server.certificate, "-key", old.key, *copied, "-out", request])
     signer = ["-CA", pems.authority.certificate, "-CAkey", pems.authority.key, "-CAcreateserial"]
     ask(["openssl", "x509", "-req", "-in", request, *signer, *copied, "-days", "-1", "-out", old.certificate])
-    with Echo(theirs(old)) as server:
-        error = distrust(server, Tls(ours(), "localhost"))
-    assert "expired" in error.what
-    assert "renew" in str(error.step)
+    return old
 
 
-def test_a_context_that_believes_everybody_is_taken_as_given(pems: Certificates) -> None:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with Echo(theirs(pems.self_signed)) as server, Wire(server.port, Tls(context, "elsewhere")) as wire:
-        wire.shake()
-        wire.say(b"ping")
-        assert wire.hear(4) == b"ping"
+@pytest.mark.parametrize(
+    ("pair", "host", "why", "step"),
+    [
+        (lambda pems, _: pems.self_signed, "localhost", "certificate of localhost is not to be trusted: self", "ca="),
+        (lambda pems, _: pems.wrong_host, "localhost", "mismatch", "connect by a name that the certificate bears"),
+        (lambda pems, _: pems.wrong_host, "127.0.0.1", "mismatch", "connect by a name that the certificate bears"),
+        (expired, "localhost", "expired", "renew"),
+    ],
+    ids=["self-signed", "another name", "another address", "expired"],
+)
+def test_a_server_that_is_not_to_be_trusted(
+    pair: Callable[[Certificates, Path], Pair],
+    host: str,
+    why: str,
+    step: str,
+    pems: Certificates,
+    ours: Ours,
+    tmp_path: Path,
+) -> None:
+    with Echo(theirs(pair(pems, tmp_path))) as server:
+        error = distrust(server, Tls(ours(), host))
+    assert why in error.what
+    assert step in str(error.step)
+
+
+def test_an_authority_that_we_do_not_know(pems: Certificates, ours: Ours) -> None:
+    """Without ca= the system decides."""
+    system = Address.of(parse("zookeepers://h1")).tls
+    assert system is not None
+    with Echo(theirs(pems.server, "1.2")) as server:
+        for context in (ours(ca=pems.self_signed.certificate), system):
+            error = distrust(server, Tls(context, "localhost"))
+            assert "unable to get local issuer certificate" in str(error)
+            assert "ca=" in str(error.step)
+        assert server.failures == ["TLSV1_ALERT_UNKNOWN_CA"] * 2
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -306,27 +286,19 @@ def first_flight(channel: Tls, context: ssl.SSLContext) -> bytes:
     return outgoing.read()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_stream_that_breaks_off_is_silence(version: str, pems: Certificates, ours: Ours) -> None:
-    for end in range(0, 400, 23):
-        channel = Tls(ours(), "localhost")
-        flight = first_flight(channel, theirs(pems.server, version))
-        assert len(flight) > 400
-        assert channel.receive(flight[:end]) == b""
-        assert channel.receive(b"") == b""
-        assert not channel.ready
-
-
+@settings(max_examples=30)
 @given(noise=st.lists(st.binary(max_size=200), max_size=5), place=st.integers(0, 3000), byte=st.integers(1, 255))
 def test_whatever_comes_in(noise: list[bytes], place: int, byte: int, pems: Certificates, ours: Ours) -> None:
-    """Noise, or the true server with one wrong byte: refused or silence, and never taken for the server."""
-    for spoilt in (False, True):
+    """Noise, or the true server that breaks off or has one wrong byte: refused or silence, never taken for it."""
+    for spoilt in ("noise", "end", "byte"):
         channel = Tls(ours(), "localhost")
         flight = bytearray(first_flight(channel, theirs(pems.server)))
-        flight[3 + place % (len(flight) - 3)] ^= byte  # the version at its very beginning means nothing any more
+        end = place % len(flight) if spoilt == "end" else len(flight)
+        if spoilt == "byte":
+            flight[3 + place % (len(flight) - 3)] ^= byte  # the version at its very beginning means nothing any more
         heard = []
         try:
-            heard = [channel.receive(part) for part in ([bytes(flight)] if spoilt else noise)]
+            heard = [channel.receive(part) for part in (noise if spoilt == "noise" else [bytes(flight[:end]), b""])]
         except StoreError as error:
             assert error.__suppress_context__
         assert not any(heard)
@@ -395,42 +367,3 @@ def test_hands_are_shaken_anew(pems: Certificates, ours: Ours) -> None:
         server.prints("in between")
         server.tell("hello")
         assert wire.hear(6) == b"hello\n"
-
-
-@pytest.fixture(scope="module")
-def zookeeper(pems: Certificates) -> Iterator[Server]:
-    require("zookeeper")
-    with Server(ZooKeeper(tls=pems, client_certificates=True)) as server:
-        yield server
-
-
-def test_zookeeper_with_tls(zookeeper: Server, pems: Certificates, ours: Ours) -> None:
-    known = ours(certificate=pems.client.certificate, key=pems.client.key)
-    with Wire(zookeeper.port, Tls(known, ports.HOST)) as wire:
-        wire.say(b"ruok")
-        assert wire.hear(4) == b"imok"
-
-
-def test_zookeeper_that_does_not_know_us(zookeeper: Server, pems: Certificates, ours: Ours) -> None:
-    for context in (ours(), ours(certificate=pems.self_signed.together)):
-        with Wire(zookeeper.port, Tls(context, ports.HOST)) as wire:
-            with pytest.raises(StoreError, match=r"does not accept our certificate") as caught:
-                wire.hear(1)
-            assert "certificate=" in str(caught.value.step)
-
-
-def test_zookeeper_that_we_do_not_know(zookeeper: Server, pems: Certificates, ours: Ours) -> None:
-    with Wire(zookeeper.port, Tls(ours(ca=pems.self_signed.certificate), ports.HOST)) as wire:
-        with pytest.raises(StoreError, match="not to be trusted") as caught:
-            wire.shake()
-        assert "ca=" in str(caught.value.step)
-
-
-def test_zookeeper_without_tls() -> None:
-    require("zookeeper")
-    context = Address.of(parse("zookeepers://h1")).tls
-    assert context is not None
-    with Server(ZooKeeper()) as server, Wire(server.port, Tls(context, ports.HOST)) as wire:
-        with pytest.raises((EOFError, ConnectionResetError)):  # it hangs up without a word
-            wire.shake()
-        assert not wire.channel.ready

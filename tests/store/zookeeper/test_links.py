@@ -1,4 +1,5 @@
 """A socket that never blocks: what the other side does not read waits and goes out later, in order."""
+
 from __future__ import annotations
 
 import socket
