@@ -15,7 +15,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -52,7 +52,7 @@ class Point:
 
 
 class Interrupt:
-    """Within its block the n-th point raises KeyboardInterrupt, which the block swallows."""
+    """Within its block the n-th point raises KeyboardInterrupt, which the block swallows; n = 0: all are only seen."""
 
     def __init__(self, n: int, mode: str = LINES) -> None:
         self._left = n
@@ -65,6 +65,8 @@ class Interrupt:
         self._generators: set[FrameType] = set()
         """Those that were entered before."""
         self.point: Point | None = None
+        self.seen: list[Point] = []
+        """If none is to be hit."""
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
@@ -95,6 +97,8 @@ class Interrupt:
         if self._mode == CHECKS and event == "call":
             frame.f_trace_opcodes = True
         if self._is_point(frame, event):
+            if self._left <= 0:
+                self.seen.append(self._point(frame, event))
             self._left -= 1
             if self._left == 0:
                 self.point = self._point(frame, event)
@@ -217,6 +221,7 @@ class Case:
     point: Point
     client: dibs.Client
     names: tuple[str, ...]
-    free_after: float | None = None
-    """Seconds from the interrupt until nothing stood in the store; None: it never became free."""
-    kept: dibs.Hold | None = field(default=None, repr=False)
+    is_free: bool
+    """Nothing of it stands in the store."""
+    kept: tuple[dibs.Hold, float] | None = None
+    """A hold taken afterwards, and how much of its lease was left then."""

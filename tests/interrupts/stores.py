@@ -31,7 +31,7 @@ SEEN = 3.0
 """Seconds in which a server sees by itself that a connection was closed that waited there."""
 UNSUPPORTED = frozenset({"semaphore", "stripe", "rwlock", "downgrade"})
 LEASES = {
-    "memory": 1.5, "sqlite": 1.5, "zookeeper": 6.0, "redis": 3.0, "postgresql": 3.0, "mysql": 3.0,
+    "memory": 4.5, "sqlite": 4.5, "zookeeper": 6.0, "redis": 4.5, "postgresql": 4.5, "mysql": 4.5,
     "postgresql_session": 4.5, "mysql_session": 4.5,
 }  # fmt: skip
 SERVERS = frozenset({"zookeeper", "redis", "postgresql", "mysql"})

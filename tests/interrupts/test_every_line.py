@@ -1,16 +1,18 @@
 """KeyboardInterrupt at every entry and line of dibs leaves nothing behind.
 
-Each operation is run again and again, interrupted one point later each time, until it ends by itself. What may be left
-is counted: free at once, after a turn of the keeper, only when the lease was over, or never.
+Each operation is run again and again, interrupted one point later each time. `scripts/soak interrupts` tries all
+points on all stores; every run of the tests tries a sample: where the store is entered and left, and some that a seed
+draws. It is printed with a failure; DIBS_INTERRUPTS_SEED sets it.
 """
 
 from __future__ import annotations
 
+import os
+import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import count, product
+from itertools import count, pairwise, product
 from pathlib import Path
 from threading import Thread
 
@@ -21,10 +23,12 @@ from interrupts.lines import CHECKS, LINES, Case, Interrupt
 from interrupts.stores import LEASES, SERVERS, SESSIONS, STORES, UNSUPPORTED
 
 FEWEST_POINTS, MOST_POINTS = 100, 9000
-SAMPLED = 13
-"""Where an operation takes milliseconds, every so many points are tried in each run of the tests, all in the soak."""
-OTHERS = 30.0
+SEED = int(os.environ.get("DIBS_INTERRUPTS_SEED", "17"))
+DRAWN, CROSSINGS = 12, 16
+"""Points of a sample: such as any, and such as enter or leave the store."""
+OTHERS = 120.0
 """The lease of whoever is in the way: that is how ours are told from theirs."""
+PATIENCE = 40.0
 
 Operation = Callable[[dibs.Client, str], None]
 
@@ -95,7 +99,7 @@ def in_vain_outside(client: dibs.Client, name: str) -> None:
 
 
 def after_waiting(client: dibs.Client, name: str) -> None:
-    with client.lock(name, timeout=5):
+    with client.lock(name, timeout=PATIENCE):
         pass
 
 
@@ -118,9 +122,9 @@ def somebody_lets_go(other: dibs.Client, name: str) -> Iterator[None]:
     over = []
 
     def let_go() -> None:
-        until = time.monotonic() + 5
+        until = time.monotonic() + PATIENCE
         while not over and not other.inspect(name).waiters and time.monotonic() < until:
-            time.sleep(0.0005)
+            time.sleep(0.001)
         hold.release()
 
     thread = Thread(target=let_go)
@@ -156,140 +160,137 @@ PARTS = {"multi": ("-b",), "stripe": ("#0", "#1", "#2", "#3")}
 class Run:
     """All interrupted runs of one operation on one store."""
 
-    def __init__(self, url: str, lease: float, what: str, mode: str, *, fresh: bool, each: int) -> None:
-        self.url = url
-        self.lease = lease
-        self.mode = mode
-        self.fresh = fresh
-        self.each = each
+    def __init__(self, url: str, lease: float, what: str, mode: str, *, fresh: bool, sampled: bool) -> None:
+        self.url, self.lease, self.what, self.mode = url, lease, what, mode
+        self.fresh, self.sampled = fresh, sampled
         self.operation, self.around = OPERATIONS[what]
-        self.what = what
         self.cases: list[Case] = []
-        self.last: dibs.Client | None = None
+        self.points = 0
+        """How many there are."""
         self.other = dibs.connect(url, lease=OTHERS)
+        self.clients = [self.other]
 
     def interrupt_everywhere(self) -> None:
-        client = dibs.connect(self.url, lease=self.lease)
-        self.operation_once(client)
-        for n in count(1, self.each):
+        client = self.client()
+        self.run(client, "warm-up", 0)  # what an operation imports or makes on first use is not part of it
+        for n in self.sample(client) if self.sampled else count(1):
             assert n < MOST_POINTS
-            if self.fresh:
-                client = dibs.connect(self.url, lease=self.lease)
+            client = self.client() if self.fresh else client
             name = f"n{n}"
-            with self.around(self.other, name):  # type: ignore[attr-defined]
-                with Interrupt(n, self.mode) as interrupt:
-                    self.operation(client, name)
-                if interrupt.point is None:
-                    self.last = client
-                    return
-                case = Case(interrupt.point, client, (name, *(name + part for part in PARTS.get(self.what, ()))))
-                self.cases.append(case)
-                began = time.monotonic()
-                if self.is_free(case):
-                    case.free_after = 0.0
-            self.wait_until_free([case], began, began + 0.02)
-
-    def operation_once(self, client: dibs.Client) -> None:
-        """What an operation imports or makes on first use is not part of it."""
-        with self.around(self.other, "warm-up"):  # type: ignore[attr-defined]
-            self.operation(client, "warm-up")
-
-    def is_free(self, case: Case) -> bool:
-        """Nothing of that client stands in the store: somebody else's hold is the one with the long lease."""
-        for name in case.names:
-            info = self.other.inspect(name)
-            if any(one.remaining < OTHERS / 2 for one in (*info.holders, *info.waiters)):
-                return False
-        return True
-
-    def wait_until_free(self, cases: list[Case], began: float, until: float) -> None:
-        while pending := [case for case in cases if case.free_after is None]:
-            for case in pending:
-                if self.is_free(case):
-                    case.free_after = time.monotonic() - began
-            if time.monotonic() >= until:
+            interrupt, is_free = self.run(client, name, n)
+            if interrupt.point is None and not self.sampled:
+                self.points = n
                 return
-            time.sleep(0.0005)
+            if interrupt.point is not None:  # whoever waits may come past fewer points than before
+                names = (name, *(name + part for part in PARTS.get(self.what, ())))
+                self.cases.append(Case(interrupt.point, client, names, is_free))
 
-    def check_free(self) -> None:
-        began = time.monotonic()
-        free_by = began + self.lease + 1.0
-        self.wait_until_free([case for case in self.cases if not case.point.before_ours], began, free_by)
+    def client(self) -> dibs.Client:
+        self.clients.append(dibs.connect(self.url, lease=self.lease))
+        return self.clients[-1]
+
+    def run(self, client: dibs.Client, name: str, n: int) -> tuple[Interrupt, bool]:
+        """Gives also whether nothing stood in the store at once."""
+        with self.around(self.other, name):  # type: ignore[attr-defined]
+            with Interrupt(n, self.mode) as interrupt:
+                self.operation(client, name)
+            return interrupt, n > 0 and self.is_free([name])
+
+    def sample(self, client: dibs.Client) -> list[int]:
+        seen = self.run(self.client() if self.fresh else client, "n0", 0)[0].seen
+        self.points = len(seen)
+        dice = random.Random(f"{SEED} {self.what}")
+        crossing = [
+            n for n, (one, next_) in enumerate(pairwise(seen), 1)
+            if one.file.startswith("backends") != next_.file.startswith("backends")
+        ]  # fmt: skip
+        around = {n + more for n in crossing for more in (0, 1)}
+        some = dice.sample(sorted(around), min(CROSSINGS, len(around)))
+        return sorted({*some, *dice.sample(range(1, self.points + 1), min(DRAWN, self.points))})
+
+    def is_free(self, names: Iterable[str]) -> bool:
+        """Nothing of that client stands in the store: somebody else's hold is the one with the long lease."""
+        infos = [self.other.inspect(name) for name in names]
+        return not any(one.remaining < OTHERS / 2 for info in infos for one in (*info.holders, *info.waiters))
+
+    def forgotten(self) -> list[Case]:
+        """What stands in the store still. A claim that nobody wants is noticed at its next renewal, or ends with its
+        lease; one that was forgotten is renewed for ever."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            pending = [case for case in self.cases if not (case.is_free or case.point.before_ours)]
+            for case in pending:
+                case.is_free = self.is_free(case.names)
+            if not pending or time.monotonic() >= end:
+                return pending
+            time.sleep(0.01)
 
     def check_keepers(self) -> None:
         """Every client still works, and its keeper renews."""
         for n, case in enumerate({case.client: case for case in self.cases}.values()):
-            case.kept = case.client.lock(f"keep-{n}").acquire(timeout=5)
-            assert case.kept is not None, f"after an interrupt at {case.point}"
-        waiting = [(case, case.kept.remaining) for case in self.cases if case.kept is not None]
-        end = time.monotonic() + 2 * self.lease
-        while waiting and time.monotonic() < end:
-            waiting = [(case, now) for case, before in waiting if (now := case.kept.remaining) <= before]
-            time.sleep(0.002)
-        assert not waiting, "the keeper is dead after an interrupt at\n" + "\n".join(
-            str(one.point) for one, _ in waiting
-        )
-        for case in self.cases:
-            if case.kept is not None:
-                case.kept.release()
+            hold = case.client.lock(f"keep-{n}").acquire(timeout=PATIENCE)
+            assert hold is not None, f"after an interrupt at {case.point}"
+            case.kept = hold, hold.remaining
+        waiting, end = [case for case in self.cases if case.kept is not None], time.monotonic() + PATIENCE
+        while waiting:
+            points = "\n".join(str(case.point) for case in waiting)
+            assert time.monotonic() < end, f"the keeper is dead after an interrupt at\n{points}"
+            time.sleep(0.01)
+            waiting = [case for case in waiting if not self.is_renewed(case)]
 
-    def count(self) -> Counter[str]:
-        """What happened, for the report."""
-        found: Counter[str] = Counter()
-        for case in self.cases:
-            after = case.free_after
-            found["before our code" if case.point.before_ours else self.bin(after)] += 1
-        return found
-
-    def bin(self, after: float | None) -> str:
-        """A claim that nobody wants is noticed at its next renewal, at the latest."""
-        if after is None:
-            return "never"
-        return "at once" if after == 0.0 else "keeper" if after <= self.lease / 3 + 0.15 else "lease"
+    def is_renewed(self, case: Case) -> bool:
+        """More is left than at the last look. What a standing machine lost is taken anew."""
+        assert case.kept is not None
+        hold, before = case.kept
+        if hold.lost.is_set():
+            again = case.client.lock("keep again").acquire(timeout=PATIENCE)
+            assert again is not None, f"after an interrupt at {case.point}"
+            hold, before = again, again.remaining
+        case.kept = hold, hold.remaining
+        return case.kept[1] > before
 
     def close(self) -> None:
-        for client in {case.client for case in self.cases} | {self.last, self.other}:
-            if client is not None:
-                client.close()
+        for client in self.clients:
+            client.close()
 
 
 def _plan() -> Iterator[object]:
-    """Everything on memory, the commonest operation on sqlite, samples of the commonest on servers; the rest of those
-    is for `scripts/soak`."""
+    for store, what in product(("memory", "sqlite"), OPERATIONS):
+        yield _case(store, what, CHECKS, sampled=True, marks=[] if store == "memory" else [pytest.mark.slow])
+    for store, what in product(sorted(SERVERS), ("with lock", "after waiting")):
+        yield _case(store, what, CHECKS, sampled=True, marks=[pytest.mark.slow])
+    yield _case("sqlite", "multi", CHECKS, fresh=True, sampled=True, marks=[pytest.mark.slow])
+    soak = [pytest.mark.soak]
     for store in STORES:
-        for what in OPERATIONS:
-            common = store == "memory" or (store, what) == ("sqlite", "with lock")
-            yield _case(store, what, CHECKS, fresh=False, marks=[] if common else [pytest.mark.soak])
-            yield _case(store, what, LINES, fresh=False, marks=[pytest.mark.slow if common else pytest.mark.soak])
+        for what, mode in product(OPERATIONS, (CHECKS, LINES)):
+            yield _case(store, what, mode, marks=soak)
         for what in ("with lock", "multi", "in vain"):
-            yield _case(
-                store, what, CHECKS, fresh=True, marks=[pytest.mark.slow if store == "memory" else pytest.mark.soak]
-            )
+            yield _case(store, what, CHECKS, fresh=True, marks=soak)
     for store, what in product(SESSIONS, sorted(OPERATIONS.keys() - UNSUPPORTED - {"multi"})):
-        yield _case(store, what, CHECKS, fresh=False, marks=[pytest.mark.soak])
-    for store, what in product(sorted(SERVERS), ("with lock", "semaphore", "downgrade", "after waiting")):
-        yield _case(store, what, CHECKS, fresh=False, marks=[pytest.mark.slow], each=SAMPLED)
+        yield _case(store, what, CHECKS, marks=soak)
 
 
-def _case(store: str, what: str, mode: str, *, fresh: bool, marks: list[pytest.MarkDecorator], each: int = 1) -> object:
-    name = f"{store}-{what}-{mode}{'-first use' if fresh else ''}{'-sampled' if each > 1 else ''}"
-    return pytest.param(store, what, mode, fresh, each, id=name, marks=marks)
+def _case(
+    store: str, what: str, mode: str, *, fresh: bool = False, sampled: bool = False, marks: list[pytest.MarkDecorator]
+) -> object:
+    name = f"{store}-{what}-{mode}{'-first use' if fresh else ''}{'-sampled' if sampled else ''}"
+    return pytest.param(store, what, mode, fresh, sampled, id=name, marks=marks)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.parametrize(("store", "what", "mode", "fresh", "each"), list(_plan()))
+@pytest.mark.parametrize(("store", "what", "mode", "fresh", "sampled"), list(_plan()))
 def test_an_interrupt_leaves_nothing_behind(
-    store: str, what: str, mode: str, fresh: bool, each: int, tmp_path: Path
+    store: str, what: str, mode: str, fresh: bool, sampled: bool, tmp_path: Path
 ) -> None:
     url = {**STORES, **SESSIONS}[store](tmp_path)
-    with closing(Run(url, LEASES[store], what, mode, fresh=fresh, each=each)) as run:
+    with closing(Run(url, LEASES[store], what, mode, fresh=fresh, sampled=sampled)) as run:
         run.interrupt_everywhere()
-        assert len(run.cases) * each > FEWEST_POINTS, "the tracing sees nothing"
-        run.check_free()
-        print(f"\n{what} on {store}: {len(run.cases)} {mode}: {dict(run.count())}")
-        for case in run.cases:
-            if not case.point.before_ours and run.bin(case.free_after) == "lease":
-                print("  needed the lease:", case.point)
-        forgotten = [str(case.point) for case in run.cases if not case.point.before_ours and case.free_after is None]
-        assert not forgotten, "held by nobody after an interrupt at\n" + "\n".join(forgotten)
+        gaps = sum(case.point.before_ours for case in run.cases)
+        late = sum(not case.is_free for case in run.cases) - gaps
+        print(f"\n{what} on {store}: {len(run.cases)} of {run.points} {mode}, DIBS_INTERRUPTS_SEED={SEED}: "
+              f"{late} not free at once, {gaps} before our code")  # fmt: skip
+        assert run.points > FEWEST_POINTS, "the tracing sees nothing"
+        assert run.cases
+        forgotten = "\n".join(str(case.point) for case in run.forgotten())
+        assert not forgotten, f"held by nobody after an interrupt at\n{forgotten}"
         run.check_keepers()
