@@ -27,8 +27,6 @@ SESSIONS: dict[str, Callable[[Path], str]] = {
     "mysql_session": lambda folder: f"{shared_mariadb.fresh(folder)}&mode=session",
 }
 """For `scripts/soak`, as far as that mode goes."""
-SEEN = 3.0
-"""Seconds in which a server sees by itself that a connection was closed that waited there."""
 UNSUPPORTED = frozenset({"semaphore", "stripe", "rwlock", "downgrade"})
 LEASES = {
     "memory": 4.5, "sqlite": 4.5, "zookeeper": 6.0, "redis": 4.5, "postgresql": 4.5, "mysql": 4.5,

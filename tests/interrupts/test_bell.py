@@ -19,6 +19,7 @@ from interrupts.lines import CHECKS, LINES, Interrupt, Point
 HOST = "127.0.0.1"
 PATIENCE = 5.0
 MOST_POINTS = 200
+MODES = pytest.mark.parametrize("mode", [CHECKS, pytest.param(LINES, marks=pytest.mark.soak)])
 
 
 class Line:
@@ -53,7 +54,7 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-@pytest.mark.parametrize("mode", [CHECKS, LINES])
+@MODES
 @pytest.mark.parametrize("change", ["to another", "to none", "stuck"])
 def test_an_interrupted_wait(listener: socket.socket, change: str, mode: str) -> None:
     """While the bell turns from one connection to another, to none, or begins to wait for room to send."""
@@ -79,7 +80,7 @@ def test_an_interrupted_wait(listener: socket.socket, change: str, mode: str) ->
     assert points, "the tracing sees nothing"
 
 
-@pytest.mark.parametrize("mode", [CHECKS, LINES])
+@MODES
 def test_an_interrupted_end(listener: socket.socket, mode: str) -> None:
     points: list[Point] = []
     for n in count(1):

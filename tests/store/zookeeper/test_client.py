@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -130,14 +131,14 @@ def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
         until(lambda: time.monotonic() > begun + 2 * LEASE, what="twice the timeout")  # that it is busy is the test
         stuck.append(hold.remaining)
 
-    before = signal.signal(signal.SIGALRM, handler)
+    before, me = signal.signal(signal.SIGUSR1, handler), threading.get_ident()
     try:
         with dibs.connect(url, lease=LEASE) as client, dibs.connect(url, lease=LEASE) as other:
             hold = client.lock("held").acquire()
             theirs = other.lock("wanted").acquire()
             assert hold is not None
             assert theirs is not None
-            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            threading.Timer(0.5, lambda: signal.pthread_kill(me, signal.SIGUSR1)).start()
             assert client.lock("wanted").acquire(timeout=1.0) is None  # nobody gives it back
             until(lambda: stuck, what="the handler")
             assert stuck[0] > 0, "the session was lost while its reader was stuck"
@@ -145,7 +146,7 @@ def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
             hold.release()
             theirs.release()
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)
 
 
 @both_faces
