@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lab.leaks import command_lines
 
-SMALL = ("--workers=3", "--turns=5", "--lease=0.6", "--seed=7")
+LEASE = 4
+"""Seconds: a worker that nobody stopped keeps it on a machine that stands still for a second."""
+SMALL = ("--workers=3", "--turns=5", f"--lease={LEASE}", "--seed=7")
 
 
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "dibs.cli", "demo", *SMALL, *options]
+def environment_in(directory: Path) -> dict[str, str]:
+    """Temporary directories lie below that one, and a store of the user's is not touched."""
+    (directory / "tmp").mkdir()
+    return {**os.environ, "TMPDIR": str(directory / "tmp"), "DIBS_URL": "sqlite:////nonexistent/never.db"}
 
 
-def workers_below(tmp_path: Path) -> list[str]:
+def start(environment: Mapping[str, str], *options: str, **more: Any) -> subprocess.Popen[Any]:
+    """In a directory of the test, and with the signals of a user's shell."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    before = {"preexec_fn": heed_signals}  # it takes no lock that another thread could hold
+    words = [sys.executable, "-m", "dibs.cli", "demo", *SMALL, *options]
+    return subprocess.Popen(words, env=environment, cwd=environment["TMPDIR"], **{**pipes, **before, **more})
+
+
+def workers_below(directory: Path) -> list[str]:
     """Command lines of processes that name a directory of this test."""
-    return [line for line in command_lines() if "demo_worker" in line and str(tmp_path) in line]
+    return [line for line in command_lines() if "demo_worker" in line and str(directory) in line]
 
 
-def left_behind(tmp_path: Path) -> list[str]:
-    return [*workers_below(tmp_path), *(str(path) for path in (tmp_path / "tmp").iterdir())]
+def left_behind(directory: Path) -> list[str]:
+    return [*workers_below(directory), *(str(path) for path in (directory / "tmp").iterdir())]
 
 
 def heed_signals() -> None:

@@ -13,12 +13,12 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from demo.plays import heed_signals
+from demo.plays import heed_signals, start
+from process.children import PATIENCE
 
-PATIENCE = 40.0
 _PART = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b|[^\x1b]")
 _WHOLE = re.compile(r"\x1b\[\??[\d;]*[A-Za-z]|[^\x1b]")
 
@@ -164,15 +164,13 @@ class Terminal:
 
 
 @contextmanager
-def terminal(
-    command: Sequence[str], environment: Mapping[str, str], columns: int = 100, rows: int = 40
-) -> Iterator[Terminal]:
-    """The command as a shell in that terminal would run it; nothing of it stays."""
+def terminal(environment: Mapping[str, str], *options: str, columns: int = 100, rows: int = 40) -> Iterator[Terminal]:
+    """The demo as a shell in that terminal would run it; nothing of it stays."""
     ours, theirs = os.openpty()
     _set_size(ours, columns, rows)
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
-        preexec_fn=_take_terminal,  # noqa: PLW1509  # it takes no lock that another thread could hold
+    process = start(
+        environment, *options, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, text=False,
+        preexec_fn=_take_terminal,
     )  # fmt: skip
     os.close(theirs)
     there = Terminal(process, ours, Screen(columns, rows))

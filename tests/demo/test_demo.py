@@ -7,14 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from demo.plays import command, heed_signals, left_behind, workers_below
+from demo.plays import LEASE, environment_in, left_behind, start, workers_below
+from dibs.cli.main import main
+from process.children import PATIENCE, until
+from process.guarded import directory
 
 
 def figures(output: str) -> dict[str, str]:
@@ -22,11 +24,35 @@ def figures(output: str) -> dict[str, str]:
     return dict(re.findall(r"^  ([a-z][a-z -]+?) {2,}(\S+)", output, re.MULTILINE))
 
 
-def test_the_proof(demo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    done = demo()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    proof = figures(done.stdout)
+def play(environment: dict[str, str], *options: str) -> tuple[int, str, str]:
+    with start(environment, *options) as running:
+        out, errors = running.communicate(timeout=2 * PATIENCE)
+    return running.returncode, out, errors
+
+
+@pytest.fixture(scope="module")
+def objects() -> Iterator[str]:
+    with directory() as place:
+        status, out, errors = play(environment_in(place), "--json")
+        assert (status, errors) == (0, ""), out
+        assert left_behind(place) == []
+        yield out
+
+
+def test_the_proof_in_a_store_of_ones_own_whose_url_is_on_no_command_line(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with start(environment, f"--url=sqlite:///{tmp_path}/given.db") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        lines, seen = [], set[str]()
+        for line in running.stdout:
+            lines.append(line)
+            seen.update(workers_below(tmp_path))
+        assert running.stderr.read() == ""
+    said = "".join(lines)
+    assert running.returncode == 0, said
+    proof = figures(said)
     assert proof["turns done"] == "15"
     assert proof["count"] == "15"
     assert proof["overlaps"] == proof["tokens fell"] == "0"
@@ -34,73 +60,24 @@ def test_the_proof(demo: Callable[..., subprocess.CompletedProcess[str]], tmp_pa
     assert proof["take-overs"] == "2", "from the killed one and from the stopped one"
     assert int(proof["stale writes refused"]) >= 1
     assert int(proof["hand-overs"]) >= 3
-    assert done.stdout.endswith("PROVED: one at a time, whatever happened to them.\n")
-    killed = re.search(r"(worker-\d) killed while it holds the lock \(token (\d+)\)", done.stdout)
-    stopped = re.search(r"(worker-\d) stopped while it holds the lock \(token (\d+)\)", done.stdout)
+    assert said.endswith("PROVED: one at a time, whatever happened to them.\n")
+    killed = re.search(r"(worker-\d) killed while it holds the lock \(token (\d+)\)", said)
+    stopped = re.search(r"(worker-\d) stopped while it holds the lock \(token (\d+)\)", said)
     assert killed
     assert stopped
     assert killed[1] != stopped[1]
-    assert f"{stopped[1]}'s write with token {stopped[2]} refused" in done.stdout
-    assert "\x1b" not in done.stdout
-    assert "\r" not in done.stdout
-    assert left_behind(tmp_path) == []
-
-
-def test_workers_without_the_lock_are_convicted(
-    demo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    done = demo("--no-lock")
-    assert done.returncode == 1
-    assert int(figures(done.stdout)["overlaps"]) > 0
-    assert "NOT PROVED" in done.stdout
-    assert left_behind(tmp_path) == []
-
-
-def test_a_store_of_ones_own_stays_and_its_url_is_on_no_command_line(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    running = subprocess.Popen(
-        command(f"--url=sqlite:///{tmp_path}/given.db"), stdout=subprocess.PIPE, text=True, env=environment
-    )
-    with running:
-        assert running.stdout is not None
-        seen = [line for _ in iter(running.stdout.readline, "") for line in workers_below(tmp_path)]
-    assert running.returncode == 0
+    assert f"{stopped[1]}'s write with token {stopped[2]} refused" in said
+    assert "\x1b" not in said
+    assert "\r" not in said
     assert seen
     assert not [line for line in seen if "given.db" in line]
     assert left_behind(tmp_path) == []
     assert (tmp_path / "given.db").exists()
 
 
-@pytest.mark.parametrize("fault", ["killed", "stopped"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_it_leaves_nothing(environment: dict[str, str], tmp_path: Path, number: int, fault: str) -> None:
-    running = until(fault, environment)
-    with running:
-        running.send_signal(number)
-        assert running.stdout is not None
-        rest = running.stdout.read()
-    assert running.returncode == 128 + number
-    assert rest.endswith("given up: interrupted\n")
-    assert left_behind(tmp_path) == []
-
-
-def test_a_reader_that_goes_away_ends_it(environment: dict[str, str], tmp_path: Path) -> None:
-    running = until("killed", environment)
-    with running:
-        assert running.stdout is not None
-        running.stdout.close()
-        assert running.wait(timeout=30) == 128 + signal.SIGPIPE
-        assert running.stderr is not None
-        assert running.stderr.read() == ""
-    assert left_behind(tmp_path) == []
-
-
-def test_as_objects_the_same_is_told(demo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    done = demo("--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    began, *events, proof = map(json.loads, done.stdout.splitlines())
-    assert began == {"event": "began", "workers": 3, "turns": 5, "lease": 0.6, "seed": 7}
+def test_as_objects_the_same_is_told(objects: str) -> None:
+    began, *events, proof = map(json.loads, objects.splitlines())
+    assert began == {"event": "began", "workers": 3, "turns": 5, "lease": LEASE, "seed": 7}
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         assert {"event", "at", "worker", "token"} <= event.keys()
@@ -123,44 +100,58 @@ def test_as_objects_the_same_is_told(demo: Callable[..., subprocess.CompletedPro
     assert proof["take_overs"] == 2
     assert proof["overlaps"] == proof["tokens_fell"] == 0
     assert proof["time"] >= times[-1]
+
+
+def test_workers_without_the_lock_are_convicted(environment: dict[str, str], tmp_path: Path) -> None:
+    status, out, _ = play(environment, "--json", "--no-lock")
+    assert status == 1
+    proof = json.loads(out.splitlines()[-1])
+    assert proof["overlaps"] > 0
+    assert proof["proved"] is False
+    assert f"{proof['overlaps']} overlaps" in proof["objections"]
     assert left_behind(tmp_path) == []
 
 
-def test_as_objects_the_last_one_says_what_was_not_proved(
-    demo: Callable[..., subprocess.CompletedProcess[str]], environment: dict[str, str]
+@pytest.mark.parametrize(
+    ("number", "fault", "options"),
+    [(signal.SIGINT, "killed", ["--json"]), (signal.SIGTERM, "stopped", []), (signal.SIGHUP, "killed", [])],
+)
+def test_interrupted_it_leaves_nothing(
+    environment: dict[str, str], tmp_path: Path, number: int, fault: str, options: list[str]
 ) -> None:
-    done = demo("--json", "--no-lock")
-    assert done.returncode == 1
-    proof = json.loads(done.stdout.splitlines()[-1])
-    assert proof["proved"] is False
-    assert f"{proof['overlaps']} overlaps" in proof["objections"]
-    running = until("killed", environment, "--json")
-    with running:
-        running.send_signal(signal.SIGINT)
+    with struck(fault, environment, *options) as running:
+        running.send_signal(number)
         assert running.stdout is not None
         last = running.stdout.read().splitlines()[-1]
-    assert running.returncode == 128 + signal.SIGINT
-    assert json.loads(last) == {"event": "gave up", "why": "interrupted", "proved": False}
+    assert running.returncode == 128 + number
+    if options:
+        assert json.loads(last) == {"event": "gave up", "why": "interrupted", "proved": False}
+    else:
+        assert last == "given up: interrupted"
+    assert left_behind(tmp_path) == []
+
+
+def test_a_reader_that_goes_away_ends_it(environment: dict[str, str], tmp_path: Path) -> None:
+    with struck("killed", environment) as running:
+        assert running.stdout is not None
+        running.stdout.close()
+        assert running.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+    assert left_behind(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG; elsewhere a stopped worker cannot see the pipe")
 def test_workers_die_with_the_demo_even_a_stopped_one(environment: dict[str, str], tmp_path: Path) -> None:
-    running = until("stopped", environment)
-    with running:
+    with struck("stopped", environment) as running:
         assert len(workers_below(tmp_path)) == 3
         running.kill()
-    until_then = time.monotonic() + 10
-    while workers_below(tmp_path) and time.monotonic() < until_then:
-        time.sleep(0.02)
-    assert workers_below(tmp_path) == []
+    until(lambda: not workers_below(tmp_path), what="the end of the workers")
 
 
-def until(fault: str, environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
+def struck(fault: str, environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
     """A demo that has just struck."""
-    running = subprocess.Popen(
-        command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        preexec_fn=heed_signals,  # noqa: PLW1509  # it takes no lock that another thread could hold
-    )  # fmt: skip
+    running = start(environment, *options)
     assert running.stdout is not None
     for line in running.stdout:
         if f" {fault} while it holds" in line or f'"event": "{fault}"' in line:
@@ -182,10 +173,13 @@ def until(fault: str, environment: dict[str, str], *options: str) -> subprocess.
     ],
 )
 def test_what_cannot_be_played_is_refused_in_one_line(
-    demo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, options: list[str], status: int, why: str
+    options: list[str], status: int, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = demo(*options)
-    assert done.returncode == status
-    assert why in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert left_behind(tmp_path) == []
+    try:
+        ended = main(["demo", *options])
+    except SystemExit as end:
+        ended = int(end.code or 0)
+    assert ended == status
+    said = capsys.readouterr().err
+    assert why in said
+    assert len(said.splitlines()) == 1

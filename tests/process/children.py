@@ -1,6 +1,8 @@
 """Real processes, told what to do by lines on stdin and heard by lines on stdout.
 
-Nothing here sleeps to synchronise: `Child.hear` waits for a line, `until` polls a condition, both with an end.
+Nothing here sleeps to synchronise: `Child.hear` waits for a line, `until` polls a condition, both with a timeout.
+
+Every process works below the root of `lab.servers.guard`, so the guardian kills it if the test run is killed.
 """
 
 from __future__ import annotations
@@ -12,13 +14,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import dibs
+from lab.servers import guard
+
 HERE = Path(__file__).parent
-PATIENCE = 20.0
+PATIENCE = 60.0
 """How long anything may take that is not measured."""
+STEADY = 60.0
+"""A lease that outlives any pause of this machine."""
+LASTING = 5.0
+"""A short lease. While it is renewed, a machine that stands still for a second does not end it."""
 
 
 def clock() -> float:
@@ -27,11 +38,12 @@ def clock() -> float:
 
 
 def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "the condition") -> Any:
-    """What `condition` gives once it is true; polled, with an end."""
-    end = clock() + within
+    """What `condition` gives once it is true; polled, at first often, with a timeout."""
+    end, pause = clock() + within, 0.002
     while not (seen := condition()):
         assert clock() < end, f"{what}: not within {within:g} s"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.05)
     return seen
 
 
@@ -47,6 +59,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=guard.root(),
             env={**os.environ, "PYTHONPATH": str(HERE.parent), **(env or {})},
         )
         self._readers = [
@@ -106,7 +119,7 @@ class Child:
         self.tell("take", name, 0)
         return self.next()
 
-    def take(self, name: str, timeout: object = 10) -> int:
+    def take(self, name: str, timeout: object = PATIENCE) -> int:
         """The token: it must get the lock."""
         return int(self.ask("take", name, timeout, hear="took")[0])
 
@@ -143,43 +156,57 @@ class Child:
             reader.join(PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                continue
 
 
 class Crew:
-    """All processes of one test, around one store: a file, or what the URL says."""
+    """All processes of one test, around one store: a SQLite file, or what the URL says."""
 
     def __init__(
-        self, directory: Path, url: str = "", *, lease: float = 30.0, noticed: float = 2.0, lasting: float = 3.0
+        self, directory: Path, url: str = "", *, lease: float = STEADY, noticed: float = 15.0, lasting: float = LASTING
     ) -> None:
         self.path = directory / "locks.db"
         self.url = url or f"sqlite:///{self.path}"
         self.lease = lease
-        """Of those who are not told another one."""
+        """The default lease of the workers."""
         self.noticed = noticed
-        """Within so many seconds the death of a process frees what it held with that lease."""
+        """The death of a process frees what it held with that lease within this many seconds."""
         self.lasting = lasting
-        """A short lease that a machine which stands still for a second does not end while it is renewed."""
+        """A short lease. While it is renewed, a machine that stands still for a second does not end it."""
         self.children: list[Child] = []
 
-    def noticed_with(self, lease: float) -> float:
-        """The same with another lease; whatever that is, a file's clients are seen to be dead by the kernel."""
-        return self.noticed if self.url.startswith("sqlite:") else self.noticed + lease - self.lease
+    @cached_property
+    def client(self) -> dibs.Client:
+        """An observer in the process of the test."""
+        return dibs.connect(self.url, lease=STEADY)
+
+    def in_line(self, name: str, holders: int, waiters: int) -> None:
+        """Wait for this queue."""
+
+        def found() -> bool:
+            info = self.client.inspect(name)
+            return (len(info.holders), len(info.waiters)) == (holders, waiters)
+
+        until(found, what=f"{holders} holders and {waiters} waiters of {name!r}")
 
     def start(self, program: str, *args: object, **options: Any) -> Child:
         child = Child(program, *args, **options)
         self.children.append(child)
         return child
 
+    def workers(self, *leases: float | None, **options: Any) -> list[Child]:
+        """Processes that do what they are told, one thing after the other; None is the default lease."""
+        started = [self.start("worker", self.url, lease or self.lease, **options) for lease in leases]
+        for child in started:
+            child.hear("ready")
+        return started
+
     def worker(self, lease: float | None = None, **options: Any) -> Child:
-        """A process that does what it is told, one thing after the other."""
-        child = self.start("worker", self.url, lease or self.lease, **options)
-        child.hear("ready")
-        return child
+        return self.workers(lease, **options)[0]
 
     def disband(self) -> None:
         for child in self.children:
             child.discard()
+        if "client" in self.__dict__:
+            self.client.close()

@@ -1,6 +1,6 @@
 """The fixture `crew`: processes around one store, killed and reaped at the end however the test went.
 
-It is a file's crew unless a test is marked `every_store` (grounds.py).
+It is a file's crew unless a test names other stores (grounds.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import pytest
 
 from process.children import Crew
 from process.grounds import GROUNDS
+from process.guarded import guarded_directory
+
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import sys
 import threading
+
+from worker import say  # beside this script
 
 import dibs
 import dibs.aio
 
-PATIENCE = 20.0
-"""asyncio's debug mode says on stderr what took longer than this: a busy machine is nothing to report."""
-
-
-def say(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+PATIENCE = 60.0
+"""Also for asyncio's debug mode, which says on stderr what took longer than this: a busy machine is no news."""
 
 
 def wait_for_line() -> None:
     sys.stdin.readline()
 
 
+def held(client: dibs.Client) -> dibs.Hold:
+    hold = client.lock("a").acquire(timeout=PATIENCE)
+    assert hold is not None
+    return hold
+
+
 def main_thread(url: str, lease: float) -> None:
     client = dibs.connect(url, lease=lease)
-    hold = client.lock("a").acquire(timeout=5)
-    assert hold is not None
+    hold = held(client)
     say("held", hold.token)
     wait_for_line()
 
@@ -37,9 +39,8 @@ def main_thread(url: str, lease: float) -> None:
 def waiting_thread(url: str, lease: float) -> None:
     """As above, while a daemon thread waits for another lock."""
     client = dibs.connect(url, lease=lease)
-    hold = client.lock("a").acquire(timeout=5)
-    assert hold is not None
-    threading.Thread(target=lambda: client.lock("elsewhere").acquire(timeout=60), daemon=True).start()
+    hold = held(client)
+    threading.Thread(target=lambda: client.lock("elsewhere").acquire(timeout=PATIENCE), daemon=True).start()
     say("held", hold.token)
     wait_for_line()
 
@@ -47,13 +48,7 @@ def waiting_thread(url: str, lease: float) -> None:
 def ended_thread(url: str, lease: float) -> None:
     client = dibs.connect(url, lease=lease)
     tokens: list[int] = []
-
-    def body() -> None:
-        hold = client.lock("a").acquire(timeout=5)
-        assert hold is not None
-        tokens.append(hold.token)
-
-    thread = threading.Thread(target=body)
+    thread = threading.Thread(target=lambda: tokens.append(held(client).token))
     thread.start()
     thread.join()
     say("held", tokens[0])
@@ -68,7 +63,7 @@ def daemon_thread(url: str, lease: float) -> None:
     client = dibs.connect(url, lease=lease)
 
     def body() -> None:
-        with client.lock("a", timeout=5) as hold:
+        with client.lock("a", timeout=PATIENCE) as hold:
             say("held", hold.token)
             threading.Event().wait()
 
@@ -82,7 +77,7 @@ def loop_ended(url: str, lease: float) -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().slow_callback_duration = PATIENCE
-        hold = await client.lock("a").acquire(timeout=5)
+        hold = await client.lock("a").acquire(timeout=PATIENCE)
         assert hold is not None
         say("held", hold.token)
 
@@ -94,7 +89,7 @@ def loop_cancelled(url: str, lease: float) -> None:
     """A task stands in its block when asyncio.run ends: cancelling it leaves the block."""
 
     async def body(client: dibs.aio.Client, entered: asyncio.Event) -> None:
-        async with client.lock("a", timeout=5) as hold:
+        async with client.lock("a", timeout=PATIENCE) as hold:
             say("held", hold.token)
             entered.set()
             await asyncio.Event().wait()
@@ -113,9 +108,7 @@ def loop_cancelled(url: str, lease: float) -> None:
 
 def _child(url: str, lease: float) -> None:
     client = dibs.connect(url, lease=lease)
-    hold = client.lock("a").acquire(timeout=5)
-    assert hold is not None
-    say("held", hold.token)
+    say("held", held(client).token)
 
 
 def _multiprocessing(method: str, url: str, lease: float) -> None:
@@ -148,12 +141,9 @@ def by_sys_exit(url: str, lease: float) -> None:
 
 def dropped_client(url: str, lease: float) -> None:
     """Neither the client nor its hold is referred to any more: the hold ends at exit, not before."""
-    held = dibs.connect(url, lease=lease).lock("a").acquire(timeout=5)
-    assert held is not None
-    say("held", held.token)
-    del held
     import gc
 
+    say("held", held(dibs.connect(url, lease=lease)).token)
     gc.collect()
     wait_for_line()
 

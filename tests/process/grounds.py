@@ -3,27 +3,26 @@
     @every_store
     def test_it(crew: Crew) -> None: ...
 
-A file's clients are seen to be dead by the kernel, at once. Elsewhere a lease must run out, or a session, whose end the
-server counts in whole ticks: there the crew's own lease is a short one, and who is to live through a test on a noisy
-machine says so by `crew.worker(STEADY)`.
+    @on_servers("scenario", ["one"], more=["another"])      # the first on every store, the others on SQLite only
+    def test_it(crew: Crew, scenario: str) -> None: ...
+
+The kernel tells a SQLite client at once that another process died. Elsewhere a lease must run out, or a session, whose
+end the server counts in whole ticks: the default lease there is short, and a process that must live through a test on a
+noisy machine is a `crew.worker(STEADY)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from lab.servers import shared, shared_mariadb, shared_postgresql, shared_redis
-from process.children import Crew
+from process.children import LASTING, Crew
 
-STEADY = 30.0
-"""A lease that outlives any pause of this machine."""
-LASTING = 3.0
-"""A short one, which a machine that stands still for a second does not end."""
-SLACK = 8.0
-"""For busy cores, which may have to start an interpreter meanwhile; a session of STEADY would outlast it."""
+SLACK = 25.0
+"""For busy cores. A lease of STEADY would outlast it."""
 
 
 def _zookeeper(directory: Path) -> Crew:
@@ -51,4 +50,13 @@ GROUNDS: dict[str, Callable[[Path], Crew]] = {
     "postgresql": _postgresql,
     "mysql": _mysql,
 }
+SERVERS = [store for store in GROUNDS if store != "sqlite"]
 every_store = pytest.mark.parametrize("crew", GROUNDS, indirect=True)
+every_server = pytest.mark.parametrize("crew", SERVERS, indirect=True)
+
+
+def on_servers(names: str, everywhere: Sequence[object], *, more: Sequence[object] = ()) -> pytest.MarkDecorator:
+    """Parametrises the crew and `names`: `everywhere` on every store, `more` on SQLite only."""
+    rows = [(store, row) for store in GROUNDS for row in everywhere] + [("sqlite", row) for row in more]
+    flat = [(store, *row) if isinstance(row, tuple) else (store, row) for store, row in rows]
+    return pytest.mark.parametrize(f"crew,{names}", flat, indirect=["crew"])

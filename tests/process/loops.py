@@ -1,6 +1,6 @@
 """Programs around a blocked or busy interpreter, a crowd of threads, and asyncio beside a store that stands still.
 
-loops.py SCENARIO URL LEASE
+loops.py SCENARIO URL LEASE [SIZE]
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+from worker import now, outcome, say  # beside this script
 
 import dibs
 import dibs.aio
 from lab.stopwatch import Stopwatch
 
-
-def say(*words: object) -> None:
-    print(*words, flush=True)
+LONGER = 1.5
+"""Leases for which an interpreter is blocked or busy: without a renewal the hold would be lost."""
 
 
 def blocked_loop(url: str, lease: float) -> None:
@@ -28,7 +28,7 @@ def blocked_loop(url: str, lease: float) -> None:
     async def main() -> None:
         async with dibs.aio.connect(url, lease=lease) as client, client.lock("a", timeout=5) as hold:
             say("held", hold.token)
-            time.sleep(3 * lease)
+            time.sleep(LONGER * lease)
             say("after", hold.lost.is_set(), hold.remaining > 0)
             await asyncio.to_thread(sys.stdin.readline)
 
@@ -39,7 +39,7 @@ def blocked_loop(url: str, lease: float) -> None:
 def busy_thread(url: str, lease: float, hogs: int = 2) -> None:
     """Pure Python in other threads, which never give the interpreter away by themselves."""
     client = dibs.connect(url, lease=lease)
-    over = time.monotonic() + 3 * lease
+    over = time.monotonic() + LONGER * lease
 
     def spin() -> None:
         while time.monotonic() < over:
@@ -75,49 +75,42 @@ def c_code(url: str, lease: float) -> None:
     assert hold is not None
     say("held", hold.token)
     sys.stdin.readline()
-    deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + hold.remaining
+    deadline = now() + hold.remaining
     sys.setswitchinterval(60)
-    ctypes.PyDLL(None).usleep(int(3.5 * lease * 1e6))
-    check, lost, now = _outcome(hold.check), hold.lost.is_set(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    ctypes.PyDLL(None).usleep(int(3 * lease * 1e6))
+    check, lost, back = outcome(hold.check), hold.lost.is_set(), now()
     sys.setswitchinterval(0.005)
-    say("after", check, lost, deadline, now)
+    say("after", check, lost, deadline, back)
     sys.stdin.readline()
-    say("gave", _outcome(hold.release))
+    say("gave", outcome(hold.release))
 
 
-def _outcome(action: Callable[[], object]) -> str:
-    try:
-        action()
-    except dibs.DibsError as error:
-        return type(error).__name__
-    return "ok"
+ROUNDS, NAMES = 3, ("a", "b", "c", "d")
 
 
-CROWD, ROUNDS, NAMES = 200, 3, ("a", "b", "c", "d")
-
-
-def crowd(url: str, lease: float) -> None:
-    """200 threads on four names; each of them looks whether it is alone -> served N, alone N, peak THREADS FDS"""
+def crowd(url: str, lease: float, size: int) -> None:
+    """Many threads on four names; each checks whether it is alone -> served N, alone N, peak THREADS FDS"""
     client = dibs.connect(url, lease=lease)
-    with client.lock("a", timeout=5):
+    with client.lock("a", timeout=60):
         """Now the store is open."""
     inside: dict[str, list[int]] = {name: [] for name in NAMES}
     alone: list[bool] = []
     peaks: list[tuple[int, int]] = []
-    start = threading.Barrier(CROWD)
+    start = threading.Barrier(size)
 
     def work(number: int) -> None:
         start.wait()
         for turn in range(ROUNDS):
             name = NAMES[(number + turn) % len(NAMES)]
-            with client.lock(name, timeout=40) as hold:
+            with client.lock(name, timeout=120) as hold:
                 inside[name].append(hold.token)
-                peaks.append(_footprint())
+                if name == NAMES[0]:  # one at a time: the directory that it lists takes a descriptor
+                    peaks.append(_footprint())
                 alone.append(inside[name] == [hold.token])
                 inside[name].remove(hold.token)
 
     before = _footprint()
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(CROWD)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -136,45 +129,45 @@ def _footprint() -> tuple[int, int]:
     return threads, descriptors
 
 
-async def _taken(client: dibs.aio.Client, watch: Stopwatch, name: str, timeout: float) -> tuple[str, float]:
-    begun = watch.seconds()
+async def _take(client: dibs.aio.Client, watch: Stopwatch, name: str, timeout: float) -> None:
+    begun, word = watch.seconds(), "took"
     try:
-        hold = await client.lock(name).acquire(timeout=timeout)
+        if await client.lock(name).acquire(timeout=timeout) is None:
+            word = "busy"
     except dibs.DibsError as error:
-        return type(error).__name__, watch.seconds() - begun
-    return "busy" if hold is None else "took", watch.seconds() - begun
+        word = type(error).__name__
+    say(name, word, watch.seconds() - begun)
 
 
-async def _ticking(watch: Stopwatch, gaps: list[float]) -> None:
+async def _tick(watch: Stopwatch, gaps: list[float]) -> None:
     last = watch.seconds()
     while True:
         await asyncio.sleep(0.01)
-        now = watch.seconds()
-        gaps.append(now - last)
-        last = now
+        gaps.append(watch.seconds() - last)
+        last = watch.seconds()
 
 
 def standstill(url: str, lease: float) -> None:
-    """Each line on stdin, NAME TIMEOUT [NAME TIMEOUT...] at once: -> OUTCOME SECONDS each, then ticks COUNT WORST"""
+    """Each line on stdin, NAME TIMEOUT: -> NAME OUTCOME SECONDS, then ticks COUNT WORST. With &: meanwhile, no ticks"""
 
     async def main(watch: Stopwatch) -> None:
-        client = dibs.aio.connect(url, lease=lease)
+        client, patient = dibs.aio.connect(url, lease=lease), set[asyncio.Task[None]]()
         say("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
-            words = line.split()
+            name, timeout, *meanwhile = line.split()
+            if meanwhile:
+                patient.add(asyncio.create_task(_take(client, watch, name, float(timeout))))
+                continue
             gaps: list[float] = []
-            ticker = asyncio.create_task(_ticking(watch, gaps))
-            wanted = [(words[n], float(words[n + 1])) for n in range(0, len(words), 2)]
-            for outcome, seconds in await asyncio.gather(*(_taken(client, watch, *one) for one in wanted)):
-                say(outcome, seconds)
+            ticker = asyncio.create_task(_tick(watch, gaps))
+            await _take(client, watch, name, float(timeout))
             ticker.cancel()
             say("ticks", len(gaps), max(gaps, default=0.0))
-        await client.close()
 
     with Stopwatch() as watch:
         asyncio.run(main(watch))
 
 
 if __name__ == "__main__":
-    scenario, address, length = sys.argv[1:]
-    globals()[scenario](address, float(length))
+    scenario, address, length, *more = sys.argv[1:]
+    globals()[scenario](address, float(length), *map(int, more))

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 
-from worker import outcome, say  # beside this script
+from worker import now, outcome, say  # beside this script
 
 import dibs
-
-
-def now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Ownerless:
@@ -53,7 +48,7 @@ class Ownerless:
         """-> admitted OUTCOME"""
         say("admitted", outcome(lambda: self.client.fence(name).admit(int(token))))
 
-    def lead(self, name: str, timeout: str = "20") -> None:
+    def lead(self, name: str, timeout: str = "60") -> None:
         """-> leads TOKEN NOW | follows"""
         hold = self.client.election(name).lead().acquire(timeout=float(timeout))
         if hold is None:
@@ -106,6 +101,6 @@ class Ownerless:
 
 
 if __name__ == "__main__":
-    process = Ownerless(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
+    process = Ownerless(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 60.0)
     say("ready")
     process.obey()

@@ -10,12 +10,6 @@ from pathlib import Path
 from process.children import Child, Crew, until
 
 
-def member(crew: Crew) -> Child:
-    child = crew.start("ownerless", crew.url)
-    child.hear("ready")
-    return child
-
-
 def members(crew: Crew, count: int) -> list[Child]:
     children = [crew.start("ownerless", crew.url) for _ in range(count)]
     for child in children:
@@ -33,19 +27,19 @@ def watching(path: Path) -> list[bytes]:
         return [client for (client,) in connection.execute("SELECT client FROM watchers")]
 
 
-def test_twenty_processes_count_one_latch_down(crew: Crew) -> None:
+def test_processes_count_one_latch_down(crew: Crew) -> None:
     """Each count counts once: one is left to go, and that one opens it for everybody."""
-    counters = members(crew, 20)
+    counters = members(crew, 6)
     waiters = counters[:3]
     assert counters[0].ask("arm", "a", 61, hear="armed") == ["ok"]
     for child in counters:
-        child.tell("down", "a", 3)
+        child.tell("down", "a", 10)
     for child in counters:
         while child.next()[0] != "done":
             continue
     assert left(counters[0]) == 1
     for child in waiters:
-        child.tell("wait", "a", 20)
+        child.tell("wait", "a", 60)
     until(lambda: len(watching(crew.path)) == 3, what="those who wait")
     assert all(child.silent() for child in waiters)
     counters[-1].tell("down", "a", 1)
@@ -57,7 +51,7 @@ def test_a_killed_counter_counted_what_it_said(crew: Crew) -> None:
     """And at most one more, whose answer it did not live to say; the others count on."""
     dying, other, waiter = members(crew, 3)
     other.ask("arm", "a", 10_000, hear="armed")
-    waiter.tell("wait", "a", 20)
+    waiter.tell("wait", "a", 60)
     dying.tell("down", "a", 9_000)
     said = 0
     while said < 20:
@@ -70,7 +64,7 @@ def test_a_killed_counter_counted_what_it_said(crew: Crew) -> None:
     assert 10_000 - said - 1 <= there <= 10_000 - said
     assert waiter.silent()
     assert other.ask("arm", "a", 5, hear="armed") == ["Conflict"]
-    helper = member(crew)
+    (helper,) = members(crew, 1)
     helper.tell("down", "a", 1)
     helper.hear("down")
     helper.hear("done")
@@ -81,11 +75,11 @@ def test_a_killed_waiter_leaves_nothing_behind(crew: Crew) -> None:
     """Who counts is not held up by it, and the next who comes sweeps what it left."""
     dying, counter, living = members(crew, 3)
     counter.ask("arm", "a", 2, hear="armed")
-    dying.tell("wait", "a", 20)
-    living.tell("wait", "a", 20)
+    dying.tell("wait", "a", 60)
+    living.tell("wait", "a", 60)
     until(lambda: len(watching(crew.path)) == 2, what="those who wait")
     dying.kill()
-    newcomer = member(crew)
+    (newcomer,) = members(crew, 1)
     assert left(newcomer) == 2
     assert len(watching(crew.path)) == 1, "the dead one's row is swept, the living one's is not"
     counter.tell("down", "a", 2)
@@ -102,7 +96,7 @@ def test_a_waiter_that_was_killed_is_told_in_vain(crew: Crew) -> None:
     """Nobody swept in between: its address leads nowhere, and whoever counts does not mind."""
     dying, counter = members(crew, 2)
     counter.ask("arm", "a", 1, hear="armed")
-    dying.tell("wait", "a", 20)
+    dying.tell("wait", "a", 60)
     until(lambda: watching(crew.path), what="who waits")
     dying.kill()
     counter.tell("down", "a", 1)

@@ -22,15 +22,15 @@ from lab.surface import Target, clock
 from lab.worker import Spec
 
 TARGETS = [Target("a", "mutex", 1), Target("b", "mutex", 1)]
-KILLS, AT_ONCE = 200, 5
+KILLS, AT_ONCE = 60, 5
 SOME_USES = 1500
 """Bytes of history."""
-WITHIN = 20.0
+WITHIN = 60.0
 
 
 def specs(directory: Path, procs: int, **options: Any) -> list[Spec]:
     url = f"sqlite:///{directory / 'locks.db'}"
-    return [Spec(f"p{n}", url, str(directory), "load", TARGETS, 2.0, look=0.0, **options) for n in range(procs)]
+    return [Spec(f"p{n}", url, str(directory), "load", TARGETS, 5.0, look=0.0, **options) for n in range(procs)]
 
 
 def sound(path: Path) -> bool:
@@ -51,7 +51,6 @@ def instants(dice: random.Random) -> Iterator[None]:
 def test_kill_at_random_instants(tmp_path: Path) -> None:
     """Five at a time, from seven; nine times of ten they were at work, else they may just have been starting."""
     dice = random.Random(5)
-    begun = clock()
     with Crowd(specs(tmp_path, procs=7, threads=1)) as crowd:
         moment = instants(dice)
         while len(crowd.killed) < KILLS:
@@ -62,17 +61,11 @@ def test_kill_at_random_instants(tmp_path: Path) -> None:
             crowd.kill(*victims)
             for victim in victims:
                 crowd.successor(victim)
-        raged = clock() - begun
-        crowd.heal()
+            crowd.heal()
         crowd.quiet(WITHIN)
         crowd.end()
         history, fenced = crowd.history(), crowd.fenced()
     verdict = judge(history, within=WITHIN, fenced=fenced)
-    busy = {use.proc for use in history.uses}
-    print(
-        f"figure: {KILLS} kills under load in {raged:.1f} s: {len(history.grants)} holds, "
-        f"{history.hand_overs} hand-overs, {len(busy)} processes at work"
-    )
     assert not verdict.violations, verdict.text()
     assert history.faults["kill -9"] == KILLS
     assert sound(tmp_path / "locks.db")
@@ -87,13 +80,11 @@ def test_kill_at_random_instants(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_threads_and_clients_at_once(tmp_path: Path) -> None:
     """2 processes, 4 threads and 4 tasks each, over a client of either kind: 10 uses of each, none at once."""
-    begun = clock()
     with Crowd(specs(tmp_path, procs=2, threads=4, tasks=4, uses=10)) as crowd:
         crowd.until(lambda: all(state_of(pid) == "Z" for pid in crowd.running.values()), "all are through")
         crowd.end()
         history, fenced = crowd.history(), crowd.fenced()
     verdict = judge(history, within=WITHIN, fenced=fenced)
-    print(f"figure: {len(history.grants)} holds by 16 threads and tasks in {clock() - begun:.2f} s")
     assert not verdict.violations, verdict.text()
     assert len(history.uses) == 160
     assert all(use.granted or use.timeout < 20 for use in history.uses), "whoever was patient was served"

@@ -12,12 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 import dibs
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one write: a parent and its fork may share this pipe
+
+
+def now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def outcome(action: Callable[[], object]) -> str:
@@ -49,7 +54,7 @@ class Worker:
             say("busy", time.monotonic() - begun)
             return
         self.holds[name] = hold
-        say("took", hold.token, time.monotonic() - begun, time.clock_gettime(time.CLOCK_BOOTTIME))
+        say("took", hold.token, time.monotonic() - begun, now())
 
     def give(self, name: str) -> None:
         """-> gave OUTCOME, of the hold's own release"""
@@ -67,12 +72,10 @@ class Worker:
         say("left", outcome(body))
 
     def state(self, name: str) -> None:
-        """-> state CHECK lost|valid owned|not REMAINING"""
-        hold = self.holds[name]
-        lost, owned = hold.lost.is_set(), self.lock(name).owned()
-        say(
-            "state", outcome(hold.check), "lost" if lost else "valid", "owned" if owned else "not", hold.remaining
-        )  # fmt: skip
+        """-> state CHECK lost|valid owned|not REMAINING NOW"""
+        hold, at = self.holds[name], now()
+        check, lost, owned = outcome(hold.check), hold.lost.is_set(), self.lock(name).owned()
+        say("state", check, "lost" if lost else "valid", "owned" if owned else "not", hold.remaining, at)
 
     def write(self, name: str, resource: str) -> None:
         """Write the hold's token, whatever became of the hold, to a resource that takes everything and to one that
@@ -89,11 +92,10 @@ class Worker:
         say("line", len(info.holders), len(info.waiters))
 
     def twice(self, one: str, patient: str, other: str, hasty: str) -> None:
-        """Two threads of one client, each with its own time-out; what the hasty one gets is said as by `take`."""
-        first = threading.Thread(target=outcome, args=(lambda: self.lock(one).acquire(timeout=float(patient)),))
-        first.start()
+        """Two threads of one client, each with its own timeout; what the hasty one gets is said as by `take`."""
+        patient_one = partial(self.lock(one).acquire, timeout=float(patient))
+        threading.Thread(target=outcome, args=(patient_one,), daemon=True).start()
         self.take(other, hasty)
-        first.join()
 
     def spin(self, name: str) -> None:
         """Take and give back without a pause, until killed."""
@@ -101,16 +103,6 @@ class Worker:
         while True:
             with self.lock(name):
                 pass
-
-    def close(self) -> None:
-        self.client.close()
-        say("closed")
-
-    def leave_process(self, status: str = "0") -> None:
-        sys.exit(int(status))
-
-    def drop_process(self) -> None:
-        os._exit(0)
 
     def obey(self, end: str | None = None) -> None:
         while line := sys.stdin.readline():

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from process.guarded import guarded_directory
 from recipes.programs import Stage
+
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def shop(tmp_path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
     with ExitStack() as connections:
 
         def connect() -> sqlite3.Connection:
-            made = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, timeout=20)
+            made = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, timeout=60)
             return connections.enter_context(closing(made))
 
         yield connect

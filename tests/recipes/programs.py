@@ -1,6 +1,6 @@
 """The programs of examples/, run as a stranger would: each in a process of its own, all around one embedded store.
 
-Nothing here sleeps to synchronise: `Program.hear` waits for a line, `until` polls a condition, both with an end.
+Nothing here sleeps to synchronise: `Program.hear` waits for a line, `until` polls a condition, both with a timeout.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Stage:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.url = f"sqlite:///{directory / 'locks.db'}"
-        self.client = dibs.connect(self.url, retry=2)
+        self.client = dibs.connect(self.url, retry=10)
         self._programs: list[Program] = []
 
     def start(self, *argv: object, **env: str) -> Program:
@@ -158,8 +158,9 @@ class Stage:
     def waiting(self, name: str, number: int) -> None:
         until(lambda: len(self.client.inspect(name).waiters) == number, what=f"{number} waiting for {name}")
 
-    def free(self, name: str, within: float = PATIENCE) -> None:
-        until(lambda: not self.holders(name), within, what=f"{name} free")
+    def free(self, name: str) -> None:
+        """Wait until it is free, and not because a lease of 30 s ended."""
+        until(lambda: not self.holders(name), 25, what=f"{name} free")
 
     def freeze(self, program: Program) -> None:
         """Stop it between its steps: stopped inside a transaction of the store, it would stop the store as well."""

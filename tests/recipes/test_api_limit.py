@@ -46,7 +46,7 @@ class Partner:
         with self._change:
             self.inside += 1
             self.most = max(self.most, self.inside)
-            assert self._change.wait_for(lambda: self._answers > 0, timeout=30)
+            assert self._change.wait_for(lambda: self._answers > 0, timeout=120)
             self._answers -= 1
             self.inside -= 1
             self.answered += 1
@@ -89,28 +89,16 @@ def test_no_more_than_five_calls_at_once(stage: Stage, partner: Partner) -> None
 def test_the_permits_of_a_killed_process_come_back(stage: Stage, partner: Partner) -> None:
     first = stage.start("api_limit.py", *(partner.url(n) for n in range(LIMIT)))
     until(lambda: partner.inside == LIMIT, what="five calls under way")
+    with pytest.raises(dibs.Mismatch), stage.client.semaphore(NAME, LIMIT + 1, timeout=0):
+        pytest.fail("another limit is refused while calls are under way")
     second = stage.start("api_limit.py", partner.url("second"))
     stage.waiting(NAME, 1)
     first.kill()
-    until(
-        lambda: stage.holders(NAME) == [second.pid], within=10, what="a permit for the second, before any lease ended"
-    )
+    until(lambda: stage.holders(NAME) == [second.pid], 25, what="a permit for the second, before any lease ended")
     partner.answer(LIMIT + 1)
     assert second.end() == 0, second.text
-
-
-def test_a_call_that_fails_gives_its_permit_back(stage: Stage, partner: Partner) -> None:
     partner.close()
-    caller = stage.start("api_limit.py", partner.url("nobody-there"))
-    assert caller.end() == 1
-    assert "failed http" in caller.text
-    assert not stage.holders(NAME)
-
-
-def test_another_limit_is_refused_while_calls_are_under_way(stage: Stage, partner: Partner) -> None:
-    caller = stage.start("api_limit.py", partner.url("one"))
-    until(lambda: partner.inside == 1, what="a call under way")
-    with pytest.raises(dibs.Mismatch), stage.client.semaphore(NAME, LIMIT + 1, timeout=0):
-        pass
-    partner.answer(1)
-    assert caller.end() == 0
+    failing = stage.start("api_limit.py", partner.url("nobody-there"))
+    assert failing.end() == 1
+    assert "failed http" in failing.text
+    assert not stage.holders(NAME), "a call that fails gives its permit back"

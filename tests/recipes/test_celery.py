@@ -19,6 +19,9 @@ LOCK = "invoice:42"
 Connect = Callable[[], sqlite3.Connection]
 
 
+PATH = os.pathsep.join([str(EXAMPLES), str(Path(__file__).parent)])
+
+
 @pytest.fixture
 def db(shop: Connect) -> sqlite3.Connection:
     db = shop()
@@ -29,27 +32,18 @@ def db(shop: Connect) -> sqlite3.Connection:
 
 
 @pytest.fixture
-def path() -> str:
-    return os.pathsep.join([str(EXAMPLES), str(Path(__file__).parent)])
-
-
-@pytest.fixture
-def worker(stage: Stage, db: sqlite3.Connection, path: str) -> Program:
+def worker(stage: Stage, db: sqlite3.Connection) -> Program:
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     argv = ["-m", "celery", "-A", "shop_on_files", "worker", "--pool=prefork", "-c", 2, "--loglevel=INFO", *quiet]
     # Celery takes a worker that runs as root for a mistake, and says so by a warning.
-    started = stage.start("-W", "ignore", *argv, PYTHONPATH=path)
+    started = stage.start("-W", "ignore", *argv, PYTHONPATH=PATH)
     started.hear("ready")
     return started
 
 
-@pytest.fixture
-def send(stage: Stage, path: str) -> Callable[..., None]:
-    def send(times: int = 1, **options: float) -> None:
-        code = f"from shop_on_files import settle\nfor _ in range({times}): settle.apply_async((42,), **{options})"
-        stage.run("-c", code, PYTHONPATH=path)
-
-    return send
+def send(stage: Stage, times: int = 1, **options: float) -> None:
+    code = f"from shop_on_files import settle\nfor _ in range({times}): settle.apply_async((42,), **{options})"
+    stage.run("-c", code, PYTHONPATH=PATH)
 
 
 def paid(db: sqlite3.Connection) -> int:
@@ -65,11 +59,20 @@ def at_work(stage: Stage) -> int:
     return int(pid)
 
 
-def test_a_message_that_comes_twice_is_worked_on_once(
-    stage: Stage, db: sqlite3.Connection, worker: Program, send: Callable[..., None]
+def test_a_task_over_its_limit_and_a_message_that_comes_twice(
+    stage: Stage, db: sqlite3.Connection, worker: Program
 ) -> None:
     db.execute("BEGIN IMMEDIATE")
-    send(times=2)
+    send(stage, soft_time_limit=4)
+    at_work(stage)
+    worker.hear("Soft time limit")
+    until(lambda: set(worker.states()) == {"S"}, what="the signal sent: it is, after it was told of")
+    db.execute("ROLLBACK")  # SQLite waits in C, where no signal is heard: now it is
+    worker.hear("SoftTimeLimitExceeded")
+    stage.free(LOCK)
+    assert paid(db) == 0
+    db.execute("BEGIN IMMEDIATE")
+    send(stage, times=2)
     at_work(stage)
     worker.hear("Retry in 2s")
     db.execute("ROLLBACK")
@@ -80,41 +83,12 @@ def test_a_message_that_comes_twice_is_worked_on_once(
 
 @pytest.mark.slow  # Celery gives a process ten seconds after its death to be heard of
 def test_a_task_whose_process_was_killed_is_done_by_another(
-    stage: Stage, db: sqlite3.Connection, worker: Program, send: Callable[..., None]
+    stage: Stage, db: sqlite3.Connection, worker: Program
 ) -> None:
     db.execute("BEGIN IMMEDIATE")
-    send()
+    send(stage)
     os.kill(at_work(stage), signal.SIGKILL)
     worker.hear("WorkerLostError|exited with 'signal 9")
     db.execute("ROLLBACK")
-    worker.hear("invoice 42: paid, token")
-    assert paid(db) == 1
-
-
-def test_a_task_over_its_soft_limit_gives_the_lock_back(
-    stage: Stage, db: sqlite3.Connection, worker: Program, send: Callable[..., None]
-) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    send(soft_time_limit=0.5)
-    at_work(stage)
-    worker.hear("Soft time limit")
-    until(lambda: set(worker.states()) == {"S"}, what="the signal sent: it is, after it was told of")
-    db.execute("ROLLBACK")  # SQLite waits in C, where no signal is heard: now it is
-    worker.hear("SoftTimeLimitExceeded")
-    stage.free(LOCK)
-    assert paid(db) == 0
-
-
-def test_a_task_over_its_hard_limit_loses_the_lock_at_once(
-    stage: Stage, db: sqlite3.Connection, worker: Program, send: Callable[..., None]
-) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    send(soft_time_limit=0.4, time_limit=0.8)
-    at_work(stage)
-    worker.hear("Hard time limit")
-    stage.free(LOCK, within=10)
-    db.execute("ROLLBACK")
-    assert paid(db) == 0
-    send()
     worker.hear("invoice 42: paid, token")
     assert paid(db) == 1

@@ -86,7 +86,7 @@ class TestWithin:
         payer = stage.start("fenced_within.py", "shop.db", 42)
         stage.taken(name, payer)
         take_away(stage, name)
-        with stage.client.lock(name, timeout=5) as hold:
+        with stage.client.lock(name, timeout=60) as hold:
             stage.client.fence(name).admit(hold.token, within=db)
             db.execute("COMMIT")
             assert payer.end() == 1
@@ -100,23 +100,14 @@ class TestFile:
     def path(self, stage: Stage) -> Path:
         return stage.directory / "settings.txt"
 
-    def test_writers_take_turns_and_the_last_one_stands(self, stage: Stage, path: Path) -> None:
+    def test_writers_take_turns_and_a_stale_one_is_refused(self, stage: Stage, path: Path) -> None:
         ana = stage.start("fenced_file.py", path)
         stage.taken(f"file:{path}", ana)
         bob = stage.start("fenced_file.py", path)
         bob.tell("bob\n")
         stage.waiting(f"file:{path}", 1)
         assert not path.exists()
-        ana.tell("ana\n")
-        assert (ana.end(), bob.end()) == (0, 0), ana.text + bob.text
-        assert path.read_text() == "bob\n"
-
-    def test_a_stale_writer_is_refused(self, stage: Stage, path: Path) -> None:
-        ana = stage.start("fenced_file.py", path)
-        stage.taken(f"file:{path}", ana)
         take_away(stage, f"file:{path}")
-        bob = stage.start("fenced_file.py", path)
-        bob.tell("bob\n")
         assert bob.end() == 0, bob.text
         ana.tell("ana\n")
         assert ana.end() == 1
@@ -129,7 +120,7 @@ class TestFile:
         stage.taken(f"file:{path}", ana)
         ana.tell("half of wh", last=False)
         ana.kill()
-        stage.free(f"file:{path}", within=10)
+        stage.free(f"file:{path}")
         assert path.read_text() == "old\n"
         bob = stage.start("fenced_file.py", path)
         bob.tell("bob\n")
@@ -138,15 +129,6 @@ class TestFile:
 
 
 class TestHttp:
-    @pytest.fixture
-    def tokens(self, stage: Stage) -> tuple[int, int]:
-        """Of two holders, the earlier one first."""
-        found = []
-        for _ in range(2):
-            with stage.client.lock("settings") as hold:
-                found.append(hold.token)
-        return found[0], found[1]
-
     @staticmethod
     def serve(stage: Stage) -> tuple[Program, int]:
         server = stage.start("fenced_http.py", "shop.db")
@@ -154,40 +136,32 @@ class TestHttp:
 
     @staticmethod
     def ask(port: int, method: str, body: str | None = None, **headers: object) -> tuple[int, str]:
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
             named = {name.replace("_", "-"): str(value) for name, value in headers.items()}
             connection.request(method, "/settings", body, named)
             reply = connection.getresponse()
             return reply.status, reply.read().decode()
 
-    def test_a_stale_write_is_refused(self, stage: Stage, tokens: tuple[int, int]) -> None:
-        _, port = self.serve(stage)
-        old, new = tokens
-        assert self.ask(port, "GET")[0] == 404
-        assert self.ask(port, "PUT", "one", Fencing_Token=old) == (204, "")
-        assert self.ask(port, "PUT", "two", Fencing_Token=new) == (204, "")
-        assert self.ask(port, "PUT", "three", Fencing_Token=new) == (204, ""), "a holder may write more than once"
-        status, why = self.ask(port, "PUT", "late", Fencing_Token=old)
-        assert status == 409
-        assert "later token" in why
-        assert self.ask(port, "GET") == (200, "three")
-
-    def test_a_restart_forgets_no_token(self, stage: Stage, tokens: tuple[int, int]) -> None:
+    def test_a_stale_write_is_refused_also_after_a_restart(self, stage: Stage) -> None:
         server, port = self.serve(stage)
-        old, new = tokens
-        assert self.ask(port, "PUT", "new", Fencing_Token=new)[0] == 204
-        server.kill()
-        _, port = self.serve(stage)
-        assert self.ask(port, "PUT", "late", Fencing_Token=old)[0] == 409
-        assert self.ask(port, "GET") == (200, "new")
-
-    def test_a_write_that_makes_no_sense_is_refused(self, stage: Stage) -> None:
-        _, port = self.serve(stage)
+        with stage.client.lock("settings") as hold:
+            old = hold.token
+        with stage.client.lock("settings") as hold:
+            new = hold.token
+        assert self.ask(port, "GET")[0] == 404
         assert self.ask(port, "PUT", "x")[0] == 428
         for token in ("", "x", "-1", "1.5", "1" * 40):
             assert self.ask(port, "PUT", "x", Fencing_Token=token)[0] == 428, token
         assert self.ask(port, "PUT", None, Fencing_Token=1, Content_Length=10**9)[0] == 413
-        assert self.ask(port, "GET")[0] == 404
+        assert self.ask(port, "PUT", "one", Fencing_Token=old) == (204, "")
+        assert self.ask(port, "PUT", "two", Fencing_Token=new) == (204, "")
+        assert self.ask(port, "PUT", "three", Fencing_Token=new) == (204, ""), "a holder may write more than once"
+        server.kill()
+        _, port = self.serve(stage)
+        status, why = self.ask(port, "PUT", "late", Fencing_Token=old)
+        assert status == 409
+        assert "later token" in why
+        assert self.ask(port, "GET") == (200, "three")
 
 
 def test_without_a_fence_an_update_is_lost_and_with_one_it_is_not(stage: Stage) -> None:

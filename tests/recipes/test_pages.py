@@ -29,15 +29,7 @@ def test_a_page_shows_its_programs_as_they_are(page: Path) -> None:
     assert programs, "a recipe has a program"
     for name, text in programs.items():
         assert text == (EXAMPLES / name).read_text(encoding="utf-8"), f"copy examples/{name} into {page.name}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_says_what_every_page_says(page: Path) -> None:
     assert re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE) == HEADINGS
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_is_in_the_index(page: Path) -> None:
     assert f"]({page.name})" in (RECIPES / "README.md").read_text(encoding="utf-8")
 
 
