@@ -1,12 +1,13 @@
-"""The command as a process of its own: run to its end, started and listened to, or on a terminal.
+"""The command line: in this process where only its text matters, else as a process, in a pipe or on a terminal.
 
 `Cli` is one test's machine: a fresh store in DIBS_URL, an environment without anything of the developer's, and an end
-for every process that was started. Nothing sleeps to synchronise: everything waits for a word, with an end.
+for every process that was started. Nothing sleeps to synchronise: everything waits for a word, with a timeout.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pty
@@ -15,60 +16,85 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
+import pytest
+
 import dibs
-from process.children import PATIENCE, Child, until
+from dibs.cli.main import main
+from process.children import PATIENCE, STEADY, Child, until
 
 COMMAND = (sys.executable, "-m", "dibs.cli")
 _NOT_OURS = re.compile(r"DIBS_|KUBERNETES_|XDG_|LC_|LANG|NO_COLOR|COLUMNS|TZ$|PYTHON(UTF8|IOENC|COERCE|UNBUF|DONT)")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """An environment in which Python can write ASCII only."""
+_FOR_AN_INTERPRETER = re.compile(r"LC_|PYTHON|TZ$")
+"""What is read when an interpreter starts."""
 
 Done = subprocess.CompletedProcess[str]
 
 
-class Holder(Child):
-    """A process that holds and waits, as it is told; see holder.py."""
+class Holder:
+    """Holds and waits in this process, with a client of its own."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        super().__init__("../cli/holder", url, json.dumps(options))
-        self.hear("ready")
-
-    def order(self, *words: Any) -> None:
-        self.tell(json.dumps(words))
-
-    def heard(self, key: str, *words: str) -> list[str]:
-        """What follows the key and these words."""
-        said = self.hear(key)
-        assert tuple(said[: len(words)]) == words, said
-        return said[len(words) :]
+        self.client = dibs.connect(url, **options)
+        self.pid = os.getpid()
+        self._holds: dict[str, Any] = {}
+        self._waiting: dict[str, threading.Thread] = {}
 
     def takes(self, name: str, kind: str = "lock", size: int | None = None, key: str = "it", **options: Any) -> int:
         """The token."""
-        self.order("take", key, kind, name, size, options)
-        return int(self.heard(key, "took")[0])
+        permits = [options.pop("permits")] if "permits" in options else []
+        hold = self._lock(kind, name, size, options).acquire(*permits, timeout=PATIENCE)
+        assert hold is not None
+        self._holds[key] = hold
+        return int(hold.token)
 
-    def asks(self, name: str, kind: str = "lock", size: int | None = None, key: str = "it", **options: Any) -> None:
-        self.order("ask", key, kind, name, size, options)
+    def _lock(self, kind: str, name: str, size: int | None, options: dict[str, Any]) -> Any:
+        if kind in ("read", "write"):
+            return getattr(self.client.rwlock(name, **options), kind)
+        if kind == "lead":
+            return self.client.election(name, **options).lead()
+        if kind == "stripe":
+            return self.client.striped(name, size or 1, **options).at("key")
+        return getattr(self.client, kind)(name, *([] if size is None else [size]), **options)
+
+    def asks(self, name: str, key: str = "it") -> None:
+        """Waits for it in a thread of that name."""
+
+        def wait() -> None:
+            with suppress(dibs.Closed):
+                self.takes(name, key=key)
+
+        self._waiting[key] = threading.Thread(target=wait, name=key, daemon=True)
+        self._waiting[key].start()
 
     def took(self, key: str = "it") -> int:
-        return int(self.heard(key, "took")[0])
+        self._waiting.pop(key).join(PATIENCE)
+        return int(self._holds[key].token)
 
     def gives(self, key: str = "it") -> None:
-        self.order("give", key)
-        self.heard(key, "gave")
+        self._holds.pop(key).release()
+
+    def hold(self, key: str = "it") -> Any:
+        return self._holds[key]
+
+    def discard(self) -> None:
+        self.client.close()
+        for thread in self._waiting.values():
+            thread.join(PATIENCE)
 
 
 class Running:
     """A command that goes on; what it prints is heard line by line, unless the test reads it itself."""
 
-    def __init__(self, words: Sequence[str], env: dict[str, str], *, listen: bool = True) -> None:
-        self.process = subprocess.Popen(
-            words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    def __init__(self, words: Sequence[str], env: dict[str, str], cwd: Path, *, listen: bool = True) -> None:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(words, env=env, cwd=cwd, text=True, **pipes)
         self.out: SimpleQueue[str | None] = SimpleQueue()
         self.err: SimpleQueue[str | None] = SimpleQueue()
         assert self.process.stdout is not None
@@ -113,11 +139,12 @@ class Running:
 class Terminal:
     """A command on a terminal of its own, which it controls: Ctrl-C typed there is a SIGINT to it."""
 
-    def __init__(self, words: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(self, words: Sequence[str], env: dict[str, str], cwd: Path) -> None:
         self._master, slave = pty.openpty()
         try:
             # setsid(1) makes a session for it, and this its terminal.
-            self.process = subprocess.Popen(["setsid", "-c", *words], env=env, stdin=slave, stdout=slave, stderr=slave)
+            streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+            self.process = subprocess.Popen(["setsid", "-c", *words], env=env, cwd=cwd, **streams)
         finally:
             os.close(slave)
         self._seen = b""
@@ -170,10 +197,26 @@ class Cli:
         given = {**kept, "DIBS_URL": self.url, "HOME": str(self.directory), "TERM": "xterm", **more}
         return {name: value for name, value in given.items() if value is not None}
 
-    def run(self, *words: str | bytes, within: float = 50, stdin: str = "", **more: str | None) -> Done:
+    def run(self, *words: str | bytes, **more: str | None) -> Done:
+        """To its end; in this process, unless it is `dibs run` or depends on how an interpreter was started."""
+        own = "run" in words[:1] or any(isinstance(word, bytes) for word in words)
+        if own or any(map(_FOR_AN_INTERPRETER.match, more)):
+            return self.process(*COMMAND, *words, **more)
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(os, "environ", self.environment(**more))
+            patch.setattr(sys, "stdin", io.StringIO("y\n"))
+            try:
+                status = main([str(word) for word in words])
+            except SystemExit as end:
+                status = int(end.code or 0)
+        return Done(words, status, out.getvalue(), err.getvalue())
+
+    def process(self, *words: str | bytes, text: bool = True, stdin: Any = None, **more: str | None) -> Done:
+        """Any process to its end."""
         return subprocess.run(
-            [*COMMAND, *words], env=self.environment(**more), input=stdin, capture_output=True, text=True,
-            timeout=within, check=False,
+            words, env=self.environment(**more), cwd=self.directory, input=stdin or ("" if text else b""),
+            capture_output=True, text=text, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
 
     def json(self, *words: str, **more: str | None) -> list[Any]:
@@ -181,10 +224,16 @@ class Cli:
         return [json.loads(line) for line in self.run(*words, "--json", **more).stdout.splitlines()]
 
     def start(self, *words: str, listen: bool = True, **more: str | None) -> Running:
-        return self._keep(Running([*COMMAND, *words], self.environment(**more), listen=listen))
+        return self._keep(Running([*COMMAND, *words], self.environment(**more), self.directory, listen=listen))
 
     def terminal(self, *words: str, **more: str | None) -> Terminal:
-        return self._keep(Terminal([*COMMAND, *words], self.environment(**more)))
+        return self._keep(Terminal([*COMMAND, *words], self.environment(**more), self.directory))
+
+    def worker(self) -> Child:
+        """Another process that takes and gives back."""
+        child = self._keep(Child("worker", self.url, STEADY))
+        child.hear("ready")
+        return child
 
     def holder(self, **options: Any) -> Holder:
         return self._keep(Holder(self.url, **options))

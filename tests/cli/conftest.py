@@ -11,6 +11,9 @@ import pytest
 from cli.commands import Cli
 from cli.terminals import Shell
 from cli.wrapped import Scene
+from process.guarded import guarded_directory
+
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture

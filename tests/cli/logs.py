@@ -25,7 +25,7 @@ class Logged:
         words = ("run", name, *options, "--", *around, *LOGBOOK, str(self._file), on_term)
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*COMMAND, *words], env=cli.environment(**more), stdin=subprocess.PIPE, stderr=errors
+                [*COMMAND, *words], env=cli.environment(**more), cwd=cli.directory, stdin=subprocess.PIPE, stderr=errors
             )
         cli._keep(self)
 
@@ -61,12 +61,6 @@ class Logged:
         self.process.kill()
         self.process.wait(PATIENCE)
         self.finish()
-
-
-def in_bytes(cli: Cli, *words: str | bytes, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """`dibs run` to its end."""
-    env = cli.environment()
-    return subprocess.run([*COMMAND, "run", *words], env=env, input=stdin, capture_output=True, timeout=50, check=False)
 
 
 def in_this_process(words: Sequence[str]) -> int:

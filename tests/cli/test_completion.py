@@ -54,10 +54,8 @@ COMP_WORDBREAKS={shlex.quote(breaks)}
 _dibs dibs
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run(
-        [*BASH, "-u", "-c", call], env=place.environment(), cwd=place.shop, capture_output=True, text=True,
-        timeout=50, check=False,
-    )  # fmt: skip
+    words = [*BASH, "-u", "-c", call]
+    done = subprocess.run(words, env=place.environment(), cwd=place.shop, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not list(place.shop.iterdir()), "a name was executed"
     return [line for line in done.stdout.split("\n") if line]
@@ -74,26 +72,16 @@ def _split(words: Sequence[str], breaks: str) -> list[str]:
     return found
 
 
-def test_commands(place: Place) -> None:
+def test_commands_options_and_names(place: Place) -> None:
     assert reply(place, "dibs", "") == COMMANDS
     assert reply(place, "dibs", "w") == ["watch", "wait"]
-
-
-def test_options(place: Place) -> None:
-    offered = reply(place, "dibs", "run", "deploy", "--")
-    assert {"--timeout", "--url-file"} <= set(offered)
-    assert all(option.startswith("--") for option in offered)
     assert reply(place, "dibs", "run", "deploy", "--sk") == ["--skip"]
     assert "--token" in reply(place, "dibs", "break", "deploy", "--")
-
-
-def test_every_option_that_there_is_and_no_other(place: Place) -> None:
     assert set(reply(place, "dibs", "run", "deploy", "-")) == set(_parser()._option_string_actions)
-
-
-@pytest.mark.parametrize("command", ["run", "break"])
-def test_names_of_locks(place: Place, command: str) -> None:
-    assert reply(place, "dibs", command, "dep") == ["deploy"]
+    assert reply(place, "dibs", "run", "dep") == reply(place, "dibs", "break", "dep") == ["deploy"]
+    assert reply(place, "dibs", "show", "--", "dep") == ["deploy"], "behind two dashes a name is a name"
+    assert reply(place, "dibs", "show", "dep", after=" --json") == ["deploy"], "the cursor in the middle"
+    assert reply(place, "dibs", "doctor", "dep") == [], "no names where none are asked for"
 
 
 def test_names_as_the_shell_must_read_them(place: Place) -> None:
@@ -103,23 +91,11 @@ def test_names_as_the_shell_must_read_them(place: Place) -> None:
     assert "$(touch executed)" not in offered
 
 
-def test_behind_two_dashes_a_name_is_a_name(place: Place) -> None:
-    assert reply(place, "dibs", "show", "--", "dep") == ["deploy"]
-
-
 def test_names_with_a_colon(place: Place) -> None:
     """Where it breaks words, only what follows the colon is replaced."""
     assert reply(place, "dibs", "show", "report:n") == ["nightly"]
     assert sorted(reply(place, "dibs", "show", "report:")) == ["nightly", "weekly"]
     assert reply(place, "dibs", "show", "report:n", breaks=" ") == ["report:nightly"]
-
-
-def test_the_cursor_in_the_middle(place: Place) -> None:
-    assert reply(place, "dibs", "show", "dep", after=" --json") == ["deploy"]
-
-
-def test_no_names_where_none_are_asked_for(place: Place) -> None:
-    assert reply(place, "dibs", "doctor", "dep") == []
 
 
 def test_programs_and_then_files(place: Place) -> None:
@@ -131,7 +107,7 @@ def test_programs_and_then_files(place: Place) -> None:
 def test_the_tab_key(place: Place) -> None:
     (place.home / "rc").write_text(f"{function()}\nPS1='> '\nbind 'set bell-style none' 2>/dev/null\n")
     bash = ["/usr/bin/env", "bash", "--noprofile", "--rcfile", str(place.home / "rc"), "-i"]
-    shell = Terminal(bash, place.environment(TERM="dumb", DIBS_URL=place.url))
+    shell = Terminal(bash, place.environment(TERM="dumb", DIBS_URL=place.url), place.shop)
     try:
         shell.hear("> ")
         shell.type("true; dibs sh\tdep\t--js\t")  # the line has more on it than our command

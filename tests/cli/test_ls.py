@@ -12,8 +12,9 @@ import pytest
 
 from cli.commands import ASCII, COMMAND, Cli, harmful
 from dibs.cli.ls import HEADER, pressure
-from dibs.cli.table import aligned
+from dibs.cli.table import MOST_DRESSED, aligned
 from dibs.info import LockInfo, Participant
+from process.children import PATIENCE
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 RICH = importlib.util.find_spec("rich") is not None
@@ -138,27 +139,24 @@ def test_a_locale_that_cannot_say_a_name(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("more", "unbuffered"), [([], None), (["--json"], None), ([], "1")])
 def test_who_reads_no_further_ends_it(cli: Cli, more: list[str], unbuffered: str | None) -> None:
-    ana = cli.holder()
-    ana.order("take_many", "it", "some-rather-long-name-to-fill-the-pipe-", 1500)
-    ana.heard("it", "took", "many")
-    process = subprocess.Popen(
-        [*COMMAND, "ls", *more], env=cli.environment(PYTHONUNBUFFERED=unbuffered),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096,
-    )  # fmt: skip
-    with process:
+    client = cli.client()
+    for number in range(500):
+        assert client.lock(f"some-rather-long-name-to-fill-the-pipe-{number:05}").acquire()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "pipesize": 4096}
+    env = cli.environment(PYTHONUNBUFFERED=unbuffered)
+    with subprocess.Popen([*COMMAND, "ls", *more], env=env, cwd=cli.directory, **pipes) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(20) == 141
+        assert process.wait(PATIENCE) == 141
 
 
 def test_many_are_all_listed_and_in_plain_text(cli: Cli) -> None:
-    ana = cli.holder()
-    ana.order("take_many", "it", "n", 1500)
-    ana.heard("it", "took", "many")
-    names = [f"n{number:05}" for number in range(1500)]
+    client, names = cli.client(), [f"n{number:05}" for number in range(MOST_DRESSED + 1)]
+    for name in names:
+        assert client.lock(name).acquire()
     assert [info["name"] for info in cli.json("ls")] == names
     terminal = cli.terminal("ls")
     assert terminal.end() == 0

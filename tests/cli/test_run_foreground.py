@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import dibs
 from cli.terminals import CTRL_Z, Shell, begun
 from cli.wrapped import WITNESS, Scene, children, is_stopped
 from process.children import clock, until
@@ -63,14 +62,13 @@ def stop(pid: int) -> None:
 
 def renewed(scene: Scene) -> None:
     """Wait until it ends later than it would have."""
-    with dibs.connect(scene.url) as client:
 
-        def remaining() -> float:
-            (holder,) = client.inspect("x").holders
-            return holder.remaining
+    def end() -> float:
+        (holder,) = scene.client.inspect("x").holders
+        return clock() + holder.remaining
 
-        end = remaining() + clock()
-        until(lambda: clock() + remaining() > end + 0.1, what="the lock renewed")
+    before = end()
+    until(lambda: end() > before + 0.1, what="the lock renewed")
 
 
 # The wrapper is stopped (kill -STOP): its command runs on, and the shell takes the terminal.

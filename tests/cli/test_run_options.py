@@ -5,20 +5,17 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cli.commands import COMMAND, Cli
-from cli.logs import in_bytes, in_this_process
-from process.children import clock, until
+from cli.logs import in_this_process
+from process.children import clock
 
 USAGE, UNAVAILABLE, BUSY = 64, 69, 75
 ECHO = (sys.executable, "-S", "-c", r"import os,sys; os.write(1, b'\0'.join(map(os.fsencode, sys.argv[1:])))")
-NOISE = 20.0
-"""No time is measured here: a wait that does not end would be longer."""
 
 
 # The command's words and streams.
@@ -29,20 +26,14 @@ def test_the_words_of_the_command_arrive_verbatim(cli: Cli) -> None:
         "", " ", "a b", "'", '"', "$HOME", "$(id)", "`id`", ";", "|", "&", "\n", "\t", "*", "~", "\\", "--", "-n",
         "--url", "é", b"\xff\xfe", b"\xc3", "x" * 100_000, "a@b://" * 5_000, "pass" * 25_000,
     ]  # fmt: skip
-    done = in_bytes(cli, "x", "--", *ECHO, *words)
+    done = cli.process(*COMMAND, "run", "x", "--", *ECHO, *words, text=False)
     assert done.stderr == b""
     assert done.stdout.split(b"\0") == [word if isinstance(word, bytes) else word.encode() for word in words]
 
 
-def test_there_is_no_shell(cli: Cli) -> None:
-    done = cli.run("run", "x", "--", "echo $HOME; exit 3")
-    assert done.returncode == 127
-    assert cli.run("run", "x", "--", "echo", "$HOME", ";", "exit 3").stdout == "$HOME ; exit 3\n"
-
-
 def test_the_streams_pass_byte_for_byte(cli: Cli) -> None:
     data = bytes(range(256)) * 1000
-    done = in_bytes(cli, "x", "--", "tee", "/dev/stderr", stdin=data)
+    done = cli.process(*COMMAND, "run", "x", "--", "tee", "/dev/stderr", text=False, stdin=data)
     assert done.returncode == 0
     assert done.stdout == data
     assert done.stderr == data
@@ -80,10 +71,9 @@ def test_what_happens_when_it_is_busy(cli: Cli) -> None:
     for options, (status, says) in expected.items():
         begun = clock()
         done = cli.run("run", "x", *options, "--", "echo", "ran")
-        took = clock() - begun
+        assert clock() - begun > (0.4 if "400ms" in options or "0.4s" in options else 0)
         assert (options, done.returncode, done.stdout) == (options, status, "")
         assert says in done.stderr if says else done.stderr == ""
-        assert (0.4 if "--timeout" in options and "0" not in options else 0) < took < NOISE
         if says:
             assert f"pid {os.getpid()} " in done.stderr
             assert done.stderr.endswith("Next: dibs show x\n")
@@ -94,7 +84,7 @@ def test_who_waits_gets_it_in_its_time(cli: Cli) -> None:
     client = cli.client()
     hold = client.lock("x").acquire()
     assert hold is not None
-    waiting = cli.start("run", "x", "--skip", "--timeout", "20", "--", "echo", "ran")
+    waiting = cli.start("run", "x", "--skip", "--timeout", "60", "--", "echo", "ran")
     cli.in_line("x", 1)
     hold.release()
     assert waiting.hear() == "ran"
@@ -240,11 +230,6 @@ def test_a_password_behind_a_mistake_is_not_repeated(words: list[str], capsys: p
     assert "hunter2" not in said.err + said.out
 
 
-def test_no_password_no_warning(cli: Cli) -> None:
-    done = cli.run("run", "x", "--url", cli.url, "--", "true", DIBS_URL="redis://:hunter2@cache")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_file_says_which_store(cli: Cli) -> None:
     file = cli.directory / "url"
     file.write_text(f"{cli.url}\n")
@@ -286,15 +271,5 @@ def test_a_file_that_does_not_say_which_store(
 def test_it_works_without_the_directory_it_was_started_in(cli: Cli) -> None:
     gone = cli.directory / "gone"
     script = f'mkdir {gone} && cd {gone} && rmdir {gone} && exec "$@"'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", *COMMAND, "run", "x", "--", *ECHO, "here"],
-        env=cli.environment(), capture_output=True, timeout=50, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"here", b"")
-
-
-def test_the_lock_is_free_when_the_command_has_ended(cli: Cli) -> None:
-    client = cli.client()
-    for status in (0, 3):
-        assert cli.run("run", "x", "--", "sh", "-c", f"exit {status}").returncode == status
-        until(lambda: not client.inspect("x").holders, within=1, what="free")
+    done = cli.process("sh", "-c", script, "sh", *COMMAND, "run", "x", "--", *ECHO, "here")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "here", "")

@@ -136,7 +136,7 @@ def test_a_failure_of_our_own_does_not_leave_the_command_without_the_lock(scene:
 
 def test_a_wrapper_that_was_stopped_past_its_lease_lets_nobody_beside_the_next_holder(scene: Scene) -> None:
     beats = scene.directory / "beats"
-    running = scene.run(*WITNESS, "child", "begin", f"beat:{beats}", lease=1.5)
+    running = scene.run(*WITNESS, "child", "begin", f"beat:{beats}", lease=5)
     command = int(running.hear(BEGUN)[1])
     until(lambda: beats.exists() and beats.stat().st_size > 0, what="a beat")
     running.signal(signal.SIGSTOP)

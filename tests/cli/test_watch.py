@@ -14,6 +14,7 @@ from cli.commands import ASCII, Cli, Running, harmful
 from cli.test_ls import HOSTILE
 from dibs.cli.watch import changes
 from dibs.info import LockInfo, Participant
+from process.children import PATIENCE
 from store.sqlite.places import standstill
 
 TIME = re.compile(r"\d\d:\d\d:\d\d\.\d{3}  (.+)")
@@ -47,16 +48,16 @@ def test_what_happens_is_told_as_it_happens(cli: Cli) -> None:
 
 
 def test_json(cli: Cli) -> None:
-    ana, bob = cli.holder(owner="ana"), cli.holder(owner="bob")
-    token = ana.takes("a")
+    ana, bob = cli.worker(), cli.worker()
+    token = ana.take("a")
     watching = cli.start("watch", "a", "--json")
     first = json.loads(watching.hear())
     assert list(first) == ["at", "event", "name", "kind", "capacity", "holders", "waiters"]
     assert (first["event"], first["name"], first["holders"][0]["token"]) == ("state", "a", token)
-    assert abs(datetime.fromisoformat(first["at"]) - datetime.now(UTC)) < timedelta(seconds=30)
-    bob.asks("a")
+    assert abs(datetime.fromisoformat(first["at"]) - datetime.now(UTC)) < timedelta(seconds=120)
+    bob.tell("take", "a", PATIENCE)
     joined = json.loads(watching.hear())
-    assert (joined["event"], joined["participant"]["owner"], len(joined["waiters"])) == ("joined", "bob", 1)
+    assert (joined["event"], joined["participant"]["pid"], len(joined["waiters"])) == ("joined", bob.pid, 1)
     bob.kill()
     left = json.loads(watching.hear())
     assert (left["event"], left["participant"]["token"]) == ("left", joined["participant"]["token"])
@@ -70,8 +71,7 @@ def test_a_writer_that_goes_on_as_a_reader(cli: Cli) -> None:
     ana.takes("a", "write")
     watching = cli.start("watch", "a", "--json")
     watching.hear()
-    ana.order("downgrade", "it")
-    ana.heard("it", "reads")
+    ana.hold().downgrade()
     said = json.loads(watching.hear())
     assert (said["event"], said["holders"][0]["weight"]) == ("state", 1)
 
@@ -141,7 +141,7 @@ def test_who_reads_no_further_ends_it(cli: Cli) -> None:
     assert json.loads(process.stdout.readline())["event"] == "state"
     process.stdout.close()
     ana.takes("a")
-    assert process.wait(20) == 141
+    assert process.wait(PATIENCE) == 141
     assert process.stderr is not None
     assert process.stderr.read() == ""
 

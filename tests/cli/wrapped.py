@@ -1,7 +1,7 @@
 """`dibs run` as a real process around one store: to start it, to look at its line, and to find whatever it left.
 
-Every process of a test has the store's URL in its environment: that is how `Scene.left` finds them, in whatever session
-or group they are, and how all of them are ended with the test. None has a controlling terminal unless it is given one.
+Every process of a test works in its directory: that is how `Scene.left` finds them, in whatever session or group they
+are, and how all of them are ended with the test. None has a controlling terminal unless it is given one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import dibs
+from lab.servers import guard
 from process.children import PATIENCE, until
 
 HERE = Path(__file__).parent
@@ -34,7 +35,7 @@ class Scene:
         self.url = f"sqlite:///{directory / 'locks.db'}"
         ours = {name: value for name, value in os.environ.items() if not name.startswith("DIBS_")}
         self.environment = {**ours, "DIBS_URL": self.url, "LC_ALL": "C.UTF-8"}
-        self._mark = f"DIBS_URL={self.url}".encode()
+        self.client = dibs.connect(self.url)
         self._started: list[Running] = []
 
     def __enter__(self) -> Self:
@@ -51,6 +52,7 @@ class Scene:
                 one.process.poll()
         for one in self._started:
             one.discard()
+        self.client.close()
 
     def start(self, *argv: str, **more: Any) -> Running:
         """Any process, in a session of its own; its stdout and stderr are pipes unless said otherwise."""
@@ -67,26 +69,25 @@ class Scene:
     @contextmanager
     def held(self, name: str = "x") -> Iterator[dibs.Hold]:
         """By this process."""
-        with dibs.connect(self.url) as client, client.lock(name) as hold:
+        with self.client.lock(name) as hold:
             yield hold
 
     def taken(self, name: str = "x", timeout: float = PATIENCE) -> None:
         """Somebody else can have it, within that time."""
-        with dibs.connect(self.url) as client, client.lock(name, timeout=timeout):
+        with self.client.lock(name, timeout=timeout):
             pass
 
     def line(self, name: str = "x") -> tuple[int, int]:
         """Holders and waiters."""
-        with dibs.connect(self.url) as client:
-            info = client.inspect(name)
-            return len(info.holders), len(info.waiters)
+        info = self.client.inspect(name)
+        return len(info.holders), len(info.waiters)
 
     def waits(self, count: int = 1, name: str = "x") -> None:
         until(lambda: self.line(name)[1] == count, what=f"{count} in line for {name}")
 
     def left(self) -> list[int]:
         """All processes of this scene that live."""
-        return [pid for pid in _pids() if self._mark in _read(pid, "environ").split(b"\0") and state(pid) not in "ZX"]
+        return [pid for pid in guard.working_in(self.directory) if state(pid) not in "ZX"]
 
     def none_left(self, within: float = PATIENCE) -> None:
         until(lambda: not self.left(), within, f"the end of {self.left()}")
