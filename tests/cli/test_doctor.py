@@ -1,57 +1,45 @@
-"""`dibs doctor` as a process of its own, on machines made for it: small disks, layers, namespaces, no /proc."""
+"""`dibs doctor`, also on machines made for it: small disks, layers, namespaces, no /proc."""
 
 from __future__ import annotations
 
-import json
-import os
-import pty
 import re
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import dibs
+from cli.commands import COMMAND, Cli, Done
 
-COMMAND = (sys.executable, "-m", "dibs.cli", "doctor")
 MOUNTS = ("unshare", "--mount", "--propagation", "private")
 LONG_LOG = 16_000_000
 LINE = re.compile(r"(ok|note|DANGER) +\S.*")
 
 
-def environment(**more: str) -> dict[str, str]:
-    unwanted = ("DIBS_URL", "KUBERNETES_SERVICE_HOST", "NO_COLOR")
-    return {**{name: value for name, value in os.environ.items() if name not in unwanted}, **more}
+def doctor(cli: Cli, *words: str, inside: tuple[str, ...] = (), url: str | None = None) -> Done:
+    """In this process, or behind words that prepare another machine."""
+    if not inside:
+        return cli.run("doctor", "--url", url or cli.url, *words)
+    return cli.process(*inside, *COMMAND, "doctor", "--url", url or cli.url, *words)
 
 
-def run(words: Sequence[object], **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*map(str, words)], capture_output=True, text=True, timeout=50, check=False, env=environment(**more)
-    )
-
-
-def doctor(url: str, *words: str, inside: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
-    return run([*inside, *COMMAND, "--url", url, *words], **more)
-
-
-def url_in(directory: Path) -> str:
-    return f"sqlite:///{directory}/locks.db"
-
-
-def on_a_machine(*words: str, prepared: str = "true") -> list[str]:
+def on_a_machine(cli: Cli, *words: str, prepared: str = "true") -> tuple[str, ...]:
     """What goes before a command so that it runs in namespaces of its own, as a shell has prepared them."""
-    inside = [*words, "sh", "-ec", f'{prepared}; exec "$@"', "sh"]
-    done = run([*inside, "true"])
+    inside = (*words, "sh", "-ec", f'{prepared}; exec "$@"', "sh")
+    done = cli.process(*inside, "true")
     if done.returncode:
         pytest.skip(f"there can be no such machine here: {done.stderr.strip()}")
     return inside
 
 
-def told(done: subprocess.CompletedProcess[str], word: str) -> list[str]:
+def on_a_disk(cli: Cli, options: str, fill: str = "true") -> tuple[str, ...]:
+    prepared = f"mount -t tmpfs -o {options},mode=0700 tmpfs {cli.directory}; {fill.format(cli.directory)}"
+    return on_a_machine(cli, *MOUNTS, prepared=prepared)
+
+
+def told(done: Done, word: str) -> list[str]:
     """The findings of one sort."""
     assert done.stderr == "", done.stderr
     return [line[len(word) :].strip() for line in done.stdout.splitlines()[1:] if line.startswith(f"{word} ")]
@@ -64,39 +52,36 @@ def about(texts: list[str], *words: str) -> str:
     return found[0]
 
 
-def test_what_it_says_of_a_good_place(tmp_path: Path) -> None:
-    done = doctor(url_in(tmp_path))
+def test_what_it_says_of_a_good_place_in_lines_and_as_json(cli: Cli) -> None:
+    with cli.client().lock("a") as hold:
+        done = doctor(cli)
+        hold.check()
     first, *others = done.stdout.splitlines()
     versions = f"SQLite {sqlite3.sqlite_version}, dibs {dibs.__version__}, Python {sys.version.split()[0]}"
-    assert first == f"{url_in(tmp_path)}, {versions}"
+    assert first == f"{cli.url}, {versions}"
     assert [line for line in others if not LINE.fullmatch(line)] == []
     about(told(done, "ok"), "at most one valid holder")
     about(told(done, "ok"), "first come, first served")
     assert all("Cure: " in note for note in told(done, "note"))
     assert (done.returncode, told(done, "DANGER")) == (0, [])
-
-
-def test_it_says_the_same_as_json(tmp_path: Path) -> None:
-    done = doctor(url_in(tmp_path), "--json")
-    first, *others = [json.loads(line) for line in done.stdout.splitlines()]
-    lines = doctor(url_in(tmp_path)).stdout.splitlines()
-    assert (first["level"], first["what"]) == ("about", lines[0])
-    assert all(set(finding) == {"level", "what", "cure"} for finding in others)
+    head, *objects = cli.json("doctor")
+    assert (head["level"], head["what"]) == ("about", first)
+    assert all(set(finding) == {"level", "what", "cure"} for finding in objects)
     shown = {"promise": "ok", "note": "note", "danger": "DANGER"}
     assert [
-        f"{shown[one['level']]:<6}  {one['what']}" + (f". Cure: {one['cure']}" if one["cure"] else "") for one in others
-    ] == lines[1:]
+        f"{shown[one['level']]:<6}  {one['what']}" + (f". Cure: {one['cure']}" if one["cure"] else "")
+        for one in objects
+    ] == others
 
 
-def test_the_default_store(tmp_path: Path) -> None:
-    done = run(COMMAND, XDG_STATE_HOME=str(tmp_path))
+def test_the_default_store(cli: Cli) -> None:
+    done = cli.run("doctor", DIBS_URL=None, XDG_STATE_HOME=str(cli.directory))
     assert "(this machine only)" in done.stdout.splitlines()[0]
     about(told(done, "note"), "this machine only", "DIBS_URL")
 
 
-def test_a_disk_in_memory(tmp_path: Path) -> None:
-    machine = on_a_machine(*MOUNTS, prepared=f"mount -t tmpfs -o size=64m,mode=0700 tmpfs {tmp_path}")
-    done = doctor(url_in(tmp_path), inside=machine)
+def test_a_disk_in_memory(cli: Cli) -> None:
+    done = doctor(cli, inside=on_a_disk(cli, "size=64m"))
     about(told(done, "note"), "(tmpfs)", "reboot")
     about(told(done, "ok"), "until the machine restarts")
     assert "power cut" not in done.stdout
@@ -104,9 +89,8 @@ def test_a_disk_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "words"), [("size=4m", "MB are left"), ("size=64m,nr_inodes=40", "more files fit")])
-def test_a_disk_with_little_room(tmp_path: Path, size: str, words: str) -> None:
-    machine = on_a_machine(*MOUNTS, prepared=f"mount -t tmpfs -o {size},mode=0700 tmpfs {tmp_path}")
-    done = doctor(url_in(tmp_path), inside=machine)
+def test_a_disk_with_little_room(cli: Cli, size: str, words: str) -> None:
+    done = doctor(cli, inside=on_a_disk(cli, size))
     assert "Cure: " in about(told(done, "DANGER"), words)
     assert done.returncode == 1
 
@@ -120,83 +104,79 @@ def test_a_disk_with_little_room(tmp_path: Path, size: str, words: str) -> None:
     ],
     ids=["room", "files", "any file"],
 )
-def test_a_disk_without_any(tmp_path: Path, fill: str) -> None:
-    prepared = f"mount -t tmpfs -o size=256k,nr_inodes=20,mode=0700 tmpfs {tmp_path}; {fill.format(tmp_path)}"
-    done = doctor(url_in(tmp_path), inside=on_a_machine(*MOUNTS, prepared=prepared))
+def test_a_disk_without_any(cli: Cli, fill: str) -> None:
+    done = doctor(cli, inside=on_a_disk(cli, "size=256k,nr_inodes=20", fill))
     assert (done.returncode, done.stdout) == (69, "")
-    assert url_in(tmp_path) in done.stderr
+    assert cli.url in done.stderr
     assert done.stderr.endswith("Next: make room\n")
 
 
-def test_a_layer_of_a_container(tmp_path: Path) -> None:
+def test_a_layer_of_a_container(cli: Cli, tmp_path: Path) -> None:
     for name in ("lower", "upper", "work", "merged"):
         (tmp_path / name).mkdir(mode=0o700)
     layers = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    machine = on_a_machine(*MOUNTS, prepared=f"mount -t overlay overlay -o {layers} {tmp_path}/merged")
-    done = doctor(url_in(tmp_path / "merged"), inside=machine)
+    machine = on_a_machine(cli, *MOUNTS, prepared=f"mount -t overlay overlay -o {layers} {tmp_path}/merged")
+    done = doctor(cli, inside=machine, url=f"sqlite:///{tmp_path}/merged/locks.db")
     about(told(done, "note"), "(overlay)", "another container")
     assert done.returncode == 0
 
 
-def test_a_container(tmp_path: Path) -> None:
-    done = doctor(url_in(tmp_path), inside=on_a_machine("unshare", "--pid", "--fork", "--mount-proc"))
-    about(told(done, "note"), "in a container", str(tmp_path))
+def test_a_container(cli: Cli) -> None:
+    done = doctor(cli, inside=on_a_machine(cli, "unshare", "--pid", "--fork", "--mount-proc"))
+    about(told(done, "note"), "in a container", str(cli.directory))
 
 
-def test_a_time_namespace(tmp_path: Path) -> None:
-    outside = doctor(url_in(tmp_path))
-    assert "time namespace" not in outside.stdout
+def test_a_time_namespace(cli: Cli, tmp_path: Path) -> None:
+    assert "time namespace" not in doctor(cli).stdout
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    machine = on_a_machine("unshare", "--time", "--boottime", "86400", "--fork")
-    about(told(doctor(url_in(elsewhere), inside=machine), "note"), "time namespace", "86400")
-    refused = doctor(url_in(tmp_path), inside=machine)
+    machine = on_a_machine(cli, "unshare", "--time", "--boottime", "86400", "--fork")
+    there = doctor(cli, inside=machine, url=f"sqlite:///{elsewhere}/locks.db")
+    about(told(there, "note"), "time namespace", "86400")
+    refused = doctor(cli, inside=machine)
     assert refused.returncode == 69
     assert "another time namespace" in refused.stderr
 
 
-def test_without_proc(tmp_path: Path) -> None:
+def test_without_proc(cli: Cli) -> None:
     # Without /proc only a short path will do for sockets.
-    prepared = f"mount --bind {tmp_path} /mnt; mount -t tmpfs tmpfs /proc"
-    done = doctor(url_in(Path("/mnt")), inside=on_a_machine(*MOUNTS, prepared=prepared))
+    prepared = f"mount --bind {cli.directory} /mnt; mount -t tmpfs tmpfs /proc"
+    done = doctor(cli, inside=on_a_machine(cli, *MOUNTS, prepared=prepared), url="sqlite:////mnt/locks.db")
     assert done.returncode == 69
     assert "which boot of the machine this is. Next: mount /proc" in done.stderr
 
 
-def test_without_a_clock_that_counts_suspension(tmp_path: Path) -> None:
+def test_without_a_clock_that_counts_suspension(cli: Cli) -> None:
     program = "import sys, time; del time.CLOCK_BOOTTIME; from dibs.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    done = run([sys.executable, "-c", program, "doctor", "--url", url_in(tmp_path)])
-    about(told(done, "note"), "suspended")
+    about(told(cli.process(sys.executable, "-c", program, "doctor", "--url", cli.url), "note"), "suspended")
 
 
-def test_a_reader_that_does_not_end(tmp_path: Path) -> None:
-    url, path = url_in(tmp_path), tmp_path / "locks.db"
-    with dibs.connect(url) as client:
-        client.inspect("a")
-        with closing(sqlite3.connect(path)) as foreign:
-            foreign.execute("BEGIN")
-            foreign.execute("SELECT * FROM store").fetchall()
-            value = b"x" * 65_536
-            while (tmp_path / "locks.db-wal").stat().st_size <= LONG_LOG:
-                client.cell("large").update(lambda _: value)
-            done = doctor(url)
-            about(told(done, "DANGER"), "log has grown", f"lsof {path}-wal")
-            assert done.returncode == 1
-        assert doctor(url).returncode == 0
+def test_a_reader_that_does_not_end(cli: Cli) -> None:
+    client = cli.client()
+    client.inspect("a")
+    with closing(sqlite3.connect(cli.path)) as foreign:
+        foreign.execute("BEGIN")
+        foreign.execute("SELECT * FROM store").fetchall()
+        value = b"x" * 65_536
+        while cli.path.with_name("locks.db-wal").stat().st_size <= LONG_LOG:
+            client.cell("large").update(lambda _: value)
+        done = doctor(cli)
+        about(told(done, "DANGER"), "log has grown", f"lsof {cli.path}-wal")
+        assert done.returncode == 1
+    assert doctor(cli).returncode == 0
 
 
 @pytest.mark.parametrize("spoil", ["link", "mode", "other", "nowhere"])
-def test_what_the_store_refuses_is_an_error(tmp_path: Path, spoil: str) -> None:
-    path = tmp_path / "locks.db"
+def test_what_the_store_refuses_is_an_error(cli: Cli, spoil: str) -> None:
     if spoil == "link":
-        path.symlink_to(tmp_path / "elsewhere.db")
+        cli.path.symlink_to(cli.directory / "elsewhere.db")
     elif spoil == "mode":
-        path.touch(mode=0o644)
-        path.chmod(0o644)
+        cli.path.touch(mode=0o644)
+        cli.path.chmod(0o644)
     elif spoil == "other":
-        path.touch(mode=0o600)
-        path.write_bytes(b"no database " * 100)
-    done = doctor(url_in(tmp_path / "nowhere" if spoil == "nowhere" else tmp_path))
+        cli.path.touch(mode=0o600)
+        cli.path.write_bytes(b"no database " * 100)
+    done = doctor(cli, url=f"sqlite:///{cli.directory}/nowhere/locks.db" if spoil == "nowhere" else cli.url)
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr.startswith("dibs doctor: sqlite:///")
     assert "Next: " in done.stderr
@@ -213,49 +193,19 @@ def test_what_the_store_refuses_is_an_error(tmp_path: Path, spoil: str) -> None:
         (["--url", "nonsense"], "scheme://"),
     ],
 )
-def test_usage(tmp_path: Path, words: list[str], said: str) -> None:
-    done = doctor(url_in(tmp_path), *words)
+def test_usage(cli: Cli, words: list[str], said: str) -> None:
+    done = doctor(cli, *words)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.startswith("dibs doctor: ")
     assert said in done.stderr
-    assert list(tmp_path.iterdir()) == [], "nothing was made"
+    assert list(cli.directory.iterdir()) == [], "nothing was made"
 
 
-def on_a_terminal(url: str, **more: str) -> str:
-    """What it shows there."""
-    ours, its = pty.openpty()
-    try:
-        with subprocess.Popen([*COMMAND, "--url", url], stdout=its, env=environment(**more)) as process:
-            os.close(its)
-            shown = b""
-            while part := _read(ours):
-                shown += part
-            assert process.wait(50) == 0
-    finally:
-        os.close(ours)
-    return shown.decode()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # the other side was closed
-        return b""
-
-
-def test_colour_is_for_terminals(tmp_path: Path) -> None:
-    shown = on_a_terminal(url_in(tmp_path), TERM="xterm")
-    assert "\033[32mok" in shown
-    plain = doctor(url_in(tmp_path), TERM="xterm").stdout
+def test_colour_is_for_terminals(cli: Cli) -> None:
+    plain = doctor(cli).stdout
     assert "\033" not in plain
-    assert re.sub(r"\033\[[\d;]*m", "", shown).replace("\r\n", "\n") == plain
-    assert on_a_terminal(url_in(tmp_path), TERM="xterm", NO_COLOR="1").replace("\r\n", "\n") == plain
-    assert on_a_terminal(url_in(tmp_path), TERM="dumb").replace("\r\n", "\n") == plain
-
-
-def test_a_lock_goes_on_while_it_is_looked_at(tmp_path: Path) -> None:
-    with dibs.connect(url_in(tmp_path)) as client, client.lock("a", timeout=5) as hold:
-        before = client.inspect("a")
-        assert doctor(url_in(tmp_path)).returncode == 0
-        hold.check()
-        assert [one.token for one in client.inspect("a").holders] == [one.token for one in before.holders]
+    for more in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        terminal = cli.terminal("doctor", **more)
+        assert terminal.end() == 0
+        assert ("\033[32mok" in terminal.text) == (not more)
+        assert re.sub(r"\033\[[\d;]*m", "", terminal.text) == plain

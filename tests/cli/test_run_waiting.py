@@ -37,7 +37,7 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
     cli.in_line("x", 1)
     first = cli.start("run", "x", "--", "echo", "ran")
     cli.in_line("x", 2)
-    second = cli.start("run", "x", "--timeout", "30", "--", "true")
+    second = cli.start("run", "x", "--timeout", "120", "--", "true")
     cli.in_line("x", 3)
     held = rf'waiting for "x": held by {ME}@{HOST} pid {holder.pid} \(deploy.sh\) for \d+(\.\d+)? s'
     you = r" \(this is you\)"
@@ -58,9 +58,9 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
 
 
 def test_time_alone_is_no_news_and_json_and_skip_are_quiet(cli: Cli) -> None:
-    """Each waits for 3.6 s: two looks."""
+    """Each waits for several looks."""
     with cli.client(owner="ben").lock("x"):
-        wait = ("--timeout", "3.6", "--", "true")
+        wait = ("--timeout", "8", "--", "true")
         plain, as_json, skipping = (cli.start("run", "x", *more, *wait) for more in ((), ("--json",), ("--skip",)))
         said = lines(plain)
         assert [line.partition(": ")[0] for line in said] == ['waiting for "x"', "dibs run"]
@@ -111,8 +111,8 @@ def test_what_others_say_of_themselves_steers_no_terminal_and_many_are_counted(c
         say_of_itself(cli.path, about, *told)
         told.append(about)
     many = [client.semaphore("many", 3).acquire(n) for n in (2, 1)]
-    waiting = [cli.start("run", name, "--timeout", "2.5", "--", "true") for name in "xy"]
-    third = cli.start("run", "many", "--of", "3", "--timeout", "2.5", "--", "true")
+    waiting = [cli.start("run", name, "--timeout", "8", "--", "true") for name in "xy"]
+    third = cli.start("run", "many", "--of", "3", "--timeout", "8", "--", "true")
     for one in waiting:
         said = lines(one)
         assert len(said) == 2, said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,11 +23,10 @@ def environment_in(directory: Path) -> dict[str, str]:
 
 
 def start(environment: Mapping[str, str], *options: str, **more: Any) -> subprocess.Popen[Any]:
-    """In a directory of the test, and with the signals of a user's shell."""
+    """In a directory of the test."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    before = {"preexec_fn": heed_signals}  # it takes no lock that another thread could hold
     words = [sys.executable, "-m", "dibs.cli", "demo", *SMALL, *options]
-    return subprocess.Popen(words, env=environment, cwd=environment["TMPDIR"], **{**pipes, **before, **more})
+    return subprocess.Popen(words, env=environment, cwd=environment["TMPDIR"], **{**pipes, **more})
 
 
 def workers_below(directory: Path) -> list[str]:
@@ -38,9 +36,3 @@ def workers_below(directory: Path) -> list[str]:
 
 def left_behind(directory: Path) -> list[str]:
     return [*workers_below(directory), *(str(path) for path in (directory / "tmp").iterdir())]
-
-
-def heed_signals() -> None:
-    """Tests may run where these are ignored (in the background, under nohup), and that is inherited."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)

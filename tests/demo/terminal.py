@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from demo.plays import heed_signals, start
+from demo.plays import start
 from process.children import PATIENCE
 
 _PART = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b|[^\x1b]")
@@ -170,7 +170,7 @@ def terminal(environment: Mapping[str, str], *options: str, columns: int = 100, 
     _set_size(ours, columns, rows)
     process = start(
         environment, *options, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, text=False,
-        preexec_fn=_take_terminal,
+        preexec_fn=_take_terminal,  # it takes no lock that another thread could hold
     )  # fmt: skip
     os.close(theirs)
     there = Terminal(process, ours, Screen(columns, rows))
@@ -183,9 +183,8 @@ def terminal(environment: Mapping[str, str], *options: str, columns: int = 100, 
 
 
 def _take_terminal() -> None:
-    """Ctrl-C reaches only those whose controlling terminal it is, and only those who do not ignore it."""
+    """Ctrl-C reaches only those whose controlling terminal it is."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    heed_signals()
 
 
 def _set_size(side: int, columns: int, rows: int) -> None:

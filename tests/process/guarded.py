@@ -1,7 +1,8 @@
-"""A `tmp_path` for tests that start processes: whoever works there ends with the test, or with the test run."""
+"""For tests that start processes: a `tmp_path` in which nobody outlives the test or the test run, and usual signals."""
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,3 +27,11 @@ def guarded_directory() -> Iterator[Path]:
     """Replaces pytest's `tmp_path`: a process that works there is killed at the end of the test or of the test run."""
     with directory() as path:
         yield path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usual_signals() -> None:
+    """A test run in the background of a script ignores these, and so would every process that it starts."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

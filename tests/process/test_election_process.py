@@ -99,15 +99,3 @@ def test_a_stopped_leader_that_nobody_succeeded_is_gone_too(crew: Crew) -> None:
     assert leader(follower)[:2] == (0, 0)
     first.signal(signal.SIGCONT)
     assert first.ask("resign", "a", hear="resigned") == ["LockLost"]
-
-
-def test_a_line_of_killed_candidates_is_passed_over(crew: Crew) -> None:
-    first, *dying, last = members(crew, 5)
-    first.ask("lead", "a", hear="leads")
-    for count, child in enumerate([*dying, last], 1):
-        child.tell("lead", "a")
-        crew.in_line("a", 1, count)
-    for child in dying:
-        child.kill()
-    dead = first.kill()
-    assert float(last.hear("leads")[1]) - dead < AT_ONCE
