@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -P -m lab.checked [options of pytest]       # scripts/soak lab
 
-`CHECKED` has one line, a digest of all files of the lab. tests/architecture compares it, so a change of the lab that was
-not checked fails there. Commit it with the change.
+`CHECKED` has one line, a digest of all files of the lab. tests/architecture compares it, so a change of the lab that
+was not checked fails there. Commit it with the change.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 """How long what is being closed may take."""
 MARK = f"DIBS_LAB_OF_{os.getpid()}"
 os.environ[MARK] = "1"
