@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.leaks import command_lines
 from lab.servers import guard, ports, shared
 from lab.servers.groups import GROUPS, Group, Servers
 from lab.servers.programs import require
@@ -35,8 +36,8 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("number", [0, 1])
 def test(number):
-    server, again = shared.redis(), shared.redis()
-    assert server.port == again.port
+    server = shared.redis()
+    shared.postgresql()
     assert shared.fresh_redis(HERE) != shared.fresh_redis(HERE)
     process = next(line for line in server.ask("INFO", "server").splitlines() if line.startswith("process_id:"))
     told = HERE / f"{os.getpid()}.told"
@@ -91,7 +92,7 @@ class Beneath:
 
 @pytest.fixture
 def beneath(tmp_path: Path) -> Iterator[Callable[..., Beneath]]:
-    require("redis")
+    require("redis", "postgresql")
     made: list[Beneath] = []
 
     def start(*options: str) -> Beneath:
@@ -101,6 +102,13 @@ def beneath(tmp_path: Path) -> Iterator[Callable[..., Beneath]]:
     yield start
     for run in made:
         run.end()
+
+
+def creators() -> set[int]:
+    """The processes that made the System V segments of the machine; PostgreSQL's would outlive its kill -9."""
+    header, *rows = Path("/proc/sysvipc/shm").read_text().splitlines()
+    at = header.split().index("cpid")
+    return {int(row.split()[at]) for row in rows}
 
 
 def passed(run: Beneath) -> None:
@@ -140,12 +148,17 @@ def test_workers_share_a_server_and_leave_nothing(
     ((port, server),) = set(workers.values())
     root = Path(f"/proc/{server}/cwd").readlink().parents[1]
     assert root.name.startswith("dibs-lab-")
+    pids = guard.working_in(root)
+    guard.send([pid for pid in pids if pid != server], signal.SIGSTOP)  # PostgreSQL, and what it forked
+    assert creators() & set(pids)
     ending(run)
     run.run.wait(60)
     until(lambda: not root.exists(), 60, "the directory of its servers is gone")
     assert guard.working_in(root) == []
     assert not ports.listening(port)
+    assert not creators() & set(pids)
     until(lambda: guard.working_in(tmp_path) == [], 60, "its workers are gone")
+    until(lambda: not any(str(root) in line for line in command_lines()), 60, "its guardian is gone")
     assert f"dibs-lab-{run.run.pid}-" not in Path("/proc/net/unix").read_text()
 
 

@@ -10,11 +10,7 @@ Not a client: it sends no pings by itself, so it must be done within its session
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
-import secrets
 import socket
-import ssl
 import struct
 import threading
 import time
@@ -26,32 +22,21 @@ from lab.servers.zookeeper import connect
 
 CREATE, GET, SYNC, PING, CLOSE, SASL = 1, 4, 9, 11, -11, 102
 ALL_RIGHTS = 31
-SERVICE = "zookeeper/zk-sasl-md5"
-"""The name that ZooKeeper gives itself in DIGEST-MD5."""
 MARGIN = 0.9
 """How much of its time-out a careful client counts on."""
 
 
 class Session:
-    def __init__(
-        self,
-        port: int,
-        *,
-        context: ssl.SSLContext | None = None,
-        login: tuple[str, str] | None = None,
-        timeout: float = 10.0,
-    ) -> None:
+    def __init__(self, port: int, timeout: float = 10.0) -> None:
         """Raises Refused or Silent, as every request does."""
         try:
-            self._line = connect(port, context, timeout)
+            self._line = connect(port, None, timeout)
         except OSError as error:
             raise _told(error) from error
         try:
             greeting = struct.pack("!iqiq", 0, 0, int(timeout * 1000), 0)
             self._send(greeting + _buffer(bytes(16)) + b"\0")
             self._receive()
-            if login is not None:
-                self._log_in(*login)
         except BaseException:
             self._line.close()
             raise
@@ -86,11 +71,6 @@ class Session:
             self.close()
         else:
             self._line.close()
-
-    def _log_in(self, user: str, password: str) -> None:
-        challenge = _first_buffer(self._request(SASL, _buffer(b""))).decode()
-        asked = dict(re.findall(r'(\w+)="?([^",]*)"?', challenge))
-        self._request(SASL, _buffer(_digest_response(asked["realm"], asked["nonce"], user, password).encode()))
 
     def _request(self, kind: int, body: bytes) -> bytes:
         self._send(struct.pack("!ii", 1, kind) + body)
@@ -165,19 +145,3 @@ def _buffer(data: bytes) -> bytes:
 def _first_buffer(data: bytes) -> bytes:
     (length,) = struct.unpack_from("!i", data)
     return data[4 : 4 + max(length, 0)]
-
-
-def _digest_response(realm: str, nonce: str, user: str, password: str) -> str:
-    """RFC 2831, quality of protection `auth`."""
-
-    def md5(data: bytes) -> bytes:
-        return hashlib.md5(data, usedforsecurity=False).digest()
-
-    own = secrets.token_hex(8)
-    who = md5(f"{user}:{realm}:{password}".encode()) + f":{nonce}:{own}".encode()
-    what = f"AUTHENTICATE:{SERVICE}".encode()
-    proof = md5(f"{md5(who).hex()}:{nonce}:00000001:{own}:auth:{md5(what).hex()}".encode()).hex()
-    return (
-        f'charset=utf-8,username="{user}",realm="{realm}",nonce="{nonce}",nc=00000001,cnonce="{own}",'
-        f'digest-uri="{SERVICE}",maxbuf=65536,response={proof},qop=auth'
-    )
