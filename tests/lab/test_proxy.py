@@ -1,4 +1,7 @@
-"""What the proxy does to whole links, on real sockets, and its counters."""
+"""The fault proxy on real sockets: what it does to whole links and at a certain byte or message, and its counters.
+
+A request that is held and runs late, and a reply that is lost, are the daily bread of the stores' fault tests.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from lab import leaks, splitters
-from lab.faults import BlackHole, Latency, Refuse, Slam, Stall
-from lab.peers import Client, Server
+from lab.faults import BlackHole, Cut, Drip, Latency, Refuse, Slam, Stall, after_bytes, at_message
 from lab.proxy import DOWN, UP, Proxy
-from lab.wire import Wire
+from lab.wire import Client, Server, Wire
 
 
 @pytest.fixture
@@ -156,18 +158,6 @@ def test_half_open_downwards_loses_the_answers(wire: Wire) -> None:
     assert client.fate() == "reset"
 
 
-def test_a_link_that_lost_something_stays_silent_when_the_rule_goes(wire: Wire) -> None:
-    client = wire.client()
-    rule = wire.proxy.add(BlackHole(), UP)
-    client.send(b"lost\n")
-    wire.proxy.wait_for(lambda: wire.proxy.total(UP, "dropped") == (1, 5))
-    wire.proxy.remove(rule)
-    client.send(b"lost as well\n")
-    wire.proxy.wait_for(lambda: wire.proxy.total(UP, "dropped") == (2, 18))
-    assert not client.hears()
-    assert wire.client().ask(b"new\n") == b"new\n"
-
-
 def test_a_stall_ends_and_everything_arrives(wire: Wire) -> None:
     old = wire.client()
     assert old.ask(b"x\n") == b"x\n"
@@ -196,14 +186,6 @@ def test_reset_now(wire: Wire) -> None:
     assert other.fate() == "reset"
     for peer in wire.server.peers:
         peer.await_fate("reset")
-
-
-def test_cut_now(wire: Wire) -> None:
-    client = wire.client()
-    assert client.ask(b"x\n") == b"x\n"
-    wire.proxy.cut()
-    assert client.fate() == "eof"
-    wire.server.peer().await_fate("eof")
 
 
 def test_refuse_and_slam_concern_only_new_links(wire: Wire) -> None:
@@ -243,26 +225,6 @@ def test_the_target_changes_for_new_links(wire: Wire) -> None:
     assert wire.newcomer_is_reset(), "its target has gone"
 
 
-def test_many_links(wire: Wire) -> None:
-    wire.proxy.add(Latency(0.01, jitter=0.05))
-    clients = [wire.client() for _ in range(100)]
-    for n, client in enumerate(clients):
-        client.send(b"%d\n" % n)
-    for n, client in enumerate(clients):
-        assert client.receive(len(b"%d\n" % n)) == b"%d\n" % n
-    assert len(wire.proxy.open_links) == 100
-    assert wire.proxy.total(UP, "passed") == (100, 290)
-    wire.proxy.reset()
-    assert {client.fate() for client in clients} == {"reset"}
-
-
-def test_much_data(wire: Wire) -> None:
-    with Proxy(wire.server.address) as plain, Client(plain.port) as client:
-        text = bytes(range(256)) * 4000
-        assert client.ask(text) == text
-        plain.wait_for(lambda: plain.total(DOWN, "passed")[1] == len(text))
-
-
 def test_nothing_is_left_whatever_was_going_on(wire: Wire, tmp_path: Path) -> None:
     with leaks.watch(leaks.files(tmp_path)), ExitStack() as stack:
         server = stack.enter_context(Server())
@@ -290,8 +252,113 @@ def test_a_splitter_that_fails_is_heard_of() -> None:
     assert "invalid literal" in str(caught.value.exceptions[0].exceptions[0])
 
 
-def test_waiting_in_vain_tells_what_did_happen(wire: Wire) -> None:
-    assert wire.client().ask(b"x\n") == b"x\n"
-    wire.proxy.wait_for(lambda: wire.proxy.total(DOWN, "passed") == (1, 2))
-    with pytest.raises(AssertionError, match=r"a held one: not within 0.01 s; .*'up passed': \(1, 2\)"):
-        wire.proxy.wait_for(lambda: False, within=0.01, what="a held one")
+@pytest.mark.parametrize("reset", [False, True])
+def test_cut_after_n_bytes_in_the_middle_of_a_message(wire: Wire, reset: bool) -> None:
+    wire.silence()
+    client = wire.client()
+    wire.proxy.add(Cut(after_bytes(8), reset=reset), UP)
+    client.send(b"one\nt")
+    wire.server.peer().await_received(b"one\n")
+    client.send(b"wo\nthree\n")
+    wire.server.peer().await_fate("reset" if reset else "eof")
+    assert wire.server.peer().received == b"one\ntwo\n"
+    assert client.fate() == ("reset" if reset else "eof")
+    up = wire.proxy.links[0].up
+    assert (up.passed.messages, up.passed.bytes, up.dropped.bytes) == (2, 8, 6)
+
+
+def test_cut_at_the_nth_message(wire: Wire) -> None:
+    client = wire.client()
+    assert client.ask(b"before\n") == b"before\n"
+    wire.proxy.add(Cut(at_message(3)), DOWN)
+    client.send(b"1\n2\n3\n4\n")
+    assert client.receive(100) == b"1\n2\n"
+    wire.server.peer().await_received(b"before\n1\n2\n3\n4\n")
+    assert wire.proxy.links[0].down.dropped.messages >= 1
+
+
+def test_drip(wire: Wire) -> None:
+    wire.silence()
+    client = wire.client()
+    wire.proxy.add(Drip(0.01), UP)
+    begun = time.monotonic()
+    client.send(b"0123456789\n")
+    up = wire.proxy.wait_for(lambda: wire.proxy.links and wire.proxy.links[0].up)
+    for n in range(1, 11):
+        wire.proxy.wait_for(lambda n=n: up.passed.bytes >= n)
+        assert up.passed.messages == 0
+    wire.server.peer().await_received(b"0123456789\n")
+    assert time.monotonic() - begun >= 10 * 0.01
+    wire.proxy.add(Drip(600), UP)
+    client.send(b"0123456789\n")
+    wire.proxy.wait_for(lambda: up.passed.bytes == 12)
+    wire.proxy.heal()
+    wire.server.peer().await_received(b"0123456789\n0123456789\n")
+
+
+def test_hold_at_the_nth_message_that_fits(wire: Wire) -> None:
+    client, other = wire.client(), wire.client()
+    hold = wire.proxy.hold(UP, at_message(2, match=lambda text: b"put" in text))
+    client.send(b"get\nput 1\nget\nput 2\nget\n")
+    assert hold.await_held() == [b"put 2\n"]
+    assert client.receive(14) == b"get\nput 1\nget\n"
+    assert not client.hears(), "what comes behind it waits with it"
+    assert other.ask(b"put 3\n") == b"put 3\n", "only that one is held"
+    assert hold.deliver() == 1
+    assert client.receive(10) == b"put 2\nget\n"
+    up = wire.proxy.links[0].up
+    assert (up.held.messages, up.held.bytes, up.passed.messages) == (1, 6, 5)
+    assert client.ask(b"put 4\n") == b"put 4\n"
+
+
+def test_hold_in_the_middle_of_a_message(wire: Wire) -> None:
+    client = wire.client()
+    hold = wire.proxy.hold(DOWN, after_bytes(2))
+    client.send(b"one\n")
+    assert hold.await_held() == [b"e\n"]
+    assert client.receive(2) == b"on"
+    assert not client.hears()
+    wire.proxy.heal()
+    assert client.receive(2) == b"e\n"
+    wire.proxy.wait_for(lambda: wire.proxy.total(DOWN, "passed") == (1, 4))
+
+
+def test_one_hold_on_several_links(wire: Wire) -> None:
+    clients = [wire.client() for _ in range(4)]
+    hold = wire.proxy.hold(UP, often=3)
+    for n, client in enumerate(clients):
+        client.send(b"%d\n" % n)
+    assert len(set(hold.await_held(3))) == 3
+    wire.proxy.wait_for(lambda: wire.proxy.total(DOWN, "passed") == (1, 2), what="the fourth went through")
+    assert hold.deliver() == 3
+    assert [client.receive(2) for client in clients] == [b"0\n", b"1\n", b"2\n", b"3\n"]
+
+
+@pytest.mark.parametrize("end", ["close", "slam"])
+def test_a_request_delivered_late_after_its_sender_has_gone(wire: Wire, end: str) -> None:
+    for n in range(3):
+        client = wire.client()
+        assert client.ask(b"hello\n") == b"hello\n"
+        hold = wire.proxy.hold(UP)
+        client.send(b"late\n")
+        hold.await_held()
+        assert not client.hears(0.001)
+        getattr(client, end)()
+        peer = wire.server.peer(n)
+        assert (peer.received, peer.fate) == (b"hello\n", "open"), "the server knows neither of it nor of the end"
+        assert hold.deliver() == 1
+        until_end = {"close": "eof", "slam": "reset"}[end]
+        peer.await_received(b"hello\nlate\n")
+        peer.await_fate(until_end)
+    wire.proxy.wait_for(lambda: not wire.proxy.open_links)
+
+
+def test_a_reply_to_somebody_who_has_gone_is_delivered_to_nobody(wire: Wire) -> None:
+    client = wire.client()
+    hold = wire.proxy.hold(DOWN)
+    client.send(b"x\n")
+    hold.await_held()
+    client.slam()
+    wire.proxy.wait_for(lambda: not wire.proxy.open_links)
+    assert hold.deliver() == 0
+    assert wire.proxy.links[0].down.dropped.messages == 1
