@@ -74,10 +74,6 @@ class Tally:
     stale: int
     """Updates accepted although a higher token had been seen before: never by `Fenced`, unless it is broken."""
 
-    @property
-    def lost_percent(self) -> float:
-        return 100.0 * self.lost / self.acknowledged if self.acknowledged else 0.0
-
 
 class Journal:
     """The file; opened for each step, because threads and forked children would share a descriptor's lock."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,53 +90,3 @@ def test_where_nobody_answers_debian_s_do(cache: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("DIBS_MAVEN", "http://127.0.0.1:1/")
     monkeypatch.setattr(curator_jars, "_classes", lambda cache, class_path: cache)
     assert curator_jars.compiled.__wrapped__().version.startswith("5.4")
-
-
-def test_many_compile_it_once(cache: Path) -> None:
-    ask = "from lab.curator_jars import compiled; print(compiled().class_path)"
-    tests = str(Path(__file__).parents[1])
-    asking = [
-        subprocess.Popen(
-            [sys.executable, "-c", ask],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "DIBS_MAVEN": "", "PYTHONPATH": tests},
-        )
-        for _ in range(3)
-    ]
-    answers = {process.communicate(timeout=50)[0].strip() for process in asking}
-    assert [process.returncode for process in asking] == [0, 0, 0]
-    assert kept(cache) == ["classes", "lock"]
-    (answer,) = answers
-    classes = Path(answer.split(os.pathsep)[0])
-    assert (classes / "Curator.class").is_file()
-    made = (classes / "Curator.class").stat().st_ino
-    curator_jars.compiled.__wrapped__()
-    assert (classes / "Curator.class").stat().st_ino == made
-
-
-def test_another_source_is_compiled_anew(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_MAVEN", "")
-    changed = tmp_path / "source" / "Curator.java"
-    changed.parent.mkdir()
-    changed.write_text("class Curator { }")
-    monkeypatch.setattr(curator_jars, "SOURCE", changed)
-    first = curator_jars.compiled.__wrapped__().class_path
-    changed.write_text("class Curator { int another; }")
-    assert curator_jars.compiled.__wrapped__().class_path != first
-    changed.write_text("class Curator {")
-    with pytest.raises(programs.Refused, match="javac: "):
-        curator_jars.compiled.__wrapped__()
-    assert kept(cache) == ["classes", "classes", "lock"]
-
-
-@pytest.mark.parametrize(
-    ("of", "found"), [("central", True), ("*", True), ("here,central", True), ("external:http:*", False), ("x", False)]
-)
-def test_a_mirror_stands_in_for_central(tmp_path: Path, of: str, found: bool) -> None:
-    settings = tmp_path / "settings.xml"
-    settings.write_text(
-        '<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors><mirror>'
-        f"<mirrorOf>{of}</mirrorOf><url>https://mirror.example/maven</url></mirror></mirrors></settings>"
-    )
-    assert curator_jars._mirror(settings) == ("https://mirror.example/maven" if found else None)

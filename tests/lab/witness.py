@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from lab.worker import looked_at
 
 LONGEST = 50.0
 Test = Callable[..., Coroutine[Any, Any, None]]
-_numbers = itertools.count(1)
 
 
 def faces_of(store: str, nowhere: str) -> Callable[[Test], Callable[..., None]]:
@@ -147,5 +146,5 @@ class First:
 
 
 def fresh_name() -> str:
-    """One server serves many tests: each has a name of its own."""
-    return f"name-{next(_numbers)}"
+    """One server serves many tests of many processes: each has a name of its own."""
+    return f"name-{secrets.token_hex(6)}"
