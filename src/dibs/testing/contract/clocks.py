@@ -24,6 +24,7 @@ from dibs.testing.stage import Clock, Stage
 
 PATIENCE = 60.0
 """How long a condition may take to come true, in real seconds. It is an end, not a measurement."""
+FOREVER = float("inf")
 _POLL = 0.005
 _NAP = 0.002
 """How soon a thread or task notices that a stopped clock was moved."""
@@ -38,10 +39,10 @@ class RealClock:
     """For stores that live by real time: nothing but waiting makes it pass."""
 
     poll = PATIENCE
-    """How long somebody may be waited for before the next `tick`."""
-    longest_tick = 0.05
-    """What a tick may count for: one that takes longer is a machine that stood still."""
-    earshot = 30.0
+    """How long an actor may be waited for before the next step of a `Pace`."""
+    longest_step = 0.05
+    """What a step may count for: one that takes longer is a machine that stood still."""
+    earshot = 20.0
     """How long a message may be on its way."""
     silence = 0.05
     """How long one listens before one says that nothing was said."""
@@ -49,26 +50,35 @@ class RealClock:
     def now(self) -> float:
         return time.monotonic()
 
-    async def tick(self, left: float = float("inf")) -> None:
-        """Wait a moment."""
-        await asyncio.sleep(_POLL)
-
     def advance(self, seconds: float) -> None:
         """Let time pass, for this thread and its event loop alike."""
         time.sleep(seconds)
-
-    def wait_a_moment(self) -> None:
-        """As `tick`, for a test without an event loop."""
-        time.sleep(_POLL)
 
     def runtime(self) -> Runtime:
         """For a seat."""
         return ThreadRuntime()
 
-    def patience(self, within: float) -> Callable[[], bool]:
-        """Says whether a condition has taken too long by now."""
-        end = time.monotonic() + within
-        return lambda: time.monotonic() > end
+    def pace(self, within: float = PATIENCE) -> RealPace:
+        return RealPace(within)
+
+
+class RealPace:
+    """How somebody waits for a condition: between two looks comes a step."""
+
+    def __init__(self, within: float) -> None:
+        self._end = time.monotonic() + within
+
+    def is_over(self) -> bool:
+        """The condition has taken too long."""
+        return time.monotonic() > self._end
+
+    async def step(self, left: float = FOREVER) -> None:
+        """Wait a moment; `left`: at most for that long."""
+        await asyncio.sleep(min(_POLL, left))
+
+    def step_here(self) -> None:
+        """The same without an event loop."""
+        time.sleep(_POLL)
 
 
 class _KitClock(Clock):
@@ -77,7 +87,7 @@ class _KitClock(Clock):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
-        self.moves = 0
+        self.moves = 1
         self._readings = count(1)
         self._seen: dict[int, int] = {}
 
@@ -93,40 +103,25 @@ class StoppedClock:
     """The clock of a kit, for a memory store."""
 
     poll = _NAP
-    longest_tick = _LONGEST_WAIT
+    longest_step = _LONGEST_WAIT
     earshot = silence = 0.0
 
     def __init__(self, stage: Stage, clock: _KitClock) -> None:
         self._stage = stage
         self._clock = clock
-        self._stride = _FIRST_STRIDE
         self.is_anybody_at_work: Callable[[], bool] = lambda: False
         self.now = clock.now
         clock.stop()
-
-    async def tick(self, left: float = float("inf")) -> None:
-        """Let the others get on; once all of them wait, time passes, at most until the first wait is over."""
-        before = self._clock.moves
-        await asyncio.sleep(1.5 * _NAP)  # behind every nap in this loop that began before
-        if self._clock.moves == before and self._all_wait():
-            self._move_on(left)
-
-    def wait_a_moment(self) -> None:
-        time.sleep(_NAP)
-        if threading.current_thread() is threading.main_thread() and self._all_wait():
-            self._move_on()
-
-    def runtime(self) -> Runtime:
-        return self._stage.runtime(ThreadRuntime())
 
     def advance(self, seconds: float) -> None:
         self._clock.moves += 1
         self._clock.advance(seconds)
 
-    def patience(self, within: float) -> Callable[[], bool]:
-        self._stride = _FIRST_STRIDE
-        end, real_end = self.now() + _LONGEST_WAIT, time.monotonic() + within
-        return lambda: self.now() > end or time.monotonic() > real_end
+    def runtime(self) -> Runtime:
+        return self._stage.runtime(ThreadRuntime())
+
+    def pace(self, within: float = PATIENCE) -> StoppedPace:
+        return StoppedPace(self, within)
 
     def go_on(self) -> None:
         """At the end of a test, when nobody moves it any more: it runs with the real clock."""
@@ -136,15 +131,57 @@ class StoppedClock:
         """That thread or task waits for a signal, or for the end of its time."""
         return taker in self._stage.waits
 
-    def _move_on(self, left: float = float("inf")) -> None:
+    def moves(self) -> int:
+        """How often it was moved, if all have seen the last move and wait; else 0."""
+        threads = [taker for taker in list(self._stage.waits) if isinstance(taker, threading.Thread)]
+        if self.is_anybody_at_work() or not all(map(self._clock.was_seen_by, threads)):
+            return 0
+        return self._clock.moves
+
+    def move(self, most: float) -> None:
+        """At most to the end of the first wait."""
         now = self.now()
         ends = [end - now for end in list(self._stage.waits.values()) if end > now]
-        self.advance(min(left, self._stride, *ends))
-        self._stride = min(2 * self._stride, _LONGEST_STRIDE)
+        self.advance(min(most, *ends) if ends else most)
 
-    def _all_wait(self) -> bool:
-        threads = [taker for taker in list(self._stage.waits) if isinstance(taker, threading.Thread)]
-        return all(map(self._clock.was_seen_by, threads)) and not self.is_anybody_at_work()
+
+class StoppedPace:
+    """Steps of two kinds: the others get on; then, if all of them wait and the condition is not true yet, time does."""
+
+    def __init__(self, clock: StoppedClock, within: float) -> None:
+        self._clock = clock
+        self._end, self._real_end = clock.now() + _LONGEST_WAIT, time.monotonic() + within
+        self._stride = _FIRST_STRIDE
+        self._settled = 0
+        """How often the clock had been moved when all waited."""
+
+    def is_over(self) -> bool:
+        return self._clock.now() > self._end or time.monotonic() > self._real_end
+
+    async def step(self, left: float = FOREVER) -> None:
+        if not self._moved(left):
+            before = self._clock.moves()
+            await asyncio.sleep(1.5 * _NAP)  # behind every nap in this loop that began before
+            self._settle(before)
+
+    def step_here(self) -> None:
+        if not self._moved():
+            before = self._clock.moves()
+            time.sleep(_NAP)
+            if threading.current_thread() is threading.main_thread():
+                self._settle(before)
+
+    def _settle(self, before: int) -> None:
+        now = self._clock.moves()
+        self._settled = now if now == before else 0
+
+    def _moved(self, left: float = FOREVER) -> bool:
+        settled, self._settled = self._settled, 0
+        if not settled or settled != self._clock.moves():
+            return False
+        self._clock.move(min(left, self._stride))
+        self._stride = min(2 * self._stride, _LONGEST_STRIDE)
+        return True
 
 
 AnyClock = RealClock | StoppedClock

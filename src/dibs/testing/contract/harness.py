@@ -40,34 +40,34 @@ NEEDED = {"write": (RW,), "semaphore": (PERMITS,)}
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
     """What `condition` gives (or, if that is awaitable, brings) once it is true; polled, with an end."""
-    clock = clocks.current()
-    is_over = clock.patience(within)
+    pace = clocks.current().pace(within)
     while True:
         seen = condition()
         if inspect.isawaitable(seen):
             seen = await seen
         if seen:
             return seen
-        if is_over():
+        if pace.is_over():
             raise AssertionError(f"it did not come true: {inspect.getsource(condition).strip()}")
-        await clock.tick()
+        await pace.step()
 
 
 async def passed(seconds: float) -> None:
     """A length of time is itself the condition: what is tested is that nothing ends during it."""
     clock = clocks.current()
-    end = clock.now() + seconds
+    pace, end = clock.pace(), clock.now() + seconds
     while (left := end - clock.now()) > 0:
-        await clock.tick(left)
+        await pace.step(left)
 
 
 async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
     """What it gives, and how many seconds it took; those in which this machine stood still do not count."""
     clock = clocks.current()
     task, counted, before = asyncio.ensure_future(work), 0.0, clock.now()
+    pace = clock.pace()
     while not task.done():
-        await clock.tick()
-        counted += min((now := clock.now()) - before, clock.longest_tick)
+        await pace.step()
+        counted += min((now := clock.now()) - before, clock.longest_step)
         before = now
     return task.result(), counted
 
@@ -84,12 +84,12 @@ class Pending:
 
     async def _result(self) -> Any:
         clock = clocks.current()
-        is_over = clock.patience(PATIENCE)
+        pace = clock.pace()
         while not self._future.done():
             await asyncio.wait([self._future], timeout=clock.poll)
             if not self._future.done():
-                assert not is_over(), "an actor did not come to an end"
-                await clock.tick()
+                assert not pace.is_over(), "an actor did not come to an end"
+                await pace.step()
         return self._future.result()
 
     def done(self) -> bool:

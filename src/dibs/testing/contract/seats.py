@@ -24,11 +24,10 @@ BRIEF = 3.0
 
 def until(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
     """What `condition` gives once it is true."""
-    clock = clocks.current()
-    is_over = clock.patience(within)
+    pace = clocks.current().pace(within)
     while not (seen := condition()):
-        assert not is_over(), "it did not come true"
-        clock.wait_a_moment()
+        assert not pace.is_over(), "it did not come true"
+        pace.step_here()
     return seen
 
 
