@@ -13,7 +13,8 @@ import pytest
 
 import dibs
 from dibs.core.line import FAIR
-from dibs.testing.contract.harness import PATIENCE, World, eventually, lasted, passed
+from dibs.testing.contract.clocks import PATIENCE
+from dibs.testing.contract.harness import World, eventually, lasted, passed
 from dibs.testing.contract.worlds import above_the_store, needs, on
 
 pytestmark = on("aio")
@@ -215,8 +216,9 @@ async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(w
     assert task.cancelling() == 0
     await asyncio.sleep(0)  # nothing is left of the cancellation
     await eventually(lambda: called)
+    asyncio_only: dict[str, Any] = {"cancel_on_lost": True}
     with dibs.connect(world.url) as blocking, pytest.raises(TypeError, match="asyncio"):
-        blocking.lock("a", cancel_on_lost=True)
+        blocking.lock("a", **asyncio_only)
 
 
 @above_the_store
