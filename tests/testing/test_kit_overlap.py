@@ -30,16 +30,6 @@ def test_code_that_goes_on_after_a_loss_overlaps(dibs_client: KitClient) -> None
     dibs_client.overlaps.clear()
 
 
-def test_code_that_stops_does_not(dibs_client: KitClient) -> None:
-    hold = dibs_client.lock("job").acquire()
-    assert hold is not None
-    dibs_client.expire("job")
-    with pytest.raises(dibs.LockLost):
-        hold.release()
-    with dibs_client.lock("job"):
-        assert not dibs_client.overlaps
-
-
 def test_a_hold_ends_when_its_release_is_called_not_when_it_is_done(dibs_client: KitClient) -> None:
     hold = dibs_client.lock("job").acquire()
     assert hold is not None
@@ -63,8 +53,12 @@ def test_a_holder_that_could_not_know(dibs_client: KitClient) -> None:
     dibs_client.overlaps.clear()
 
 
-def test_tasks_overlap_too(dibs_aio_client: KitAioClient) -> None:
+def test_tasks_overlap_too_also_with_threads(dibs_client: KitClient, dibs_aio_client: KitAioClient) -> None:
+    dibs.connect().lock("other").acquire()
+    dibs_client.expire("other")
+
     async def main() -> None:
+        await dibs_aio_client.lock("other").acquire()
         hold = await dibs_aio_client.lock("job").acquire()
         assert hold is not None
         dibs_aio_client.expire("job")
@@ -74,38 +68,11 @@ def test_tasks_overlap_too(dibs_aio_client: KitAioClient) -> None:
         await dibs_aio_client.lock("job").acquire()
 
     asyncio.run(main())
-    (seen,) = dibs_aio_client.overlaps
+    other, seen = dibs_aio_client.overlaps
+    assert (other.name, other.first.who) == ("other", "thread MainThread")
     assert seen.second.who == "task second-worker"
     assert seen.first.who.startswith("task Task-")
     dibs_aio_client.overlaps.clear()
-
-
-def test_between_faces_and_clients(dibs_client: KitClient, dibs_aio_client: KitAioClient) -> None:
-    application = dibs.connect()
-    application.lock("job").acquire()
-    dibs_client.expire("job")
-
-    async def main() -> None:
-        await dibs_aio_client.lock("job").acquire()
-
-    asyncio.run(main())
-    assert len(dibs_client.overlaps) == 1
-    assert dibs_client.overlaps is dibs_aio_client.overlaps
-    dibs_client.overlaps.clear()
-
-
-def test_by_weight(dibs_client: KitClient) -> None:
-    api = dibs_client.semaphore("api", 3)
-    first = api.acquire(2)
-    second = api.acquire(1)
-    assert not dibs_client.overlaps
-    assert first is not None
-    assert second is not None
-    dibs_client.expire("api", token=first.token)
-    api.acquire(1)
-    (seen,) = dibs_client.overlaps
-    assert seen.first.token == first.token
-    dibs_client.overlaps.clear()
 
 
 def test_readers_share_and_a_writer_does_not(dibs_client: KitClient) -> None:

@@ -225,60 +225,36 @@ def test_it(dibs_client):
     ).assert_outcomes(passed=1)
 
 
-def test_under_anyio_and_its_own_loops(pytester: pytest.Pytester) -> None:
-    pytest.importorskip("anyio")
+@pytest.mark.parametrize(
+    ("mark", "args"),
+    [("anyio", ALONE), ("asyncio", (*ARGS, "-o", "asyncio_default_fixture_loop_scope=function"))],
+)
+def test_under_plugins_that_run_coroutines(pytester: pytest.Pytester, mark: str, args: tuple[str, ...]) -> None:
     run(
         pytester,
-        """
+        f"""
+pytestmark = pytest.mark.{mark}
+
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
 
-@pytest.mark.anyio
 async def test_it(dibs_aio_client, dibs_client):
     async with dibs_aio_client.lock("job") as hold:
         dibs_aio_client.clock.advance(3600)
         hold.check()
         assert dibs_client.lock("job").acquire(timeout=0) is None
 
-@pytest.mark.anyio
 async def test_left_open(dibs_aio_client):
     assert await dibs_aio_client.lock("job").acquire(timeout=0)
     dibs_aio_client.pause_keeper()
 
-@pytest.mark.anyio
 async def test_overlap(dibs_aio_client):
     await dibs_aio_client.lock("job").acquire()
     dibs_aio_client.expire("job")
     await dibs_aio_client.lock("job").acquire()
 """,
-    ).assert_outcomes(passed=2, failed=1)
-
-
-def test_under_pytest_asyncio(pytester: pytest.Pytester) -> None:
-    run(
-        pytester,
-        """
-@pytest.mark.asyncio
-async def test_it(dibs_aio_client):
-    async with dibs_aio_client.lock("job") as hold:
-        dibs_aio_client.clock.advance(3600)
-        hold.check()
-
-@pytest.mark.asyncio
-async def test_left_open(dibs_aio_client):
-    assert await dibs_aio_client.lock("job").acquire(timeout=0)
-    dibs_aio_client.pause_keeper()
-
-@pytest.mark.asyncio
-async def test_overlap(dibs_aio_client):
-    await dibs_aio_client.lock("job").acquire()
-    dibs_aio_client.expire("job")
-    await dibs_aio_client.lock("job").acquire()
-""",
-        *ARGS,
-        "-o",
-        "asyncio_default_fixture_loop_scope=function",
+        *args,
     ).assert_outcomes(passed=2, failed=1)
 
 

@@ -38,7 +38,7 @@ class Acme:
     def python(self) -> Path:
         return self.home / "bin" / "python"
 
-    def run(self, *words: str, cwd: Path, timeout: float = 50) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """`python WORDS` there."""
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         pipe = subprocess.PIPE
@@ -52,7 +52,7 @@ class Acme:
                 raise
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def pytest(self, *words: str, cwd: Path, timeout: float = 50) -> subprocess.CompletedProcess[str]:
+    def pytest(self, *words: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """pytest there, with warnings as errors."""
         return self.run("-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *words, cwd=cwd, timeout=timeout)
 
@@ -83,7 +83,7 @@ def _make(home: Path, wheels: Path) -> None:
 def _pip(*words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", *words, "--no-deps", "--no-index"],
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
