@@ -6,6 +6,7 @@ from dibs.testing.contract.worlds import (
     pytest_configure,
     pytest_generate_tests,
     pytest_pycollect_makeitem,
+    pytest_runtest_makereport,
     world,
 )
 
@@ -16,6 +17,7 @@ __all__ = [
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_pycollect_makeitem",
+    "pytest_runtest_makereport",
     "seats",
     "world",
 ]

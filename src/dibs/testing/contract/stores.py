@@ -42,6 +42,8 @@ class Subject:
 
     name: str
     fresh: Fresh
+    wish: str = ""
+    """What `--dibs-store` said."""
     part: str = WHOLE
 
     @cached_property
@@ -89,7 +91,7 @@ def _choose_part(subjects: dict[str, Subject], wish: str) -> None:
 def _subject(wish: str) -> Subject:
     name, _, target = wish.rpartition("=")
     if target in SERVERLESS:
-        return Subject(name or target, SERVERLESS[target])
+        return Subject(name or target, SERVERLESS[target], wish)
     module, _, function = target.partition(":")
     if not module or not function:
         raise pytest.UsageError(
@@ -99,4 +101,4 @@ def _subject(wish: str) -> Subject:
         fresh: Fresh = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise pytest.UsageError(f"--dibs-store {wish}: {error}") from error
-    return Subject(name or module.partition(".")[0], fresh)
+    return Subject(name or module.partition(".")[0], fresh, wish)

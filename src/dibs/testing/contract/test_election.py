@@ -272,7 +272,7 @@ async def test_a_leader_that_is_lost_is_seen_to_be_gone(world: World, way: str) 
     options: dict[str, Any] = {
         "broken": {},
         "expired": {"lease": world.short, "renew": False},
-        "max_hold": {"max_hold": 2.0},
+        "max_hold": {"max_hold": world.short},
     }[way]
     client, other = world.client(retry=60), world.client()
     ana, follower = world.actor("ana"), following(world, client.election("a"))

@@ -63,7 +63,7 @@ async def test_never_two_inside(world: World, mutex: Mutex) -> None:
                 inside.remove(actor)
                 rounds += 1
 
-    await asyncio.gather(*(work(world.actor(f"worker {n}"), mutex(clients[n % 2], "a", timeout=20)) for n in range(6)))
+    await asyncio.gather(*(work(world.actor(f"worker {n}"), mutex(clients[n % 2], "a", timeout=60)) for n in range(6)))
     assert rounds == 30
 
 
@@ -203,7 +203,7 @@ async def test_who_gives_up_frees_the_place(world: World) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: client.lock("a").acquire())
-    gave_up = bob.start(lambda: client.lock("a").acquire(timeout=1.0))
+    gave_up = bob.start(lambda: client.lock("a").acquire(timeout=world.short))
     await world.in_line(client, "a", 1)
     pending = cy.start(lambda: client.lock("a").acquire())
     await world.in_line(client, "a", 2)

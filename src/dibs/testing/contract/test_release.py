@@ -112,7 +112,7 @@ async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(worl
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lock.acquire)
     await lose(world, other, hold)
-    theirs = await bob(lambda: lock.acquire(timeout=5))
+    theirs = await bob(lambda: lock.acquire(timeout=60))
     with pytest.raises(dibs.LockLost):
         await ana(lock.release)
     theirs.check()

@@ -124,7 +124,7 @@ async def test_a_second_asker_asks_itself_when_the_first_gives_up(world: World) 
     client, other = world.client(owner="job 7"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     held = await cy(lambda: other.rlock("a").acquire())
-    first = ana.start(lambda: client.rlock("a").acquire(timeout=1.0))
+    first = ana.start(lambda: client.rlock("a").acquire(timeout=world.short))
     await world.in_line(client, "a", 1)
     second = bob.start(lambda: client.rlock("a").acquire(timeout=60))
     assert await first is None

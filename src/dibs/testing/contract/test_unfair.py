@@ -149,4 +149,4 @@ async def test_a_mismatch_is_said_to_who_would_wait_too(world: World) -> None:
     with pytest.raises(dibs.Mismatch):
         await bob.enter(client.semaphore("a", 2))
     with pytest.raises(dibs.Mismatch):
-        await bob(lambda: client.semaphore("a", 2, fair=False).acquire(timeout=5))
+        await bob(lambda: client.semaphore("a", 2, fair=False).acquire(timeout=60))

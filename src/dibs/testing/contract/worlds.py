@@ -12,6 +12,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,21 +86,38 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
     return wanted
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says how it is repeated: the id of a test names its store, and this where that store comes from."""
+    report = yield
+    subject = _subject_of(item)
+    if report.failed and subject is not None:
+        given = item.config.invocation_params.args
+        plugins = [f"-p {name}" for word, name in pairwise(map(str, given)) if word == "-p"]
+        words = ["python -m pytest", *plugins, f"--dibs-store {subject.wish}", f"'{item.nodeid}'"]
+        report.sections.append(("how to repeat it", " ".join(words)))
+    return report
+
+
 def _has_time(item: pytest.Function) -> None:
     """Where pytest-timeout is used it must not come before our own end, which says more."""
     if item.config.pluginmanager.hasplugin("timeout"):
         item.add_marker(pytest.mark.timeout(LONGEST_TEST + 2 * PATIENCE))
 
 
+def _subject_of(item: pytest.Item) -> Subject | None:
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    subject = params["world"][0] if "world" in params else params.get("seats")
+    return subject if isinstance(subject, Subject) else None
+
+
 def _is_asked(item: pytest.Function) -> bool:
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    subject: Subject | None = params.get("seats")
-    if "world" in params:
-        subject, face = params["world"]
-        if any(face not in mark.args for mark in item.iter_markers("dibs_on")):
-            return False
+    subject = _subject_of(item)
     if subject is None:
         return True
+    if "world" in params and any(params["world"][1] not in mark.args for mark in item.iter_markers("dibs_on")):
+        return False
     part = subject.part
     if part != WHOLE and (item.get_closest_marker("dibs_above_the_store") or params.get("mutex", ONE_KIND) != ONE_KIND):
         return False
