@@ -26,7 +26,7 @@ PATIENCE = 60.0
 """How long a condition may take to come true, in real seconds. It is an end, not a measurement."""
 FOREVER = float("inf")
 _POLL = 0.005
-_NAP = 0.002
+_NAP = 0.005
 """How soon a thread or task notices that a stopped clock was moved."""
 _INSTANT = 1e-7
 _FIRST_STRIDE = 0.05
