@@ -113,7 +113,7 @@ def test_a_row_that_lasts_for_ever_can_be_broken(pair: tuple[dibs.Client, dibs.C
     raw.plant("dibs:a", lease=FAR, until=FAR)
     (holder,) = pair[0].inspect("a").holders
     pair[0].break_("a", token=holder.token)
-    pair[1].lock("a", timeout=5).acquire().release()
+    pair[1].lock("a", timeout=30).acquire().release()
 
 
 def test_a_row_whose_end_was_put_off_ends_with_its_lease(pair: tuple[dibs.Client, dibs.Client], raw: Raw) -> None:
@@ -201,4 +201,4 @@ def test_an_answer_of_another_shape(url: str, raw: Raw) -> None:
         raw(f"CREATE OR REPLACE FUNCTION {{s}}.dibs_1_join({arguments}) RETURNS text {body}")
         assert signature
         with pytest.raises(dibs.StoreError, match="not what our routine says"):
-            client.lock("a").acquire(timeout=1)
+            client.lock("a").acquire(timeout=30)

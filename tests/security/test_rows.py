@@ -72,7 +72,7 @@ def test_a_row_of_the_wrong_types_cannot_be_written(path: Path, connect: Connect
     for column, value in WRONG_TYPES:
         with pytest.raises(sqlite3.IntegrityError):
             plant(path, **{column: value})
-    with connect(path).lock("a", timeout=5):
+    with connect(path).lock("a", timeout=30):
         """Nothing of it is there."""
 
 
@@ -90,7 +90,7 @@ def test_text_that_is_no_text(path: Path, connect: Connect, column: str) -> None
             errors.append(str(error))
     assert "[2J" not in "".join(errors), "what is no text is not repeated"
     assert all(error.isprintable() for error in errors)
-    with client.lock("b", timeout=5) as hold:
+    with client.lock("b", timeout=30) as hold:
         hold.check()
 
 
@@ -122,7 +122,7 @@ def test_a_hostile_store_is_refused_or_used_by_one_at_a_time(path: Path, connect
 def test_a_row_planted_beside_a_holder(path: Path, connect: Connect, case: str) -> None:
     """Ahead of it, in the line of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
     client, other = connect(path, lease=1.5), connect(path)
-    hold = client.lock("a").acquire(timeout=5)
+    hold = client.lock("a").acquire(timeout=30)
     assert hold is not None
     plant(path, **ROWS[case])
     with suppress(dibs.DibsError):
@@ -138,7 +138,7 @@ def test_a_row_that_lasts_for_ever_can_be_broken(path: Path, connect: Connect) -
     client = connect(path)
     assert client.lock("a").acquire(timeout=0) is None
     client.break_("a", token=TICKET)
-    with client.lock("a", timeout=5):
+    with client.lock("a", timeout=30):
         """Free again."""
 
 
@@ -154,7 +154,7 @@ def test_a_planted_client_cannot_point_at_files_elsewhere(path: Path, connect: C
             path, "INSERT INTO clients VALUES (?, '../live', ?, ?, ?)",
             bytes([number]), found.st_dev, found.st_ino, address,
         )  # fmt: skip
-    with connect(path).lock("a", timeout=5):
+    with connect(path).lock("a", timeout=30):
         """The newcomer has swept."""
     assert [victim.name for victim in victims if not victim.exists()] == [], "files of somebody else were removed"
 
@@ -162,7 +162,7 @@ def test_a_planted_client_cannot_point_at_files_elsewhere(path: Path, connect: C
 def test_a_planted_client_is_not_written_to_elsewhere(path: Path, connect: Connect, tmp_path: Path) -> None:
     """A wake-up for it is no datagram to a socket outside of our directory."""
     client = connect(path)
-    hold = client.lock("a").acquire(timeout=5)
+    hold = client.lock("a").acquire(timeout=30)
     assert hold is not None
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as elsewhere:
         elsewhere.bind(str(tmp_path / "theirs"))
@@ -183,7 +183,7 @@ def test_a_planted_outsider_costs_nothing(path: Path, connect: Connect) -> None:
         "INSERT INTO outsiders SELECT 'dibs:a', CAST(i AS BLOB), x'bb', 0 FROM n",
     )
     client, other = connect(path), connect(path)
-    hold = client.lock("a").acquire(timeout=5)
+    hold = client.lock("a").acquire(timeout=30)
     assert hold is not None
     waiter = Taking(other.lock("a"), 20)
     until(lambda: client.inspect("a").waiters, what="the waiter")

@@ -20,7 +20,7 @@ def test_a_server_that_writes_what_it_cannot_replay() -> None:
     with Server(MariaDB("--log-bin=log", "--binlog-format=STATEMENT")) as server:
         with closing(dibs.connect(server.url())) as client:
             with pytest.raises(dibs.StoreError, match="binlog_format"):
-                client.lock("a").acquire(timeout=5)
+                client.lock("a").acquire(timeout=30)
             dangers = [finding for finding in client.doctor() if finding.level == "danger"]
             assert any("binlog_format" in finding.what for finding in dangers)
         server.ask("SET GLOBAL binlog_format = 'ROW'")

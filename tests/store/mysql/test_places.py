@@ -109,7 +109,7 @@ def test_galera_with_more_than_one_node_is_refused(nodes: Callable[[], Server]) 
     second = nodes()
     until(lambda: first.ask("SHOW STATUS LIKE 'wsrep_cluster_size'").endswith("2"))
     with closing(dibs.connect(first.url())) as client, pytest.raises(dibs.StoreError, match="Galera") as caught:
-        client.lock("a").acquire(timeout=5)
+        client.lock("a").acquire(timeout=30)
     assert not isinstance(caught.value, dibs.StoreUnavailable)
     with (
         closing(dibs.connect(second.url())) as client,

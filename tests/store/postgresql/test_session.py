@@ -80,7 +80,7 @@ def test_a_holder_hears_that_it_is_asked_to_let_go(connect: Connect, name: str) 
 def test_a_libpq_that_is_too_old_is_refused(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pq, "version", lambda: 130_010)
     with pytest.raises(dibs.StoreError, match=r"older than 14.*psycopg\[binary\]"):
-        connect().lock(name).acquire(timeout=1)
+        connect().lock(name).acquire(timeout=30)
 
 
 def test_two_names_that_meet_in_one_key_are_told_apart(

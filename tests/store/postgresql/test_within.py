@@ -57,7 +57,7 @@ def test_a_connection_of_another_kind_is_refused(client: dibs.Client, own: Conne
 def test_lock_timeout_is_as_it_was(client: dibs.Client, own: Connection, name: str) -> None:
     own.execute("SET lock_timeout = '7s'")
     own.commit()
-    assert client.within(own).lock(name).acquire(timeout=3)
+    assert client.within(own).lock(name).acquire(timeout=30)
     assert own.execute("SHOW lock_timeout").fetchone() == ("7s",)
     own.execute("SET LOCAL lock_timeout = '9s'")
     assert client.within(own).lock(f"{name}-2").acquire()

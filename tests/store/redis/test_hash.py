@@ -96,7 +96,7 @@ def test_keys_of_all_spaces_differ(url: str, raw: Raw) -> None:
             client.cell(name).set(b"x", 0)
             client.fence(name).admit(1)
             client.latch(name).arm(1)
-            client.lock(name).acquire(timeout=5)
+            client.lock(name).acquire(timeout=30)
         assert len(raw.all_keys()) == 4 * 5
         assert [info.name for info in client.locks()] == ["a", "a|fence", "a|line", "client:00", "identity"]
         for key in raw.all_keys():

@@ -200,7 +200,7 @@ def test_a_prefix_that_looks_like_a_pattern_is_none(server: Server) -> None:
     for prefix, is_allowed in (("app[1]*/", True), ("app1x/", False)):
         with dibs.connect(as_user(server.url()), prefix=prefix, retry=1) as client:
             try:
-                assert client.lock("a").acquire(timeout=1)
+                assert client.lock("a").acquire(timeout=30)
                 assert is_allowed
             except dibs.StoreError:
                 assert not is_allowed
@@ -210,9 +210,9 @@ def test_other_namespaces_stay_closed(server: Server) -> None:
     make(printed(server.url()), server)
     with dibs.connect(as_user(server.url()), namespace="billing") as client:
         with pytest.raises(dibs.StoreError, match="NOPERM"):
-            client.lock("a").acquire(timeout=1)
+            client.lock("a").acquire(timeout=30)
         server.ask("ACL", "SETUSER", rights.USER, "~billing:*", "&billing:*")
-        with client.lock("a", timeout=1):
+        with client.lock("a", timeout=30):
             pass
 
 

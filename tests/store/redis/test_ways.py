@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs.testing.contract.harness import World, eventually
-from lab.servers import certificates, ports
+from lab.servers import certificates
 from lab.servers.certificates import Certificates
 from lab.servers.programs import require
 from lab.servers.redis import Redis
@@ -101,7 +101,7 @@ async def test_a_socket_of_the_machine(world: World, server: tuple[Server, str])
 
 @both_faces
 async def test_every_kind_without_messages(world: World, server: tuple[Server, str]) -> None:
-    """By a user who may not subscribe."""
+    """By a user who may not subscribe: no subscription is tried."""
     url = server[0].url(user="deaf", password=SECRET)
     await is_of_use(world, f"{url}?wake=spin&prefix=spin-{world.face}:", every_kind)
 
@@ -143,17 +143,3 @@ def _first(leaders: Iterator[Any], count: int) -> Iterator[Any]:
         yield leader
         if number == count:
             return
-
-
-@both_faces
-async def test_no_subscription_is_made_where_nobody_is_to_be_woken_by_messages(
-    world: World, server: tuple[Server, str]
-) -> None:
-    client = world.client(f"redis://{ports.HOST}:{server[0].port}?wake=spin&prefix=none-{world.face}:")
-    ana, bob = world.actors("ana", "bob")
-    hold = await ana(lambda: client.lock("a").acquire())
-    pending = bob.start(lambda: client.lock("a").acquire(timeout=TIME))
-    await world.in_line(client, "a", 1)
-    assert server[0].ask("CLIENT", "LIST", "TYPE", "pubsub") == ""
-    await ana(hold.release)
-    await bob((await pending).release)
