@@ -49,22 +49,31 @@ class Desk:
         return await OPENERS[self.server][self.kind](self.url)
 
     @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Opened]:
+        """What is not committed at the end is rolled back."""
+        opened = await self.open()
+        try:
+            yield opened
+        finally:
+            await opened.rollback()
+            await opened.close()
+
+    @asynccontextmanager
     async def opened(self, *columns: str) -> AsyncIterator[Opened]:
         """Its table has one row: 42, 'open', version 1, and null in the columns behind these three."""
         names = columns or ("id", "state", "version")
-        opened = await self.open()
-        try:
+        async with self.connected() as opened:
             table, id, state, version, *more = (self.quoted(name) for name in (self.table, *names))
             made = [f"{id} INTEGER", f"{state} VARCHAR(200)", f"{version} INTEGER", *(f"{one} TEXT" for one in more)]
             await self.run(opened, f"CREATE TABLE {table} ({', '.join(made)})")
             await self.run(opened, f"INSERT INTO {table} ({id}, {state}, {version}) VALUES (42, 'open', 1)")
             await opened.commit()
-            yield opened
-        finally:
-            await opened.rollback()
-            await self.run(opened, f"DROP TABLE IF EXISTS {self.quoted(self.table)}")
-            await opened.commit()
-            await opened.close()
+            try:
+                yield opened
+            finally:
+                await opened.rollback()
+                await self.run(opened, f"DROP TABLE IF EXISTS {table}")
+                await opened.commit()
 
     def quoted(self, name: str) -> str:
         """As the server's manual says, for a statement that has no values."""

@@ -49,8 +49,7 @@ def test_the_record_is_committed_and_rolled_back_with_the_change(ready: Desk) ->
     name = fresh_name()
 
     async def play() -> None:
-        opened = await ready.open()
-        try:
+        async with ready.connected() as opened:
             await admit(ready, opened, name, 5)
             await opened.commit()
             await admit(ready, opened, name, 9)
@@ -70,9 +69,6 @@ def test_the_record_is_committed_and_rolled_back_with_the_change(ready: Desk) ->
             for _ in range(2):  # each odd name is a record of its own
                 for token, odd in enumerate(ODD_NAMES, 1):
                     await admit(ready, opened, odd, token)
-        finally:
-            await opened.rollback()
-            await opened.close()
 
     run(ready, play)
 
@@ -82,15 +78,12 @@ def test_without_a_transaction_nothing_is_admitted(ready: Desk) -> None:
     name = fresh_name()
 
     async def play() -> None:
-        opened = await ready.open()
-        try:
+        async with ready.connected() as opened:
             await let_it_commit_itself(ready, opened)
             with pytest.raises(dibs.StoreError, match=r"in no transaction.*begin one first") as caught:
                 await admit(ready, opened, name, 5)
             assert caught.value.name == name
             assert not isinstance(caught.value, dibs.StoreUnavailable)
-        finally:
-            await opened.close()
 
     run(ready, play)
 
@@ -123,8 +116,7 @@ def test_nobody_is_admitted_between_the_check_and_the_end(ready: Desk) -> None:
     name, admitted = fresh_name(), threading.Event()
 
     async def first() -> None:
-        opened = await ready.open()
-        try:
+        async with ready.connected() as opened:
             await admit(ready, opened, name, 5)
             other = threading.Thread(target=lambda: run(ready, second))
             other.start()
@@ -133,21 +125,17 @@ def test_nobody_is_admitted_between_the_check_and_the_end(ready: Desk) -> None:
             await admit(ready, opened, name, 7)
             await opened.commit()
             await asyncio.to_thread(other.join, 60) if ready.awaits else other.join(60)
-        finally:
-            await opened.close()
 
     told: list[str] = []
 
     async def second() -> None:
-        opened = await ready.open()
-        try:
-            await admit(ready, opened, name, 6)
-        except dibs.StaleToken as error:
-            told.append(error.what)
-        finally:
-            admitted.set()
-            await opened.rollback()
-            await opened.close()
+        async with ready.connected() as opened:
+            try:
+                await admit(ready, opened, name, 6)
+            except dibs.StaleToken as error:
+                told.append(error.what)
+            finally:
+                admitted.set()
 
     run(ready, first)
     assert told == ["token 6 is stale: 7 was admitted before"]
@@ -204,12 +192,9 @@ def test_the_first_use_on_mysql_says_what_to_make_and_ends_no_transaction(urls: 
 @desks([("sqlite", kind) for kind in OPENERS["sqlite"] if kind != "sqlite3"])
 def test_on_sqlite_the_connection_below_is_asked_for(desk: Desk) -> None:
     async def play() -> None:
-        opened = await desk.open()
-        try:
+        async with desk.connected() as opened:
             with pytest.raises(dibs.Unsupported, match=r'"stock" on your own transaction: .*sqlite3'):
                 await admit(desk, opened, "stock", 5)
-        finally:
-            await opened.close()
 
     run(desk, play)
 
@@ -217,14 +202,11 @@ def test_on_sqlite_the_connection_below_is_asked_for(desk: Desk) -> None:
 @desks([("postgresql", "async-psycopg"), ("mysql", "pymysql")])
 def test_each_api_has_its_connections(desk: Desk) -> None:
     async def play() -> None:
-        opened = await desk.open()
-        try:
+        async with desk.connected() as opened:
             with dibs.connect("memory://") as client:
                 other = dibs.aio.connect("memory://").fence("stock") if not desk.awaits else client.fence("stock")
                 with pytest.raises(TypeError, match="is for the"):
                     _ = other.admit(5, within=opened.connection) if desk.awaits else step(_awaited(other, opened))
-        finally:
-            await opened.close()
 
     run(desk, play)
 

@@ -66,19 +66,15 @@ def second_writer(desk: Desk, isolation: str) -> None:
         begin = f"SET {'SESSION ' if desk.server == 'mysql' else ''}TRANSACTION ISOLATION LEVEL {isolation}"
 
     async def play() -> None:
-        async with desk.opened() as ours:
-            theirs = await desk.open()
-            try:
-                if begin:
-                    await desk.run(ours, begin)
-                await desk.run(ours, f"SELECT version FROM {desk.quoted(desk.table)}")
-                await desk.update(theirs, desk.table, {"id": 42}, {"state": "void"}, 1)
-                await theirs.commit()
-                with pytest.raises(dibs.Conflict, match=r"version 2, not 1|after this transaction began to read"):
-                    await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
-                assert await desk.row(ours) == (42, "void", 2)
-            finally:
-                await theirs.close()
+        async with desk.opened() as ours, desk.connected() as theirs:
+            if begin:
+                await desk.run(ours, begin)
+            await desk.run(ours, f"SELECT version FROM {desk.quoted(desk.table)}")
+            await desk.update(theirs, desk.table, {"id": 42}, {"state": "void"}, 1)
+            await theirs.commit()
+            with pytest.raises(dibs.Conflict, match=r"version 2, not 1|after this transaction began to read"):
+                await desk.update(ours, desk.table, {"id": 42}, {"state": "paid"}, 1)
+            assert await desk.row(ours) == (42, "void", 2)
 
     run(desk, play)
 
@@ -128,13 +124,9 @@ def test_many_at_once_lose_nothing(desk: Desk) -> None:
         await opened.commit()
 
     async def worker() -> None:
-        opened = await desk.open()
-        try:
+        async with desk.connected() as opened:
             for _ in range(10):
                 dibs.sql.retry_versioned(lambda: step(add(opened, desk.quoted(desk.table))), tries=200)
-        finally:
-            await opened.rollback()
-            await opened.close()
 
     async def play() -> None:
         async with desk.opened() as ours:

@@ -58,13 +58,11 @@ def play(desk: Desk, story: Callable[[Side, Opened, Opened], Any]) -> None:
     """With two connections of one kind."""
 
     async def whole() -> None:
-        side, one, other = Side(desk), await desk.open(), await desk.open()
+        side = Side(desk)
         try:
-            await story(side, one, other)
+            async with desk.connected() as one, desk.connected() as other:
+                await story(side, one, other)
         finally:
-            for opened in (one, other):
-                await opened.rollback()
-                await opened.close()
             await side.close()
 
     run(desk, whole)

@@ -32,6 +32,12 @@ def connect(server: Server) -> Iterator[Connect]:
 
 
 @pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    with closing(Raw(server.port)) as made:
+        yield made
+
+
+@pytest.fixture
 def client(server: Server) -> Iterator[dibs.Client]:
     with dibs.connect(server.url()) as made:
         yield made
@@ -57,11 +63,11 @@ def test_two_names_never_block_each_other(client: dibs.Client, connect: Connect,
 
 @pytest.mark.parametrize("timeout", [30.0, None])
 def test_a_wait_is_ended_by_the_end_of_the_other_transaction(
-    client: dibs.Client, connect: Connect, server: Server, name: str, timeout: float | None
+    client: dibs.Client, connect: Connect, raw: Raw, name: str, timeout: float | None
 ) -> None:
     mine, theirs = connect(), connect()
     client.within(mine).lock(name).acquire()
-    with ThreadPoolExecutor(1) as pool, closing(Raw(server.port)) as raw:
+    with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(client.within(theirs).lock(name).acquire, timeout=timeout)
         until(lambda: [info for _, info in raw.others() if info and "dibs_within" in info])
         mine.commit()
@@ -69,7 +75,7 @@ def test_a_wait_is_ended_by_the_end_of_the_other_transaction(
         assert raw_limit(theirs) == 50
         mine.rollback()
         theirs.rollback()
-        assert raw.ask("SELECT COUNT(*) FROM information_schema.innodb_trx") == [(0,)]
+        until(lambda: raw.ask("SELECT COUNT(*) FROM information_schema.innodb_trx") == [(0,)], 60, "none is left open")
 
 
 def raw_limit(connection: Any) -> int:
@@ -124,50 +130,45 @@ def test_another_database_of_the_connection_makes_no_difference(
         assert odd.within(connect()).lock(name).acquire(timeout=0)
 
 
-def test_a_row_that_was_removed_is_made_anew(client: dibs.Client, connect: Connect, server: Server, name: str) -> None:
+def test_a_row_that_was_removed_is_made_anew(client: dibs.Client, connect: Connect, raw: Raw, name: str) -> None:
     mine = connect()
     assert client.within(mine).lock(name).acquire(timeout=0)
     mine.rollback()
-    with closing(Raw(server.port)) as raw:
-        raw.ask("DELETE FROM dibs_within")
+    raw.ask("DELETE FROM dibs_within")
     assert client.within(mine).lock(name).acquire(timeout=0)
     assert client.within(connect()).lock(name).acquire(timeout=0) is None
 
 
 def test_what_was_refused_for_another_mode_stays_locked_until_the_transaction_ends(
-    client: dibs.Client, connect: Connect, server: Server, name: str
+    client: dibs.Client, connect: Connect, raw: Raw, name: str
 ) -> None:
     own = connect()
     hold = client.lock(name).acquire()
     with pytest.raises(dibs.Mismatch):
         client.within(own).lock(name).acquire(timeout=0)
     hold.release()
-    with closing(Raw(server.port)) as raw:
-        assert locked(raw, name)
-        own.rollback()
-        assert not locked(raw, name)
+    assert locked(raw, name)
+    own.rollback()
+    assert not locked(raw, name)
     assert client.lock(name).acquire(timeout=0)
 
 
-def test_a_connection_that_breaks_gives_it_back(
-    client: dibs.Client, connect: Connect, server: Server, name: str
-) -> None:
+def test_a_connection_that_breaks_gives_it_back(client: dibs.Client, connect: Connect, raw: Raw, name: str) -> None:
     own = connect()
     client.within(own).lock(name).acquire()
-    with closing(Raw(server.port)) as raw:
-        raw.ask(f"KILL CONNECTION {own.thread_id()}")
+    raw.ask(f"KILL CONNECTION {own.thread_id()}")
     assert client.within(connect()).lock(name).acquire(timeout=TIME_OUT)
     with pytest.raises(pymysql.err.OperationalError):
         client.within(own).lock(name).acquire(timeout=0)
 
 
 def test_a_connection_that_breaks_while_it_waits_says_so(
-    client: dibs.Client, connect: Connect, server: Server, name: str
+    client: dibs.Client, connect: Connect, raw: Raw, name: str
 ) -> None:
     """And not that nothing can be said on it any more, which is what the next statement would get to hear."""
     mine, theirs = connect(), connect()
     client.within(mine).lock(name).acquire()
-    with ThreadPoolExecutor(1) as pool, closing(Raw(server.port)) as raw:
+    with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(client.within(theirs).lock(name).acquire, timeout=30)
         until(lambda: [info for _, info in raw.others() if info and "dibs_within" in info])
         raw.ask(f"KILL CONNECTION {theirs.thread_id()}")
@@ -176,7 +177,7 @@ def test_a_connection_that_breaks_while_it_waits_says_so(
 
 
 def test_who_is_refused_for_a_deadlock_waits_as_long_as_before_again(
-    client: dibs.Client, connect: Connect, server: Server, name: str
+    client: dibs.Client, connect: Connect, raw: Raw, name: str
 ) -> None:
     ours = {connection: name + end for connection, end in zip((connect(), connect()), "ab", strict=True)}
     for own, held in ours.items():

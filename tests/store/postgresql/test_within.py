@@ -54,6 +54,16 @@ def test_a_connection_of_another_kind_is_refused(client: dibs.Client, own: Conne
         dibs.aio.connect(url).within(own)
 
 
+def test_after_a_mismatch_the_transaction_goes_on(client: dibs.Client, own: Connection, name: str) -> None:
+    with client.lock(name):
+        for timeout in (0, 0.2, None):
+            with pytest.raises(dibs.Mismatch, match="by a lease"):
+                client.within(own).lock(name).acquire(timeout=timeout)
+        assert own.execute("SELECT 1").fetchone() == (1,)
+    assert client.lock(name).acquire(timeout=0).release() is None, "nothing of it stays in the transaction"
+    assert client.within(own).lock(name).acquire(timeout=0), "it is free once the lease was given back"
+
+
 def test_lock_timeout_is_as_it_was(client: dibs.Client, own: Connection, name: str) -> None:
     own.execute("SET lock_timeout = '7s'")
     own.commit()
