@@ -1,6 +1,7 @@
 """A desk: a fresh table on one server, and connections to it of one kind.
 
-@every_kind         # through every connection that is taken: what depends on the driver or on what wraps it
+@every_kind         # through everything that is taken: how it is recognised, and how statements run on it
+@every_connection   # without sessions, which run on such a connection: what depends on errors and transactions
 @own_drivers        # through one driver for each server and API: what depends on the server
 """
 
@@ -23,7 +24,6 @@ from sql.openers import OPENERS, Opened, by_psycopg, by_pymysql
 Kinds = list[tuple[str, str]]
 SERVERS = ("postgresql", "mysql")
 KINDS: Kinds = [(server, kind) for server, kinds in OPENERS.items() for kind in kinds]
-SERVED: Kinds = [(server, kind) for server, kind in KINDS if server in SERVERS]
 OWN: Kinds = [
     ("sqlite", "sqlite3"),
     ("postgresql", "psycopg"), ("postgresql", "async-psycopg"),
@@ -36,8 +36,15 @@ def desks(kinds: Kinds) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("desk", kinds, indirect=True, ids=["-".join(kind) for kind in kinds])
 
 
-every_kind, own_drivers = desks(KINDS), desks(OWN)
-every_served_kind, own_served_drivers = desks(SERVED), desks([one for one in OWN if one in SERVED])
+def of_servers(kinds: Kinds) -> Kinds:
+    return [(server, kind) for server, kind in kinds if server in SERVERS]
+
+
+SESSIONS = ("session", "scoped-session", "async-session")
+CONNECTIONS: Kinds = [(server, kind) for server, kind in KINDS if kind not in SESSIONS]
+every_kind, every_served_kind = desks(KINDS), desks(of_servers(KINDS))
+every_connection, every_served_connection = desks(CONNECTIONS), desks(of_servers(CONNECTIONS))
+own_drivers, own_served_drivers = desks(OWN), desks(of_servers(OWN))
 
 
 class Desk:

@@ -14,7 +14,7 @@ import dibs
 import dibs.aio.sql
 import dibs.sql
 from dibs.runtime.threads import step
-from sql.desks import Desk, desks, every_kind, numbers, own_drivers, run
+from sql.desks import Desk, desks, every_connection, every_kind, numbers, own_drivers, run
 from sql.openers import Opened
 
 HOSTILE = ['a"b', "a`b", "a;b -- c", "a%b", "%s", "a:b", ":v", "a?b", "$1", "a'b", "a\\b", "sélect", "select", "%(x)s"]
@@ -46,7 +46,7 @@ def test_a_row_is_changed_if_it_is_still_what_was_read(desk: Desk) -> None:
     run(desk, play)
 
 
-@every_kind
+@every_connection
 def test_the_second_writer_in_an_open_transaction_gets_a_conflict(desk: Desk) -> None:
     second_writer(desk, "REPEATABLE READ")
 

@@ -18,7 +18,7 @@ import dibs.aio
 from lab.servers.supervisor import until
 from lab.witness import fresh_name
 from sql.databases import own_database
-from sql.desks import Desk, every_served_kind, own_served_drivers, run
+from sql.desks import Desk, every_served_connection, every_served_kind, own_served_drivers, run
 from sql.openers import OPENERS, Opened, django
 from sql.test_fence import let_it_commit_itself
 
@@ -108,14 +108,15 @@ def by_django(url: str) -> None:
     held_until_the_end(Desk("mysql", "django", url))
 
 
+@pytest.mark.timeout(150)
 def test_through_djangos_connection_to_mysql() -> None:
     """In a process of its own: Django's MySQL driver is written in C, and pymysql stands in for it here."""
     program = [sys.executable, "-c", _BY_DJANGO, own_database("mysql")]
-    ended = subprocess.run(program, cwd=TESTS, check=False, timeout=55, capture_output=True, text=True)
+    ended = subprocess.run(program, cwd=TESTS, check=False, timeout=140, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
 
 
-@every_served_kind
+@every_served_connection
 def test_a_timeout_leaves_the_transaction_as_it_was(desk: Desk) -> None:
     name = fresh_name()
 

@@ -20,7 +20,7 @@ def main(url: str, count: int) -> int:
         if not pid:
             os.close(go)
             os.read(start, 1)
-            with dibs.connect(url, retry=40.0) as client, client.lock("first", timeout=40) as hold:
+            with dibs.connect(url, retry=100.0) as client, client.lock("first", timeout=100) as hold:
                 os.write(tells, b"%d" % hold.token)
             os._exit(0)
         os.close(tells)

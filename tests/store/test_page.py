@@ -40,6 +40,7 @@ def programs(store: str) -> list[Block]:
     return [block for block in blocks_of(page(store)) if Path(__file__).name in block.reason]
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("store", PLACES)
 def test_the_programs_run(store: str) -> None:
     """One after the other, in one process."""
@@ -54,7 +55,7 @@ def test_the_programs_run(store: str) -> None:
         assert code != block.code, "it does not say where the server is"
         texts.append(_ONE.format(name=str(block), code=code))
     ended = subprocess.run(
-        [sys.executable, "-c", "".join(texts)], check=False, timeout=55, capture_output=True, text=True
+        [sys.executable, "-c", "".join(texts)], check=False, timeout=140, capture_output=True, text=True
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     *said, last = re.split("|".join(re.escape(str(block)) for block in blocks), ended.stdout)[1:]
