@@ -34,7 +34,7 @@ def connect(path: Path) -> Iterator[Callable[..., dibs.Client]]:
         for thread in closing:
             thread.start()
         for thread in closing:
-            thread.join(10)
+            thread.join(30)
         assert not any(thread.is_alive() for thread in closing), "a client's close() hangs"
 
 

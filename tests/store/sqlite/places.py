@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import dibs
 
-PATIENCE = 15.0
+PATIENCE = 45.0
 
 
 def url_of(path: Path) -> str:

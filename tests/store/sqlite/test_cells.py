@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +16,8 @@ import dibs
 import dibs.aio
 from dibs.backends import cabinet
 from dibs.backends.sqlite.database import Database
-from dibs.backends.sqlite.table import VERSION, SqliteTable
+from dibs.backends.sqlite.table import SqliteTable
+from lab.stopwatch import Stopwatch
 from process.children import Crew
 from store.sqlite.places import change, rows, standstill, until, url_of
 
@@ -30,25 +29,7 @@ def count(path: Path, table: str) -> int:
     return int(rows(path, f"SELECT count(*) FROM {table}")[0][0])
 
 
-def plus_one(value: bytes | None) -> bytes:
-    return b"%d" % (int(value or b"0") + 1)
-
-
 # What outlives what.
-
-
-def test_values_outlive_all_clients(path: Path, connect: Connect) -> None:
-    client = connect()
-    client.cell("a").set(b"x", 0)
-    client.fence("a").admit(9)
-    client.latch("a").arm(3)
-    client.latch("a").count_down()
-    client.close()
-    again = connect()
-    assert again.cell("a").get() == (b"x", 1)
-    assert again.latch("a").count() == 2
-    with pytest.raises(dibs.StaleToken):
-        again.fence("a").admit(8)
 
 
 def test_another_boot_forgets_watchers_and_writes_and_keeps_values(path: Path, connect: Connect) -> None:
@@ -88,18 +69,6 @@ def test_a_put_is_remembered_until_its_time_and_then_forgotten(path: Path, conne
     assert count(path, "writes") == 1
 
 
-def test_what_the_file_keeps_does_not_grow_with_use(path: Path, connect: Connect) -> None:
-    client = connect()
-    for number in range(1, 101):
-        client.latch("a").arm(1)
-        client.latch("a").count_down()
-        assert client.latch("a").wait(timeout=0) is True
-        client.fence("a").admit(number)
-    assert count(path, "cells") == 2
-    client.close()
-    assert (count(path, "clients"), count(path, "watchers"), count(path, "claims")) == (0, 0, 0)
-
-
 def test_a_fence_outlives_the_kill_of_its_writer(crew: Crew, connect: Connect) -> None:
     """There is no lease on it, and no process that it hangs by."""
     writer = crew.start("ownerless", crew.url)
@@ -112,17 +81,6 @@ def test_a_fence_outlives_the_kill_of_its_writer(crew: Crew, connect: Connect) -
         client.fence("a").admit(8)
     client.fence("a").admit(9)
     assert client.cell("c").get() == (b"5", 5)
-
-
-def test_processes_that_count_in_one_cell_count_exactly(crew: Crew, connect: Connect) -> None:
-    children = [crew.start("ownerless", crew.url) for _ in range(8)]
-    for child in children:
-        child.hear("ready")
-    for child in children:
-        child.tell("add", "c", 10)
-    for child in children:
-        child.hear("added")
-    assert connect().cell("c").get() == (b"80", 80)
 
 
 # What is synced.
@@ -165,28 +123,6 @@ def test_cells_and_fences_are_synced_and_latches_are_not(
         ("latch", NORMAL), ("cell", FULL), ("latch", NORMAL), ("fence", FULL), ("fence", FULL), ("latch", NORMAL),
         ("cell", FULL),
     ]  # fmt: skip
-
-
-def test_they_are_in_asyncio_too(path: Path, syncs: list[tuple[str, int]]) -> None:
-    async def main() -> None:
-        async with dibs.aio.connect(url_of(path)) as client:
-            await client.latch("a").arm(2)
-            await client.cell("a").set(b"x", 0)
-            await client.fence("a").admit(1)
-            await client.latch("a").count_down()
-            await client.cell("a").update(lambda _: b"y")
-
-    asyncio.run(main())
-    assert syncs == [("latch", NORMAL), ("cell", FULL), ("fence", FULL), ("latch", NORMAL), ("cell", FULL)]
-
-
-def test_they_are_after_the_file_was_opened_again(path: Path, connect: Connect, syncs: list[tuple[str, int]]) -> None:
-    client = connect()
-    client.cell("a").set(b"x", 0)
-    client._core._cells._port._db.close()
-    client.cell("a").set(b"y", 1)
-    client.fence("a").admit(1)
-    assert {level for _, level in syncs} == {FULL}
 
 
 class InterruptAt:
@@ -249,10 +185,9 @@ def test_a_write_to_a_file_that_stands_still_ends(path: Path, connect: Connect) 
     ]
     with standstill(path):
         for action in actions:
-            begun = time.monotonic()
-            with pytest.raises(dibs.StoreUnavailable, match="busy") as caught:
+            with Stopwatch() as watch, pytest.raises(dibs.StoreUnavailable, match="busy") as caught:
                 action()
-            assert time.monotonic() - begun < 5
+            assert watch.seconds() < 5
             assert caught.value.name == "a"
             assert "not known" not in str(caught.value)
         assert client.cell("a").get() == (b"x", 1), "readers wait for nobody"
@@ -265,30 +200,7 @@ def plus_one_byte(value: bytes | None) -> bytes:
     return (value or b"") + b"."
 
 
-def test_a_wait_beside_a_file_that_stands_still_ends_in_its_time(path: Path, connect: Connect) -> None:
-    client = connect()
-    client.latch("a").arm(1)
-    with standstill(path):
-        begun = time.monotonic()
-        assert client.latch("a").wait(timeout=0.3) is False
-        assert time.monotonic() - begun < 5
-
-
 # What is refused.
-
-
-@pytest.mark.parametrize(("version", "step"), [(1, "move the file away"), (VERSION + 1, "upgrade dibs")])
-def test_a_file_of_another_format_is_refused(path: Path, connect: Connect, version: int, step: str) -> None:
-    client = connect()
-    client.cell("a").set(b"x", 0)
-    client.close()
-    change(path, f"PRAGMA user_version = {version}")
-    before = path.read_bytes()
-    with pytest.raises(dibs.StoreError, match=f"format {version}, this dibs knows {VERSION}") as caught:
-        connect().cell("a").get()
-    assert step in str(caught.value)
-    assert not isinstance(caught.value, dibs.StoreUnavailable)
-    assert path.read_bytes() == before
 
 
 def test_a_latch_whose_record_is_not_ours_opens_for_nobody(path: Path, connect: Connect) -> None:
@@ -353,26 +265,8 @@ def test_a_latch_that_someone_set_back_while_it_was_waited_for_is_an_error(path:
 
     slot.changed = changed
     with pytest.raises(dibs.StoreError, match="forgotten") as caught:
-        latch.wait(timeout=20)
+        latch.wait(timeout=40)
     assert caught.value.name == "a"
-
-
-def test_text_where_bytes_belong_is_damage(path: Path, connect: Connect) -> None:
-    """The tables are strict: it takes a hand in the file itself to get it there, and SQLite's own check finds it."""
-    client = connect()
-    client.cell("marked").set(b"marked value 1234567890", 0)
-    client.close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    content = path.read_bytes()
-    size = len(b"marked value 1234567890")
-    blob, text = bytes([12 + 2 * size]), bytes([13 + 2 * size])
-    header = content.rindex(b"celldibs:marked")
-    at = content.rindex(blob, 0, header)
-    path.write_bytes(content[:at] + text + content[at + 1 :])
-    assert rows(path, "SELECT typeof(value) FROM cells") == [("text",)]
-    with pytest.raises(dibs.StoreError, match="damaged"):
-        connect().cell("marked").get()
 
 
 def test_text_that_comes_while_the_file_is_open_is_damage(path: Path, connect: Connect) -> None:
@@ -387,12 +281,3 @@ def test_text_that_comes_while_the_file_is_open_is_damage(path: Path, connect: C
     with pytest.raises(dibs.StoreError) as caught:
         client.cell("a").get()
     assert caught.value.name == "a"
-
-
-def test_a_foreign_database_is_left_alone(path: Path, connect: Connect) -> None:
-    change(path, "CREATE TABLE cells (value BLOB)")
-    path.chmod(0o600)
-    before = path.read_bytes()
-    with pytest.raises(dibs.StoreError, match="something else"):
-        connect().cell("a").set(b"x", 0)
-    assert path.read_bytes() == before

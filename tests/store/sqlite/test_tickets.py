@@ -15,14 +15,14 @@ import pytest
 
 import dibs
 import dibs.aio
-from store.sqlite.places import Taking, beside, change, names_in, rows, standstill, until, url_of
+from store.sqlite.places import PATIENCE, Taking, beside, change, names_in, rows, standstill, until, url_of
 
 Connect = Callable[..., dibs.Client]
 TABLES = ("claims", "clients", "outsiders")
 
 
 def token_of(client: dibs.Client, name: str = "a") -> int:
-    with client.lock(name, timeout=5) as hold:
+    with client.lock(name, timeout=PATIENCE) as hold:
         return hold.token
 
 
@@ -51,17 +51,6 @@ def test_another_boot_throws_claims_away_and_begins_behind_what_was_reserved(pat
     assert reserved(path) > token_of(newcomer)
 
 
-def test_boot_after_boot_tokens_rise(path: Path, connect: Connect) -> None:
-    last = 0
-    for number in range(5):
-        client = connect()
-        token = token_of(client)
-        assert token > last
-        last = token
-        client.close()
-        change(path, f"UPDATE store SET boot = 'boot {number}'")
-
-
 @pytest.mark.parametrize("face", ["blocking", "aio"])
 def test_a_reservation_that_is_used_up_is_raised(path: Path, connect: Connect, face: str) -> None:
     client = connect()
@@ -80,12 +69,6 @@ def test_a_reservation_that_is_used_up_is_raised(path: Path, connect: Connect, f
     assert token > last
     assert reserved(path) > token
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_tokens_rise_over_clients_and_names(path: Path, connect: Connect) -> None:
-    clients = [connect() for _ in range(3)]
-    tokens = [token_of(clients[n % 3], "ab"[n % 2]) for n in range(300)]
-    assert tokens == sorted(set(tokens))
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["first-use", "settled"])
@@ -113,7 +96,7 @@ def test_a_join_that_was_cancelled_leaves_nothing(path: Path, connect: Connect, 
             hold = await client.lock("a").acquire(timeout=5)
             assert hold is not None
             await hold.release()
-            await asyncio.to_thread(until, lambda: onlooker.inspect("a").holders == (), 5)
+            await asyncio.to_thread(until, lambda: onlooker.inspect("a").holders == ())
             await asyncio.sleep(0.3)
             info = onlooker.inspect("a")
             assert (info.holders, info.waiters) == ((), ())
@@ -128,12 +111,12 @@ def test_nothing_of_a_closed_client_stays(path: Path, connect: Connect) -> None:
     assert hold is not None
     assert other.lock("a").acquire(timeout=0.1) is None
     assert other.lock("a", fair=False).acquire(timeout=0.1) is None
-    waiter = Taking(other.lock("a"), 20)
-    barger = Taking(other.lock("a", fair=False), 20)
+    waiter = Taking(other.lock("a"), PATIENCE)
+    barger = Taking(other.lock("a", fair=False), PATIENCE)
     until(lambda: client.inspect("a").waiters, what="the waiter")
     other.close()
-    waiter.join(5)
-    barger.join(5)
+    waiter.join(PATIENCE)
+    barger.join(PATIENCE)
     assert isinstance(waiter.error, dibs.Closed)
     assert isinstance(barger.error, dibs.Closed)
     client.close()
@@ -148,7 +131,7 @@ def test_a_given_up_outsider_leaves_no_row(path: Path, connect: Connect) -> None
     with client.lock("a", timeout=5):
         for _ in range(3):
             assert other.lock("a", fair=False).acquire(timeout=0.05) is None
-        until(lambda: count(path)["outsiders"] == 0, within=3, what="no outsider")
+        until(lambda: count(path)["outsiders"] == 0, what="no outsider")
 
 
 _FORGETFUL = """
@@ -163,7 +146,7 @@ def ten():
         dibs.connect(url).lock("a").acquire().release()
 
 def settled(most):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 40
     while True:
         gc.collect()
         found = len(os.listdir("/proc/self/fd"))
@@ -187,7 +170,7 @@ def test_forgotten_clients_leak_nothing(path: Path) -> None:
     """A program that connects for each use and never closes must not run out of descriptors. SQLite itself keeps some
     of the database open, for re-use, while another connection of the process has locks: so the second ten count."""
     done = subprocess.run(
-        [sys.executable, "-c", _FORGETFUL, url_of(path)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", _FORGETFUL, url_of(path)], capture_output=True, text=True, timeout=55, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -198,7 +181,7 @@ def come_and_go(path: Path) -> int:
     if pid == 0:
         status = 1
         try:
-            for _ in range(60):
+            for _ in range(25):
                 with dibs.connect(url_of(path)) as client:
                     token_of(client, "x")
             status = 0
@@ -211,7 +194,7 @@ def test_clients_that_come_and_go(path: Path, connect: Connect) -> None:
     """Whoever closes the last connection locks the file for a moment: others wait that out, and nobody hangs."""
     token_of(connect())
     pids, statuses = {come_and_go(path), come_and_go(path)}, []
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     try:
         while pids and time.monotonic() < end:
             with dibs.connect(url_of(path)) as onlooker:

@@ -19,7 +19,7 @@ from dibs.backends.sqlite import port
 from dibs.backends.sqlite.database import Database
 from dibs.core.cells import LATCH, Spot
 from dibs.runtime.threads import step
-from store.sqlite.places import beside, names_in, rows, until, url_of
+from store.sqlite.places import PATIENCE, beside, names_in, rows, until, url_of
 from store.sqlite.test_replaced import WAYS
 
 Connect = Callable[..., dibs.Client]
@@ -29,12 +29,6 @@ Connect = Callable[..., dibs.Client]
 def no_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever hears of a change within a test's patience was told."""
     monkeypatch.setattr(port, "GLANCE", 1000.0)
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever watches looks ten times a second: what is found by a look alone is found sooner."""
-    monkeypatch.setattr(port, "GLANCE", 0.1)
 
 
 def begin(action: Callable[[], Any]) -> Future[Any]:
@@ -60,21 +54,9 @@ def watched(path: Path, count: int) -> None:
 
 
 @pytest.mark.usefixtures("no_glance")
-def test_who_waits_for_a_latch_is_told(path: Path, connect: Connect) -> None:
-    waiter, counter = connect(retry=60), connect()
-    counter.latch("a").arm(1)
-    for _ in range(3):
-        waiting = begin(waiter.latch("a").wait)
-        watched(path, 1)
-        counter.latch("a").count_down()
-        assert waiting.result(15) is True
-        counter.latch("a").arm(1)
-
-
-@pytest.mark.usefixtures("no_glance")
-@pytest.mark.parametrize("count", [5, 600])  # more than a socket keeps, and more than one datagram holds
-def test_who_waits_in_asyncio_is_told(path: Path, connect: Connect, count: int) -> None:
-    counter = connect()
+def test_all_who_wait_are_told(path: Path, connect: Connect) -> None:
+    """More than a socket keeps, and more than one datagram holds."""
+    counter, count = connect(), 600
     counter.latch("a").arm(1)
 
     async def main() -> None:
@@ -82,26 +64,10 @@ def test_who_waits_in_asyncio_is_told(path: Path, connect: Connect, count: int) 
             waiting = [asyncio.ensure_future(client.latch("a").wait()) for _ in range(count)]
             await asyncio.to_thread(watched, path, count)
             await asyncio.to_thread(counter.latch("a").count_down)
-            assert await asyncio.wait_for(asyncio.gather(*waiting), 15) == [True] * count
+            assert await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE) == [True] * count
 
     asyncio.run(main())
-
-
-@pytest.mark.usefixtures("no_glance")
-def test_who_follows_is_told_of_a_release(path: Path, connect: Connect) -> None:
-    follower, leader = connect(retry=60), connect()
-    changes = follower.election("a").watch()
-    assert next(changes) is None
-    for _ in range(3):
-        following = begin(lambda: next(changes))
-        watched(path, 1)
-        hold = leader.election("a").lead().acquire(timeout=5)
-        assert hold is not None
-        assert following.result(15).token == hold.token
-        following = begin(lambda: next(changes))
-        watched(path, 1)
-        hold.release()
-        assert following.result(15) is None
+    assert watchers(path) == 0, "whoever was told watches no longer"
 
 
 @pytest.mark.usefixtures("no_glance")
@@ -113,17 +79,17 @@ def test_who_follows_is_told_of_the_next_in_line_and_of_a_broken_one(path: Path,
     leader = next(changes)
     assert leader is not None
     assert leader.token == first.token
-    waiting = begin(lambda: other.election("a").lead().acquire(timeout=15))
+    waiting = begin(lambda: other.election("a").lead().acquire(timeout=PATIENCE))
     until(lambda: follower.inspect("a").waiters, what="the next in line")
     following = begin(lambda: next(changes))
     watched(path, 1)
     follower.break_("a", token=first.token)
-    second = waiting.result(15)
-    assert following.result(15).token == second.token
+    second = waiting.result(PATIENCE)
+    assert following.result(PATIENCE).token == second.token
     following = begin(lambda: next(changes))
     watched(path, 1)
     second.release()
-    assert following.result(15) is None
+    assert following.result(PATIENCE) is None
 
 
 @pytest.mark.usefixtures("no_glance")
@@ -178,27 +144,6 @@ def test_waiting_costs_a_look_a_second(path: Path, connect: Connect, monkeypatch
 # What stays: nothing.
 
 
-def test_whoever_was_told_watches_no_longer(path: Path, connect: Connect) -> None:
-    waiter, counter = connect(), connect()
-    counter.latch("a").arm(1)
-    waiting = begin(waiter.latch("a").wait)
-    watched(path, 1)
-    counter.latch("a").count_down()
-    assert waiting.result(15) is True
-    assert watchers(path) == 0
-
-
-def test_the_next_who_watches_strikes_out_who_gave_up(path: Path, connect: Connect) -> None:
-    client = connect()
-    client.latch("a").arm(1)
-    client.latch("b").arm(1)
-    for _ in range(5):
-        assert client.latch("a").wait(timeout=0.02) is False
-        assert watchers(path) <= 1
-    begin(client.latch("b").wait)
-    until(lambda: rows(path, "SELECT name FROM watchers") == [("dibs:b",)], what="only who watches now")
-
-
 def test_nobody_watches_once_all_are_closed(path: Path, connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     clients[0].latch("a").arm(1)
@@ -207,33 +152,38 @@ def test_nobody_watches_once_all_are_closed(path: Path, connect: Connect) -> Non
     for client in clients:
         client.close()
     for one in waiting:
-        assert isinstance(one.exception(15), dibs.Closed)
+        assert isinstance(one.exception(PATIENCE), dibs.Closed)
     assert watchers(path) == 0
     assert rows(path, "SELECT count(*) FROM clients") == [(0,)]
 
 
+def strikes_out(path: Path, client: dibs.Client) -> None:
+    """The next who watches strikes out who gave up; closing does so with the last one."""
+    following = begin(lambda: client.latch("b").wait(armed=True))
+    until(lambda: rows(path, "SELECT name FROM watchers") == [("dibs:b",)], what="only who watches now")
+    client.close()
+    assert isinstance(following.exception(PATIENCE), dibs.Closed)
+    assert watchers(path) == 0
+
+
 def test_an_interrupted_wait_leaves_nothing(path: Path, connect: Connect) -> None:
-    """Ctrl-C in the middle of it; the next who watches strikes it out, and closing does so with the last one."""
     client = connect()
     client.latch("a").arm(1)
-    me = threading.get_ident()
+    assert client.latch("a").wait(timeout=0.02) is False
+    assert watchers(path) <= 1
+    strikes_out(path, client)
+    client, me = connect(), threading.get_ident()
 
     def interrupt() -> None:
         watched(path, 1)
         signal.pthread_kill(me, signal.SIGINT)
 
-    for _ in range(3):
-        interrupting = begin(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            client.latch("a").wait(timeout=20)
-        interrupting.result(5)
-        assert not client._core._watching
-        assert client.latch("b").wait(timeout=0.02, armed=True) is False
-        assert rows(path, "SELECT name FROM watchers") == [("dibs:b",)]
-        assert client.latch("b").wait(timeout=0.02, armed=True) is False
-        client.close()
-        assert watchers(path) == 0
-        client = connect()
+    interrupting = begin(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        client.latch("a").wait(timeout=PATIENCE)
+    interrupting.result(PATIENCE)
+    assert not client._core._watching
+    strikes_out(path, client)
 
 
 def test_a_cancelled_wait_leaves_nothing(path: Path, connect: Connect) -> None:
@@ -242,78 +192,45 @@ def test_a_cancelled_wait_leaves_nothing(path: Path, connect: Connect) -> None:
 
     async def main() -> None:
         async with dibs.aio.connect(url_of(path)) as client:
-            for turns in range(40):
+            for turns in range(20):
                 task = asyncio.ensure_future(client.latch("a").wait())
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])
                 assert not client._core._watching
-            waiting = [asyncio.ensure_future(client.latch("a").wait()) for _ in range(3)]
-            await asyncio.to_thread(until, lambda: watchers(path) >= 3)
-            for task in waiting:
-                task.cancel()
-            await asyncio.wait(waiting)
-            assert await client.latch("a").wait(timeout=0.02) is False
-            assert watchers(path) <= 1
+            await asyncio.wait([task := asyncio.ensure_future(client.latch("a").wait())], timeout=0)
+            await asyncio.to_thread(watched, path, 1)
+            task.cancel()
+            await asyncio.wait([task])
 
     asyncio.run(main())
     assert watchers(path) == 0
 
 
-@pytest.mark.parametrize("face", ["blocking", "aio"])
 @pytest.mark.parametrize("kind", ["latch", "election"])
 def test_a_look_that_comes_after_the_end_opens_nothing(
-    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, face: str, kind: str
+    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Who watches looks now and then; a look that was about to begin when the client was closed must not come back to
     the file as a client that nobody closes any more."""
     connect().latch("a").arm(1)
     looks, closed = threading.Event(), threading.Event()
-    usual = Database.read
+    usual, client = Database.read, dibs.connect(url_of(path))
 
     def late(self: Database, *args: Any) -> Any:
         if self._store.me == client._core.store.me and client._core._watching:
             looks.set()
-            assert closed.wait(10)
+            assert closed.wait(PATIENCE)
         return usual(self, *args)
 
     monkeypatch.setattr(port, "GLANCE", 0.05)
     monkeypatch.setattr(Database, "read", late)
-
-    def wait(client: Any) -> Any:
-        if kind == "latch":
-            return client.latch("a").wait()
-        changes = client.election("b").watch()
-        return [next(changes), next(changes)]
-
-    async def await_(client: Any) -> Any:
-        if kind == "latch":
-            return await client.latch("a").wait()
-        return [leader async for leader in client.election("b").watch()]
-
-    client: Any
-    if face == "blocking":
-        client = dibs.connect(url_of(path))
-        waiting = begin(lambda: wait(client))
-        assert looks.wait(10)
-        client.close()
-        closed.set()
-        error: Any = waiting.exception(15)
-    else:
-
-        async def main() -> BaseException | None:
-            nonlocal client
-            client = dibs.aio.connect(url_of(path))
-            task = asyncio.ensure_future(await_(client))
-            assert await asyncio.to_thread(looks.wait, 10)
-            await client.close()
-            closed.set()
-            await asyncio.wait([task], timeout=15)
-            return task.exception()
-
-        error = asyncio.run(main())
-    assert isinstance(error, dibs.Closed), error
+    waiting = begin(client.latch("a").wait if kind == "latch" else lambda: list(client.election("b").watch()))
+    assert looks.wait(PATIENCE)
+    client.close()
+    closed.set()
+    assert isinstance(waiting.exception(PATIENCE), dibs.Closed)
     known = {id.hex() for (id,) in rows(path, "SELECT id FROM clients")}
     assert client._core.store.me.hex() not in known
     assert not [name for name in names_in(beside(path)) if name.startswith(client._core.store.me.hex())]
@@ -322,47 +239,20 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
 # The file goes away.
 
 
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("face", ["blocking", "aio"])
-def test_waiting_ends_when_the_file_is_removed_or_replaced(
-    path: Path, connect: Connect, way: Callable[[Path], None], face: str
+@pytest.mark.parametrize(("way", "kind"), [*((way, "latch") for way in WAYS), (WAYS[0], "election")])
+def test_watching_ends_when_the_file_is_removed_or_replaced(
+    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], kind: str
 ) -> None:
+    monkeypatch.setattr(port, "GLANCE", 0.1)  # what is found by a look alone is found sooner
     connect().latch("a").arm(1)
-    if face == "blocking":
-        waiting = begin(connect().latch("a").wait)
-        watched(path, 1)
-        way(path)
-        error: Any = waiting.exception(10)
-    else:
-
-        async def main() -> BaseException | None:
-            async with dibs.aio.connect(url_of(path)) as client:
-                task = asyncio.ensure_future(client.latch("a").wait())
-                await asyncio.to_thread(watched, path, 1)
-                way(path)
-                await asyncio.wait([task], timeout=10)
-                return task.exception()
-
-        error = asyncio.run(main())
+    client = connect()
+    waiting = begin(client.latch("a").wait if kind == "latch" else lambda: list(client.election("a").watch()))
+    watched(path, 1)
+    way(path)
+    error: Any = waiting.exception(PATIENCE)
     assert isinstance(error, dibs.StoreUnavailable), error
     assert error.name == "a"
     assert "removed or replaced" in str(error)
-
-
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("way", WAYS)
-def test_following_ends_when_the_file_is_removed_or_replaced(
-    path: Path, connect: Connect, way: Callable[[Path], None]
-) -> None:
-    changes = connect().election("a").watch()
-    assert next(changes) is None
-    following = begin(lambda: next(changes))
-    watched(path, 1)
-    way(path)
-    error: Any = following.exception(10)
-    assert isinstance(error, dibs.StoreUnavailable), error
-    assert error.name == "a"
 
 
 def test_a_forked_child_watches_on_its_own(path: Path, connect: Connect) -> None:
@@ -374,7 +264,7 @@ def test_a_forked_child_watches_on_its_own(path: Path, connect: Connect) -> None
     if pid == 0:
         status = 1
         try:
-            if client.latch("a").wait(timeout=20) is True:
+            if client.latch("a").wait(timeout=PATIENCE) is True:
                 status = 0
             client.close()
         finally:
@@ -382,7 +272,7 @@ def test_a_forked_child_watches_on_its_own(path: Path, connect: Connect) -> None
     try:
         until(lambda: watchers(path) >= 2, what="the child's watching")
         counter.latch("a").count_down()
-        assert waiting.result(15) is True
+        assert waiting.result(PATIENCE) is True
     finally:
         _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -1,12 +1,14 @@
-"""A fence inside the caller's own SQLite transaction: the record comes and goes with it, and keeps others out."""
+"""A fence inside the caller's own SQLite transaction: the record comes and goes with it, and keeps others out. The
+connection stays the caller's, with its ways and errors."""
 
 # ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,76 @@ import pytest
 
 import dibs
 import dibs.aio
-from store.sqlite.owndb import BY_HAND, BY_ITSELF, Open, begin, end, fence, open_, pieces, records, resource
 
-__all__ = ["fence", "open_", "resource"]
+Open = Callable[..., sqlite3.Connection]
+BY_HAND: dict[str, dict[str, Any]] = {"isolation_level=None": {"isolation_level": None}}
+"""Where Python begins no transaction by itself."""
+BY_ITSELF: dict[str, dict[str, Any]] = {"default": {}, "EXCLUSIVE": {"isolation_level": "EXCLUSIVE"}}
+if sys.version_info >= (3, 12):
+    BY_HAND["autocommit=True"] = {"autocommit": True}
+    BY_ITSELF["autocommit=False"] = {"autocommit": False}
+EVERY = pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
 
 
-@pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
+@pytest.fixture
+def resource(tmp_path: Path) -> Path:
+    """The caller's own database."""
+    path = tmp_path / "stock.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE stock (pieces INTEGER)")
+        connection.execute("INSERT INTO stock VALUES (10)")
+    return path
+
+
+@pytest.fixture
+def open_(resource: Path) -> Iterator[Open]:
+    made: list[sqlite3.Connection] = []
+
+    def connect(**options: Any) -> sqlite3.Connection:
+        made.append(sqlite3.connect(resource, **{"timeout": 0, **options}))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def fence() -> Iterator[dibs.Fence]:
+    with dibs.connect("memory://within") as client:
+        yield client.fence("stock")
+
+
+def asked(resource: Path, question: str) -> list[Any]:
+    with closing(sqlite3.connect(resource)) as connection:
+        try:
+            return [value for (value,) in connection.execute(question)]
+        except sqlite3.OperationalError:
+            return []
+
+
+def records(resource: Path) -> list[int]:
+    return asked(resource, "SELECT token FROM dibs_fence")
+
+
+def pieces(resource: Path) -> int:
+    return int(asked(resource, "SELECT pieces FROM stock")[0])
+
+
+def begin(connection: sqlite3.Connection, options: dict[str, Any]) -> None:
+    if options in BY_HAND.values():
+        connection.execute("BEGIN")
+
+
+def end(connection: sqlite3.Connection, how: str) -> None:
+    """`commit()` and `rollback()` do nothing where transactions are made by hand."""
+    if connection.in_transaction and getattr(connection, "autocommit", None) is True:
+        connection.execute(how)
+    else:
+        getattr(connection, how.lower())()
+
+
+@EVERY
 def test_the_record_is_committed_and_rolled_back_with_the_change(
     open_: Open, resource: Path, fence: dibs.Fence, options: dict[str, Any]
 ) -> None:
@@ -31,11 +97,11 @@ def test_the_record_is_committed_and_rolled_back_with_the_change(
         assert connection.in_transaction, "nothing may come between the check and the change"
         connection.execute("UPDATE stock SET pieces = ?", (token,))
         end(connection, how)
-    assert pieces(resource) == 7
-    assert list(records(resource).values()) == [7]
+    assert (pieces(resource), records(resource)) == (7, [7])
     begin(connection, options)
-    with pytest.raises(dibs.StaleToken, match="token 6 is stale: 7 was admitted before"):
+    with pytest.raises(dibs.StaleToken, match="token 6 is stale: 7 was admitted before") as caught:
         fence.admit(6, within=connection)
+    assert (caught.value.name, caught.value.store) == ("stock", "your own transaction")
     end(connection, "ROLLBACK")
 
 
@@ -43,114 +109,49 @@ def test_the_record_is_committed_and_rolled_back_with_the_change(
 def test_without_a_transaction_nothing_is_admitted(
     open_: Open, resource: Path, fence: dibs.Fence, options: dict[str, Any]
 ) -> None:
-    connection = open_(**options)
     with pytest.raises(dibs.StoreError, match="in no transaction") as caught:
-        fence.admit(5, within=connection)
+        fence.admit(5, within=open_(**options))
     assert caught.value.name == "stock"
     assert "BEGIN IMMEDIATE" in str(caught.value)
     assert not isinstance(caught.value, dibs.StoreUnavailable)
-    assert records(resource) == {}
+    assert records(resource) == []
 
 
-def test_a_transaction_that_is_open_already_is_joined(open_: Open, resource: Path, fence: dibs.Fence) -> None:
-    connection = open_()
-    connection.execute("UPDATE stock SET pieces = 1")
-    fence.admit(5, within=connection)
-    connection.rollback()
-    assert pieces(resource) == 10
-    assert records(resource) == {}
-
-
-def test_a_stale_token_leaves_the_transaction_to_its_owner(open_: Open, resource: Path, fence: dibs.Fence) -> None:
-    connection = open_()
-    with connection:
-        fence.admit(9, within=connection)
-    connection.execute("UPDATE stock SET pieces = 1")
-    with pytest.raises(dibs.StaleToken) as caught:
-        fence.admit(8, within=connection)
-    assert (caught.value.name, caught.value.store) == ("stock", "your own transaction")
-    assert connection.in_transaction
-    assert connection.execute("SELECT pieces FROM stock").fetchone() == (1,)
-    connection.rollback()
-    assert pieces(resource) == 10
-    with connection:
-        fence.admit(9, within=connection)
-        connection.execute("UPDATE stock SET pieces = 3")
-    assert pieces(resource) == 3
-
-
-def test_with_connection_rolls_back_what_a_stale_token_was_to_do(
+def test_readers_are_compared_with_writers_only_and_tokens_to_the_last_digit(
     open_: Open, resource: Path, fence: dibs.Fence
 ) -> None:
-    """The pattern of the documentation."""
-    with open_() as connection:
-        fence.admit(9, within=connection)
-    with pytest.raises(dibs.StaleToken), open_() as connection:
-        connection.execute("UPDATE stock SET pieces = 0")
-        fence.admit(8, within=connection)
-    assert pieces(resource) == 10
-
-
-def test_readers_are_compared_with_writers_only(open_: Open, resource: Path, fence: dibs.Fence) -> None:
     connection = open_()
     fence.admit(7, shared=True, within=connection)
     fence.admit(4, within=connection)
-    fence.admit(4, shared=True, within=connection)
     fence.admit(9, shared=True, within=connection)
     with pytest.raises(dibs.StaleToken, match="4 was admitted before"):
         fence.admit(3, within=connection)  # a reader has not lowered the mark either
     fence.admit(5, within=connection)
     with pytest.raises(dibs.StaleToken, match="5 was admitted before"):
         fence.admit(4, shared=True, within=connection)
-    connection.commit()
-    assert list(records(resource).values()) == [5]
-
-
-def test_fences_and_namespaces_are_apart(open_: Open, fence: dibs.Fence) -> None:
-    connection = open_()
-    fence.admit(9, within=connection)
-    with dibs.connect("memory://within", namespace="elsewhere") as client:
-        client.fence("stock").admit(1, within=connection)
-        client.fence("b").admit(1, within=connection)
-    with pytest.raises(dibs.StaleToken):
-        fence.admit(8, within=connection)
-    fence.admit(1)  # the store's own record is another one
-
-
-@pytest.mark.parametrize("token", [1, 2**31, 2**53 + 1, 2**63 - 1])
-def test_tokens_are_whole_numbers_to_the_last_digit(open_: Open, fence: dibs.Fence, token: int) -> None:
-    connection = open_()
-    fence.admit(token, within=connection)
-    fence.admit(token, within=connection)
-    if token > 1:
+    for token in (2**53 + 1, 2**63 - 1):
+        fence.admit(token, within=connection)
+        fence.admit(token, within=connection)
         with pytest.raises(dibs.StaleToken, match=f"{token} was admitted"):
             fence.admit(token - 1, within=connection)
+    with dibs.connect("memory://within", namespace="elsewhere") as client:
+        client.fence("stock").admit(1, within=connection)
+    fence.admit(1)  # the store's own record is another one
+    connection.commit()
+    assert sorted(records(resource)) == [1, 2**63 - 1]
 
 
-def test_bad_tokens_touch_nothing(open_: Open, resource: Path, fence: dibs.Fence) -> None:
-    connection = open_()
-    bad: list[Any] = [0, -1, True, "5", 5.0, None, 2**63]
-    for token in bad:
-        with pytest.raises((TypeError, ValueError), match="token must be"):
-            fence.admit(token, within=connection)
-    assert not connection.in_transaction
-    assert records(resource) == {}
-
-
-# Others.
-
-
-@pytest.mark.parametrize("first", ["admits", "is shared"])
-@pytest.mark.parametrize("options", [*BY_HAND.values(), *BY_ITSELF.values()], ids=[*BY_HAND, *BY_ITSELF])
+@EVERY
+@pytest.mark.parametrize("shared", [False, True])
 def test_nobody_is_admitted_between_the_check_and_the_commit(
-    open_: Open, fence: dibs.Fence, options: dict[str, Any], first: str
+    open_: Open, fence: dibs.Fence, options: dict[str, Any], shared: bool
 ) -> None:
     """Checking takes the write lock; the other gets SQLite's own error, as it is."""
     one, other = open_(**options), open_(**options)
     with open_() as connection:
         fence.admit(6, within=connection)
     begin(one, options)
-    fence.admit(7, within=one, shared=first == "is shared")
+    fence.admit(7, within=one, shared=shared)
     with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
         begin(other, options)
         fence.admit(9, within=other)
@@ -180,56 +181,7 @@ def test_who_read_before_somebody_else_changed_it_gets_sqlites_error(
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         fence.admit(7, within=one)
     one.execute("ROLLBACK")
-    assert list(records(resource).values()) == [9]
-
-
-_ADMITS = """
-import sqlite3, sys, dibs
-fence = dibs.connect("memory://").fence("stock")
-connection = sqlite3.connect(sys.argv[1], timeout=20)
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        with connection:
-            fence.admit(int(line), within=connection)
-        print("ok", flush=True)
-    except (dibs.StaleToken, sqlite3.OperationalError) as error:
-        print(type(error).__name__, flush=True)
-"""
-
-
-def test_two_processes_that_make_the_table_at_once(resource: Path) -> None:
-    """Neither may fail but by SQLite's busy error, and the higher token stands in the end."""
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", _ADMITS, str(resource)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-
-    def says(child: subprocess.Popen[str]) -> str:
-        assert child.stdout is not None
-        return child.stdout.readline().strip()
-
-    try:
-        assert [says(child) for child in children] == ["ready", "ready"]
-        last = 0
-        for _ in range(10):
-            last += 2
-            with closing(sqlite3.connect(resource, timeout=20)) as connection, connection:
-                connection.execute("DROP TABLE IF EXISTS dibs_fence")
-            for number, child in enumerate(children):
-                assert child.stdin is not None
-                child.stdin.write(f"{last + number}\n")
-                child.stdin.flush()
-            lower, higher = [says(child) for child in children]
-            assert higher == "ok"
-            assert lower in ("ok", "StaleToken")
-            assert list(records(resource).values()) == [last + 1]
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
+    assert records(resource) == [9]
 
 
 def test_somebody_else_makes_the_table_just_before(open_: Open, resource: Path, fence: dibs.Fence) -> None:
@@ -247,7 +199,7 @@ def test_somebody_else_makes_the_table_just_before(open_: Open, resource: Path, 
     connection = open_(factory=Unlucky)
     fence.admit(5, within=connection)
     connection.commit()
-    assert list(records(resource).values()) == [5]
+    assert records(resource) == [5]
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -264,8 +216,73 @@ def test_a_refusal_keeps_others_out_only_as_long_as_the_caller_does(
         fence.admit(4, within=mine)
     assert mine.in_transaction is begun
     if begun:
+        assert mine.execute("SELECT pieces FROM stock").fetchone() == (9,)
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             fence.admit(6, within=other)
         mine.rollback()
     with other:
         fence.admit(6, within=other)
+
+
+# The connection is the caller's.
+
+
+@pytest.mark.parametrize("factory", [sqlite3.Row, lambda cursor, row: None], ids=["Row", "none"])
+def test_a_row_factory_is_left_alone(open_: Open, fence: dibs.Fence, factory: Any) -> None:
+    connection = open_()
+    connection.row_factory, connection.text_factory = factory, bytes
+    fence.admit(9, within=connection)
+    with pytest.raises(dibs.StaleToken, match="9 was admitted"):
+        fence.admit(8, within=connection)
+    assert (connection.row_factory, connection.text_factory) == (factory, bytes)
+
+
+def test_the_connections_own_errors_come_as_they_are(open_: Open, resource: Path, fence: dibs.Fence) -> None:
+    closed = open_()
+    closed.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        fence.admit(5, within=closed)
+    with (
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+        closing(sqlite3.connect(f"file:{resource}?mode=ro", uri=True)) as connection,
+    ):
+        fence.admit(5, within=connection)
+    connection = open_()
+    connection.execute("CREATE TABLE dibs_fence (colour TEXT)")
+    with pytest.raises((sqlite3.OperationalError, dibs.StoreError)):
+        fence.admit(5, within=connection)
+
+
+def test_a_record_that_is_no_number_admits_nobody(open_: Open, fence: dibs.Fence) -> None:
+    connection = open_()
+    with connection:
+        fence.admit(5, within=connection)
+    for damage in ("'garbage'", "x'00'"):
+        with connection:
+            connection.execute(f"UPDATE dibs_fence SET token = {damage}")
+        for shared in (False, True):
+            with pytest.raises(dibs.StoreError) as caught:
+                fence.admit(2**62, shared=shared, within=connection)
+            assert caught.value.name == "stock"
+            connection.rollback()
+
+
+def test_the_async_api_needs_no_store_either(tmp_path: Path, open_: Open, resource: Path) -> None:
+    """The record is in the caller's database alone."""
+
+    async def main() -> None:
+        async with dibs.aio.connect(f"sqlite:///{tmp_path / 'never.db'}") as client:
+            fence, connection = client.fence("stock"), open_()
+            with connection:
+                await fence.admit(9, within=connection)
+                connection.execute("UPDATE stock SET pieces = 1")
+            with pytest.raises(dibs.StaleToken), connection:
+                connection.execute("UPDATE stock SET pieces = 0")
+                await fence.admit(8, within=connection)
+            for wrong in (object(), "stock.db", sqlite3, connection.cursor()):
+                with pytest.raises(TypeError, match=r"open connection \(.*sqlite3\.Connection\), not"):
+                    await fence.admit(9, within=wrong)
+
+    asyncio.run(main())
+    assert (pieces(resource), records(resource)) == (1, [9])
+    assert not (tmp_path / "never.db").exists()
