@@ -220,17 +220,6 @@ def test_a_latch_whose_record_is_not_ours_opens_for_nobody(path: Path, connect: 
         assert rows(path, "SELECT value, version FROM cells") == [(record.encode(), 1)]
 
 
-def test_a_fence_whose_record_is_not_ours_admits_nobody(path: Path, connect: Connect) -> None:
-    client = connect()
-    client.fence("stock").admit(5)
-    for record in ("garbage", "", "-5", "5 5", "9" * 30):
-        change(path, f"UPDATE cells SET value = x'{record.encode().hex()}'")
-        for shared in (False, True):
-            with pytest.raises(dibs.StoreError, match="not one of ours") as caught:
-                client.fence("stock").admit(2**62, shared=shared)
-            assert caught.value.name == "stock"
-
-
 @pytest.mark.parametrize("kind", ["latch", "cell", "fence"])
 def test_a_version_that_no_put_has_made_is_damage(path: Path, connect: Connect, kind: str) -> None:
     """Versions are 1 or more, and the last one that a file can keep has no next: nothing is granted on such a row."""

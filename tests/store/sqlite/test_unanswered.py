@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -126,45 +125,3 @@ def test_looking_at_a_store_that_is_none_says_which(path: Path, connect: Connect
             look()
         assert caught.value.store == repr(client).split()[1].rstrip(":")
     assert path.read_text() == "not a database"
-
-
-def test_at_the_end_of_the_process_what_nobody_can_use_is_given_back(path: Path, connect: Connect) -> None:
-    """The exit hook, called as the interpreter does; tests/process sees it in real processes."""
-    from dibs.runtime.threads import step
-
-    client, other = connect(lease=30), connect()
-    ended = threading.Thread(target=lambda: client.lock("ended").acquire())
-    ended.start()
-    ended.join()
-    leave, held = threading.Event(), threading.Event()
-
-    def body() -> None:
-        with client.lock("running"):
-            held.set()
-            leave.wait(PATIENCE)
-
-    running = threading.Thread(target=body)
-    running.start()
-    assert held.wait(PATIENCE)
-    step(client._core.leave_at_exit())
-    assert [info.name for info in other.locks()] == ["running"]
-    leave.set()
-    running.join()
-
-
-def test_a_child_begins_anew(path: Path, connect: Connect) -> None:
-    """What the fork hook does in a child, seen in this process; tests/process sees it in real children."""
-    client, other = connect(lease=LEASE), connect()
-    lock = client.lock("a")
-    hold = lock.acquire()
-    assert hold is not None
-    was = client._core.me.id
-    client._core.before_fork()
-    client._core.after_fork(child=True, pid=os.getpid())
-    assert client._core.me.id != was
-    assert hold.lost.is_set()
-    assert not lock.owned()
-    with pytest.raises(dibs.LockLost):
-        hold.release()
-    assert other.lock("a").acquire(timeout=PATIENCE) is not None
-    assert client.lock("b").acquire(timeout=0) is not None
