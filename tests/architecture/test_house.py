@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import doctest
+import gc
 import importlib
 import inspect
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import dibs
@@ -86,9 +88,11 @@ def test_a_public_name_shows_how_it_is_used() -> None:
 def test_examples_are_true() -> None:
     """Only modules with a prompt in them are looked at: finding examples costs more than running them."""
     texts = {module: path.read_text() for module, path in modules().items()}
-    results = {
-        module: doctest.testmod(importlib.import_module(module)) for module, text in texts.items() if ">>> " in text
-    }
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # some leave a database open
+        results = {
+            module: doctest.testmod(importlib.import_module(module)) for module, text in texts.items() if ">>> " in text
+        }
+        gc.collect()
     assert {module: result.failed for module, result in results.items() if result.failed} == {}
     assert sum(result.attempted for result in results.values()) >= 50
 
