@@ -147,8 +147,9 @@ class MemberStore(SimStore):
 class World:
     """One schedule; also who decides what happens to each message."""
 
-    def __init__(self, seed: int, trace: bool = False) -> None:
+    def __init__(self, seed: int, trace: bool = False, seats: int = SEATS) -> None:
         self.sim = Sim(seed, trace)
+        self._calm = not seats
         self.dice: random.Random = self.sim.dice("quorum")
         self.members = [Member(self, number) for number in range(self.dice.choice((3, 5)))]
         self.spare = (len(self.members) - 1) // 2
@@ -159,15 +160,16 @@ class World:
         self._processes = 0
         self._stamped: set[bytes] = set()
         self._down: set[Member] = set()
-        self.waiting = SEATS
-        for _ in range(SEATS):
+        self.waiting = seats
+        for _ in range(seats):
             self._sit(QUOTA)
-        self._plan()
+        if not self._calm:
+            self._plan()
 
     # What goes wrong.
 
     def faulty(self) -> bool:
-        return self.sim.now < FAULTY
+        return self.sim.now < FAULTY and not self._calm
 
     def fate(self, node: Node, what: str, which: str) -> Fate:
         if not self.faulty() or self.dice.random() > CHANCE:
@@ -231,6 +233,10 @@ class World:
     # Who acts.
 
     def _sit(self, quota: int) -> None:
+        client, node = self.process()
+        self.sim.start(node, "user", self._work(client, node, quota))
+
+    def process(self) -> tuple[Client, Node]:
         self._processes += 1
         node = Node(self.sim, f"p{self._processes}", self.dice.uniform(10, 1000), self.dice.uniform(0.97, 1.03))
         runtime = Runtime(self.sim, node)
@@ -238,7 +244,7 @@ class World:
             QuorumStore([MemberStore(member) for member in self.members]), runtime, lease=LEASE, owner=None, info={},
             namespace="", retry=10.0, identity=("user", node.name, 1), note="",
         )  # type: ignore[arg-type]  # fmt: skip
-        self.sim.start(node, "user", self._work(client, node, quota))
+        return client, node
 
     async def _work(self, client: Client, node: Node, quota: int) -> None:
         while quota:

@@ -8,7 +8,9 @@ from collections import Counter
 
 import pytest
 
-from sim.quorum import BROKEN, broken, find, run
+from dibs.core.kinds.lock import Lock, Options
+from dibs.errors import LockLost, StoreUnavailable
+from sim.quorum import BROKEN, LEASE, World, broken, find, run
 
 WITHIN = 600
 FROM = {"validity from before round one": 1_069, "round two looks before it stamps": 1_009, "margin": 1_038}
@@ -46,3 +48,48 @@ def test_the_simulator_finds_what_is_broken(safeguard: str) -> None:
         found = find(FROM.get(safeguard, 1_000), WITHIN)
     assert found is not None, f"{WITHIN} schedules without «{safeguard}» and nothing was found"
     assert found[1].__cause__ is None, f"the twin itself fails: {found[1]}"
+
+
+def test_an_operator_looks_asks_and_breaks() -> None:
+    """Without faults, and then with as many members silent as may be, and one more."""
+    world, done = World(1, seats=0), list[bool]()
+    (ana, here), (bob, _) = world.process(), world.process()
+    lock, other = (Lock(client, "x", Options(lease=LEASE)) for client in (ana, bob))
+
+    async def holds() -> None:
+        attempt = lock.attempt()
+        assert await attempt.run()
+        attempt.hand_over()
+        assert not await other.attempt(0).run()
+        (holder,) = (await bob.inspect("x")).holders
+        assert holder.token == attempt.hold.token
+        assert [info.name for info in (await bob.page("", ""))[0]] == ["x"]
+        assert (await bob.page("y", ""))[0] == []
+        assert (await bob.identity()) == (await ana.identity()) != ""
+        await other.revoke()
+        await ana.runtime.sleep(LEASE)
+        assert attempt.hold.grant.revoke_seen
+        assert not attempt.hold.is_lost()
+        for member in world.members[: world.spare]:
+            member.node.pause()
+        await ana.runtime.sleep(3 * LEASE)
+        assert (await bob.inspect("x")).holders[0].token == holder.token
+        assert not attempt.hold.is_lost(), "a majority renews it"
+        await bob.break_("x", holder.token)
+        await ana.runtime.sleep(LEASE)
+        assert attempt.hold.is_lost()
+        with pytest.raises(LockLost):
+            await lock.give_back(attempt.hold)
+        again = other.attempt()
+        assert await again.run()
+        assert again.hold.token > holder.token
+        await other.give_back(again.hold)
+        assert not (await ana.inspect("x")).holders
+        world.members[-1].node.pause()
+        with pytest.raises(StoreUnavailable, match=f"{world.spare} of {len(world.members)} members answered"):
+            await other.attempt(1.0).run()
+        done.append(True)
+
+    world.sim.start(here, "user", holds())
+    assert world.sim.run(lambda: bool(done), 60.0, lambda: None)
+    world.sim.bury()
