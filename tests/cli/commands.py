@@ -15,17 +15,16 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 import dibs
 from dibs.cli.main import main
-from process.children import PATIENCE, STEADY, Child, until
+from process.children import PATIENCE, STEADY, Child, Process, until
 
 COMMAND = (sys.executable, "-m", "dibs.cli")
 _NOT_OURS = re.compile(r"DIBS_|KUBERNETES_|XDG_|LC_|LANG|NO_COLOR|COLUMNS|TZ$|PYTHON(UTF8|IOENC|COERCE|UNBUF|DONT)")
@@ -89,51 +88,25 @@ class Holder:
             thread.join(PATIENCE)
 
 
-class Running:
-    """A command that goes on; what it prints is heard line by line, unless the test reads it itself."""
+class Running(Process):
+    """A command that goes on, in a pipe."""
 
-    def __init__(self, words: Sequence[str], env: dict[str, str], cwd: Path, *, listen: bool = True) -> None:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(words, env=env, cwd=cwd, text=True, **pipes)
-        self.out: SimpleQueue[str | None] = SimpleQueue()
-        self.err: SimpleQueue[str | None] = SimpleQueue()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._pipes = ((self.process.stdout, self.out), (self.process.stderr, self.err))
-        self._readers = [threading.Thread(target=_read, args=pipe, daemon=True) for pipe in self._pipes if listen]
-        for reader in self._readers:
-            reader.start()
+    _heard = 0
 
     def hear(self) -> str:
         """The next line of its stdout."""
-        return self._next(self.out)
+        return self.next_line()
 
     def hear_error(self) -> str:
-        return self._next(self.err)
-
-    def _next(self, lines: SimpleQueue[str | None]) -> str:
-        try:
-            line = lines.get(timeout=PATIENCE)
-        except Empty:
-            raise AssertionError(f"nothing was said for {PATIENCE:g} s") from None
-        assert line is not None, f"it ended ({self.process.wait(PATIENCE)}): {_rest(self.err)}"
-        return line
-
-    def end(self) -> int:
-        status = self.process.wait(PATIENCE)
-        for reader in self._readers:
-            reader.join(PATIENCE)
-        return status
+        lines = self._said[1]
+        until(lambda: len(lines) > self._heard or self.process.poll() is not None, what="a line on stderr")
+        self._readers[1].join(0 if len(lines) > self._heard else PATIENCE)
+        self._heard += 1
+        return lines[self._heard - 1].rstrip("\n")
 
     def rest(self) -> tuple[list[str], list[str]]:
         """What else it said, once it has ended."""
-        return _rest(self.out), _rest(self.err)
-
-    def discard(self) -> None:
-        self.process.kill()
-        self.end()
-        for pipe, _ in self._pipes:
-            pipe.close()
+        return super().rest().splitlines(), "".join(self._said[1][self._heard :]).splitlines()
 
 
 class Terminal:
@@ -223,8 +196,9 @@ class Cli:
         """What it prints with --json."""
         return [json.loads(line) for line in self.run(*words, "--json", **more).stdout.splitlines()]
 
-    def start(self, *words: str, listen: bool = True, **more: str | None) -> Running:
-        return self._keep(Running([*COMMAND, *words], self.environment(**more), self.directory, listen=listen))
+    def start(self, *words: str, **more: str | None) -> Running:
+        argv, env = [*COMMAND, *words], self.environment(**more)
+        return self._keep(Running(argv, self.directory, env, stdin=subprocess.DEVNULL))
 
     def terminal(self, *words: str, **more: str | None) -> Terminal:
         return self._keep(Terminal([*COMMAND, *words], self.environment(**more), self.directory))
@@ -263,14 +237,3 @@ class Cli:
 def harmful(text: str) -> list[str]:
     """What in it could steer a terminal."""
     return [c for c in text if not c.isprintable() and c != "\n"]
-
-
-def _read(pipe: IO[str], lines: SimpleQueue[str | None]) -> None:
-    for line in pipe:
-        lines.put(line.rstrip("\n"))
-    lines.put(None)
-
-
-def _rest(lines: SimpleQueue[str | None]) -> list[str]:
-    found: Iterable[str | None] = iter(lines.get_nowait, None) if not lines.empty() else []
-    return [line for line in found if line is not None]

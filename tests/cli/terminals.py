@@ -138,7 +138,7 @@ class Tmux:
     def _do(self, *words: str) -> str:
         running = self._scene.start(*self._words, *words)
         said = running.rest()
-        assert running.end() == 0, running.errors()
+        assert running.end() == 0, running.errors
         return said
 
 

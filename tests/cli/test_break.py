@@ -20,7 +20,7 @@ from cli.test_ls import HOSTILE
 from dibs.cli import break_, breaks
 from dibs.cli.breaks import Break
 from dibs.faces import login
-from process.children import PATIENCE, until
+from process.children import PATIENCE
 
 QUESTION = "break it? [y/N] "
 ME = f"{login()}@{os.uname().nodename}"
@@ -322,14 +322,3 @@ def test_a_break_without_an_answer_is_logged_too(
     (said,) = logged
     assert f"perhaps broken, without an answer, by {ME} pid " in said
     assert said.endswith("reason: it hangs")
-
-
-def test_who_is_told_finds_the_record(cli: Cli) -> None:
-    """As a holder does that asks by whom its lock was taken."""
-    client = cli.client(lease=10)
-    hold = client.lock("a").acquire()
-    assert hold is not None
-    assert broken(cli, "a", hold.token, "--reason", "make room").returncode == 0
-    assert hold.lost.wait(PATIENCE)
-    found = until(lambda: breaks.last(client, "a"), what="the record")
-    assert (found.token, found.reason) == (hold.token, "make room")

@@ -207,9 +207,3 @@ class TestWithRich:
             assert "|" in terminal.text
         else:
             assert harmful(terminal.text) == []
-
-    def test_a_pipe_gets_plain_text(self, cli: Cli) -> None:
-        cli.holder().takes("a")
-        done = cli.run("ls")
-        assert [row["NAME"] for row in rows(done.stdout)] == ["a"]
-        assert harmful(done.stdout) == []

@@ -84,7 +84,7 @@ def test_a_guard_that_is_killed_or_stopped_changes_nothing_else(scene: Scene, nu
     running.signal(signal.SIGTERM)
     running.hear("got TERM")
     assert running.end() == 7
-    assert running.errors() == ""
+    assert running.errors == ""
     scene.none_left()
 
 
@@ -120,7 +120,7 @@ def test_a_failure_of_our_own_does_not_leave_the_command_without_the_lock(scene:
     assert running.end() == 1
     scene.none_left()
     scene.taken()
-    assert "ZeroDivisionError" in running.errors()
+    assert "ZeroDivisionError" in running.errors
 
 
 # A wrapper that stands still.
@@ -140,7 +140,7 @@ def test_a_wrapper_that_was_stopped_past_its_lease_lets_nobody_beside_the_next_h
         assert running.end() == 76
         assert scene.line() == (1, 0)
     assert stopped < float(beats.read_text().split()[-1]) < entered
-    assert "lost, as dibs run stood still for longer than the lease, and the command was killed" in running.errors()
+    assert "lost, as dibs run stood still for longer than the lease, and the command was killed" in running.errors
     scene.none_left()
 
 
@@ -161,7 +161,7 @@ def test_as_process_1_it_reaps_orphans(scene: Scene, first: list[str]) -> None:
     assert running.hear(BEGUN)[3] == "1"
     running.hear("reaped")
     assert running.end() == 7
-    assert running.errors() == ""
+    assert running.errors == ""
 
 
 def test_as_process_1_it_passes_signals_on(scene: Scene, first: list[str]) -> None:
@@ -189,7 +189,7 @@ def test_a_command_that_leaves_others_of_its_group_behind_is_told_so(scene: Scen
     running = scene.run("sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; exit 7")
     left = int(running.hear(r"(\d+)")[1])
     assert running.end() == 7
-    assert re.search(r"left others behind, who go on without the lock: pid \d+ \(sleep\)", running.errors())
+    assert re.search(r"left others behind, who go on without the lock: pid \d+ \(sleep\)", running.errors)
     assert not gone(left)
     assert scene.line() == (0, 0)
     assert scene.left() == [left]
@@ -221,7 +221,7 @@ def test_the_command_has_those_files_open_that_we_were_given(scene: Scene, given
     running = scene.start("sh", "-c", line)
     assert running.end() == 7
     assert seen.read_text() == expected
-    assert running.errors() == ""
+    assert running.errors == ""
     assert scene.line() == (0, 0)
 
 

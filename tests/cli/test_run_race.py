@@ -57,7 +57,7 @@ def test_ten_at_once_with_five_permits(cli: Cli) -> None:
     slots.mkdir()
     command = (sys.executable, "-S", "-c", SLOTS, str(slots), "5")
     crowd = [cli.start("run", "x", "--of", "5", "--", *command) for _ in range(10)]
-    assert [one.end() for one in crowd] == [0] * 10, [one.rest() for one in crowd]
+    assert [one.end() for one in crowd] == [0] * 10, [one.errors for one in crowd]
     seen = [int(line) for line in slots.with_suffix(".log").read_text().split()]
     assert len(seen) == 10
     assert max(seen) <= 5

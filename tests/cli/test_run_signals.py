@@ -41,7 +41,7 @@ def test_it_reaches_every_process_of_the_command_whose_own_status_comes_back(sce
     running.signal(number(name))
     assert running.rest().split("\n") == [f"got {name}", f"got {name}", ""]
     assert running.end() == 7
-    assert "Traceback" not in running.errors()  # it may say that the other one takes its time
+    assert "Traceback" not in running.errors  # it may say that the other one takes its time
     assert scene.line() == (0, 0)
 
 
@@ -51,7 +51,7 @@ def test_a_command_that_it_ends_gives_its_number(scene: Scene, name: str) -> Non
     running.hear(BEGUN)
     running.signal(number(name))
     assert running.end() == 128 + number(name)
-    assert "Traceback" not in running.errors()  # it may say that the other one takes its time
+    assert "Traceback" not in running.errors  # it may say that the other one takes its time
     scene.none_left()
     assert scene.line() == (0, 0)
 
@@ -89,7 +89,7 @@ def test_whoever_waits_leaves_the_line(scene: Scene, name: str) -> None:
         running.signal(number(name))
         assert running.end() == 128 + number(name)
         assert scene.line() == (1, 0)
-        assert (running.rest(), running.errors()) == ("", "")
+        assert (running.rest(), running.errors) == ("", "")
         scene.none_left()
 
 
@@ -102,7 +102,7 @@ def test_at_every_instant_it_is_heard_or_too_late(scene: Scene, instant: str, na
     ends = instant not in ("ended", "leaving", "closing")
     running = scene.start(*argv, *WITNESS, *(("begin", "wait") if ends else ("begin",)))
     assert running.end() == (128 + number(name) if ends else 0)
-    assert running.errors() == ""
+    assert running.errors == ""
     scene.none_left()
     assert scene.line() == (0, 0)
 
@@ -117,7 +117,7 @@ def test_a_wrapper_that_stands_still_at_that_instant_lets_nothing_happen_later(s
         entered = clock()
         running.signal(signal.SIGCONT)
         assert running.end() == 76
-    assert ("lost before the command began" if instant == "granted" else "lost") in running.errors()
+    assert ("lost before the command began" if instant == "granted" else "lost") in running.errors
     assert beats.exists() == (instant == "ordered")
     if beats.exists():
         assert float(beats.read_text().split()[-1]) < entered
@@ -140,7 +140,7 @@ def test_a_storm_of_them_leaves_nothing_and_says_nothing(scene: Scene, busy: boo
             batter(running, chance)
             status = running.end()
         assert status in (128 + signal.SIGTERM, 128 + signal.SIGUSR1), seed
-        assert running.errors() == "", seed
+        assert running.errors == "", seed
         scene.none_left()
         assert scene.line() == (0, 0), seed
 

@@ -19,7 +19,7 @@ ME, HOST = getpass.getuser(), os.uname().nodename
 def lines(running: Running) -> list[str]:
     """All that it said on stderr, once it has ended."""
     running.end()
-    return running.rest()[1]
+    return running.errors.splitlines()
 
 
 def hear(running: Running, pattern: str) -> str:

@@ -6,11 +6,9 @@ import json
 import os
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 from cli.commands import ASCII, Cli, harmful
 from cli.test_ls import HOSTILE
-from dibs import faces
 
 YOU = "(this is you)"
 UNDER = "(this is you: this command runs under it)"
@@ -83,13 +81,6 @@ def test_it_says_when_it_is_you(cli: Cli) -> None:
         assert "this is you" not in cli.run("show", "theirs", **wrong).stdout
 
 
-def test_the_default_store_says_how_far_it_reaches(cli: Cli, tmp_path: Path) -> None:
-    done = cli.run("show", "a", DIBS_URL=None, XDG_STATE_HOME=str(tmp_path / "state"))
-    assert done.returncode == 0
-    assert "(this machine only): free" in done.stdout
-    assert "this machine only" not in cli.run("show", "a").stdout
-
-
 def test_hostile_text_steers_no_terminal(cli: Cli) -> None:
     info = {"command": HOSTILE, HOSTILE: HOSTILE, "long": "x" * 12_000}
     cli.holder(owner=HOSTILE, info=info).takes("a\u202eb")
@@ -110,10 +101,3 @@ def test_a_locale_that_cannot_say_a_name(cli: Cli) -> None:
     assert done.stdout.isascii()
     assert r'"\xe9\u6f22" on ' in done.stdout
     assert UNDER in done.stdout
-
-
-def test_the_owner_of_a_lock_is_the_login_name(cli: Cli) -> None:
-    """What "you" is decided by."""
-    cli.holder().takes("a")
-    (info,) = cli.json("show", "a")
-    assert info["holders"][0]["owner"] == faces.login()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from cli.commands import ASCII, Cli, Running, harmful
+from cli.commands import ASCII, COMMAND, Cli, Running, harmful
 from cli.test_ls import HOSTILE
 from dibs.cli.watch import changes
 from dibs.info import LockInfo, Participant
@@ -110,21 +111,6 @@ def test_first_comes_the_state() -> None:
     assert [event for event, _ in changes(None, line("a", "b"))] == ["state"]
 
 
-def test_several_hold_it(cli: Cli) -> None:
-    ana = cli.holder(owner="ana")
-    for key in ("x", "y", "z"):
-        ana.takes("a", "semaphore", 5, key=key)
-    assert re.fullmatch(r"held by ana@.+ for .+ and 2 more; 0 waiting", told(cli.start("watch", "a")))
-
-
-def test_ctrl_c_ends_it(cli: Cli) -> None:
-    terminal = cli.terminal("watch", "a")
-    terminal.hear("free; 0 waiting")
-    terminal.type("\x03")
-    assert terminal.end() == 130
-    assert "Traceback" not in terminal.text
-
-
 def test_a_signal_ends_it_in_a_pipe(cli: Cli) -> None:
     watching = cli.start("watch", "a")
     told(watching)
@@ -135,15 +121,15 @@ def test_a_signal_ends_it_in_a_pipe(cli: Cli) -> None:
 
 def test_who_reads_no_further_ends_it(cli: Cli) -> None:
     ana = cli.holder()
-    watching = cli.start("watch", "a", "--json", listen=False)
-    process = watching.process
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["event"] == "state"
-    process.stdout.close()
-    ana.takes("a")
-    assert process.wait(PATIENCE) == 141
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
+    pipes = {"env": cli.environment(), "cwd": cli.directory, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, "watch", "a", "--json"], **pipes) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "state"
+        process.stdout.close()
+        ana.takes("a")
+        assert process.wait(PATIENCE) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_a_store_that_is_silent_for_a_while_is_said_once(cli: Cli) -> None:

@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import dibs
 from lab.servers import guard
-from process.children import PATIENCE, until
+from process.children import PATIENCE, Process, until
 
 HERE = Path(__file__).parent
 DIBS = [sys.executable, "-m", "dibs.cli"]
@@ -56,9 +56,8 @@ class Scene:
 
     def start(self, *argv: str, **more: Any) -> Running:
         """Any process, in a session of its own; its stdout and stderr are pipes unless said otherwise."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        options: dict[str, Any] = {"start_new_session": True, "cwd": self.directory, **pipes, **more}
-        running = Running(subprocess.Popen(argv, env=self.environment, **options))
+        options = {"start_new_session": True, "stdin": subprocess.DEVNULL, **more}
+        running = Running(list(argv), self.directory, self.environment, **options)
         self._started.append(running)
         return running
 
@@ -93,52 +92,23 @@ class Scene:
         until(lambda: not self.left(), within, f"the end of {self.left()}")
 
 
-class Running:
+class Running(Process):
     """One process that was started here."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def hear(self, pattern: str) -> re.Match[str]:
         """The next line of its stdout, which must match."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().decode().rstrip("\n")
-        found = re.fullmatch(pattern, line)
-        assert found is not None, f"said {line!r} instead of {pattern!r}; stderr: {self.errors() if not line else ''}"
+        found = re.fullmatch(pattern, line := self.next_line())
+        assert found is not None, f"said {line!r} instead of {pattern!r}"
         return found
-
-    def rest(self) -> str:
-        """What it still says on stdout until everybody has closed it."""
-        assert self.process.stdout is not None
-        return self.process.stdout.read().decode()
-
-    def errors(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read().decode()
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
 
     def end(self, within: float = PATIENCE) -> int:
         """Its status, 128 + n as a shell sees it."""
-        status = self.process.wait(within)
+        status = super().end(within)
         return status if status >= 0 else 128 - status
 
     def guard(self) -> int:
         """The process that stands beside `dibs run`."""
         return int(until(lambda: [pid for pid in children(self.pid) if name(pid) == "lock-guard"], what="the guard")[0])
-
-    def discard(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                with closing(pipe):
-                    pass
 
 
 def children(parent: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -129,23 +128,6 @@ def test_it_fits_whatever_the_size(workers: int) -> None:
         assert rows < 1 or progress in text[:2]
 
 
-def test_what_matters_least_goes_first() -> None:
-    told = [event("took", token=1), *(event("killed", token=1, text=f"told {number}") for number in range(9))]
-
-    def has(columns: int, rows: int) -> tuple[bool, bool, bool, int, int]:
-        text = "\n".join(drawn(picture(*told), line("worker-2"), columns=columns, rows=rows))
-        return "-x" in text, "....." in text, "hand-overs" in text, text.count("worker-"), text.count("told")
-
-    assert has(100, 40) == (True, True, True, 3, 5)
-    assert has(62, 40) == (False, True, True, 3, 5)
-    assert has(50, 40) == (False, False, True, 3, 5)
-    assert has(100, 9) == (True, True, True, 3, 2)
-    assert has(100, 7) == (True, True, True, 3, 0)
-    assert has(100, 4) == (True, True, True, 3, 0)
-    assert has(100, 3) == (True, True, True, 1, 0)
-    assert "    and 2 more" in drawn(picture(*told), line(), rows=3)
-
-
 def test_colour_takes_no_room() -> None:
     pieces = [("abc", "31"), ("", "1"), ("def", "")]
     assert fitted(pieces, 5, colour=True) == "\x1b[31mabc\x1b[0mde"
@@ -173,11 +155,3 @@ def test_lines_and_objects_say_the_same_figures(capsys: pytest.CaptureFixture[st
     assert (said["proved"], said["objections"]) == (False, ["1 overlaps"])
     Lines(colour=False).prove(outcome)
     assert "NOT PROVED" in capsys.readouterr().out
-
-
-def test_what_begins_is_told_in_both(capsys: pytest.CaptureFixture[str]) -> None:
-    options = argparse.Namespace(turns=4, lease=0.5, seed=9)
-    Lines(colour=False).begin(options, NAMES)
-    assert "3 workers, 4 turns each" in capsys.readouterr().out
-    Objects().begin(options, NAMES)
-    assert json.loads(capsys.readouterr().out)["workers"] == 3

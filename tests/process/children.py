@@ -47,45 +47,100 @@ def until(condition: Callable[[], Any], within: float = PATIENCE, what: str = "t
     return seen
 
 
-class Child:
-    """One process that runs a program of this folder."""
+class Process:
+    """One process, heard line by line. `text` is what it said so far, `errors` its stderr."""
 
-    def __init__(self, program: str, *args: object, flags: tuple[str, ...] = (), env: dict[str, str] | None = None):
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], **more: Any) -> None:
+        self.argv = argv
         self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self._errors: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", *flags, str(HERE / f"{program}.py"), *map(str, args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=guard.root(),
-            env={**os.environ, "PYTHONPATH": str(HERE.parent), **(env or {})},
-        )
-        self._readers = [
-            threading.Thread(target=self._read_out, daemon=True),
-            threading.Thread(target=self._read_err, daemon=True),
-        ]
+        self._said: tuple[list[str], list[str]] = ([], [])
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(argv, cwd=cwd, env=env, text=True, **{**pipes, **more})
+        self._readers = [threading.Thread(target=self._read, daemon=True)] if self.process.stdout else []
+        if self.process.stderr is not None:
+            self._readers.append(threading.Thread(target=self._said[1].extend, args=[self.process.stderr], daemon=True))
         for reader in self._readers:
             reader.start()
 
-    def _read_out(self) -> None:
+    def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self._said[0].append(line)
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
-
-    def _read_err(self) -> None:
-        assert self.process.stderr is not None
-        self._errors.extend(self.process.stderr)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     @property
+    def text(self) -> str:
+        return "".join(self._said[0])
+
+    @property
     def errors(self) -> str:
-        return "".join(self._errors)
+        return "".join(self._said[1])
+
+    def next_line(self, within: float = PATIENCE) -> str:
+        try:
+            line = self._lines.get(timeout=within)
+        except Empty:
+            raise AssertionError(f"{self.argv} said nothing for {within:g} s: {self.text}{self.errors}") from None
+        assert line is not None, f"{self.argv} ended without another word: {self.text}{self.errors}"
+        return line
+
+    def rest(self) -> str:
+        """What it still says on stdout, until everybody has closed it."""
+        self._readers[0].join(PATIENCE)
+        return "".join(f"{line}\n" for line in iter(self._lines.get, None))
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> float:
+        """kill -9, reaped; gives the instant at which it was dead."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        return clock()
+
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until every thread of it stands still."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: all(state == "T" for state in self.states()), what="stopped")
+
+    def states(self) -> list[str]:
+        """Of its threads: S sleeps, R runs, T is stopped."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+
+    def end(self, within: float = PATIENCE) -> int:
+        """Wait for its own end; gives its status, and everything it wrote has arrived."""
+        try:
+            status = self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.argv} did not end within {within:g} s: {self.text}{self.errors}") from None
+        for reader in self._readers:
+            reader.join(within)
+        return status
+
+    def discard(self) -> None:
+        """At the end of a test, however that went."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+
+class Child(Process):
+    """One process that runs a program of this folder."""
+
+    def __init__(self, program: str, *args: object, flags: tuple[str, ...] = (), env: dict[str, str] | None = None):
+        argv = [sys.executable, "-u", *flags, str(HERE / f"{program}.py"), *map(str, args)]
+        super().__init__(argv, guard.root(), {**os.environ, "PYTHONPATH": str(HERE.parent), **(env or {})})
 
     def tell(self, *words: object) -> None:
         assert self.process.stdin is not None
@@ -94,12 +149,7 @@ class Child:
 
     def next(self, within: float = PATIENCE) -> list[str]:
         """The next line, in words."""
-        try:
-            line = self._lines.get(timeout=within)
-        except Empty:
-            raise AssertionError(f"pid {self.pid} said nothing for {within:g} s; stderr: {self.errors}") from None
-        assert line is not None, f"pid {self.pid} ended without a word; stderr: {self.errors}"
-        return line.split()
+        return self.next_line(within).split()
 
     def hear(self, word: str, within: float = PATIENCE) -> list[str]:
         """The values of the next line, which must begin with `word`."""
@@ -122,42 +172,6 @@ class Child:
     def take(self, name: str, timeout: object = PATIENCE) -> int:
         """The token: it must get the lock."""
         return int(self.ask("take", name, timeout, hear="took")[0])
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def kill(self) -> float:
-        """kill -9, reaped; gives the instant at which it was dead."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        return clock()
-
-    def freeze(self) -> None:
-        """SIGSTOP, and wait until every thread of it stands still."""
-        self.signal(signal.SIGSTOP)
-        until(lambda: all(state == "T" for state in self._states()), what="stopped")
-
-    def _states(self) -> list[str]:
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
-
-    def end(self, within: float = PATIENCE) -> int:
-        """Wait for its own end; gives its status, and everything it wrote to stderr has arrived."""
-        status = self.process.wait(within)
-        for reader in self._readers:
-            reader.join(within)
-        return status
-
-    def discard(self) -> None:
-        """At the end of a test, however that went."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        for reader in self._readers:
-            reader.join(PATIENCE)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
 
 
 class Crew:

@@ -58,7 +58,7 @@ def test_a_killed_counter_counted_what_it_said(crew: Crew) -> None:
         said = int(dying.hear("down")[0])
     dying.kill()
     dying.end()
-    for line in iter(dying._lines.get, None):
+    for line in dying.rest().splitlines():
         said = int(line.split()[1])
     there = left(other)
     assert 10_000 - said - 1 <= there <= 10_000 - said

@@ -10,64 +10,24 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import dibs
-from process.children import PATIENCE, until
+from process.children import Process, until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-class Program:
+class Program(Process):
     """One process, in a process group of its own, heard by the lines on its stdout and stderr."""
 
-    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
-        self.argv = argv
-        self.output: list[str] = []
-        self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self.process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output.append(line)
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def text(self) -> str:
-        return "".join(self.output)
-
-    def hear(self, pattern: str, within: float = PATIENCE) -> re.Match[str]:
+    def hear(self, pattern: str) -> re.Match[str]:
         """The next line in which `pattern` is found; those before it are passed over."""
-        while True:
-            try:
-                line = self._lines.get(timeout=within)
-            except Empty:
-                raise AssertionError(f"{self.argv} did not say {pattern!r} within {within:g} s:\n{self.text}") from None
-            assert line is not None, f"{self.argv} ended without saying {pattern!r}:\n{self.text}"
-            if found := re.search(pattern, line):
-                return found
+        while (found := re.search(pattern, self.next_line())) is None:
+            continue
+        return found
 
     def tell(self, text: str, *, last: bool = True) -> None:
         assert self.process.stdin is not None
@@ -76,48 +36,16 @@ class Program:
         if last:
             self.process.stdin.close()
 
-    def end(self, within: float = PATIENCE) -> int:
-        """Wait for its own end; gives its status, and everything that it wrote has arrived."""
-        try:
-            status = self.process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.argv} did not end within {within:g} s:\n{self.text}") from None
-        self._reader.join(PATIENCE)
-        return status
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """kill -9, of this process alone."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-
-    def freeze(self) -> None:
-        """SIGSTOP, and wait until every thread of it stands still."""
-        self.signal(signal.SIGSTOP)
-        until(lambda: all(state == "T" for state in self.states()), what="stopped")
-
-    def states(self) -> Iterator[str]:
-        """Of its threads: S sleeps, R runs, T is stopped."""
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            yield (task / "stat").read_text().rpartition(")")[2].split()[0]
-
     def has_open(self, path: Path) -> bool:
         with suppress(FileNotFoundError):  # closed while we look
             return any(link.readlink() == path for link in Path(f"/proc/{self.pid}/fd").iterdir())
         return False
 
     def discard(self) -> None:
-        """At the end of a test, however that went: it and everything that it started."""
+        """It and everything that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+        super().discard()
 
 
 class Stage:
@@ -137,7 +65,8 @@ class Stage:
         if words[0].endswith(".py"):
             # A file left open, or a call that will not be there for long, ends up on stderr or ends the program.
             words = ["-W", "error", str(EXAMPLES / words[0]), *words[1:]]
-        program = Program([sys.executable, "-u", *words], self.directory, {**inherited, **own, **env})
+        streams = {"stderr": subprocess.STDOUT, "start_new_session": True}
+        program = Program([sys.executable, "-u", *words], self.directory, {**inherited, **own, **env}, **streams)
         self._programs.append(program)
         return program
 

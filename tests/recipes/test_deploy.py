@@ -66,16 +66,6 @@ def test_a_deployment_that_is_called_off_stops_its_command_first(stage: Stage, g
     assert not stage.holders(LOCK)
 
 
-def test_a_deployment_that_is_called_off_while_it_waits_never_begins(stage: Stage, gate: Path) -> None:
-    with stage.client.lock(LOCK):
-        second = deploying(stage, "v8")
-        stage.waiting(LOCK, 1)
-        second.signal(signal.SIGTERM)
-        assert second.end() == -signal.SIGTERM
-        stage.waiting(LOCK, 0)
-    assert second.text == ""
-
-
 def test_a_killed_deployment_frees_the_lock_and_leaves_its_command_running(stage: Stage, gate: Path) -> None:
     """The page says both."""
     first = deploying(stage, "v7")
