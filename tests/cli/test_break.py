@@ -311,7 +311,7 @@ def test_a_break_without_an_answer_is_logged_too(
 ) -> None:
     """It may have happened. Nobody can write to the store just then."""
     token = cli.holder(owner="ana").takes("a")
-    client, logged = dibs.connect(cli.url, retry=0.5), list[str]()
+    client, logged = dibs.connect(cli.url, retry=2), list[str]()
     client.inspect("a")
     monkeypatch.setattr(break_, "connect", lambda *_: client)
     monkeypatch.setattr(break_, "_log", logged.append)

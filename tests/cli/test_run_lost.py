@@ -157,11 +157,11 @@ def test_a_command_that_ends_just_when_it_is_lost_ends_once(cli: Cli) -> None:
     """Whatever comes first: 76, one message, nobody left."""
     client = onlooker(cli)
     for number in range(2):
-        command = Logged(cli, f"x{number}", "--lease", "0.5")
+        command = Logged(cli, f"x{number}", "--lease", "4")
         command.begun()
         with standstill(cli.path):
             end = stores_end(client, f"x{number}")
-            time.sleep(max(0.0, end - 0.06 - 0.02 * number - clock()))
+            time.sleep(max(0.0, end - 0.41 - 0.02 * number - clock()))
             command.finish()
             time.sleep(max(0.0, end - clock()))
         status, said = command.end()

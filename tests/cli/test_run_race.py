@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_ten_at_once_with_five_permits(cli: Cli) -> None:
 def test_a_crowd_in_which_some_are_killed(cli: Cli) -> None:
     """The kernel's lock on a file ends with the command that has it: whoever finds it taken ends with 9."""
     chance = random.Random(5)
-    command = ("flock", "--nonblock", "--no-fork", "-E", "9", str(cli.directory / "busy"), "sleep", "0.1")
+    command = ("flock", "--nonblock", "--no-fork", "-E", "9", str(cli.directory / "busy"), "sleep", "0.3")
     crowd = {one.process.pid: one for one in (cli.start("run", "x", "--", *command) for _ in range(9))}
     client = cli.client()
     killed: set[int] = set()
@@ -75,6 +76,7 @@ def test_a_crowd_in_which_some_are_killed(cli: Cli) -> None:
     end = clock() + 2 * PATIENCE
     while alive := [pid for pid, one in crowd.items() if one.process.poll() is None]:
         assert clock() < end, f"stuck: {client.inspect('x')}"
+        time.sleep(0.01)
         holders = client.inspect("x").holders
         if holders and holders[0].token not in seen:
             seen.add(holders[0].token)

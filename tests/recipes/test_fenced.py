@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.programs import ROOT, Program, Stage
+from recipes.programs import EXAMPLES, ROOT, Program, Stage
 
 Connect = Callable[[], sqlite3.Connection]
 
@@ -146,7 +146,10 @@ class TestHttp:
 
 
 def test_without_a_fence_an_update_is_lost_and_with_one_it_is_not(stage: Stage) -> None:
-    said = stage.run("stopped_holder.py")
+    program, text = stage.directory / "program.py", (EXAMPLES / "stopped_holder.py").read_text(encoding="utf-8")
+    assert "LEASE = 1.0" in text
+    program.write_text(text.replace("LEASE = 1.0", "LEASE = 5.0"))  # a busy machine must not end it before its time
+    said = stage.run(program)
     plain, fenced = said.split("With a fence:")
     assert "ana: writes 1: accepted" in plain
     assert "the number is 1" in plain
