@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from lab.history import History, Line, lines_of, read
@@ -38,6 +37,7 @@ class Crowd:
         self.running: dict[str, int] = {}
         self.stopped: dict[str, int] = {}
         self.killed: list[str] = []
+        self.faults: set[str] = set()
         self._nursery = Nursery()
         self._pen = Pen(replace(first, proc="nemesis"))
         self._successors = 0
@@ -51,9 +51,7 @@ class Crowd:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._nursery.close()
 
     def start(self, spec: Spec) -> None:
@@ -157,6 +155,7 @@ class Crowd:
         return [Fenced(path).tally() for path in sorted(self.directory.glob("*.fenced"))]
 
     def fault(self, kind: str) -> None:
+        self.faults.add(kind)
         self.note("fault", kind=kind)
 
     def note(self, op: str, **facts: Any) -> None:

@@ -28,7 +28,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -90,9 +89,7 @@ class watch:  # noqa: N801  # it is used as a word: `with leaks.watch():`
     async def __aenter__(self) -> None:
         self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             for _ in _looks(self._before, self._places, self._within):
                 await asyncio.sleep(0.01)

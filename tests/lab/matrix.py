@@ -19,12 +19,7 @@ import dibs
 from dibs.core.deadline import WAITING_LEASE
 from dibs.core.rule import RW_CAPACITY
 from lab import leaks
-from lab.servers import mariadb_lone, postgresql_lone, redis_lone
-from lab.servers.lone import Lone, Ways, lone
-from lab.servers.mariadb import MariaDB
-from lab.servers.postgresql import PostgreSQL
-from lab.servers.redis import Redis
-from lab.servers.supervisor import Kind
+from lab.servers.lone import MARIADB, POSTGRESQL, REDIS, Lone, Ways, lone
 from lab.servers.zookeeper_ensemble import Ensemble, proxied
 from lab.surface import Target, Want, clock, take_from
 from lab.worker import Spec
@@ -39,16 +34,12 @@ TARGETS = [
 ]
 
 
-def _nothing() -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
 class Site:
     """The store of one run."""
 
     url: str
-    left: Callable[[], list[str]] = _nothing
+    left: Callable[[], list[str]] = list
     """What is there though everybody has closed."""
     versions: dict[str, str] = field(default_factory=dict)
     path: Path | None = None
@@ -65,30 +56,18 @@ class Ground:
 
     site: Callable[[Path], AbstractContextManager[Site]]
     procs: int
-    threads: int
-    tasks: int
-    habits: dict[str, float]
     faults: dict[str, int]
-    gap: float
+    gap: float = 0.8
     """Mean seconds between two faults around the workers."""
+    habits: dict[str, float] = field(default_factory=lambda: _USUAL)
+    threads: int = 1
+    tasks: int = 1
     least_lease: float = 0.0
     """A store with sessions gives no shorter ones."""
 
     def specs(self, url: str, directory: Path, seed: str, lease: float) -> list[Spec]:
-        return [
-            Spec(
-                proc=f"p{number}",
-                url=url,
-                directory=str(directory),
-                seed=seed,
-                targets=TARGETS,
-                lease=lease,
-                threads=self.threads,
-                tasks=self.tasks,
-                habits=self.habits,
-            )
-            for number in range(self.procs)
-        ]
+        own = {"threads": self.threads, "tasks": self.tasks, "habits": self.habits}
+        return [Spec(f"p{number}", url, str(directory), seed, TARGETS, lease, **own) for number in range(self.procs)]
 
 
 @contextmanager
@@ -128,10 +107,10 @@ def _zookeeper(directory: Path) -> Iterator[Site]:
         yield Site(made.url, lambda: made.left(SWEPT_WITHIN), {"zookeeper": made.version()}, ensemble=made)
 
 
-def _one(name: str, make: Callable[[], Kind], ways: Ways) -> Callable[[Path], AbstractContextManager[Site]]:
+def _one(name: str, ways: Ways) -> Callable[[Path], AbstractContextManager[Site]]:
     @contextmanager
     def site(directory: Path) -> Iterator[Site]:
-        with lone(make(), ways) as made:
+        with lone(ways) as made:
             yield Site(made.url, lambda: left_on(made), {name: made.version()}, lone=made)
 
     return site
@@ -156,74 +135,27 @@ _USUAL = {
     "long": 0.001, "past": 0.001, "stall": 0.001, "hog": 0.0005, "fork": 0.005, "cancel-acquire": 0.02,
     "cancel-release": 0.05,
 }  # fmt: skip
-_OF_A_SERVER = {
-    "kill": 4, "stop briefly": 3, "stop past the lease": 2, "restart the server": 2, "stop the server": 2,
-    "end subscriptions": 4, "end connections": 3,
+_OF_WORKERS = {"kill -9": 4, "stopped for less than a lease": 3, "stopped for more than a lease": 2}
+_OF_A_SERVER = _OF_WORKERS | {
+    "server restarted": 2, "server stopped": 2, "subscriptions ended": 4, "connections ended": 3,
+}  # fmt: skip
+_OF_AN_ENSEMBLE = _OF_WORKERS | {
+    "leader killed": 2, "node restarted": 2, "node stopped": 2, "node silenced": 3, "node cut off": 2,
 }  # fmt: skip
 GROUNDS: dict[str, Ground] = {
     # All in one process, because the store is in it: what stops one worker stops all of them.
     "memory": Ground(
-        site=_memory,
-        procs=1,
-        threads=10,
-        tasks=10,
-        habits={
-            "long": 0.0002, "past": 0.0003, "stall": 0.0002, "hog": 0.0001, "cancel-acquire": 0.02,
-        },
-        faults={"stop briefly": 2, "stop past the lease": 1},
-        gap=2.0,
+        _memory, 1, {"stopped for less than a lease": 2, "stopped for more than a lease": 1}, gap=2.0,
+        threads=10, tasks=10,
+        habits={"long": 0.0002, "past": 0.0003, "stall": 0.0002, "hog": 0.0001, "cancel-acquire": 0.02},
     ),
-    "sqlite": Ground(
-        site=_sqlite,
-        procs=20,
-        threads=1,
-        tasks=1,
-        habits=_USUAL,
-        faults={"kill": 4, "stop briefly": 3, "stop past the lease": 2, "standstill": 1},
-        gap=0.4,
-    ),
+    "sqlite": Ground(_sqlite, 20, {**_OF_WORKERS, "store at a standstill": 1}, gap=0.4),
     # Three servers beside the workers on the same machine: fewer of these, and time to elect between two faults.
     "zookeeper": Ground(
-        site=_zookeeper,
-        procs=6,
-        threads=1,
-        tasks=1,
-        habits={
-            "long": 0.003, "past": 0.003, "stall": 0.002, "hog": 0.001, "fork": 0.005, "cancel-acquire": 0.02,
-            "cancel-release": 0.05,
-        },
-        faults={
-            "kill": 4, "stop briefly": 3, "stop past the lease": 2, "kill the leader": 2, "restart a node": 2,
-            "stop a node": 2, "silence a node": 3, "cut a node off": 2,
-        },
-        gap=1.5,
-        least_lease=1.0,
+        _zookeeper, 6, _OF_AN_ENSEMBLE, gap=1.5, least_lease=1.0,
+        habits={**_USUAL, "long": 0.003, "past": 0.003, "stall": 0.002, "hog": 0.001},
     ),
-    "redis": Ground(
-        site=_one("redis", lambda: Redis(persist="always"), redis_lone),
-        procs=8,
-        threads=1,
-        tasks=1,
-        habits=_USUAL,
-        faults={**_OF_A_SERVER, "forget scripts": 3},
-        gap=0.8,
-    ),
-    "postgresql": Ground(
-        site=_one("postgresql", PostgreSQL, postgresql_lone),
-        procs=6,
-        threads=1,
-        tasks=1,
-        habits=_USUAL,
-        faults=_OF_A_SERVER,
-        gap=0.8,
-    ),
-    "mysql": Ground(
-        site=_one("mariadb", MariaDB, mariadb_lone),
-        procs=6,
-        threads=1,
-        tasks=1,
-        habits=_USUAL,
-        faults=_OF_A_SERVER,
-        gap=0.8,
-    ),
+    "redis": Ground(_one("redis", REDIS), 8, {**_OF_A_SERVER, "scripts forgotten": 3}),
+    "postgresql": Ground(_one("postgresql", POSTGRESQL), 6, _OF_A_SERVER),
+    "mysql": Ground(_one("mariadb", MARIADB), 6, _OF_A_SERVER),
 }  # fmt: skip

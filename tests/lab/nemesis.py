@@ -3,7 +3,7 @@
 A `Fault` begins now and gives what ends it, and when; kills end at once; one that cannot begin yet says `NotNow`. What
 happens inside the workers (a hogged interpreter, a fork, a cancelled call, a body past its lease) they draw themselves,
 from `habits` of their spec and the same seed, and note once it happened. What a store suffers (a restart, a cut line)
-joins as one more entry of FAULTS, made for a `Place` that knows the store.
+joins as one more entry of FAULTS, made for a `Place` that knows the store; it is noted by its name there.
 """
 
 from __future__ import annotations
@@ -180,20 +180,20 @@ def _serving(place: Place) -> Lone:
 
 
 FAULTS: dict[str, Fault] = {
-    "kill": kill,
-    "stop briefly": stop_briefly,
-    "stop past the lease": stop_past_the_lease,
-    "standstill": stand_still,
-    "kill the leader": kill_the_leader,
-    "restart a node": restart_a_node,
-    "stop a node": stop_a_node,
-    "silence a node": silence_a_node,
-    "cut a node off": cut_a_node_off,
-    "restart the server": restart_the_server,
-    "stop the server": stop_the_server,
-    "end subscriptions": end_subscriptions,
-    "end connections": end_connections,
-    "forget scripts": forget_scripts,
+    "kill -9": kill,
+    "stopped for less than a lease": stop_briefly,
+    "stopped for more than a lease": stop_past_the_lease,
+    "store at a standstill": stand_still,
+    "leader killed": kill_the_leader,
+    "node restarted": restart_a_node,
+    "node stopped": stop_a_node,
+    "node silenced": silence_a_node,
+    "node cut off": cut_a_node_off,
+    "server restarted": restart_the_server,
+    "server stopped": stop_the_server,
+    "subscriptions ended": end_subscriptions,
+    "connections ended": end_connections,
+    "scripts forgotten": forget_scripts,
 }
 
 
@@ -207,12 +207,13 @@ class Nemesis:
         self._endings: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
-    def rage(self, seconds: float) -> None:
-        """Harm for so long; then whatever still lasts ends, and all is healed."""
+    def rage(self, seconds: float, each: float = 0.0) -> None:
+        """Harm for so long, and for up to `each` seconds more until each fault has happened; then whatever still lasts
+        ends, and all is healed."""
         end = clock() + seconds
         upcoming = clock() + self._gap
         try:
-            while (now := clock()) < end:
+            while (now := clock()) < end or (now < end + each and self._faults.keys() - self._place.crowd.faults):
                 self._end_what_is_due(now)
                 if now >= upcoming:
                     self._begin()

@@ -26,14 +26,16 @@ WITHIN = 20.0
 """How long after healing everybody must have got something: several leases, and slack for a busy machine."""
 
 
-def soak(store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE) -> Report:
-    """One run in an empty directory."""
+def soak(
+    store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE, each: float = 0.0
+) -> Report:
+    """One run in an empty directory; `each`: how much longer it may last until each fault has happened."""
     lease = max(lease, ground.least_lease)
     with ground.site(directory) as site:
         with Crowd(ground.specs(site.url, directory, seed, lease)) as crowd:
             crowd.until(lambda: crowd.grants() > 0, "the first grant")
             place = Place(crowd, random.Random(f"{seed}/nemesis"), lease, site)
-            Nemesis(place, ground.faults, ground.gap).rage(seconds)
+            Nemesis(place, ground.faults, ground.gap).rage(seconds, each)
             crowd.quiet(WITHIN)
             crowd.end()
             history, naive, fenced = crowd.history(), crowd.naive(), crowd.fenced()

@@ -23,7 +23,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 _TICK = 0.01
@@ -50,9 +49,7 @@ class Stopwatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
         self._count()
@@ -97,10 +94,8 @@ class Attempt:
         self._watch.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.__exit__(kind, raised, trace)
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        self._watch.__exit__()
         if raised is not None:
             return
         seconds = self._watch.seconds() if self._took is None else self._took

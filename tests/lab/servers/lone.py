@@ -1,30 +1,33 @@
-"""One server that keeps what it acknowledged, and what can happen to it; its own ways are in redis_lone.py and
-sql_lone.py.
+"""One server that keeps what it acknowledged, and the faults that it can suffer.
 
-with lone(Redis(persist="always"), redis_lone) as server:
+with lone(REDIS) as server:
     server.kill(); server.stop()         # until mend()
     server.end_connections("normal")     # how many it ended; "waiting": those by which clients are told
-    server.left()                        # what still stands in lines
+    server.left()                        # what is still in queues; an expired claim goes with the next use of the name
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Protocol
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from lab.servers.mariadb import MariaDB
+from lab.servers.postgresql import PostgreSQL
 from lab.servers.programs import Refused, Silent
+from lab.servers.redis import Redis
 from lab.servers.supervisor import Kind, Server
 
 
-class Ways(Protocol):
-    """Of one kind of server: a module with these functions."""
+@dataclass(frozen=True)
+class Ways:
+    """What each kind of server does differently."""
 
-    def end_connections(self, server: Server, kind: str) -> int: ...
-
-    def left(self, server: Server) -> list[str]: ...
-
-    def version(self, server: Server) -> str: ...
+    make: Callable[[], Kind]
+    end_connections: Callable[[Server, str], int]
+    left: Callable[[Server], list[str]]
+    version: Callable[[Server], str]
 
 
 class Lone:
@@ -56,7 +59,7 @@ class Lone:
         self._harmed = False
 
     def whole(self) -> bool:
-        """Nothing is done to it, and it serves."""
+        """It serves, and no fault lasts."""
         with contextlib.suppress(Refused, Silent):
             return not self._harmed and self._server.kind.ready()
         return False
@@ -72,6 +75,61 @@ class Lone:
 
 
 @contextlib.contextmanager
-def lone(kind: Kind, ways: Ways) -> Iterator[Lone]:
-    with Server(kind) as server:
+def lone(ways: Ways) -> Iterator[Lone]:
+    with Server(ways.make()) as server:
         yield Lone(server, ways)
+
+
+_LEFT = "SELECT CONCAT('claim ', name, ' ', ticket) FROM {}"
+
+
+def _end_sessions(server: Server, kind: str) -> int:
+    which = {"normal": "COALESCE(info, '') NOT LIKE '%GTID_WAIT(%'", "waiting": "info LIKE '%GTID_WAIT(%'"}[kind]
+    ours = "SELECT id FROM information_schema.processlist WHERE user = 'dibs' AND id <> CONNECTION_ID() AND"
+    sessions = server.ask(f"{ours} {which}").split()
+    with contextlib.suppress(Refused):  # one has gone meanwhile: the others end all the same
+        server.ask("--force", "; ".join(f"KILL CONNECTION {session}" for session in sessions))
+    return len(sessions)
+
+
+def _end_backends(server: Server, kind: str) -> int:
+    which = {"normal": "query NOT ILIKE 'LISTEN%'", "waiting": "query ILIKE 'LISTEN%'"}[kind]
+    ours = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    ended = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {ours} AND {which}"
+    return int(server.ask(ended))
+
+
+def _end_clients(server: Server, kind: str) -> int:
+    return int(server.ask("CLIENT", "KILL", "TYPE", {"normal": "normal", "waiting": "pubsub"}[kind]))
+
+
+STAYS = {"top", "keeps", "outside"}
+"""Of an empty queue in Redis: bounded, and gone by itself some days later."""
+
+
+def _left_in_redis(server: Server) -> list[str]:
+    """Fields of queues beyond those that stay, as redis-cli quotes them: ids are no text."""
+    keys = [key for key in server.ask("--scan", "--pattern", "*|line").splitlines() if key]
+    texts = {key: server.ask("--no-raw", "HKEYS", key) for key in keys}
+    fields = {key: set(re.findall(r'^\s*\d+\) "(.*)"$', text, re.MULTILINE)) for key, text in texts.items()}
+    return [f"{key}: {field}" for key, found in fields.items() for field in found - STAYS]
+
+
+def _redis_version(server: Server) -> str:
+    found = re.search(r"redis_version:([\d.]+)", server.ask("INFO", "server"))
+    return found[1] if found else "unknown"
+
+
+MARIADB = Ways(
+    MariaDB,
+    _end_sessions,
+    lambda server: server.ask(_LEFT.format("dibs_claims")).splitlines(),
+    lambda server: server.ask("SELECT VERSION()"),
+)
+POSTGRESQL = Ways(
+    PostgreSQL,
+    _end_backends,
+    lambda server: server.ask(_LEFT.format("dibs.dibs_claims")).splitlines(),
+    lambda server: server.ask("SHOW server_version"),
+)
+REDIS = Ways(lambda: Redis(persist="always"), _end_clients, _left_in_redis, _redis_version)

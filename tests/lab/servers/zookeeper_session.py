@@ -14,7 +14,6 @@ import socket
 import struct
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from lab.servers import programs
@@ -64,9 +63,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         if raised is None:
             self.close()
         else:
@@ -125,9 +122,7 @@ class Believer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
         with contextlib.suppress(programs.Refused, programs.Silent):
