@@ -6,6 +6,7 @@ from itertools import combinations, count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,9 +48,33 @@ def kinds(*uses: Use, **facts: Any) -> set[str]:
     return {kind for kind, number in verdict.guilty.items() if number}
 
 
-def test_overlap_of_two_valid_holders() -> None:
-    assert kinds(use(1, 3, 1), use(2, 4, 2)) == {"overlap"}
-    assert kinds(use(1, 2, 1), use(2, 4, 2)) == set()
+CASES: list[tuple[str, set[str], list[Use]]] = [
+    ("two valid holders", {"overlap"}, [use(1, 3, 1), use(2, 4, 2)]),
+    ("one after the other", set(), [use(1, 2, 1), use(2, 4, 2)]),
+    ("readers", set(), [reader(1, 5, 1), reader(2, 6, 2), reader(3, 4, 3)]),
+    ("a writer beside a reader", {"overlap"}, [reader(1, 3, 1), writer(2, 4, 2)]),
+    ("a reader beside a writer", {"overlap"}, [writer(1, 3, 1), reader(2, 4, 2)]),
+    ("permits that fit", set(), [permits(2, 1, 5, 1), permits(1, 2, 3, 2), permits(1, 3, 4, 3)]),
+    ("a permit too many", {"overlap"}, [permits(2, 1, 5, 1), permits(1, 2, 4, 2), permits(1, 3, 4, 3)]),
+    ("two kinds on one name", {"overlap"}, [permits(1, 1, 5, 1), reader(2, 3, 2)]),
+    ("two names", set(), [use(1, 3, 1), use(2, 4, 1, name="b")]),
+    ("taken away", {"taken"}, [use(1, 9, 1, deadline=8, told=4)]),
+    ("told after its deadline", set(), [use(1, 9, 1, deadline=8, told=8.5)]),
+    ("tokens that fall", {"token"}, [use(1, 2, 7), use(3, 4, 6, fair=False)]),
+    ("it may have been asked before", set(), [use(1, 2, 7), use(3, 4, 6, called=0.5, fair=False)]),
+    ("a token twice", {"token"}, [use(1, 2, 7), use(3, 4, 7, called=0)]),
+    ("a token twice, of readers", {"token"}, [reader(1, 5, 7), reader(2, 3, 7)]),
+    ("shared grants need no order", set(), [permits(1, 1, 2, 7), permits(1, 3, 4, 6)]),
+    ("overtaken by ticket", {"fifo"}, [use(1, 2, 7, called=0), use(3, 4, 6, called=0)]),
+    ("it may barge", set(), [use(1, 2, 7, called=0, fair=False), use(3, 4, 6, called=0)]),
+    ("both fit: it may be slow", set(), [permits(1, 1, 2, 7, called=0), permits(2, 3, 4, 6, called=0)]),
+    ("both do not fit", {"fifo"}, [permits(2, 1, 2, 7, called=0), permits(2, 3, 4, 6, called=0)]),
+]
+
+
+@pytest.mark.parametrize(("guilty", "uses"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_a_history_is_guilty_of(guilty: set[str], uses: list[Use]) -> None:
+    assert kinds(*uses) == guilty
 
 
 def test_overlap_tells_who_and_when() -> None:
@@ -59,57 +84,12 @@ def test_overlap_tells_who_and_when() -> None:
     assert "a at 2.0" in found.text
 
 
-def test_overlap_of_readers_and_writers() -> None:
-    assert kinds(reader(1, 5, 1), reader(2, 6, 2), reader(3, 4, 3)) == set()
-    assert kinds(reader(1, 3, 1), writer(2, 4, 2)) == {"overlap"}
-    assert kinds(writer(1, 3, 1), reader(2, 4, 2)) == {"overlap"}
-
-
-def test_overlap_by_permits() -> None:
-    assert kinds(permits(2, 1, 5, 1), permits(1, 2, 3, 2), permits(1, 3, 4, 3)) == set()
-    assert kinds(permits(2, 1, 5, 1), permits(1, 2, 4, 2), permits(1, 3, 4, 3)) == {"overlap"}
-
-
-def test_overlap_of_two_kinds_on_one_name() -> None:
-    assert kinds(permits(1, 1, 5, 1), reader(2, 3, 2)) == {"overlap"}
-
-
-def test_names_do_not_concern_each_other() -> None:
-    assert kinds(use(1, 3, 1), use(2, 4, 1, name="b")) == set()
-
-
 def test_who_acts_after_its_own_deadline_is_counted_and_not_accused() -> None:
     late = use(1, 9, 1, deadline=2, told=8, acted=7, release_called=9)
     verdict = judge(History(uses=[late, use(3, 5, 2)]), within=5)
     assert (verdict.past, verdict.violations) == (1, [])
     alone = judge(History(uses=[late, use(7.5, 8, 2)]), within=5)
     assert (alone.past, alone.violations) == (0, [])
-
-
-def test_a_hold_that_was_taken_away() -> None:
-    assert kinds(use(1, 9, 1, deadline=8, told=4)) == {"taken"}
-    assert kinds(use(1, 9, 1, deadline=8, told=8.5)) == set()
-
-
-def test_tokens_that_do_not_rise() -> None:
-    assert kinds(use(1, 2, 7), use(3, 4, 6, fair=False)) == {"token"}
-    assert kinds(use(1, 2, 7), use(3, 4, 6, called=0.5, fair=False)) == set(), "it may have been asked before"
-
-
-def test_tokens_that_come_twice() -> None:
-    assert kinds(use(1, 2, 7), use(3, 4, 7, called=0)) == {"token"}
-    assert kinds(reader(1, 5, 7), reader(2, 3, 7)) == {"token"}
-
-
-def test_shared_grants_need_no_order() -> None:
-    assert kinds(permits(1, 1, 2, 7), permits(1, 3, 4, 6)) == set()
-
-
-def test_overtaking_by_ticket() -> None:
-    assert kinds(use(1, 2, 7, called=0), use(3, 4, 6, called=0)) == {"fifo"}
-    assert kinds(use(1, 2, 7, called=0, fair=False), use(3, 4, 6, called=0)) == set(), "it may barge"
-    assert kinds(permits(1, 1, 2, 7, called=0), permits(2, 3, 4, 6, called=0)) == set(), "both fit: it may be slow"
-    assert kinds(permits(2, 1, 2, 7, called=0), permits(2, 3, 4, 6, called=0)) == {"fifo"}
 
 
 def test_overtaking_by_sight() -> None:

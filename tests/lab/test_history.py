@@ -10,7 +10,7 @@ import pytest
 import dibs
 from lab import history
 from lab.crowd import Crowd
-from lab.history import NEVER, Span, Use
+from lab.history import NEVER, Span
 from lab.surface import Target, clock
 from lab.worker import Pen, Spec, looked_at
 
@@ -35,69 +35,40 @@ class Author:
         self.line("acquired", returned, outcome="ok", token=token, valid=True, deadline=deadline)
 
 
-def only_use(directory: Path) -> Use:
-    (use,) = history.read(directory).uses
-    return use
+Line = tuple[str, float, dict[str, Any]]
+SEEN: Line = ("seen", 5, {"valid": True, "deadline": 14})
+CASES: dict[str, tuple[tuple[float, float, float], list[Line], Span | None, Span | None]] = {
+    # called, returned, deadline; what follows; when it was surely valid; when it acted late
+    "until its release is called": ((1, 2, 10), [("release", 4, {"valid": True, "deadline": 12})], Span(2, 4), None),
+    # As a process that was stopped: it looks again only after the deadline, and is told then.
+    "until its last known deadline": (
+        (1, 2, 10), [SEEN, ("seen", 20, {"valid": False}), ("act", 21, {})], Span(2, 14), Span(14, 21),
+    ),
+    "until just before the kill": ((1, 2, 10), [("killed", 3, {"victim": "p0"})], Span(2, 3), None),
+    "granted after the kill was sent": ((1, 3.5, 10), [("killed", 3, {"victim": "p0"})], None, None),
+    "taken away: while it was seen": ((1, 2, 10), [SEEN, ("seen", 6, {"valid": False})], Span(2, 5), None),
+    "over when the grant came": ((1, 2, 2), [], None, None),
+}  # fmt: skip
 
 
-def test_valid_until_the_release_is_called(tmp_path: Path) -> None:
-    author = Author(tmp_path)
-    author.granted(1, 2, 10)
-    author.line("release", 4, valid=True, deadline=12)
-    author.line("released", 5, outcome="ok")
-    use = only_use(tmp_path)
-    assert use.valid == Span(2, 4)
-    assert (use.release_returned, use.release_outcome) == (5, "ok")
-
-
-def test_valid_until_the_last_known_deadline(tmp_path: Path) -> None:
-    """As a process that was stopped: it looks again only after the deadline, and is told then."""
-    author = Author(tmp_path)
-    author.granted(1, 2, 10)
-    author.line("seen", 5, valid=True, deadline=14)
-    author.line("seen", 20, valid=False)
-    author.line("act", 21)
-    use = only_use(tmp_path)
-    assert use.valid == Span(2, 14)
-    assert use.late == Span(14, 21)
-    assert not use.taken_away
-
-
-def test_valid_until_just_before_the_kill(tmp_path: Path) -> None:
-    Author(tmp_path).granted(1, 2, 10)
-    Author(tmp_path, "nemesis").line("killed", 3, victim="p0")
-    use = only_use(tmp_path)
-    assert use.valid == Span(2, 3)
-    assert use.late is None
-
-
-def test_a_grant_that_came_after_the_kill_was_sent_was_never_valid(tmp_path: Path) -> None:
-    Author(tmp_path).granted(1, 3.5, 10)
-    Author(tmp_path, "nemesis").line("killed", 3, victim="p0")
-    assert only_use(tmp_path).valid is None
-
-
-def test_what_was_taken_away_was_valid_while_it_was_seen(tmp_path: Path) -> None:
-    author = Author(tmp_path)
-    author.granted(1, 2, 10)
-    author.line("seen", 5, valid=True, deadline=14)
-    author.line("seen", 6, valid=False)
-    use = only_use(tmp_path)
-    assert use.taken_away
-    assert use.valid == Span(2, 5)
-
-
-def test_a_grant_that_ran_out_on_its_way_was_never_valid(tmp_path: Path) -> None:
-    author = Author(tmp_path)
-    author.granted(1, 2, 2)
-    assert only_use(tmp_path).valid is None
+@pytest.mark.parametrize("case", CASES)
+def test_when_a_use_was_valid(tmp_path: Path, case: str) -> None:
+    times, lines, valid, late = CASES[case]
+    author, nemesis = Author(tmp_path), Author(tmp_path, "nemesis")
+    author.granted(*times)
+    for op, at, facts in lines:
+        (nemesis if op == "killed" else author).line(op, at, **facts)
+    (use,) = history.read(tmp_path).uses
+    assert (use.valid, use.late) == (valid, late)
+    assert use.taken_away is case.startswith("taken away")
 
 
 def test_a_torn_last_line_never_happened(tmp_path: Path) -> None:
     Author(tmp_path).granted(1, 2, 10)
     with (tmp_path / "p0.jsonl").open("a") as file:
         file.write('{"proc": "p0", "thread": "t0", "n": 1, "op": "rele')
-    assert only_use(tmp_path).release_called == history.NEVER
+    (use,) = history.read(tmp_path).uses
+    assert use.release_called == NEVER
 
 
 def test_what_happens_while_it_is_read_is_left_for_the_next_time(tmp_path: Path) -> None:

@@ -24,22 +24,29 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
 PATIENCE = 10.0
-_MAKING = threading.Lock()
 
 
+def once(make: Callable[[], Path]) -> Callable[[], Path]:
+    """Made by the first thread that asks; several servers may be started at once."""
+    making, made = threading.Lock(), functools.cache(make)
+
+    @functools.wraps(make)
+    def asked() -> Path:
+        with making:
+            return made()
+
+    return asked
+
+
+@once
 def root() -> Path:
     """The directory of this process's servers, guarded from its first use; in memory where that is possible."""
-    with _MAKING:
-        return _made_root()
-
-
-@functools.cache
-def _made_root() -> Path:
     path = Path(tempfile.mkdtemp(prefix="dibs-lab-", dir=MEMORY if _roomy(MEMORY) else None))
     path.chmod(0o711)  # a server that runs as somebody else passes through
     guardian = subprocess.Popen(

@@ -9,10 +9,8 @@ The user `dibs` with the password `dibs` may do everything; there is a database 
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-import threading
 from pathlib import Path
 
 from lab.servers import guard, ports, programs
@@ -82,16 +80,8 @@ class MariaDB:
         return programs.ask(command, within=within, env={"MYSQL_PWD": NAME})
 
 
-_MAKING = threading.Lock()
-
-
+@guard.once
 def _template() -> Path:
-    with _MAKING:  # several servers may be started at once
-        return _made_template()
-
-
-@functools.cache
-def _made_template() -> Path:
     """A fresh data directory: made once, copied for each server."""
     path, first = guard.root() / "mariadb-template", guard.root() / "mariadb-first.sql"
     path.mkdir(mode=0o700)

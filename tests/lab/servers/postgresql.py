@@ -11,10 +11,8 @@ that needs no data after a crash of the machine may switch it off ("fsync=off").
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -155,16 +153,8 @@ def _copy_of_a_server(port: int, data: Path) -> None:
     programs.ask(command, cwd=data, user=programs.unprivileged(), env={"PGPASSWORD": NAME})
 
 
-_MAKING = threading.Lock()
-
-
+@guard.once
 def _template() -> Path:
-    with _MAKING:  # several servers may be started at once
-        return _made_template()
-
-
-@functools.cache
-def _made_template() -> Path:
     """A fresh data directory: made once, copied for each server."""
     path, password = guard.root() / "postgresql-template", guard.root() / "postgresql-password"
     path.mkdir(mode=0o700)
