@@ -158,6 +158,18 @@ def test_half_open_downwards_loses_the_answers(wire: Wire) -> None:
     assert client.fate() == "reset"
 
 
+def test_a_link_that_lost_something_stays_silent_when_the_rule_goes(wire: Wire) -> None:
+    client = wire.client()
+    rule = wire.proxy.add(BlackHole(), UP)
+    client.send(b"lost\n")
+    wire.proxy.wait_for(lambda: wire.proxy.total(UP, "dropped") == (1, 5))
+    wire.proxy.remove(rule)
+    client.send(b"lost as well\n")
+    wire.proxy.wait_for(lambda: wire.proxy.total(UP, "dropped") == (2, 18))
+    assert not client.hears()
+    assert wire.client().ask(b"new\n") == b"new\n"
+
+
 def test_a_stall_ends_and_everything_arrives(wire: Wire) -> None:
     old = wire.client()
     assert old.ask(b"x\n") == b"x\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -117,6 +118,15 @@ def test_steps_of_threads_and_processes_do_not_interleave(naive: Naive) -> None:
         one.communicate()
         other.communicate()
     assert [record.value for record in naive.journal.records()] == list(range(1, 601))
+
+
+def test_a_step_is_alone_with_the_file(naive: Naive) -> None:
+    def decide(last: Record) -> Record:
+        with naive.journal.path.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return more(last)
+
+    assert naive.journal.step(decide).value == 1
 
 
 def test_a_torn_end_is_written_over(fenced: Fenced, use: Callable[[int], bool]) -> None:
