@@ -1,14 +1,27 @@
-"""What the tests of a store are given: names, and clients of the seam at the place that their `url` says."""
+"""What the tests of a store are given: names, clients of the seam at the place that their `url` says, and patience."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 
 import pytest
 
+from dibs.testing.contract import harness
 from dibs.testing.contract.seats import Seat
+from lab import witness
 from lab.witness import fresh_name
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditions have a generous end: servers restart, on machines that others use too."""
+    monkeypatch.setattr(harness, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(harness, "eventually", partial(harness.eventually, within=PATIENCE))
+    monkeypatch.setattr(witness, "LONGEST", 2 * PATIENCE)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from lab.listener import Manner
+from lab.listener import Manner, hangs_up, is_mute, speaks_http
 
 OK = b"\x00\x00\x00\x02\x00\x00\x00"
 _GREETING = (
@@ -85,3 +85,28 @@ def endlessly(first: bytes, more: bytes) -> Callable[[socket.socket], None]:
                 line.sendall(more)
 
     return manner
+
+
+CASES: dict[str, tuple[Manner, str]] = {
+    case: (manner, "")
+    for case, manner in {
+        "hangs up": hangs_up,
+        "mute": is_mute,
+        "HTTP": speaks_http,
+        "hangs up, asked": greeted(hangs_up),
+        "mute, asked": greeted(is_mute),
+        "no protocol": greeted(says(b"\xde\xad\xbe\xef" * 8)),
+        "breaks off": greeted(says(rows((b"1", b"1"))[:-9])),
+        "more than was asked for": greeted(says(rows((b"1", b"0")) * 2)),
+        "asks for a file": greeted(says(packets(b"\xfb/etc/passwd"))),
+        "a row that is longer than it says": greeted(says(rows((b"1",))[:-11] + packets(b"\x7fx", number=4))),
+        "an error of an odd shape": greeted(says(packets(b"\xff\x15"))),
+        "no row": greeted(says(rows((b"1",))[: len(packets(b"\x01"))] + packets(_END, number=2) * 2)),
+        "words for numbers": greeted(says(rows((b"now", b"yes", b"x", b"x", b"x", b"x", b"x", b"")))),
+        "other columns": greeted(says(rows((b"1",)))),
+    }.items()
+}
+FLOODS: dict[str, tuple[Manner, str]] = {
+    "rows without an end": (greeted(endlessly(rows((b"1",))[:-9], packets(b"\x03abc") * 1000)), ""),
+    "a packet of 16 MB": (greeted(endlessly(b"\xff\xff\xff\x01", b"\x01" * 65_536)), ""),
+}

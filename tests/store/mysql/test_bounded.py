@@ -13,12 +13,12 @@ from lab.surface import clock
 from store.mysql.rows import Raw
 
 CONNECTIONS = 5
-WAITERS = 50
+WAITERS = 20
 
 
-def test_fifty_who_wait_and_one_who_works(url: str, raw: Raw) -> None:
+def test_many_who_wait_and_one_who_works(url: str, raw: Raw) -> None:
     """In one client with few connections: the holder is renewed and works on, and all get it in turn."""
-    with closing(dibs.connect(f"{url}&connections={CONNECTIONS}", lease=6)) as client:
+    with closing(dibs.connect(f"{url}&connections={CONNECTIONS}", lease=15)) as client:
         before = len(raw.others())
         hold, held = client.lock("busy").acquire(), client.lock("other")
         assert hold is not None
@@ -31,7 +31,7 @@ def test_fifty_who_wait_and_one_who_works(url: str, raw: Raw) -> None:
         threads = [threading.Thread(target=wait) for _ in range(WAITERS)]
         for thread in threads:
             thread.start()
-        until(lambda: len(client.inspect("busy").waiters) == WAITERS)
+        until(lambda: len(client.inspect("busy").waiters) == WAITERS, 60)
         for _ in range(20):
             with held:
                 hold.check()
@@ -39,8 +39,8 @@ def test_fifty_who_wait_and_one_who_works(url: str, raw: Raw) -> None:
         print(f"figure: {WAITERS} who wait and one who works: {used} connections")
         assert used <= CONNECTIONS + 3, "the keeper's, and the ear"
         asked, begun = calls(raw), clock()
-        until(lambda: hold.remaining < 4.5)
-        until(lambda: hold.remaining > 5)
+        until(lambda: hold.remaining < 11, 60)
+        until(lambda: hold.remaining > 12, 60)
         each = (calls(raw) - asked) / (clock() - begun)
         print(f"figure: {WAITERS} who wait: {each:.1f} statements a second of all of them together")
         assert each < 10, "of all of them together"
@@ -57,7 +57,7 @@ def calls(raw: Raw) -> int:
 
 def test_a_hand_off_costs_the_same_however_many_wait(seats: Callable[[], Seat], raw: Raw) -> None:
     figures = {}
-    for waiters in (10, 200):
+    for waiters in (10, 100):
         giver, taker = seats(), seats()
         name = f"line of {waiters}"
         held, _ = giver.joined(name=name)
@@ -72,7 +72,7 @@ def test_a_hand_off_costs_the_same_however_many_wait(seats: Callable[[], Seat], 
             figures[waiters] = statements(raw) - before
             taker.leave(first)
     print(f"figure: statements for one hand-off, within routines too: {figures}")
-    assert abs(figures[10] - figures[200]) <= 12
+    assert abs(figures[10] - figures[100]) <= 12
 
 
 def statements(raw: Raw) -> int:
@@ -81,7 +81,7 @@ def statements(raw: Raw) -> int:
 
 
 def test_claims_are_renewed_together(seat: Seat, raw: Raw) -> None:
-    claims = [seat.joined(name=f"n{number}")[0] for number in range(200)]
+    claims = [seat.joined(name=f"n{number}")[0] for number in range(100)]
     before = calls(raw)
     assert all(standing is not None and standing.holds for standing in seat.renew(*claims))
     assert calls(raw) - before <= 3

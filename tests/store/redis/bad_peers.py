@@ -1,4 +1,4 @@
-"""Servers that do not do what Redis does: see lab/listener.py.
+"""Servers that do not do what Redis does: see lab/listener.py and test_bad_servers.py.
 
 `greeted` answers as a good server does until it is asked to run a script, and then does `then`; a subscription is
 always a good one.
@@ -13,7 +13,7 @@ from functools import partial
 
 import hiredis
 
-from lab.listener import Listener, Manner, drips, is_mute
+from lab.listener import Listener, Manner, drips, hangs_up, is_mute, speaks_http
 
 Bad = partial(Listener, "redis")
 OK = b"+OK\r\n"
@@ -120,3 +120,62 @@ def pushes_amid_answers(line: socket.socket) -> None:
 
 def _answer(words: list[bytes]) -> bytes:
     return granted() if len(words) > 9 else array(now(), 1)
+
+
+SILENT = "did not answer|does not answer|not answer in time|no subscription"
+NO_REDIS = "no Redis"
+LONG = "longer than"
+GONE = "closed|[Rr]eset|broke|hung up|no connection"
+BEFORE: dict[str, tuple[Manner, str]] = {
+    "hangs up": (hangs_up, GONE),
+    "mute": (is_mute, SILENT),
+    "drips": (drips_on, f"{SILENT}|{NO_REDIS}|{GONE}"),
+    "HTTP": (speaks_http, f"{NO_REDIS}|{GONE}|refuses"),
+    "no protocol": (says(b"\xde\xad\xbe\xef\r\n"), f"{NO_REDIS}|{GONE}"),
+    "an error without end": (endlessly(b"-ERR ", b"x"), f"{SILENT}|{NO_REDIS}|{GONE}|{LONG}"),
+}
+AFTER: dict[str, tuple[Manner, str]] = {
+    "hangs up": (greeted(hangs_up), GONE),
+    "mute": (greeted(is_mute), SILENT),
+    "drips": (greeted(drips_on), SILENT),
+    "less than nothing": (greeted(says(b"$-7\r\n")), NO_REDIS),
+    "an array of less than nothing": (greeted(says(b"*-7\r\n")), NO_REDIS),
+    "a number that is none": (greeted(says(b":one\r\n")), NO_REDIS),
+    "no protocol": (greeted(says(b"\xde\xad\xbe\xef\r\n")), NO_REDIS),
+    "breaks off": (greeted(says(b"*6\r\n:1\r\n:2\r\n$10\r\nx")), SILENT),
+    "a grant nobody asked for": (says_more_than_was_asked, ""),
+}
+FLOODS: dict[str, tuple[Manner, str]] = {
+    case: (greeted(endlessly(first, more)), f"{LONG}|{NO_REDIS}|{SILENT}")
+    for case, first, more in (
+        ("512 MB, announced", b"$536870912\r\n", b"\0"),
+        ("8 EB, announced", b"$9223372036854775807\r\n", b"\0"),
+        ("an array without an end", b"*50000000\r\n", b":1000\r\n"),
+        ("an array of arrays without an end", b"", b"*1\r\n"),
+        ("a line without an end", b"+", b"x"),
+    )
+}
+WRONG: dict[str, tuple[Manner, str]] = {
+    case: (answering(text), "")
+    for case, text in {
+        "a word": b"+OK\r\n",
+        "a number": b":1\r\n",
+        "text": b"$5\r\ngrant\r\n",
+        "nothing": b"$-1\r\n",
+        "no array": b"*-1\r\n",
+        "an array of nothing": b"*0\r\n",
+        "one word": array(b"x"),
+        "two numbers": array(1, 2),
+        "words for numbers": array(*[b"x"] * 6),
+        "nothing for numbers": b"*6\r\n" + b"$-1\r\n" * 6,
+        "seven numbers": array(*[1] * 7),
+        "arrays for numbers": b"*6\r\n" + array(1) * 6,
+        "an error of its own": b"-OWN something went wrong\r\n",
+        "words for a terminal": b"-\x1b]0;owned\x07 \x1b[2J\r\n",
+        "an error of 10 MB": b"-ERR " + b"x" * 10_000_000 + b"\r\n",
+        "a server that is nowhere": b"-MOVED 1 :0\r\n",
+        "a server with a strange port": b"-MOVED 1 127.0.0.1:99999999\r\n",
+        "a server without a port": b"-MOVED 1 127.0.0.1\r\n",
+        "a word of another protocol": b"%1\r\n$1\r\nx\r\n:1\r\n",
+    }.items()
+}

@@ -13,18 +13,17 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.backends.redis.scripts import JOIN
 from dibs.runtime import threads
-from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.harness import World
 from dibs.testing.contract.seats import Seat
 from lab import leaks
-from lab.faults import BlackHole, Cut, Drip, at_message
-from lab.proxy import DOWN, UP, Proxy
+from lab.faults import BlackHole, Drip
+from lab.proxy import DOWN, Proxy
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import fresh_name
 from process.children import until
-from store.redis.faulty import asks, both_faces, through
+from store.redis.faulty import both_faces, through
 
 LATE = 12.0
 """Seconds; what ends of itself ends in two or three, and what does not in twenty or never."""
@@ -83,35 +82,6 @@ def test_signals_that_keep_coming(proxy: Proxy) -> None:
         proxy.heal()
     assert len(ticks) > 1
     assert took < LATE
-
-
-@both_faces
-async def test_a_silent_subscription_costs_an_outsider_no_more_than_a_look(
-    world: World, server: Server, proxy: Proxy
-) -> None:
-    """It asks for the lock again before anybody can know that the subscription is dead."""
-    name = fresh_name()
-    near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LONG)
-    ana, bob = world.actors("ana", "bob")
-    await bob((await bob(lambda: far.lock(fresh_name()).acquire())).release)
-    mine = far._core.store._kept.ear._line.sock.getsockname()
-    (subscription,) = [link for link in proxy.open_links if link.peer == mine]
-    hold = await ana(lambda: near.lock(name).acquire())
-    proxy.add(BlackHole(), DOWN, link=subscription)
-    alive: list[bool] = []
-    is_join = asks(name, JOIN)
-
-    def note(message: bytes) -> bool:
-        if is_join(message):
-            alive.append(subscription.open)
-        return False
-
-    proxy.add(Cut(at_message(match=note)), UP)  # only looks: it never strikes
-    pending = bob.start(lambda: far.lock(name, fair=False).acquire(timeout=LONG))
-    await eventually(lambda: len(alive) > 1)
-    assert alive[:2] == [True, True], "it waited until the subscription was made anew"
-    await ana(hold.release)
-    await bob((await pending).release)
 
 
 class Between:

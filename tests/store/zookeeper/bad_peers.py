@@ -10,7 +10,7 @@ import struct
 from functools import partial
 
 from dibs.backends.zookeeper.wire.codec import LARGEST
-from lab.listener import Listener, Manner, drips, is_mute
+from lab.listener import Listener, Manner, drips, hangs_up, is_mute, speaks_http
 
 Bad = partial(Listener, "zookeeper")
 SESSION = 0x1DEA
@@ -121,3 +121,40 @@ def _exactly(line: socket.socket, size: int) -> bytes:
             raise ConnectionResetError
         text += chunk
     return text
+
+
+HUNG_UP = r"the server hung up|Connection reset by peer|Broken pipe"
+SILENT = r"no answer (in time|within)"
+PROTOCOL = r"does not speak ZooKeeper's protocol: "
+OVER = r"the session was over|gives no session"
+BEFORE: dict[str, tuple[Manner, str]] = {
+    "hangs up": (hangs_up, HUNG_UP),
+    "hangs up at the greeting": (hangs_up_when_asked, HUNG_UP),
+    "mute": (is_mute, SILENT),
+    "drips": (drips_on, SILENT),
+    "2 GB": (promises_too_much, PROTOCOL + "a frame of 2147483647 bytes"),
+    "less than nothing": (promises_less_than_nothing, PROTOCOL + "a frame of -7 bytes"),
+    "rambles": (rambles, rf"{PROTOCOL}|{OVER}"),
+    "HTTP": (speaks_http, PROTOCOL + "a frame of 1213486160 bytes"),
+}
+SESSIONS: dict[str, tuple[Manner, str]] = {
+    "no session": (knows_no_session, OVER),
+    "no time": (gives_no_time, "no beat was answered in time|no server took the session up"),
+    "another session": (gives_another_session, HUNG_UP + "|another session than ours"),
+    "hangs up": (greeted(hangs_up), HUNG_UP),
+    "hangs up when asked": (greeted(hangs_up_when_asked), HUNG_UP),
+}
+AFTER: dict[str, tuple[Manner, str]] = {
+    "mute": (greeted(is_mute), SILENT),
+    "breaks off": (greeted(breaks_off), SILENT),
+    "drips": (greeted(drips_on), SILENT),
+    "2 GB": (greeted(promises_too_much), PROTOCOL + "a frame of 2147483647 bytes"),
+    "less than nothing": (greeted(promises_less_than_nothing), PROTOCOL + "a frame of -7 bytes"),
+    "rambles": (greeted(rambles), PROTOCOL + "a reply to another request"),
+    "answers another": (greeted(answers_another), PROTOCOL + "a reply to another request"),
+    "answers shortly": (greeted(answers_shortly), PROTOCOL + "a reply is shorter"),
+}
+FLOODS: dict[str, tuple[Manner, str]] = {
+    "at once": (floods, ""),
+    "when asked": (greeted(floods), ""),
+}

@@ -18,7 +18,7 @@ import pytest
 import dibs
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.session import Session
-from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.harness import World
 from lab.checkers import judge
 from lab.crowd import Crowd
 from lab.history import History
@@ -28,12 +28,12 @@ from lab.servers.supervisor import Server, joint_url
 from lab.servers.zookeeper_ensemble import Ensemble, owners, proxied
 from lab.servers.zookeeper_session import Believer
 from lab.worker import Spec
-from store.zookeeper.faulty import Witness, both_faces, fresh_name
+from store.faults.kit import TIMEOUT, eventually, usually_sync
+from store.zookeeper.faulty import Witness, fresh_name
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("zookeeper-ensemble"), pytest.mark.timeout(150)]
-LEASE = 1.5
-TIME_OUT = 30.0
-WITHIN = 20.0
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("zookeeper-ensemble"), pytest.mark.timeout(200)]
+LEASE = 2.5
+WITHIN = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def ensemble(one_ensemble: Ensemble) -> Iterator[Ensemble]:
     yield one_ensemble
     one_ensemble.mend()
     one_ensemble.settle()
-    assert one_ensemble.left(within=15) == []
+    assert one_ensemble.left(within=60) == []
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ class Partition:
     async def play(self, silenced: Callable[[], bool]) -> tuple[Any, Any]:
         """Both holds: the one that is lost, and the one that the waiter gets. `silenced`: do it, once it is time."""
         hold = await self.ana(self.witness.take(self.near.lock(self.name)))
-        pending = self.bob.start(self.witness.take(self.far.lock(self.name), timeout=TIME_OUT))
+        pending = self.bob.start(self.witness.take(self.far.lock(self.name), timeout=TIMEOUT))
         await self.world.in_line(self.far, self.name, 1)
         with Believer(self.node.port, LEASE) as believer:
             await eventually(self.witness.watching(lambda: believer.deadline))
             await eventually(self.witness.watching(silenced))
-            await eventually(self.witness.watching(pending.done), within=TIME_OUT)
+            await eventually(self.witness.watching(pending.done))
         self.believed = believer.deadline
         assert self.ensemble.lost(), "something was said that nobody heard"
         return hold, await pending
@@ -96,12 +96,12 @@ class Partition:
             await self.ana(self.witness.give(hold))
         with suppress(dibs.LockLost):  # by its own clock, on a machine that others use too
             await self.bob(self.witness.give(won))
-        again = await self.ana(self.witness.take(self.near.lock(self.name), timeout=TIME_OUT))
+        again = await self.ana(self.witness.take(self.near.lock(self.name), timeout=TIMEOUT))
         await self.ana(self.witness.give(again))
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
-@both_faces
+@usually_sync
 async def test_a_node_is_cut_off_from_the_others_and_its_client_is_not(
     world: World, ensemble: Ensemble, name: str, role: str
 ) -> None:
@@ -115,7 +115,7 @@ async def test_a_node_is_cut_off_from_the_others_and_its_client_is_not(
     partition.witness.acquit()
 
 
-@both_faces
+@usually_sync
 async def test_a_follower_is_cut_off_right_after_it_answered(
     world: World, ensemble: Ensemble, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +148,7 @@ def first_in_line(ensemble: Ensemble, name: str) -> int:
     return line[min(line, key=lambda path: path[-10:])]
 
 
-@both_faces
+@usually_sync
 async def test_a_holder_that_counts_pings_is_convicted(
     world: World, ensemble: Ensemble, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,12 +196,15 @@ def follower_silenced(ensemble: Ensemble) -> None:
 HARMS: list[Callable[[Ensemble], None]] = [leader_killed, each_restarted, leader_stopped, follower_silenced]
 
 
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize(
+    "harm",
+    [pytest.param(harm, marks=() if harm is leader_killed else pytest.mark.soak, id=harm.__name__) for harm in HARMS],
+)
 def test_under_load(ensemble: Ensemble, tmp_path: Path, harm: Callable[[Ensemble], None]) -> None:
-    """Threads and tasks of four processes, on every kind of lock."""
+    """Threads and tasks of three processes, on every kind of lock."""
     specs = [
         Spec(f"p{number}", ensemble.url, str(tmp_path), harm.__name__, TARGETS, LEASE, threads=1, tasks=1)
-        for number in range(4)
+        for number in range(3)
     ]
     with Crowd(specs) as crowd:
         crowd.until(lambda: crowd.grants() > 50, "load")
@@ -212,7 +215,7 @@ def test_under_load(ensemble: Ensemble, tmp_path: Path, harm: Callable[[Ensemble
         crowd.until(lambda: crowd.grants() > before + 50, "load again")
         crowd.end()
         history, fenced = crowd.history(), crowd.fenced()
-    verdict = judge(history, within=WITHIN, fenced=fenced, left=ensemble.left(within=15))
+    verdict = judge(history, within=WITHIN, fenced=fenced, left=ensemble.left(within=60))
     print(f"figure: {harm.__name__}: {history.hand_overs} hand-overs, all served {verdict.recovery:.2f} s after")
     assert not verdict.violations, verdict.text()
     assert verdict.recovery is not None

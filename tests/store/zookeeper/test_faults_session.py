@@ -1,46 +1,70 @@
-"""Sessions that end, servers that stand still or start anew, and nodes that somebody else removes.
+"""ZooKeeper's own requests, cut or late; a waiter's session that ends; nodes that an operator removes.
 
-The holder's own clock has passed before the server gives the lock to another; what an operator takes away is told.
+Whatever is lost on the way, one claim makes one node, and leaves none, also where a lock needs several. What befalls a
+plain lock on any store is in tests/store/faults.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import dibs
-from dibs.testing.contract.harness import World, eventually
+from dibs.testing.contract.harness import World
+from dibs.testing.contract.worlds import MUTEXES
 from lab import splitters
-from lab.faults import Refuse
-from lab.proxy import Proxy
+from lab.faults import Cut, Latency, Refuse, at_message
+from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
-from lab.servers.zookeeper_ensemble import left
+from lab.servers.zookeeper_ensemble import left, standing
 from lab.surface import clock
-from store.zookeeper.faulty import Witness, both_faces, directory, fresh_name, operator, through
+from store.faults.kit import eventually, usually_sync
+from store.zookeeper.faulty import (
+    CREATE,
+    CREATE2,
+    DELETE,
+    MULTI,
+    First,
+    Witness,
+    answer_to,
+    asks,
+    both_faces,
+    directory,
+    fresh_name,
+    operator,
+    through,
+)  # fmt: skip
 
-LEASE, LONG = 1.0, 5.0
-TIME_OUT = 20.0
-PROMPTLY = 2.0
-"""Much less than LONG: it was not the session's end that told."""
+pytestmark = pytest.mark.timeout(150)
+LEASE = 60.0
+"""Nothing here waits for its end: what is told is told long before."""
+SHORT = 3.0
+PROMPTLY = LEASE / 4
+"""Before the store would look of itself: the watch of the node tells."""
+TIME_OUT = 50.0
+"""Of an acquire that must succeed."""
+MUTEX = pytest.mark.parametrize("mutex", [MUTEXES[kind] for kind in ("write", "semaphore")], ids=["write", "semaphore"])
+Mutex = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def one_server() -> Iterator[Server]:
     require("zookeeper")
-    with Server(ZooKeeper(tick_ms=300)) as server:
+    with Server(ZooKeeper("maxSessionTimeout=60000", tick_ms=300)) as server:
         yield server
 
 
 @pytest.fixture
 def server(one_server: Server) -> Iterator[Server]:
     yield one_server
-    assert left(one_server, within=15) == [], "every session was closed or has ended, and took its nodes along"
+    assert left(one_server, within=60) == [], "every session was closed, and took its nodes along"
 
 
 @pytest.fixture
@@ -54,42 +78,147 @@ def name() -> str:
     return fresh_name()
 
 
-@both_faces
-async def test_a_session_that_ends_while_it_holds(world: World, server: Server, proxy: Proxy, name: str) -> None:
-    told: list[Any] = []
-    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LONG)
+def nodes(server: Server, name: str) -> list[str]:
+    """All of them, of every kind of lock."""
+    return [text for text in standing(server.ask("dump")) if f"{directory(name)}/" in text]
+
+
+async def warm(world: World, client: Any, name: str, mutex: Mutex) -> None:
+    """Connected, and the directory made: what follows is the claim's own."""
+    hold = await world.actor("ana")(lambda: mutex(client, name).acquire())
+    await world.actor("ana")(hold.release)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("write", [CREATE, CREATE2]),
+        ("semaphore", [CREATE, CREATE2]),
+        ("semaphore", [MULTI]),
+    ],
+    ids=["write", "semaphore's place", "semaphore's permit"],
+)
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@usually_sync
+async def test_the_connection_is_cut_around_a_create(
+    world: World, server: Server, proxy: Proxy, name: str, kind: str, steps: list[int], lost: str
+) -> None:
+    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
+    ana, mutex, witness = world.actor("ana"), MUTEXES[kind], Witness(world, name)
+    await warm(world, client, name, mutex)
+    strike = First(asks(name, *steps)) if lost == "request" else answer_to(proxy, asks(name, *steps))
+    proxy.add(Cut(at_message(match=strike)), UP if lost == "request" else DOWN)
+    hold = await ana(witness.take(mutex(client, name), timeout=TIME_OUT))
+    assert strike.struck
+    info = await world.inspect(other, name)
+    assert ([holder.token for holder in info.holders], info.waiters) == ([hold.token], ())
+    assert len(nodes(server, name)) == 1, "the first node was found again, or is gone"
+    await held_for_a_while(witness, hold)
+    await ana(witness.give(hold))
+    await eventually(lambda: not nodes(server, name))
+    witness.acquit()
+
+
+async def held_for_a_while(witness: Witness, hold: Any) -> None:
+    """Long enough for the store to have looked after the node once more, of itself."""
+    await eventually(witness.watching(lambda: clock() > witness.granted(hold) + 2.0))
+    hold.check()
+
+
+@MUTEX
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@usually_sync
+async def test_the_connection_is_cut_around_a_delete(
+    world: World, server: Server, proxy: Proxy, name: str, mutex: Mutex, lost: str
+) -> None:
+    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, bob = world.actors("ana", "bob")
     witness = Witness(world, name)
-    hold = await ana(witness.take(client.lock(name, on_lost=told.append)))
-    pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
+    hold = await ana(witness.take(mutex(client, name)))
+    pending = bob.start(witness.take(mutex(other, name), timeout=TIME_OUT))
     await world.in_line(other, name, 1)
-    proxy.add(Refuse())
-    proxy.reset()
-    await eventually(witness.watching(pending.done))
+    deletes = asks(name, DELETE, MULTI)
+    strike = First(deletes) if lost == "request" else answer_to(proxy, deletes)
+    proxy.add(Cut(at_message(match=strike)), UP if lost == "request" else DOWN)
+    await ana(witness.give(hold))
     won = await pending
+    assert strike.struck
     assert won.token > hold.token
-    assert hold.lost.is_set(), "it knew before the other one got it"
-    with pytest.raises(dibs.LockLost, match=name):
-        hold.check()
-    assert hold.remaining == 0
-    await eventually(lambda: told == [hold])
-    proxy.heal()
-    with pytest.raises(dibs.LockLost, match=name):
-        await ana(witness.give(hold))
-    assert await ana(lambda: client.lock(name).acquire(timeout=0)) is None, "a late release frees nobody else's"
-    won.check()
+    assert len(proxy.links) >= 2, "it re-attached, and did not wait for the session to end"
     await bob(witness.give(won))
-    again = await ana(witness.take(client.lock(name), timeout=TIME_OUT))
-    assert again.token > won.token, "in a session of its own"
-    await ana(witness.give(again))
+    await eventually(lambda: not nodes(server, name))
     witness.acquit()
-    assert told == [hold], "once"
+
+
+@both_faces
+async def test_a_late_answer_to_a_create(world: World, server: Server, proxy: Proxy, name: str) -> None:
+    """Late, but before anybody has given the connection up: what is left of the hold counts from the asking."""
+    client = world.client(through(proxy), lease=LEASE)
+    ana, witness = world.actor("ana"), Witness(world, name)
+    await warm(world, client, name, MUTEXES["lock"])
+    late = proxy.hold(DOWN, at_message(match=answer_to(proxy, asks(name, CREATE, CREATE2))))
+    asked = clock()
+    pending = ana.start(witness.take(client.lock(name), timeout=TIME_OUT))
+    await asyncio.to_thread(late.await_held)
+    await eventually(lambda: clock() > asked + 0.5)
+    assert not pending.done()
+    assert late.deliver() == 1
+    hold = await pending
+    assert clock() + hold.remaining < asked + LEASE, "a late answer makes no longer hold"
+    assert len(nodes(server, name)) == 1
+    await ana(witness.give(hold))
+    witness.acquit()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+@both_faces
+async def test_a_slow_line(world: World, server: Server, proxy: Proxy, name: str, kind: str) -> None:
+    """Looks of waiters, renewals and grants meet on it. A hold may end by its own clock, and none before."""
+    witness = Witness(world, name)
+    proxy.add(Latency(0.01, jitter=0.1))
+
+    async def turns(who: str) -> None:
+        actor, client = world.actor(who), world.client(through(proxy), lease=LEASE)
+        for _ in range(2):
+            hold = await actor(witness.take(MUTEXES[kind](client, name), timeout=TIME_OUT))
+            begun = clock()
+            await eventually(witness.watching(lambda begun=begun: clock() > begun + 0.15))
+            with suppress(dibs.LockLost, dibs.StoreUnavailable):
+                await actor(witness.give(hold))
+
+    await asyncio.gather(*map(turns, ("ana", "bob", "eve", "joe")))
+    assert any(link.up.delays for link in proxy.links)
+    assert len(witness.uses) == 8
+    witness.acquit()
+
+
+@both_faces
+async def test_an_acquire_that_gives_up_on_a_cut_line_leaves_nothing(
+    world: World, server: Server, proxy: Proxy, name: str
+) -> None:
+    """Its create was sent, its answer is late, its time is over: once the line is well, the node goes."""
+    client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
+    ana, bob = world.actors("ana", "bob")
+    await warm(world, client, name, MUTEXES["lock"])
+    held = proxy.hold(DOWN, at_message(match=answer_to(proxy, asks(name, CREATE, CREATE2))))
+    refusal = proxy.add(Refuse())  # it cannot go and ask on another connection
+    with pytest.raises(dibs.StoreUnavailable):
+        await ana(lambda: client.lock(name).acquire(timeout=1.0))
+    assert held.messages
+    proxy.remove(refusal)
+    held.deliver()
+    hold = await bob(lambda: other.lock(name).acquire(timeout=TIME_OUT))
+    assert [f"node {directory(name)}/" in node for node in nodes(server, name)] == [True]
+    await bob(hold.release)
+    with operator(server) as kazoo:
+        assert kazoo.exists(directory(name)) is None or kazoo.get_children(directory(name)) == []
 
 
 @both_faces
 async def test_a_session_that_ends_while_it_waits(world: World, server: Server, proxy: Proxy, name: str) -> None:
     """Its place is gone with it: it stands at the end of the line, and is served there."""
-    near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LEASE)
+    near, far = world.client(server.url(), lease=LEASE), world.client(through(proxy), lease=SHORT)
     ana, bob, eve = world.actors("ana", "bob", "eve")
     witness = Witness(world, name)
     hold = await ana(witness.take(near.lock(name)))
@@ -115,68 +244,6 @@ async def test_a_session_that_ends_while_it_waits(world: World, server: Server, 
     witness.acquit()
 
 
-@both_faces
-async def test_a_server_that_stands_still(world: World, server: Server, name: str) -> None:
-    client, other = world.client(server.url(), lease=LEASE), world.client(server.url(), lease=LEASE)
-    ana, bob = world.actors("ana", "bob")
-    witness = Witness(world, name)
-    hold = await ana(witness.take(client.lock(name)))
-    pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
-    await world.in_line(other, name, 1)
-    server.stop()
-    try:
-        await eventually(witness.watching(hold.lost.is_set))
-        with pytest.raises(dibs.StoreUnavailable, match=name):
-            await ana(lambda: client.lock(name).acquire(timeout=0.3))
-        stopped = clock()
-        await eventually(lambda: clock() > stopped + 2 * LEASE)
-        assert not pending.done()
-    finally:
-        server.resume()
-    won = await pending
-    assert won.token > hold.token
-    with pytest.raises(dibs.LockLost):
-        await ana(witness.give(hold))
-    await bob(witness.give(won))
-    again = await ana(witness.take(client.lock(name), timeout=TIME_OUT))
-    await ana(witness.give(again))
-    witness.acquit()
-
-
-@both_faces
-async def test_a_server_killed_and_started_again(world: World, server: Server, name: str) -> None:
-    """It keeps sessions and nodes: within the time-out nothing is lost, neither the hold nor the place in line."""
-    client, other = world.client(server.url(), lease=LONG), world.client(server.url(), lease=LONG)
-    ana, bob = world.actors("ana", "bob")
-    witness = Witness(world, name)
-    hold = await ana(witness.take(client.lock(name)))
-    pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
-    await world.in_line(other, name, 1)
-    (waiter,) = (await world.inspect(other, name)).waiters
-    await asyncio.to_thread(server.restart)
-    started = clock()
-    await eventually(witness.watching(lambda: hold.remaining > LONG / 2 and clock() > started + LONG / 2))
-    hold.check()
-    await ana(witness.give(hold))
-    won = await pending
-    assert won.token == waiter.token
-    await bob(witness.give(won))
-    witness.acquit()
-
-
-@both_faces
-async def test_a_server_that_forgot_everything(world: World, server: Server, name: str) -> None:
-    """Wiped: the session is unknown, so the hold is lost, and told; a new one is made and works."""
-    client, ana = world.client(server.url(), lease=LONG), world.actor("ana")
-    hold = await ana(lambda: client.lock(name).acquire())
-    await asyncio.to_thread(lambda: server.restart(wipe=True))
-    await eventually(hold.lost.is_set)
-    with pytest.raises(dibs.LockLost):
-        await ana(hold.release)
-    again = await ana(lambda: client.lock(name).acquire(timeout=TIME_OUT))
-    await ana(again.release)
-
-
 def only_node(server: Server, name: str, place: int = 0) -> str:
     """The path of the claim at that place in the line of a lock."""
     with operator(server) as kazoo:
@@ -192,7 +259,7 @@ def delete(server: Server, path: str) -> None:
 @both_faces
 async def test_an_operator_removes_a_holder(world: World, server: Server, name: str) -> None:
     told: list[Any] = []
-    client, ana = world.client(server.url(), lease=LONG), world.actor("ana")
+    client, ana = world.client(server.url(), lease=LEASE), world.actor("ana")
     hold = await ana(lambda: client.lock(name, on_lost=told.append).acquire())
     await asyncio.to_thread(lambda: delete(server, only_node(server, name)))
     await eventually(hold.lost.is_set, within=PROMPTLY)
@@ -209,7 +276,7 @@ async def test_an_operator_removes_a_holder(world: World, server: Server, name: 
 @both_faces
 async def test_an_operator_removes_a_holder_that_waited_before(world: World, server: Server, name: str) -> None:
     """Its own node was watched since it stood in line, and is watched still."""
-    client, other = world.client(server.url(), lease=LONG), world.client(server.url(), lease=LONG)
+    client, other = world.client(server.url(), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, bob = world.actors("ana", "bob")
     first = await ana(lambda: client.lock(name).acquire())
     pending = bob.start(lambda: other.lock(name).acquire(timeout=TIME_OUT))
@@ -225,7 +292,7 @@ async def test_an_operator_removes_a_holder_that_waited_before(world: World, ser
 @both_faces
 async def test_an_operator_removes_a_waiter(world: World, server: Server, name: str) -> None:
     """It stands in line again, at its end, and is served."""
-    client, other = world.client(server.url(), lease=LONG), world.client(server.url(), lease=LONG)
+    client, other = world.client(server.url(), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, bob = world.actors("ana", "bob")
     witness = Witness(world, name)
     hold = await ana(witness.take(client.lock(name)))

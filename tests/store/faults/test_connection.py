@@ -1,0 +1,166 @@
+"""The network harms every connection of a client to a server that serves, while a claim joins, waits, is renewed and
+leaves.
+
+Whatever is lost on the way: one claim stands once or not at all, a hold survives its connections where the store says
+so, nobody waits for a lease where a message would do, and nothing is left.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+import dibs
+from dibs.testing.contract.harness import World
+from lab.faults import Refuse
+from lab.proxy import Proxy
+from lab.servers.supervisor import Server
+from lab.witness import Witness
+from store.faults.kit import LONG, RENEWED, SHORT, TIMEOUT, Relay, alone, both_apis, eventually, renewed, warm
+from store.faults.stores import SERVERS, SESSION, SURVIVING, Store, on, row
+from store.faults.troubles import (
+    TROUBLES,
+    Trouble,
+    black_hole,
+    half_open,
+    refused,
+    reply_torn,
+    request_torn,
+    reset,
+)  # fmt: skip
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+def each(stores: tuple[str, ...], *usual: Trouble) -> pytest.MarkDecorator:
+    """These troubles in every run, the others in the soak."""
+    rows = [
+        row(name, trouble, marks=() if trouble in usual else (pytest.mark.soak,))
+        for name in stores
+        for trouble in TROUBLES
+    ]
+    return pytest.mark.parametrize(("store", "trouble"), rows)
+
+
+async def check_join_and_leave(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
+) -> None:
+    client, other = (
+        world.client(url, lease=store.lease, retry=TIMEOUT) for url in (store.through(server, proxy), store.url(server))
+    )
+    ana, bob = world.actors("ana", "bob")
+    witness = Witness(world, name)
+    await warm(world, client, name)
+    happened = trouble(proxy)
+    asked = ana.start(witness.take(client.lock(name), timeout=TIMEOUT))
+    await eventually(happened)
+    proxy.heal()
+    hold = await asked
+    await alone(world, other, name, hold)
+    waiting = bob.start(witness.take(other.lock(name), timeout=TIMEOUT))
+    await world.in_line(other, name, 1)
+    happened = trouble(proxy)
+    leaving = ana.start(witness.give(hold))
+    await eventually(lambda: happened() or (hold.lost.is_set() and not store.lasts))
+    proxy.heal()
+    try:
+        await leaving
+    except dibs.StoreUnavailable:
+        assert trouble in (black_hole, half_open) or not store.lasts, "a broken connection is replaced in time"
+    except dibs.LockLost:
+        assert not store.lasts, "only a session's claim ends with its connection"
+    won = await waiting
+    assert won.token > hold.token
+    await bob(witness.give(won))
+    await world.free(other, name)
+    verdict = witness.verdict()
+    assert {one.kind for one in verdict.violations} <= (set() if store.lasts else {"taken"}), verdict.text()
+
+
+@each(SURVIVING, refused, reset, half_open)
+@both_apis
+async def test_joining_and_leaving(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
+) -> None:
+    """An acquire gets its lock, a release is done when it returns; the next one never waits for the lease."""
+    await check_join_and_leave(world, store, server, proxy, name, trouble)
+
+
+@each(SESSION, reset, request_torn, reply_torn)
+@both_apis
+async def test_a_session_joins_and_leaves(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
+) -> None:
+    """What the server made of a broken statement ends with its connection."""
+    await check_join_and_leave(world, store, server, proxy, name, trouble)
+
+
+@each(SURVIVING, reset, half_open)
+@both_apis
+async def test_renewing(world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
+    """A hold survives its connections: the next renewal gets through in time."""
+    relay = Relay(world, name, store.through(server, proxy), RENEWED, store.url(server))
+    await warm(world, relay.client, name)
+    await relay.begin()
+    happened = trouble(proxy)
+    await eventually(relay.witness.watching(happened))
+    proxy.heal()
+    await renewed(relay.witness, relay.hold, RENEWED)
+    await relay.end()
+
+
+@each(SURVIVING, refused, black_hole)
+@both_apis
+async def test_waiting(world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
+    """The lock is released while the waiter hears nothing. It keeps its place, and waits for nobody's lease."""
+    relay = Relay(world, name, store.url(server), store.lease, store.through(server, proxy))
+    await warm(world, relay.other, name)
+    await relay.begin()
+    happened = trouble(proxy)
+    await eventually(happened)
+    await relay.ana(relay.witness.give(relay.hold))
+    proxy.heal()
+    await relay.end_given()
+
+
+@pytest.mark.parametrize(
+    ("store", "trouble"),
+    [
+        *(row(name, black_hole) for name in SERVERS),
+        *(row(name, half_open) for name in SURVIVING),
+        *(row(name, refused, marks=[pytest.mark.soak]) for name in SURVIVING),
+    ],
+)
+@both_apis
+async def test_past_the_lease(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
+) -> None:
+    """Nothing gets through. The holder's own deadline passes before the next one is served, whatever the server
+    believes."""
+    relay = Relay(world, name, store.through(server, proxy), SHORT, store.url(server))
+    await relay.begin()
+    happened = trouble(proxy)
+    await eventually(relay.witness.watching(lambda: happened() and relay.hold.lost.is_set()))
+    if trouble is half_open:  # the server still hears the renewals, or a session's pings
+        proxy.heal()
+    await relay.end_lost()
+    proxy.heal()
+    again = await relay.ana(relay.witness.take(relay.client.lock(name), timeout=TIMEOUT))
+    with suppress(dibs.LockLost):  # a short lease, on a machine that stands still
+        await relay.ana(relay.witness.give(again))
+    relay.witness.acquit()
+
+
+@on(SURVIVING)
+@both_apis
+async def test_a_first_use_before_its_server(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str
+) -> None:
+    client, ana = world.client(store.through(server, proxy), lease=LONG), world.actor("ana")
+    proxy.add(Refuse())
+    with pytest.raises(dibs.StoreUnavailable, match=name):
+        await ana(lambda: client.lock(name).acquire(timeout=0.3))
+    pending = ana.start(lambda: client.lock(name).acquire(timeout=TIMEOUT))
+    proxy.heal()
+    await ana((await pending).release)

@@ -1,0 +1,174 @@
+"""One message is lost, torn or late: the request of a verb, or its reply. Whatever was sent again meanwhile, a claim
+stands once, is not extended, and does not come back once it has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.core.deadline import WAITING_LEASE
+from dibs.testing.contract.harness import World
+from lab.faults import Cut, at_message
+from lab.proxy import DOWN, UP, Holding, Proxy
+from lab.servers.supervisor import Server
+from lab.surface import clock
+from lab.witness import First, Witness
+from store.faults.kit import LONG, RENEWED, TIMEOUT, Relay, alone, both_apis, eventually, passes, renewed, warm
+from store.faults.stores import LEASED, SURVIVING, Store, row, seen
+from store.faults.troubles import amid
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+SPOTS = ("request", "torn request", "reply", "torn reply")
+IN_EVERY_RUN = {
+    ("join", "torn request"),
+    ("join", "reply"),
+    ("leave", "reply"),
+    ("leave", "request"),
+    ("renew", "reply"),
+}
+PAST = "request, past its deadline"
+LATE_IN_EVERY_RUN = {("join", "request"), ("join", "reply"), ("renew", "request"), ("leave", "request")}
+
+
+def cases(wanted: set[tuple[str, str]], spots: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Each verb of each store; those not wanted in every run are for the soak."""
+    rows = [
+        row(name, verb, spot, marks=() if (verb, spot) in wanted else (pytest.mark.soak,))
+        for name in SURVIVING
+        for verb in ("join", "renew", "leave")
+        for spot in spots
+        if name != "zookeeper" or verb != "renew"  # its sessions are kept by pings
+    ]
+    return pytest.mark.parametrize(("store", "verb", "spot"), rows)
+
+
+def strike(store: Store, proxy: Proxy, name: str, verb: str, spot: str) -> First:
+    """Cut the connection there, once."""
+    if spot.endswith("request"):
+        match, direction = First(store.asks(name, verb)), UP
+    else:
+        match, direction = store.answers(proxy, name, verb), DOWN
+    proxy.add(Cut(amid(match) if spot.startswith("torn") else at_message(match=match)), direction)
+    return match
+
+
+def hold_back(store: Store, proxy: Proxy, name: str, verb: str, spot: str) -> Holding:
+    if spot.startswith("reply"):
+        return proxy.hold(DOWN, at_message(match=store.answers(proxy, name, verb)))
+    return proxy.hold(UP, at_message(match=First(store.asks(name, verb))))
+
+
+async def play(world: World, store: Store, relay: Relay, name: str, verb: str, harm: Any, check: Any) -> None:
+    """Take, renew and give, where the verb is harmed; `check` what came of it."""
+    await warm(world, relay.client, name)
+    if verb == "join":
+        harmed = harm()
+        relay.hold = await relay.ana(relay.witness.take(relay.client.lock(name), timeout=TIMEOUT))
+        await alone(world, relay.other, name, relay.hold)
+        await check(harmed)
+        await alone(world, relay.other, name, relay.hold)
+        await relay.wait()
+        await relay.end()
+        return
+    await relay.begin()
+    harmed = harm()
+    if verb == "renew":
+        await renewed(relay.witness, relay.hold, RENEWED)
+        await check(harmed)
+        await relay.end()
+        return
+    await relay.ana(relay.witness.give(relay.hold))
+    won = await relay.pending
+    await check(harmed)
+    await alone(world, relay.other, name, won)
+    await relay.end_given()
+
+
+@cases(IN_EVERY_RUN, SPOTS)
+@both_apis
+async def test_lost(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
+    """It is sent again with the same id, on another connection."""
+    relay = Relay(
+        world, name, store.through(server, proxy), RENEWED if verb == "renew" else store.lease, store.url(server)
+    )
+
+    async def struck(match: First) -> None:
+        await eventually(relay.witness.watching(lambda: match.struck))
+
+    await play(world, store, relay, name, verb, lambda: strike(store, proxy, name, verb, spot), struck)
+
+
+@cases(LATE_IN_EVERY_RUN, ("request", "reply"))
+@both_apis
+async def test_late(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
+    """Its sender gives the connection up and asks on another one; then the first message arrives, and changes
+    nothing."""
+    relay = Relay(
+        world, name, store.through(server, proxy), RENEWED if verb == "renew" else store.lease, store.url(server)
+    )
+
+    async def delivered(held: Holding) -> None:
+        await eventually(relay.witness.watching(lambda: held.messages))
+        held.deliver()
+        await passes(relay.witness, 1.0)
+
+    await play(world, store, relay, name, verb, lambda: hold_back(store, proxy, name, verb, spot), delivered)
+
+
+@pytest.mark.parametrize(
+    ("store", "spot"),
+    [
+        row(name, spot, marks=() if spot == "request" else (pytest.mark.soak,))
+        for name in LEASED
+        for spot in ("request", "reply")
+    ],
+)
+@both_apis
+async def test_a_late_look(world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str) -> None:
+    """A waiter's renewal is its look. One that arrives late, when the queue has moved on, invents no hold."""
+    relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
+    await warm(world, relay.other, name)
+    await relay.begin()
+    held = hold_back(store, proxy, name, "renew", spot)
+    await asyncio.to_thread(held.await_held, 1, TIMEOUT)
+    await passes(relay.witness, 1.0)
+    assert not relay.pending.done()
+    held.deliver()
+    await relay.end()
+
+
+@pytest.mark.parametrize(
+    ("store", "spot"),
+    [
+        row(name, spot, marks=(pytest.mark.soak,) if spot == "reply" or (spot, name) == (PAST, "postgresql") else ())
+        for name in LEASED
+        for spot in ("request", "reply", PAST)
+    ],
+)
+@both_apis
+async def test_a_join_that_arrives_after_its_leave(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str
+) -> None:
+    """Its caller gives up, and the leave overtakes it on another connection. Then it arrives, and makes no ghost: the
+    leave left a tombstone, and the request names the instant until which it counts."""
+    client, other = world.client(store.through(server, proxy), lease=LONG), world.client(store.url(server), lease=LONG)
+    ana, bob, witness = *world.actors("ana", "bob"), Witness(world, name)
+    await warm(world, client, name)
+    left = seen(proxy, store.answers(proxy, name, "leave"), DOWN)
+    held = hold_back(store, proxy, name, "join", spot)
+    asked = clock()
+    with pytest.raises(dibs.StoreUnavailable, match=name):
+        await ana(lambda: client.lock(name).acquire(timeout=0.2))
+    await eventually(lambda: held.messages and left.struck)
+    if spot == PAST:
+        await eventually(lambda: clock() > asked + WAITING_LEASE + 0.5)
+        await warm(world, other, name)  # the tombstone is forgotten by now
+    held.deliver()
+    hold = await bob(witness.take(other.lock(name), timeout=TIMEOUT))
+    await alone(world, other, name, hold)
+    await bob(witness.give(hold))
+    await world.free(other, name)

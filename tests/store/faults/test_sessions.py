@@ -1,0 +1,117 @@
+"""Session mode: a claim lives by its connection. Its end is told at once, long before the lease is over."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+
+import dibs
+import dibs.aio
+from dibs.testing.contract.harness import World
+from lab.proxy import Proxy
+from lab.servers.supervisor import Server
+from store.faults.kit import PATIENCE, TIMEOUT, Relay, both_apis, eventually
+from store.faults.stores import SESSION, Store, on
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), on(SESSION)]
+FAR = 600.0
+"""A lease whose next renewal is later than anything here waits for."""
+
+
+@both_apis
+async def test_the_holders_connection_ends(world: World, store: Store, server: Server, proxy: Proxy, name: str) -> None:
+    """It is told, and the next one has it."""
+    relay = Relay(world, name, store.through(server, proxy), FAR, store.url(server))
+    await relay.begin()
+    proxy.reset()
+    await eventually(lambda: relay.lost == [relay.hold])
+    with pytest.raises(dibs.LockLost):
+        relay.hold.check()
+    await relay.end_lost(early=True)
+
+
+@both_apis
+async def test_the_waiters_connection_ends(world: World, store: Store, server: Server, proxy: Proxy, name: str) -> None:
+    """It asks again, at the end of the queue, and the holder does not notice."""
+    relay = Relay(world, name, store.url(server), FAR, store.through(server, proxy))
+    await relay.begin()
+    first = relay.waiter
+    before = len(proxy.links)
+    proxy.reset()
+    await eventually(lambda: len(proxy.links) > before)
+    await world.in_line(relay.client, name, 1)
+    relay.hold.check()
+    await relay.ana(relay.witness.give(relay.hold))
+    won = await relay.pending
+    assert won.token >= first.token
+    await relay.bob(relay.witness.give(won))
+    await world.free(relay.client, name)
+    relay.witness.acquit()
+
+
+@both_apis
+async def test_an_operator_ends_all_connections(world: World, store: Store, server: Server, name: str) -> None:
+    relay = Relay(world, name, store.url(server), FAR)
+    await relay.begin()
+    assert await asyncio.to_thread(store.end_connections, server) >= 2
+    await relay.end_lost(early=True)
+
+
+@both_apis
+async def test_the_server_is_killed_and_comes_back(world: World, store: Store, server: Server, name: str) -> None:
+    """Who held is told while it is down; who waited gets it, and tokens go on."""
+    relay = Relay(world, name, store.url(server), FAR)
+    await relay.begin()
+    await asyncio.to_thread(server.kill)
+    await eventually(relay.witness.watching(relay.hold.lost.is_set))
+    assert not relay.pending.done()
+    await asyncio.to_thread(server.restart)
+    await relay.end_lost(early=True)
+
+
+def test_a_blocked_event_loop_hears_of_the_loss(store: Store, server: Server, name: str) -> None:
+    """Nothing of the loop runs between the end of the connection and the look at the hold."""
+
+    async def main() -> None:
+        async with dibs.aio.connect(store.url(server), lease=FAR) as client:
+            hold = await client.lock(name).acquire(timeout=TIMEOUT)
+            assert hold is not None
+            end = time.monotonic() + PATIENCE
+            assert store.end_connections(server) >= 1
+            while not hold.lost.is_set():
+                assert time.monotonic() < end, "the loss was not told"
+                time.sleep(0.01)
+
+    asyncio.run(main())
+
+
+_FORKING = """
+import os, sys, warnings, dibs
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+url, name, timeout = sys.argv[1], sys.argv[2], float(sys.argv[3])
+client = dibs.connect(url, lease=9)
+hold = client.lock(name).acquire(timeout=timeout)
+child = os.fork()
+if not child:
+    other = client.lock(f"{name}-child").acquire(timeout=timeout)
+    busy = other and client.lock(name).acquire(timeout=0) is None and hold.lost.is_set()
+    client.close()
+    os._exit(0 if busy else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child has what is its parent's"
+assert not hold.lost.wait(4), "the child ended what is its parent's"
+with dibs.connect(url) as other:
+    assert other.lock(name).acquire(timeout=0) is None
+hold.release()
+client.close()
+"""
+
+
+def test_a_forked_child_has_nothing_of_its_parents(store: Store, server: Server, name: str) -> None:
+    """It closes its copies of the connections without a word, and has connections of its own."""
+    command = [sys.executable, "-c", _FORKING, store.url(server), name, str(TIMEOUT)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert (ended.returncode, ended.stderr) == (0, "")
