@@ -28,7 +28,7 @@ from lab.servers.redis_groups import in_step
 from lab.servers.supervisor import Server, until
 from lab.surface import clock
 from lab.witness import Witness
-from store.faults.kit import RENEWED, SHORT, TIMEOUT, Relay, both_apis, eventually, give_up, renewed, usually_sync
+from store.faults.kit import RENEWED, SHORT, TIMEOUT, both_apis, eventually, give_up, renewed, usually_sync
 from store.redis.faulty import key_of
 
 pytestmark = pytest.mark.timeout(150)
@@ -97,43 +97,6 @@ def behind(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     hands.step(-BEHIND)
     with pair(hands.env()) as made:
         yield made
-
-
-@usually_sync
-async def test_a_replica_in_step_takes_over(world: World, servers: Pair, name: str) -> None:
-    """The hold and the place in line are there as before."""
-    relay = Relay(world, name, servers.url(), LONG)
-    await relay.begin()
-    await eventually(lambda: servers.copied(name))
-    relay.now()
-    await asyncio.to_thread(servers.fail_over)
-    await relay.end()
-
-
-@usually_sync
-async def test_a_lagging_replica_takes_over(world: World, servers: Pair, name: str) -> None:
-    """What was acknowledged is lost: two valid holders, until the first one's next renewal. The fence is elsewhere."""
-    client, other = world.client(servers.url(), lease=LONG), world.client(servers.url(), lease=LONG)
-    fence = world.client("memory://").fence(name)
-    ana, bob = world.actors("ana", "bob")
-    witness = Witness(world, name)
-    servers.lag()
-    hold = await ana(witness.take(client.lock(name)))
-    await ana(lambda: fence.admit(hold.token))
-    await asyncio.to_thread(servers.fail_over)
-    won = await bob(witness.take(other.lock(name), timeout=TIMEOUT))
-    witness.look()
-    assert won.token > hold.token, "by the clock of the promoted server"
-    await bob(lambda: fence.admit(won.token))
-    with pytest.raises(dibs.StaleToken):
-        await ana(lambda: fence.admit(hold.token))
-    await eventually(witness.watching(hold.lost.is_set))
-    with pytest.raises(dibs.LockLost):
-        await ana(witness.give(hold))
-    await bob(witness.give(won))
-    guilty = {kind: count for kind, count in witness.verdict().guilty.items() if count}
-    print(f"figure: a lagging replica took over: {guilty}; the fence refused the older holder")
-    assert guilty == {"overlap": 1, "taken": 1}
 
 
 @both_apis

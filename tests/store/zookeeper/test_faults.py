@@ -1,4 +1,4 @@
-"""Faults of a real ensemble under real clients, judged by the lab: nodes killed, restarted, stopped, cut off.
+"""Faults of a real ensemble, judged by the lab: a node cut off, the leader killed. `scripts/soak zookeeper` has more.
 
 The one that matters most: a node that is cut off from the others and not from its clients. It answers their pings for
 syncLimit ticks, while the leader, who alone ends sessions, has long given their locks away. Whoever counts answered
@@ -7,10 +7,10 @@ pings as proof believes to hold beside the next holder; `Believer` is one, and s
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,20 +20,18 @@ from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.session import Session
 from dibs.testing.contract.harness import World
 from lab.checkers import judge
-from lab.crowd import Crowd
 from lab.history import History
-from lab.matrix import TARGETS
 from lab.servers.programs import require
 from lab.servers.supervisor import Server, joint_url
 from lab.servers.zookeeper_ensemble import Ensemble, owners, proxied
 from lab.servers.zookeeper_session import Believer
-from lab.worker import Spec
-from store.faults.kit import TIMEOUT, eventually, usually_sync
+from store.faults.kit import TIMEOUT, Relay, both_apis, eventually, give_up, usually_sync
 from store.zookeeper.faulty import Witness, fresh_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("zookeeper-ensemble"), pytest.mark.timeout(200)]
 LEASE = 2.5
-WITHIN = 60.0
+LONGEST = 6.0
+"""Twenty ticks of the ensemble."""
 
 
 @pytest.fixture(scope="module")
@@ -160,62 +158,15 @@ async def test_a_holder_that_counts_pings_is_convicted(
     assert verdict.guilty["overlap"] == 1, "this is what the test above looks for"
 
 
-def leader_killed(ensemble: Ensemble) -> None:
-    ensemble.kill(ensemble.leader())
-    ensemble.leader()
-    ensemble.mend()
-    ensemble.settle()
-
-
-def each_restarted(ensemble: Ensemble) -> None:
-    for node in ensemble.nodes:
-        ensemble.kill(node)
-        ensemble.mend()
-        ensemble.settle()
-
-
-def leader_stopped(ensemble: Ensemble) -> None:
-    """Past every session's time-out; the others elect."""
-    first = ensemble.leader()
-    ensemble.stop(first)
-    ensemble.leader()
-    ensemble.mend()
-    ensemble.settle()
-
-
-def follower_silenced(ensemble: Ensemble) -> None:
-    """Until it has noticed itself."""
-    node, before = ensemble.followers()[0], ensemble.lost()
-    ensemble.silence(node)
-    ensemble.await_out_of_service(node)
-    assert ensemble.lost() > before
-    ensemble.mend()
-    ensemble.settle()
-
-
-HARMS: list[Callable[[Ensemble], None]] = [leader_killed, each_restarted, leader_stopped, follower_silenced]
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [pytest.param(harm, marks=() if harm is leader_killed else pytest.mark.soak, id=harm.__name__) for harm in HARMS],
-)
-def test_under_load(ensemble: Ensemble, tmp_path: Path, harm: Callable[[Ensemble], None]) -> None:
-    """Threads and tasks of three processes, on every kind of lock."""
-    specs = [
-        Spec(f"p{number}", ensemble.url, str(tmp_path), harm.__name__, TARGETS, LEASE, threads=1, tasks=1)
-        for number in range(3)
-    ]
-    with Crowd(specs) as crowd:
-        crowd.until(lambda: crowd.grants() > 50, "load")
-        harm(ensemble)
-        crowd.heal()
-        crowd.quiet(WITHIN)
-        before = crowd.grants()
-        crowd.until(lambda: crowd.grants() > before + 50, "load again")
-        crowd.end()
-        history, fenced = crowd.history(), crowd.fenced()
-    verdict = judge(history, within=WITHIN, fenced=fenced, left=ensemble.left(within=60))
-    print(f"figure: {harm.__name__}: {history.hand_overs} hand-overs, all served {verdict.recovery:.2f} s after")
-    assert not verdict.violations, verdict.text()
-    assert verdict.recovery is not None
+@both_apis
+async def test_the_leader_is_killed(world: World, ensemble: Ensemble, name: str) -> None:
+    """The others elect, and take the sessions over. An election that outlasts the session is a loss, and no overlap."""
+    relay = Relay(world, name, ensemble.url, LONGEST)
+    await relay.begin()
+    await asyncio.to_thread(ensemble.kill, ensemble.leader())
+    await asyncio.to_thread(ensemble.leader)
+    await give_up(relay.witness, relay.ana, relay.hold)
+    won = await relay.pending
+    await give_up(relay.witness, relay.bob, won)
+    await world.free(relay.other, name)
+    relay.witness.acquit()
