@@ -14,27 +14,9 @@ from pathlib import Path
 import dibs
 from lab.servers.postgresql import PostgreSQL
 from lab.servers.supervisor import Server, until
+from store.small_disks import fill, tries
 
 LEASE = 4.0
-
-
-def tries(client: dibs.Client, name: str) -> dibs.Hold | dibs.StoreError | None:
-    try:
-        return client.lock(name).acquire(timeout=0)
-    except dibs.StoreError as error:
-        return error
-
-
-def fill(directory: Path) -> Path:
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (4096, 512, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return filler
 
 
 def main(directory: Path) -> None:
@@ -54,7 +36,7 @@ def main(directory: Path) -> None:
         assert kept is not None
         assert other.lock("kept").acquire(timeout=0) is None
         filler = fill(directory)
-        refused, number, end = 0, 0, time.monotonic() + 20
+        refused, number, end = 0, 0, time.monotonic() + 60
         while refused < 5:
             number += 1
             assert time.monotonic() < end, "the disk was never full"

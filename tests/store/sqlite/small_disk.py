@@ -14,31 +14,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import dibs
+from store.small_disks import fill, tries
 
 LEASE = 1.5
 
 
 def mount(*words: str) -> None:
     subprocess.run(["mount", *words], check=True)
-
-
-def tries(client: dibs.Client, name: str) -> dibs.Hold | dibs.StoreError | None:
-    try:
-        return client.lock(name).acquire(timeout=0)
-    except dibs.StoreError as error:
-        return error
-
-
-def fill(directory: Path) -> Path:
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (4096, 512, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return filler
 
 
 def full(directory: Path) -> None:
@@ -67,7 +49,7 @@ def full(directory: Path) -> None:
                 rival.release()
     assert refused, "the disk was never full"
     filler.unlink()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not isinstance(hold := tries(one, "after"), dibs.Hold):
         assert time.monotonic() < end, hold
     assert tries(other, "after") is None

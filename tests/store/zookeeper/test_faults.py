@@ -29,7 +29,8 @@ from store.faults.kit import TIMEOUT, Relay, both_apis, eventually, give_up, usu
 from store.zookeeper.faulty import Witness, fresh_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("zookeeper-ensemble"), pytest.mark.timeout(200)]
-LEASE = 2.5
+LEASE = 1.5
+"""Shorter than a silenced follower serves on, or there would be no trap."""
 LONGEST = 6.0
 """Twenty ticks of the ensemble."""
 
@@ -106,9 +107,6 @@ async def test_a_node_is_cut_off_from_the_others_and_its_client_is_not(
     node = ensemble.leader() if role == "leader" else ensemble.followers()[0]
     partition = Partition(world, ensemble, name, node)
     hold, won = await partition.play(partition.silence)
-    if role == "follower":
-        granted = partition.witness.granted(won)
-        assert partition.believed > granted, "whoever counts pings would hold beside the next holder"
     await partition.mend(hold, won)
     partition.witness.acquit()
 
@@ -146,14 +144,16 @@ def first_in_line(ensemble: Ensemble, name: str) -> int:
     return line[min(line, key=lambda path: path[-10:])]
 
 
-@usually_sync
+@pytest.mark.soak  # the trap is there for a second, which a busy machine may miss
+@both_apis
 async def test_a_holder_that_counts_pings_is_convicted(
     world: World, ensemble: Ensemble, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same trial for a holder whose beats the node answers by itself: it holds beside the next one."""
     monkeypatch.setattr(codec, "sync", lambda path: codec.children("/"))
     partition = Partition(world, ensemble, name, ensemble.followers()[0])
-    await partition.play(partition.silence)
+    _, won = await partition.play(partition.silence)
+    assert partition.believed > partition.witness.granted(won), "whoever counts pings holds beside the next holder"
     verdict = judge(History(uses=partition.witness.uses), within=0)
     assert verdict.guilty["overlap"] == 1, "this is what the test above looks for"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ import dibs
 from dibs.testing.contract.harness import World
 from dibs.testing.contract.worlds import MUTEXES
 from lab import splitters
-from lab.faults import Cut, Latency, Refuse, at_message
+from lab.faults import Cut, Refuse, at_message
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
 from lab.servers.programs import require
@@ -25,7 +24,7 @@ from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
 from lab.servers.zookeeper_ensemble import left, standing
 from lab.surface import clock
-from store.faults.kit import eventually, usually_sync
+from store.faults.kit import Relay, eventually, usually_sync
 from store.zookeeper.faulty import (
     CREATE,
     CREATE2,
@@ -170,29 +169,6 @@ async def test_a_late_answer_to_a_create(world: World, server: Server, proxy: Pr
     witness.acquit()
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["lock", "semaphore"])
-@both_faces
-async def test_a_slow_line(world: World, server: Server, proxy: Proxy, name: str, kind: str) -> None:
-    """Looks of waiters, renewals and grants meet on it. A hold may end by its own clock, and none before."""
-    witness = Witness(world, name)
-    proxy.add(Latency(0.01, jitter=0.1))
-
-    async def turns(who: str) -> None:
-        actor, client = world.actor(who), world.client(through(proxy), lease=LEASE)
-        for _ in range(2):
-            hold = await actor(witness.take(MUTEXES[kind](client, name), timeout=TIME_OUT))
-            begun = clock()
-            await eventually(witness.watching(lambda begun=begun: clock() > begun + 0.15))
-            with suppress(dibs.LockLost, dibs.StoreUnavailable):
-                await actor(witness.give(hold))
-
-    await asyncio.gather(*map(turns, ("ana", "bob", "eve", "joe")))
-    assert any(link.up.delays for link in proxy.links)
-    assert len(witness.uses) == 8
-    witness.acquit()
-
-
 @both_faces
 async def test_an_acquire_that_gives_up_on_a_cut_line_leaves_nothing(
     world: World, server: Server, proxy: Proxy, name: str
@@ -256,57 +232,43 @@ def delete(server: Server, path: str) -> None:
         kazoo.delete(path)
 
 
+@pytest.mark.parametrize("waited", [False, True], ids=["that came first", "that waited before"])
 @both_faces
-async def test_an_operator_removes_a_holder(world: World, server: Server, name: str) -> None:
-    told: list[Any] = []
-    client, ana = world.client(server.url(), lease=LEASE), world.actor("ana")
-    hold = await ana(lambda: client.lock(name, on_lost=told.append).acquire())
+async def test_an_operator_removes_a_holder(world: World, server: Server, name: str, waited: bool) -> None:
+    """It is told by the watch of its own node, which one that stood in the queue has had since then."""
+    relay = Relay(world, name, server.url(), LEASE)
+    await relay.begin()
+    actor, hold = relay.ana, relay.hold
+    if waited:
+        await relay.ana(relay.witness.give(relay.hold))
+        actor, hold = relay.bob, await relay.pending
     await asyncio.to_thread(lambda: delete(server, only_node(server, name)))
     await eventually(hold.lost.is_set, within=PROMPTLY)
-    await eventually(lambda: told == [hold])
     with pytest.raises(dibs.LockLost, match=name):
         hold.check()
     with pytest.raises(dibs.LockLost, match=name):
-        await ana(hold.release)
-    again = await ana(lambda: client.lock(name).acquire(timeout=0))
-    assert again.token > hold.token
-    await ana(again.release)
-
-
-@both_faces
-async def test_an_operator_removes_a_holder_that_waited_before(world: World, server: Server, name: str) -> None:
-    """Its own node was watched since it stood in line, and is watched still."""
-    client, other = world.client(server.url(), lease=LEASE), world.client(server.url(), lease=LEASE)
-    ana, bob = world.actors("ana", "bob")
-    first = await ana(lambda: client.lock(name).acquire())
-    pending = bob.start(lambda: other.lock(name).acquire(timeout=TIME_OUT))
-    await world.in_line(client, name, 1)
-    await ana(first.release)
-    hold = await pending
-    await asyncio.to_thread(lambda: delete(server, only_node(server, name)))
-    await eventually(hold.lost.is_set, within=PROMPTLY)
-    with pytest.raises(dibs.LockLost):
-        await bob(hold.release)
+        await actor(relay.witness.give(hold))
+    if not waited:
+        await eventually(lambda: relay.lost == [hold])
+        won = await relay.pending
+        assert won.token > hold.token
+        await relay.bob(relay.witness.give(won))
+    await world.free(relay.other, name)
 
 
 @both_faces
 async def test_an_operator_removes_a_waiter(world: World, server: Server, name: str) -> None:
-    """It stands in line again, at its end, and is served."""
-    client, other = world.client(server.url(), lease=LEASE), world.client(server.url(), lease=LEASE)
-    ana, bob = world.actors("ana", "bob")
-    witness = Witness(world, name)
-    hold = await ana(witness.take(client.lock(name)))
-    pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
-    await world.in_line(client, name, 1)
-    (before,) = (await world.inspect(client, name)).waiters
+    """It joins the queue again, at its end, and is served."""
+    relay = Relay(world, name, server.url(), LEASE)
+    await relay.begin()
     await asyncio.to_thread(lambda: delete(server, only_node(server, name, place=1)))
 
     async def back() -> bool:
-        return any(one.token > before.token for one in (await world.inspect(client, name)).waiters)
+        return any(one.token > relay.waiter.token for one in (await world.inspect(relay.client, name)).waiters)
 
     await eventually(back)
-    await ana(witness.give(hold))
-    won = await pending
-    assert won.token > before.token
-    await bob(witness.give(won))
-    witness.acquit()
+    await relay.ana(relay.witness.give(relay.hold))
+    won = await relay.pending
+    assert won.token > relay.waiter.token
+    await relay.bob(relay.witness.give(won))
+    relay.witness.acquit()
