@@ -13,7 +13,7 @@ from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.supervisor import Server, until
 from store.clocks import readable
-from store.faults.kit import PATIENCE, fresh_name
+from store.faults.kit import PATIENCE
 from store.faults.stores import Store
 
 
@@ -61,8 +61,3 @@ def clock_of_server(_clock: Clock) -> Iterator[Clock]:
 def proxy(store: Store, server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=store.splitter) as made:
         yield made
-
-
-@pytest.fixture
-def name() -> str:
-    return fresh_name()

@@ -6,7 +6,6 @@ in the end, in his place in the queue.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
@@ -32,7 +31,6 @@ TIMEOUT = 50.0
 """Of an acquire that must succeed."""
 both_apis = faces_of("redis", "redis://127.0.0.1:1")
 """Sync and async API; each client is told its URL, whatever the store."""
-_numbers = itertools.count(1)
 
 
 def usually_sync(test: Any) -> Any:
@@ -40,11 +38,6 @@ def usually_sync(test: Any) -> Any:
     run: Any = both_apis(test)
     run.pytestmark = [mark for mark in run.pytestmark if mark.args[:1] != ("face",)]
     return pytest.mark.parametrize("face", ["blocking", pytest.param("aio", marks=pytest.mark.soak)])(run)
-
-
-def fresh_name() -> str:
-    """One server serves many tests: each has its own name, and no name is part of another."""
-    return f"fault-{next(_numbers):05d}"
 
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:

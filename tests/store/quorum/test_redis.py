@@ -19,9 +19,9 @@ from lab.servers.redis_groups import MAIN, cluster, independent, replicated
 from lab.servers.supervisor import Server, until
 from lab.stopwatch import Stopwatch
 from lab.surface import Target
-from lab.witness import Witness, faces_of
+from lab.witness import Witness, faces_of, fresh_name
 from lab.worker import Spec
-from store.faults.kit import SHORT, TIMEOUT, eventually, fresh_name, renewed, usually_sync
+from store.faults.kit import SHORT, TIMEOUT, eventually, renewed, usually_sync
 
 both_faces = faces_of("quorum", "quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]

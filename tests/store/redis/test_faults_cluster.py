@@ -23,7 +23,7 @@ from lab.servers.redis_groups import cluster, in_step, role
 from lab.servers.supervisor import Server, joint_url, until
 from lab.servers.ways import Ways
 from lab.surface import clock
-from lab.witness import Witness
+from lab.witness import Witness, fresh_name
 from store.faults.kit import (
     LONG,
     RENEWED,
@@ -32,7 +32,6 @@ from store.faults.kit import (
     Relay,
     both_apis,
     eventually,
-    fresh_name,
     renewed,
     usually_sync,
 )

@@ -24,8 +24,8 @@ from lab.servers.programs import require
 from lab.servers.redis_groups import MAIN, Group, in_step, is_failing_over, primary_seen_by, replicated, role
 from lab.servers.supervisor import Server, joint_url, until
 from lab.surface import clock
-from lab.witness import Witness
-from store.faults.kit import LONG, TIMEOUT, Relay, both_apis, fresh_name
+from lab.witness import Witness, fresh_name
+from store.faults.kit import LONG, TIMEOUT, Relay, both_apis
 from store.redis.faulty import left, loaded, specs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]  # several elections, on a machine that others use too
