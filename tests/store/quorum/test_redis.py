@@ -19,9 +19,9 @@ from lab.servers.redis_groups import MAIN, cluster, independent, replicated
 from lab.servers.supervisor import Server, until
 from lab.stopwatch import Stopwatch
 from lab.surface import Target
-from lab.witness import Witness, faces_of, fresh_name
+from lab.witness import Witness, faces_of
 from lab.worker import Spec
-from store.faults.kit import SHORT, TIMEOUT, eventually, renewed, usually_sync
+from store.faults.kit import TIMEOUT, renewed, usually_sync
 
 both_faces = faces_of("quorum", "quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -47,11 +47,6 @@ def nodes(all_nodes: Nodes) -> Iterator[Nodes]:
             node.resume()
         else:
             node.restart()
-
-
-@pytest.fixture
-def name() -> str:
-    return fresh_name()
 
 
 def url_of(nodes: Nodes, **options: object) -> str:
@@ -105,7 +100,7 @@ async def test_any_two_may_be_down(world: World, nodes: Nodes, name: str, kind: 
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop"])
-@both_faces
+@usually_sync
 async def test_three_down_is_refused_in_bounded_time(world: World, nodes: Nodes, name: str, kind: str) -> None:
     client = world.client(url_of(nodes), lease=LASTING)  # the two that are well have two seconds to answer in
     warm = await world(lambda: client.lock(name).acquire(timeout=TIMEOUT))
@@ -115,59 +110,6 @@ async def test_three_down_is_refused_in_bounded_time(world: World, nodes: Nodes,
         await world(lambda: client.lock(name).acquire(timeout=1))
     assert watch.seconds() < BOUND
     assert all(f"redis://127.0.0.1:{node.port}" in caught.value.what for node in nodes[:3])
-
-
-@usually_sync
-async def test_three_down_under_a_hold_is_a_loss_and_over_once_they_are_back(
-    world: World, nodes: Nodes, name: str
-) -> None:
-    client, other = world.client(url_of(nodes), lease=SHORT), world.client(url_of(nodes), lease=SHORT)
-    witness = Witness(world, name)
-    hold = await world(witness.take(client.lock(name), timeout=TIMEOUT))
-    harm("stop", *nodes[:3])
-    await eventually(witness.watching(hold.lost.is_set))
-    for node in nodes[:3]:
-        node.resume()
-    again = await world(witness.take(other.lock(name), timeout=TIMEOUT))
-    assert again.token > hold.token
-    await world(witness.give(again))
-    witness.acquit()
-
-
-@pytest.mark.soak  # it waits for half a minute; test_faults.py has the same with members in memory
-def test_a_server_that_lost_a_vote_gives_no_second_majority(nodes: Nodes, name: str) -> None:
-    """The first holder has the votes of three. One of these starts anew, without it, while the other two are free:
-    together they would be a majority. The guard lets it vote only once that lease is over."""
-    lease = 6.0
-    url = url_of(nodes, guard=None)
-    witness = Witness(_Blocking(), name)  # type: ignore[arg-type]  # it asks only which face this is
-    until(lambda: all(uptime(node) > lease + 1 for node in nodes), what="all have been up for longer than the lease")
-    harm("kill", *nodes[3:])
-    with dibs.connect(url, lease=lease) as client, dibs.connect(url, lease=lease) as other:
-        hold = witness.take(client.lock(name), timeout=0)()
-        for node in nodes[3:]:
-            node.restart()
-        until(lambda: all(uptime(node) > lease + 1 for node in nodes[3:]), what="these too")
-        hold.check()
-        nodes[2].restart(wipe=True)
-        stood = stands_at(nodes, name)
-        assert stood == [0, 1] or (set(stood) < {0, 1} and hold.lost.is_set()), stood  # a renewal may have been quicker
-        later = witness.take(other.lock(name), timeout=0)()
-        witness.look()
-        if later is None:
-            until(hold.lost.is_set, what="the loss")
-            witness.look()
-            later = witness.take(other.lock(name), timeout=TIMEOUT)()
-        else:  # it found that the majority is gone, and gave the rest back
-            assert hold.lost.is_set()
-        assert later.token > hold.token
-        witness.give(later)()
-    found = witness.verdict()
-    assert {violation.kind for violation in found.violations} <= {"taken"}, found.text()  # its vote was lost, after all
-
-
-class _Blocking:
-    face = "blocking"
 
 
 def uptime(node: Server) -> int:

@@ -109,8 +109,14 @@ async def test_a_directory_reaped_all_the_time(world: World, reaper: Server, nam
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"), [("lock", ""), ("write", ""), ("semaphore", f"/{LOCKS}"), ("semaphore", f"/{LEASES}")]
-)
+    ("kind", "place"),
+    [
+        ("lock", ""),
+        pytest.param("write", "", marks=pytest.mark.soak),
+        pytest.param("semaphore", f"/{LOCKS}", marks=pytest.mark.soak),
+        ("semaphore", f"/{LEASES}"),
+    ],
+)  # each restarts the server
 @usually_sync
 async def test_an_idle_directory_with_a_high_counter_is_made_anew(
     world: World, server: Server, name: str, kind: str, place: str
@@ -149,9 +155,9 @@ async def test_a_busy_directory_with_a_high_counter_still_serves(world: World, s
 @pytest.mark.parametrize(
     ("kind", "place", "number"),
     [
-        ("lock", "", NEAR_ITS_END),
+        pytest.param("lock", "", NEAR_ITS_END, marks=pytest.mark.soak),
         ("lock", "", AT_ITS_END),
-        ("write", "", NEAR_ITS_END),
+        pytest.param("write", "", NEAR_ITS_END, marks=pytest.mark.soak),
         ("semaphore", f"/{LOCKS}", NEAR_ITS_END),
     ],
 )
