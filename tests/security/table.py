@@ -22,6 +22,8 @@ from security.cases import (
 )
 
 REFUSED, ODD_NAMES = "core/test_refused", "security/test_inputs"
+LOGINS = "security/test_server_access wrong_password, security/test_server_access right_one"
+DOWNGRADES = "security/test_server_access in_clear, security/test_server_access no_tls"
 FORKS, KILLED = "process/test_fork child", "process/test_death killed"
 
 NAMES = [
@@ -36,8 +38,8 @@ NAMES = [
     case(8, "patterns in what is listed", "no meaning but themselves", EVERY,
          f"contract/test_looking prefix_means_itself, {ODD_NAMES}"),
     case(9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB,
-         mysql="security/test_mysql_access differ_in_case"),
-    case(10, "names of 65 and 193 characters", "they work", MARIADB, mysql="security/test_mysql_access long_names"),
+         mysql="security/test_mysql differ_in_case"),
+    case(10, "names of 65 and 193 characters", "they work", MARIADB, mysql="security/test_mysql long_names"),
     case(11, "two names that collide in a key of 64 bits", "refused or shared, as documented; never held", POSTGRESQL,
          postgresql="store/postgresql/test_races two_names"),
     case(12, "a name that looks like a part of another's layout", "distinct locks", EVERY,
@@ -73,7 +75,7 @@ OWNERS = [
     case(24, "hostile values where claims are kept", "an error that names the lock; no crash, no grant", ROWS,
          sqlite="security/test_rows", zookeeper="security/test_nodes", redis="security/test_values",
          postgresql="security/test_postgresql hostile, security/test_postgresql row",
-         mysql="security/test_mysql_access hostile, security/test_mysql_access row"),
+         mysql="security/test_mysql hostile, security/test_mysql row"),
 ]  # fmt: skip
 
 CREDENTIALS = [
@@ -81,26 +83,19 @@ CREDENTIALS = [
          f"security/test_urls, core/test_url never_shown, {REFUSED}"),
     case(26, "a wrong password", "an error without it", NETWORK,
          zookeeper="security/test_access wrong_password, security/test_access right_one",
-         redis="security/test_redis_access wrong_password, security/test_redis_access right_one, "
-               "store/redis/test_drivers repeats_the_password",
-         postgresql="security/test_postgresql wrong_password, security/test_postgresql right_one, "
-                    "store/postgresql/test_address secret",
-         mysql="security/test_mysql_access wrong_password, security/test_mysql_access right_one"),
+         redis=f"{LOGINS}, store/redis/test_drivers repeats_the_password",
+         postgresql=f"{LOGINS}, store/test_sql_addresses secret", mysql=LOGINS),
     case(27, "a certificate that is self-signed or another host's", "refused by default", NETWORK,
          zookeeper="security/test_access certificate, security/test_access authority",
-         redis="security/test_redis_access certificate, security/test_redis_access authority",
-         postgresql="security/test_postgresql authority, security/test_postgresql impostor",
-         mysql="security/test_mysql_access certificate, security/test_mysql_access authority"),
+         redis="security/test_server_access certificate, security/test_server_access authority_that",
+         postgresql="security/test_server_access authority_that, security/test_server_access where_tls_was_asked_for",
+         mysql="security/test_server_access another_authority, security/test_server_access authority_that"),
     case(28, "a connection that is downgraded, an address that is foreign", "refused", NETWORK,
          zookeeper="security/test_access in_clear, security/test_access no_tls, security/test_access without_sasl",
-         redis="security/test_redis_access in_clear, security/test_redis_access no_tls, "
-               "security/test_redis_access foreign",
-         postgresql="security/test_postgresql no_tls, security/test_postgresql impostor",
-         mysql="security/test_mysql_access in_clear, security/test_mysql_access no_tls"),
+         redis=f"{DOWNGRADES}, security/test_server_access foreign", postgresql=DOWNGRADES, mysql=DOWNGRADES),
     case(29, "a user without the rights that are needed", "a clear error, no busy loop", NETWORK,
-         zookeeper="security/test_access rights", redis="security/test_redis_access rights",
-         postgresql="security/test_postgresql rights, store/postgresql/test_first_use rights",
-         mysql="store/mysql/test_rights"),
+         zookeeper="security/test_access rights", redis="security/test_server_access rights",
+         postgresql="store/test_first_use rights", mysql="store/test_first_use rights"),
     case(30, "a password on the command line", "warned of; from the environment or a file it is not shown", COMMAND,
          "security/test_secrets environment",
          command="cli/test_run_options password_on_the_command_line, cli/test_run_options file_says"),

@@ -23,7 +23,9 @@ from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server, until
 from lab.stopwatch import Stopwatch
-from security.test_access import IMPOSTORS, OTHER, SECRET, Impostor, is_final, refused, tried
+from security.planted import is_said_well
+from security.test_access import IMPOSTORS, OTHER, SECRET, TIMEOUT, Impostor, is_final, tried
+from security.test_urls import chain, printed
 from store.redis.bad_peers import Bad, array, requests
 
 # A peer that resets the connection before the handshake begins: Python's ssl module leaves its socket to the collector.
@@ -101,6 +103,18 @@ def place(request: pytest.FixtureRequest, pems: Certificates) -> Iterator[Place]
         yield Place(request.param, pems, stack)
 
 
+def refused(url: str, timeout: float = 60.0, **options: Any) -> dibs.DibsError:
+    """What an acquire raises; neither it nor its chain shows a password. A refusal that is final comes long before the
+    timeout, and one that is not comes with it."""
+    with dibs.connect(url, **options) as client, pytest.raises(dibs.DibsError) as caught:
+        client.lock("a").acquire(timeout=timeout)
+    error = caught.value
+    assert is_said_well(error, url), str(error)
+    seen = " ".join(f"{one!r} {one} {printed(one)}" for one in chain(error)) + repr(client)
+    assert not [secret for secret in (SECRET, OTHER) if secret in seen]
+    return error
+
+
 def test_the_right_one_gets_in(place: Place) -> None:
     with dibs.connect(place.plain.url(user=NAME, password=place.password)) as ana, ana.lock("a", timeout=30) as hold:
         hold.check()
@@ -173,14 +187,15 @@ def test_tls_to_a_server_that_speaks_in_clear(place: Place) -> None:
     with Proxy((ports.HOST, place.plain.port), splitter=splitter) as proxy:
         proxy.add(Cut(at_message(match=lambda text: NAME.encode() in text)), UP)
         url = place.by_tls(place.plain.url(user=NAME, password=SECRET)).replace(str(place.plain.port), str(proxy.port))
-        refused(url, **place.trusting(place.pems.authority.certificate))
+        refused(url, TIMEOUT, **place.trusting(place.pems.authority.certificate))
         said, _ = proxy.total(UP, "dropped")
         assert not said, "the login was on its way"
 
 
 def test_no_tls_to_a_server_that_speaks_nothing_else(place: Place) -> None:
     off = {"redis": {}, "postgresql": {"sslmode": "disable"}, "mysql": {"tls": "off"}}[place.store]
-    error = refused(place.secure.url().replace("rediss:", "redis:"), **off)
+    timeout = 60.0 if place.store == "postgresql" else TIMEOUT
+    error = refused(place.secure.url().replace("rediss:", "redis:"), timeout, **off)
     assert place.store != "postgresql" or "pg_hba.conf" in str(error)
 
 
@@ -189,11 +204,9 @@ def test_nothing_is_said_in_clear_where_tls_was_asked_for(place: Place) -> None:
     """libpq asks for TLS first, in clear; a peer that cannot prove to be the right one hears no more than that."""
     scheme, end = ("rediss", "") if place.store == "redis" else ("postgresql", "/app")
     with Impostor(None) as impostor:
-        refused(
-            f"{scheme}://ana:{SECRET}@{ports.HOST}:{impostor.port}{end}",
-            **place.trusting(place.pems.authority.certificate),
-        )
-        until(lambda: impostor.heard, 60, "it was spoken to")
+        url = f"{scheme}://ana:{SECRET}@{ports.HOST}:{impostor.port}{end}"
+        options = place.trusting(place.pems.authority.certificate)
+        until(lambda: refused(url, TIMEOUT, **options) and impostor.heard, 60, "it was spoken to")
         assert place.store != "redis" or impostor.heard[:1] == b"\x16", "a handshake"
         assert SECRET.encode() not in impostor.heard
         assert b"ana" not in impostor.heard
@@ -231,7 +244,7 @@ def test_an_address_that_is_foreign(pems: Certificates, kind: str, foreign: str)
         there = f"rediss+{kind}://ana:{SECRET}@{teller.host}{'/main' if kind == 'sentinel' else ''}"
 
         def sent_there() -> bool:
-            refused(there, ca=pems.authority.certificate)
+            refused(there, TIMEOUT, ca=pems.authority.certificate)
             return bool(impostor.visits)
 
         until(sent_there, 60, "it is sent there")

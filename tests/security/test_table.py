@@ -66,9 +66,7 @@ def test_what_a_store_must_withstand_is_known(stores: tuple[str, ...]) -> None:
 
 def test_every_case_is_shown(stores: tuple[str, ...]) -> None:
     """One test for the whole table: collecting costs a second."""
-    missing = [
-        f"{one.number}: no test is {test}" for one in TABLE for test in one.tests() if not parameters_of(test)
-    ]
+    missing = [f"{one.number}: no test is {test}" for one in TABLE for test in one.tests() if not parameters_of(test)]
     assert not missing
     for case in TABLE:
         missing += unshown(case, stores, stores)

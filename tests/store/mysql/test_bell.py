@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,19 +14,24 @@ import pytest
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.servers.supervisor import until
-from lab.stopwatch import Stopwatch
 from store.mysql.rows import Raw
 
 RINGING, TIMES = 4, 300
+KEPT = 1.8
+"""Seconds. A ring that is kept takes 2 s; the machine may stand still for as long now and then."""
 SPREAD = 0.002
 """Seconds between two rings, at most: so that they come at any moment of its sleep."""
 
 
-def ring(raw: Raw, client: bytes, seed: int) -> None:
-    moments, pause = random.Random(seed), threading.Event()
+def ring(raw: Raw, client: bytes, seed: int) -> int:
+    """How many of them were kept."""
+    moments, pause, kept = random.Random(seed), threading.Event(), 0
     for _ in range(TIMES):
         pause.wait(moments.uniform(0, SPREAD))
+        begun = time.monotonic()
         raw.ask("CALL dibs_1_wake(%s)", client)
+        kept += time.monotonic() - begun > KEPT
+    return kept
 
 
 @pytest.mark.timeout(150)
@@ -38,13 +44,11 @@ def test_who_rings_is_not_kept(seats: Callable[[], Seat], raw: Raw) -> None:
         heard = pool.submit(lambda: step(bob.line.watch(waiting, bob.now() + 120)))
         until(lambda: [info for _, info in onlooker.others() if info and "WAIT(" in info])
         ringing = [Raw(raw.connection.port) for _ in range(RINGING)]
-        with Stopwatch() as watch:
-            for one in [pool.submit(ring, raw, bob.me.id, seed) for seed, raw in enumerate(ringing)]:
-                one.result(100)
-            took = watch.seconds()
+        pending = [pool.submit(ring, raw, bob.me.id, seed) for seed, raw in enumerate(ringing)]
+        kept = sum(one.result(100) for one in pending)
         for one_raw in ringing:
             one_raw.close()
         ana.leave(held)
         assert heard.result(60) is not None
-    print(f"figure: {RINGING * TIMES} rings in {took:.2f} s")
-    assert took < 4, "some were kept for two seconds each"
+    print(f"figure: {kept} of {RINGING * TIMES} rings were kept")
+    assert kept < RINGING * TIMES / 400, "one in a hundred would be"
