@@ -115,6 +115,12 @@ def refused(url: str, timeout: float = 60.0, **options: Any) -> dibs.DibsError:
     return error
 
 
+def refused_for_good(url: str, **options: Any) -> dibs.DibsError | None:
+    """On a busy machine the impostor itself may give up a handshake: None then."""
+    error = refused(url, TIMEOUT, **options)
+    return error if is_final(error) else None
+
+
 def test_the_right_one_gets_in(place: Place) -> None:
     with dibs.connect(place.plain.url(user=NAME, password=place.password)) as ana, ana.lock("a", timeout=30) as hold:
         hold.check()
@@ -164,8 +170,8 @@ def test_an_authority_that_nobody_named(place: Place) -> None:
 def test_a_certificate_that_is_not_to_be_trusted(place: Place, case: str, known: str) -> None:
     options = place.trusting(place.pems.authority.certificate) if known == "ca" else {}
     with Impostor(IMPOSTORS[case](place.pems)) as impostor:
-        error = refused(f"rediss://ana:{SECRET}@{ports.HOST}:{impostor.port}", **options)
-        assert is_final(error)
+        url = f"rediss://ana:{SECRET}@{ports.HOST}:{impostor.port}"
+        error = until(lambda: refused_for_good(url, **options), 60, "the handshake comes as far as the certificate")
         assert "certificate" in str(error)
         assert impostor.visits
         assert impostor.heard == b"", "nothing was said to it"
