@@ -18,7 +18,7 @@ import pytest
 
 import dibs
 from security.planting import Connect, made
-from store.sqlite.places import Taking, beside
+from store.sqlite.places import PATIENCE, Taking, beside
 
 PRECIOUS = b"precious" * 5000
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices and give files away")
@@ -68,7 +68,6 @@ WHAT = [
     link, dangling_link, hard_link, fifo, directory, unix_socket,
     pytest.param(device, marks=ROOT_ONLY), pytest.param(file_of_somebody_else, marks=ROOT_ONLY),
 ]  # fmt: skip
-SIDES = ["-wal", "-shm", "-journal"]
 
 
 @pytest.fixture
@@ -91,11 +90,18 @@ def untouched(victim: Path, what: Callable[[Path, Path], None]) -> bool:
     return not victim.exists() if what is dangling_link else victim.read_bytes() == PRECIOUS
 
 
-def ended(client: dibs.Client, within: float = 5) -> Taking:
+def ended(client: dibs.Client) -> Taking:
     taking = Taking(client.lock("a"), 1)
-    taking.join(within)
+    taking.join(PATIENCE)
     assert not taking.is_alive(), "acquire(timeout=1) hangs"
     return taking
+
+
+def is_refused(connect: Connect) -> str:
+    """What is said."""
+    taking = ended(connect())
+    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    return str(taking.error)
 
 
 @pytest.mark.usefixtures("unstall")
@@ -104,15 +110,14 @@ def test_at_the_path_it_is_refused(
     path: Path, connect: Connect, victim: Path, what: Callable[[Path, Path], None]
 ) -> None:
     what(path, victim)
-    taking = ended(connect())
-    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    assert str(path) in is_refused(connect)
     assert untouched(victim, what)
-    assert str(path) in str(taking.error)
 
 
 @pytest.mark.usefixtures("unstall")
-@pytest.mark.parametrize("there", [False, True], ids=["new", "there"])
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("side", "there"), [("-wal", False), ("-wal", True), ("-shm", True), ("-journal", True)], ids=str
+)
 @pytest.mark.parametrize("what", WHAT)
 def test_beside_the_database_it_is_refused(
     path: Path, connect: Connect, victim: Path, what: Callable[[Path, Path], None], side: str, there: bool
@@ -122,8 +127,7 @@ def test_beside_the_database_it_is_refused(
         made(connect, path)
     what(path.with_name(path.name + side), victim)
     before = path.read_bytes() if there else b""
-    taking = ended(connect())
-    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    assert is_refused(connect)
     assert untouched(victim, what)
     assert (path.read_bytes() if there else b"") == before
 
@@ -134,8 +138,7 @@ def test_as_the_private_directory_it_is_refused(
     path: Path, connect: Connect, victim: Path, what: Callable[[Path, Path], None]
 ) -> None:
     what(beside(path), victim)
-    taking = ended(connect())
-    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    assert is_refused(connect)
     assert untouched(victim, what)
 
 
@@ -160,13 +163,13 @@ def test_in_place_of_a_clients_own_files(
 ) -> None:
     """Beside a living holder: it is never judged dead by it, whoever wakes it does not hang, and goodbye spares it."""
     client, other = connect(), connect()
-    hold = client.lock("a").acquire(timeout=5)
+    hold = client.lock("a").acquire(timeout=PATIENCE)
     assert hold is not None
     (own,) = beside(path).glob(f"*{suffix}")
     own.unlink()
     what(own, victim)
     assert other.lock("a").acquire(timeout=0) is None
-    waiter = Taking(other.lock("a"), 20)
+    waiter = Taking(other.lock("a"), PATIENCE)
     hold.check()
     hold.release()
     waiter.got().release()
@@ -185,8 +188,7 @@ def test_a_hot_journal_of_somebody_else_is_not_played_back(path: Path, connect: 
     journal = path.with_name(path.name + "-journal")
     journal.write_bytes(head + struct.pack(">I", pages) + bytes(page_size) + struct.pack(">I", 0))
     os.chown(journal, 65534, 65534)
-    taking = ended(connect())
-    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    assert is_refused(connect)
     assert path.read_bytes() == before, "it was played back"
 
 
@@ -195,8 +197,7 @@ def test_a_shared_directory_of_somebody_else_is_refused(path: Path, connect: Con
     """The sticky bit keeps everybody from renaming and removing what is ours, but not the directory's owner."""
     os.chown(path.parent, 65534, 65534)
     path.parent.chmod(0o1777)
-    taking = ended(connect())
-    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    assert is_refused(connect)
 
 
 PRETENDERS = {
@@ -219,12 +220,9 @@ def test_what_only_pretends_to_be_ours_is_refused(path: Path, connect: Connect, 
     made(connect, path)
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(PRETENDERS[case])
-    holds = []
-    for client in (connect(), connect()):
-        taking = ended(client)
-        assert taking.error is None or isinstance(taking.error, dibs.DibsError)
-        holds += [taking.hold] if taking.hold is not None else []
-    assert len(holds) <= 1, "two holders"
+    takings = [ended(client) for client in (connect(), connect())]
+    assert all(one.error is None or isinstance(one.error, dibs.DibsError) for one in takings)
+    assert len([one for one in takings if one.hold is not None]) <= 1, "two holders"
 
 
 def test_tables_in_a_file_that_says_it_is_new_are_refused(path: Path, connect: Connect) -> None:
@@ -232,8 +230,7 @@ def test_tables_in_a_file_that_says_it_is_new_are_refused(path: Path, connect: C
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("PRAGMA application_id = 0x64696273; CREATE TABLE theirs (x)")
     path.chmod(0o600)
-    taking = ended(connect())
-    assert isinstance(taking.error, dibs.StoreError), taking.hold
+    assert is_refused(connect)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
 
@@ -245,7 +242,7 @@ def test_tables_in_a_file_that_says_it_is_new_are_refused(path: Path, connect: C
 def test_words_of_sqlite_are_names_like_others(tmp_path: Path, connect: Connect, name: str) -> None:
     """In the path they name a file; in a lock's name they name a lock."""
     first, second = connect(tmp_path / name), connect(tmp_path / name)
-    hold = first.lock(name).acquire(timeout=5)
+    hold = first.lock(name).acquire(timeout=PATIENCE)
     assert hold is not None
     assert second.lock(name).acquire(timeout=0) is None
     assert (tmp_path / name).stat().st_size > 0
