@@ -18,7 +18,6 @@ from dibs.backends import cabinet
 from dibs.backends.sqlite.database import Database
 from dibs.backends.sqlite.table import SqliteTable
 from lab.stopwatch import Stopwatch
-from process.children import Crew
 from store.sqlite.places import change, rows, standstill, until, url_of
 
 Connect = Callable[..., dibs.Client]
@@ -67,20 +66,6 @@ def test_a_put_is_remembered_until_its_time_and_then_forgotten(path: Path, conne
     until(lambda: client._core.now() > last, what="the time of the last put")
     client.latch("b").arm(1)
     assert count(path, "writes") == 1
-
-
-def test_a_fence_outlives_the_kill_of_its_writer(crew: Crew, connect: Connect) -> None:
-    """There is no lease on it, and no process that it hangs by."""
-    writer = crew.start("ownerless", crew.url)
-    writer.hear("ready")
-    assert writer.ask("admit", "a", 9, hear="admitted") == ["ok"]
-    assert writer.ask("add", "c", 5, hear="added") == ["5"]
-    writer.kill()
-    client = connect()
-    with pytest.raises(dibs.StaleToken):
-        client.fence("a").admit(8)
-    client.fence("a").admit(9)
-    assert client.cell("c").get() == (b"5", 5)
 
 
 # What is synced.

@@ -126,14 +126,6 @@ def test_nothing_of_a_closed_client_stays(path: Path, connect: Connect) -> None:
     assert names_in(beside(path)) == ["turn"]
 
 
-def test_a_given_up_outsider_leaves_no_row(path: Path, connect: Connect) -> None:
-    client, other = connect(), connect()
-    with client.lock("a", timeout=5):
-        for _ in range(3):
-            assert other.lock("a", fair=False).acquire(timeout=0.05) is None
-        until(lambda: count(path)["outsiders"] == 0, what="no outsider")
-
-
 _FORGETFUL = """
 import gc, os, sys, time, dibs
 from dibs.runtime import threads
