@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
 from lab.servers import ports, shared
 from lab.servers.supervisor import Server
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs all who use that server, so that no other starts one."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and "server" in getattr(item, "fixturenames", ()):
+            made = item._fixtureinfo.name2fixturedefs["server"][-1]  # type: ignore[attr-defined]
+            if made.scope == "session":
+                item.add_marker(pytest.mark.xdist_group("zookeeper"))
 
 
 @pytest.fixture(scope="session")

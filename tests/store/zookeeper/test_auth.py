@@ -1,4 +1,4 @@
-"""Logins: against ZooKeeper itself and what Java's own DIGEST-MD5 took; and what is said to a server that gets it wrong."""
+"""Logins: against ZooKeeper, against what Java's own DIGEST-MD5 took, and against servers that get it wrong."""
 
 # ruff: noqa: PT017  (whether it is refused is free, how is not)
 

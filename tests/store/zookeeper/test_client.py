@@ -46,7 +46,7 @@ def through(proxy: Proxy) -> str:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(server: Server, tmp_path: Path) -> str:
     return shared.fresh(tmp_path)
 
 

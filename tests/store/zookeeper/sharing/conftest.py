@@ -1,4 +1,4 @@
-"""One server and one Java process for all of this folder: its tests go to one worker."""
+"""One Java process for all of this folder; its tests go to one worker, as all that use that server."""
 
 from __future__ import annotations
 

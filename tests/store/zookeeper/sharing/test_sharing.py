@@ -25,7 +25,6 @@ from store.zookeeper.sharing.sides import (
     python,
 )  # fmt: skip
 
-pytestmark = pytest.mark.xdist_group("curator")
 EACH = [pytest.param(FACES[n % 2], kind, id=f"{kind}-{FACES[n % 2]}") for n, kind in enumerate((*KINDS, LOCK))]
 """Each kind through one API; a lock through both."""
 MANY = 1000

@@ -9,7 +9,6 @@ from lab.curator import PATIENCE, Curator
 from lab.servers.supervisor import until
 from store.zookeeper.sharing.sides import ELECTION, FACES, KINDS, LOCK, READ, RLOCK, SEMAPHORE, WRITE, Kind, Python
 
-pytestmark = pytest.mark.xdist_group("curator")
 SHAPES = {LOCK: "mutex", RLOCK: "mutex", READ: "rw", WRITE: "rw", ELECTION: "election"}
 """Kinds of one shape share a path; those that are not here are semaphores, a semaphore mutex being one of size 1."""
 EACH = [pytest.param(FACES[n % 2], kind, id=f"{kind}-{FACES[n % 2]}") for n, kind in enumerate((*KINDS, READ))]
