@@ -91,55 +91,28 @@ def holders(kind: str, names: list[str]) -> set[str]:
     return {entry.id.decode() for entry in head(entries(kind, names), lambda _: False).holding}
 
 
-@fewer
-@given(named_lines())
-def test_whoever_holds_by_the_rule_holds_here_and_nobody_else(drawn: tuple[str, list[str]]) -> None:
+@given(named_lines(), st.booleans(), st.data())
+def test_who_holds_and_whom_the_others_watch_is_the_rules(
+    drawn: tuple[str, list[str]], writes: bool, data: st.DataObject
+) -> None:
     kind, names = drawn
     claim, line = claim_of(kind), [entry.id.decode() for entry in entries(kind, names)]
     verdicts = {name: judge(names, name, claim) for name in names}
     assert all(verdict.stands and not verdict.foreign for verdict in verdicts.values())
     assert {name for name, verdict in verdicts.items() if verdict.holds} == holders(kind, names)
     assert [verdicts[name].lower for name in line] == list(range(len(line)))
-
-
-@fewer
-@given(named_lines(), st.booleans())
-def test_whoever_would_hold_by_the_rule_would_here(drawn: tuple[str, list[str]], writes: bool) -> None:
-    kind, names = drawn
+    for name, verdict in verdicts.items():
+        assert bool(verdict.watch) != verdict.holds
+        if not verdict.holds:  # while the one it watches stands, whoever else went, it does not hold
+            before = line[: line.index(name)]
+            writers = [other for other in before if weight_of(other, kind) > 1]
+            assert verdict.watch == (writers if kind == "rw" and weight_of(name, kind) == 1 else before)[-1]
+            left = [other for other in names if other in (name, verdict.watch) or data.draw(st.booleans())]
+            assert not judge(left, name, claim).holds
     weight = 0 if kind == "striped" else RW_CAPACITY if kind == "rw" and writes else 1
     newcomer = Entry(99, b"new", b"c", kind, CAPACITIES[kind], weight, inf, 0.0, None, False, "")
     walked = head([*entries(kind, names), newcomer], lambda _: False)
-    holds, last, foreign = would_hold(names, claim_of(kind, weight))
-    assert (holds, foreign) == (newcomer in walked.holding, "")
-    assert last == (entries(kind, names)[-1].id.decode() if names else "")
-
-
-@fewer
-@given(named_lines(), st.data())
-def test_whoever_waits_watches_one_that_is_in_its_way(drawn: tuple[str, list[str]], data: st.DataObject) -> None:
-    """While that one stands, whoever else went, it does not hold: its end is neither waited for in vain nor missed."""
-    kind, names = drawn
-    claim = claim_of(kind)
-    for name in names:
-        verdict = judge(names, name, claim)
-        assert bool(verdict.watch) != verdict.holds
-        if verdict.holds:
-            continue
-        assert rank(verdict.watch) < rank(name)
-        left = [other for other in names if other in (name, verdict.watch) or data.draw(st.booleans())]
-        assert not judge(left, name, claim).holds
-
-
-@fewer
-@given(lines("rw"))
-def test_readers_watch_the_nearest_writer_and_writers_whoever_is_nearest(names: list[str]) -> None:
-    line = [entry.id.decode() for entry in entries("rw", names)]
-    for place, name in enumerate(line):
-        verdict = judge(names, name, claim_of("rw"))
-        if not verdict.holds:
-            before = line[:place]
-            writers = [other for other in before if weight_of(other, "rw") > 1]
-            assert verdict.watch == (before if weight_of(name, "rw") > 1 else writers)[-1]
+    assert would_hold(names, claim_of(kind, weight)) == (newcomer in walked.holding, line[-1] if line else "", "")
 
 
 @fewer
@@ -181,6 +154,12 @@ def test_another_size_or_kind_of_the_same_shape_is_foreign(other: str) -> None:
     assert judge([first, own], own, claim_of("striped")).foreign == first
     assert judge([own, f"{other}0000000003"], own, claim_of("striped")).foreign == ""
     assert would_hold([first], claim_of("mutex"))[2] == first
+
+
+def test_a_newcomer_passes_nobody_who_waits() -> None:
+    """A reader that would fit beside the readers who hold."""
+    line = ["__READ__0000000001", "__WRIT__0000000002"]
+    assert would_hold(line, claim_of("rw")) == (False, line[-1], "")
 
 
 def test_whoever_is_not_there_does_not_stand() -> None:

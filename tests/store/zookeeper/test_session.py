@@ -52,28 +52,25 @@ def asked(connection: Connection, *requests: codec.Request) -> list[Call]:
 # A session is taken up, and again, and ends.
 
 
-def test_a_new_session_is_taken_up_with_what_the_server_says() -> None:
+def test_a_session_is_taken_up_as_the_server_says_and_again_with_the_last_zxid_seen() -> None:
     session = Session(30.0)
-    connection = Connection(session, 100.0)
-    assert connection.phase is Phase.GREETING
-    assert connection.greet() == codec.greeting(0, 30_000, 0, bytes(16))
-    connection.receive(welcome(session=77, timeout_ms=9000))
-    assert connection.phase is Phase.UP
+    first = Connection(session, 100.0)
+    assert first.phase is Phase.GREETING
+    assert first.greet() == codec.greeting(0, 30_000, 0, bytes(16))
+    first.receive(welcome(session=77, timeout_ms=9000))
+    assert first.phase is Phase.UP
     assert (session.id, session.password, session.timeout, session.over) == (77, PASSWORD, 9.0, False)
     assert session.deadline == 100.0 + 9.0 - margin(9.0)
-
-
-def test_it_is_taken_up_again_with_its_id_its_password_and_the_last_zxid_seen() -> None:
-    session = Session(30.0)
-    first = up(session)
-    asked(first, codec.sync("/"))
-    first.receive(reply(1, zxid=500))
+    asked(first, codec.sync("/"), codec.sync("/"))
+    first.receive(reply(1, zxid=500) + reply(2, zxid=4))
     first.end()
     second = Connection(session, 105.0)
     assert second.greet() == codec.greeting(500, 9000, 77, PASSWORD)
     second.receive(welcome())
     assert second.phase is Phase.UP
     assert session.deadline == 105.0 + 9.0 - margin(9.0)
+    remains = Connection(session.remains(), 0.0)
+    assert remains.greet() == codec.greeting(0, 9000, 77, PASSWORD), "enough to close it when it is over"
 
 
 def test_another_session_than_ours_is_not_taken() -> None:
@@ -96,14 +93,6 @@ def test_a_session_that_the_server_does_not_know_any_more_is_over(said: bytes) -
     again.receive(said)
     assert (again.phase, session.over) == (Phase.ENDED, True)
     assert session.deadline == before
-
-
-def test_of_a_session_that_is_over_enough_remains_to_close_it() -> None:
-    session = Session(30.0)
-    up(session)
-    session.zxid = 500
-    remains = session.remains()
-    assert Connection(remains, 0.0).greet() == codec.greeting(0, 9000, 77, PASSWORD)
 
 
 # Answers come in order.
@@ -168,13 +157,6 @@ def test_numbers_begin_again_before_they_would_turn_negative() -> None:
     assert [call.xid for call in calls] == [2**31 - 2, 2**31 - 1, 1, 2]
     connection.receive(b"".join(reply(call.xid) for call in calls))
     assert all(call.error == codec.OK for call in calls)
-
-
-def test_the_zxid_seen_never_falls() -> None:
-    connection = up()
-    asked(connection, codec.sync("/"), codec.sync("/"))
-    connection.receive(reply(1, zxid=9) + reply(2, zxid=4))
-    assert connection.session.zxid == 9
 
 
 # What is pending at the end is lost, once.
