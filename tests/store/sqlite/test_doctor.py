@@ -226,13 +226,15 @@ def test_a_directory_that_others_may_write_to(path: Path, connect: Connect) -> N
         assert says(said(client, "note"), "others may remove", str(path.parent))
 
 
-def test_a_directory_for_temporary_files(path: Path, connect: Connect) -> None:
-    client = connect()
-    words = (str(path.parent), "temporary files")
+def test_a_directory_for_temporary_files(tmp_path: Path, connect: Connect) -> None:
+    above, directory = tmp_path / "above", tmp_path / "above" / "place"
+    directory.mkdir(parents=True, mode=0o700)
+    client = connect(directory / "locks.db")
+    words = (str(directory), "temporary files")
     assert not says(said(client, "note"), *words)
-    path.parent.chmod(0o1777)
+    directory.chmod(0o1777)
     assert says(said(client, "note"), *words)
-    path.parent.parent.chmod(0o1777)
+    above.chmod(0o1777)
     assert len([what for what in said(client, "note") if "temporary files" in what]) == 1, "once is enough"
     assert not says(said(client, "note"), "others may remove")
 

@@ -51,21 +51,12 @@ def test_another_boot_throws_claims_away_and_begins_behind_what_was_reserved(pat
     assert reserved(path) > token_of(newcomer)
 
 
-@pytest.mark.parametrize("face", ["blocking", "aio"])
-def test_a_reservation_that_is_used_up_is_raised(path: Path, connect: Connect, face: str) -> None:
+def test_a_reservation_that_is_used_up_is_raised(path: Path, connect: Connect) -> None:
     client = connect()
     last = token_of(client)
     client.close()
     change(path, "UPDATE store SET reserved = 1")
-    if face == "blocking":
-        token = token_of(connect())
-    else:
-
-        async def take() -> int:
-            async with dibs.aio.connect(url_of(path)) as client, client.lock("a", timeout=5) as hold:
-                return hold.token
-
-        token = asyncio.run(take())
+    token = token_of(connect())
     assert token > last
     assert reserved(path) > token
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
