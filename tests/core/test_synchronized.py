@@ -53,18 +53,6 @@ def test_one_at_a_time(face: Face) -> None:
     assert most == 1
 
 
-def test_calls_with_other_names_run_at_once(face: Face) -> None:
-    there: set[int] = set()
-
-    async def pay(number: int) -> None:
-        there.add(number)
-        await face.until(lambda: there == {1, 2})
-
-    paying = face.client.synchronized("invoice:{number}", timeout=PATIENCE)(face.function(pay))
-    face.together(partial(paying, 1), partial(paying, 2))
-    assert there == {1, 2}
-
-
 def test_it_waits_by_default(face: Face) -> None:
     ran = []
 
@@ -136,16 +124,15 @@ def test_a_body_or_a_field_that_waits_in_vain_is_not_skipped(face: Face) -> None
 
 
 def test_the_bodys_exception_is_raised_and_the_lock_given_back(face: Face) -> None:
-    mine = ValueError("mine")
-
-    async def work() -> None:
+    async def work(mine: BaseException) -> None:
         raise mine
 
     failing = face.client.synchronized("name", on_busy="skip")(face.function(work))
-    with pytest.raises(ValueError, match="mine") as caught:
-        face.call(failing)
-    assert caught.value is mine
-    assert not face.other.inspect("name").holders
+    for mine in (ValueError("mine"), GeneratorExit("mine")):
+        with pytest.raises(type(mine), match="mine") as caught:
+            face.call(failing, mine)
+        assert caught.value is mine
+        assert not face.other.inspect("name").holders
 
 
 def test_it_is_not_re_entrant(face: Face) -> None:
@@ -248,22 +235,11 @@ def test_it_stacks(face: Face) -> None:
     def plain(*args: Any, **kwargs: Any) -> Any:
         return paying(*args, **kwargs)
 
-    paying = face.client.synchronized("b:{number}")(face.client.synchronized("a:{number}", on_busy="skip")(function))
+    decorate = face.client.synchronized("b:{number}")
+    paying = decorate(face.client.synchronized("a:{number}", on_busy="skip")(function))
     assert face.call(plain, 1) == ("a:1", "b:1")
     assert face.call(partial(paying, number=2)) == ("a:2", "b:2")
-
-
-def test_one_decorator_for_several_functions(face: Face) -> None:
-    async def mine(number: int) -> tuple[str, ...]:
-        return tuple(info.name for info in face.other.locks())
-
-    async def yours(text: str, number: int = 9) -> tuple[str, ...]:
-        return tuple(info.name for info in face.other.locks())
-
-    decorate = face.client.synchronized("n:{number}")
-    first, second = decorate(face.function(mine)), decorate(face.function(yours))
-    assert face.call(first, 1) == ("n:1",)
-    assert face.call(second, "1") == ("n:9",)
+    assert face.call(decorate(function), 3) == ("b:3",), "one decorator for several functions"
 
 
 def test_cancelled_while_waiting_and_while_running() -> None:
@@ -376,22 +352,3 @@ def test_a_closed_client_says_so(face: Face) -> None:
     face.close(client)
     with pytest.raises(dibs.Closed):
         face.call(late)
-
-
-def test_two_that_wait_come_one_after_the_other(face: Face) -> None:
-    got: list[int] = []
-
-    async def work(number: int) -> None:
-        got.append(number)
-
-    waiting = face.client.synchronized("name", timeout=PATIENCE)(face.function(work))
-    hold = face.other.lock("name").acquire(timeout=0)
-    assert hold is not None
-
-    async def let_go() -> None:
-        await face.until(lambda: len(face.other.inspect("name").waiters) == 2)
-        hold.release()
-
-    face.together(partial(waiting, 1), partial(waiting, 2), face.function(let_go))
-    assert sorted(got) == [1, 2]
-    assert not face.other.inspect("name").holders

@@ -56,7 +56,7 @@ def last_claim(path: Path) -> bytes:
     return bytes(claim)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # rates within a second; store/sqlite/test_presence.py shows in every run that nothing comes of it
 @pytest.mark.parametrize("knows", ["nothing", "the id"])
 def test_a_flood_of_forged_messages(crew: Crew, path: Path, knows: str) -> None:
     """By a process of the same user: others cannot reach our sockets. Who knows an id can read and write the database,
