@@ -160,6 +160,7 @@ def test_half_open_downwards_loses_the_answers(wire: Wire) -> None:
 
 def test_a_link_that_lost_something_stays_silent_when_the_rule_goes(wire: Wire) -> None:
     client = wire.client()
+    assert client.ask(b"x\n") == b"x\n"
     rule = wire.proxy.add(BlackHole(), UP)
     client.send(b"lost\n")
     wire.proxy.wait_for(lambda: wire.proxy.total(UP, "dropped") == (1, 5))
