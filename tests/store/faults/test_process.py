@@ -11,7 +11,7 @@ import pytest
 
 import dibs
 from lab.servers.supervisor import Server
-from process.children import Crew
+from process.children import Crew, until
 from store.faults.kit import LONG, PATIENCE, SHORT, TIMEOUT
 from store.faults.stores import SERVERS, SURVIVING, Store, on
 
@@ -48,8 +48,7 @@ def test_a_waiter_is_killed(store: Store, client: dibs.Client, crew: Crew, name:
     victim, hold = crew.worker(), client.lock(name).acquire()
     assert hold is not None
     victim.tell("take", name, PATIENCE)
-    while not client.inspect(name).waiters:
-        assert hold.check() is None
+    until(lambda: client.inspect(name).waiters, PATIENCE, "it waits")
     victim.kill()
     hold.release()
     with client.lock(name, timeout=TIMEOUT) as won:
