@@ -31,7 +31,7 @@ _NAP = 0.005
 _INSTANT = 1e-7
 _FIRST_STRIDE = 0.05
 _LONGEST_STRIDE = 1.0
-_LONGEST_WAIT = 600.0
+_LONGEST_WAIT = 120.0
 """How long a condition may take on the stopped clock: nobody was at work all that time."""
 
 

@@ -150,8 +150,8 @@ async def test_the_time_is_over(world: World) -> None:
     ],
 )
 async def test_who_waits_wakes_when_it_opens(world: World, by: str, how: dict[str, Any]) -> None:
-    """Nobody looks for a minute where the store can tell; the sooner look of a store that must is as good."""
-    client = world.client(retry=60)
+    """Nobody looks for minutes where the store can tell; the sooner look of a store that must is as good."""
+    client = world.client(retry=600)
     other = world.client() if by == "other" else client
     await world(lambda: other.latch("a").arm(2))
     pending = await waiting(world, "ana", client.latch("a"), **how)
@@ -162,7 +162,7 @@ async def test_who_waits_wakes_when_it_opens(world: World, by: str, how: dict[st
 
 
 async def test_several_clients_wait_and_all_wake(world: World) -> None:
-    clients = [world.client(retry=60) for _ in range(3)]
+    clients = [world.client(retry=600) for _ in range(3)]
     await world(lambda: clients[0].latch("a").arm(2))
     pending = [await waiting(world, f"waiter {n}", clients[n % 3].latch("a")) for n in range(12)]
     await world(lambda: clients[0].latch("a").count_down(2))
@@ -170,7 +170,7 @@ async def test_several_clients_wait_and_all_wake(world: World) -> None:
 
 
 async def test_fifty_of_one_client_wait_and_all_wake(world: World) -> None:
-    client, other = world.client(retry=60), world.client()
+    client, other = world.client(retry=600), world.client()
     await world(lambda: client.latch("a").arm(1))
     pending = [await waiting(world, f"waiter {n}", client.latch("a")) for n in range(50)]
     await world(other.latch("a").count_down)
@@ -348,7 +348,7 @@ async def test_a_name_is_checked_before_any_io(world: World) -> None:
 
 
 async def test_closing_the_client_ends_the_waiting(world: World) -> None:
-    client, other = world.connect(retry=60), world.client()
+    client, other = world.connect(retry=600), world.client()
     await world(lambda: other.latch("a").arm(1))
     pending = [await waiting(world, f"waiter {n}", client.latch("a")) for n in range(5)]
     await world(client.close)

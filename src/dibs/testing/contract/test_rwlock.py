@@ -53,7 +53,6 @@ async def test_a_writer_waits_for_all_readers(world: World) -> None:
     assert await pending
 
 
-@every_form
 @needs(FAIR)
 async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) -> None:
     client = world.client()

@@ -15,7 +15,6 @@ from dibs.testing.contract.worlds import above_the_store, every_form, needs
 pytestmark = needs(PERMITS)
 
 
-@every_form
 async def test_as_many_as_there_are_permits(world: World) -> None:
     one, other = world.client().semaphore("a", 3), world.client().semaphore("a", 3)
     ana, bob = world.actors("ana", "bob")
