@@ -13,10 +13,12 @@ from dibs.testing.contract.harness import World
 from dibs.testing.contract.seats import Seat
 from lab.faults import Cut, at_message
 from lab.proxy import DOWN, UP, Proxy
+from lab.servers import ports
 from lab.servers.supervisor import Server
-from lab.witness import First, fresh_name
-from store.redis.faulty import asks, both_faces, seen, through
+from lab.witness import First, faces_of, fresh_name
 from store.redis.hashes import Raw
+
+both_faces = faces_of("redis", "redis://127.0.0.1:1")
 
 
 def test_a_late_copy_of_its_join_does_not_stand_again(seats: Callable[[], Seat], raw: Raw) -> None:
@@ -33,11 +35,12 @@ async def test_who_broke_it_is_told_so_though_the_first_answer_was_lost(
     world: World, server: Server, proxy: Proxy
 ) -> None:
     name = fresh_name()
-    client, other = world.client(through(proxy)), world.client(server.url())
+    client, other = world.client(f"redis://{ports.HOST}:{proxy.port}"), world.client(server.url())
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: other.lock(name).acquire())
     await world.inspect(client, name)
-    asked = seen(proxy, UP, asks(name, EVICT))
+    asked = First(lambda message: f"dibs:{name}|line".encode() in message and EVICT.sha.encode() in message)
+    proxy.add(Cut(at_message(match=lambda message: asked(message) and False)), UP)  # only looks
     answer = First(lambda message: asked.struck and message.startswith(b"*2\r\n:"))
     proxy.add(Cut(at_message(match=answer)), DOWN)
     await bob(lambda: client.break_(name, token=hold.token))

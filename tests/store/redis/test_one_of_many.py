@@ -20,8 +20,10 @@ from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from lab.witness import Witness, fresh_name
-from store.redis.faulty import both_faces, key_of, renewed, through
+from lab.surface import clock
+from lab.witness import faces_of, fresh_name
+
+both_faces = faces_of("redis", "redis://127.0.0.1:1")
 
 LEASE = 9.0
 TIME_OUT = 40.0
@@ -43,10 +45,12 @@ async def test_one_damaged_key_ends_no_other_hold(world: World, server: Server) 
     client, ana = world.client(server.url(), lease=LEASE), world.actor("ana")
     names = [fresh_name() for _ in range(3)]
     bad, *good = [await ana(lambda name=name: client.lock(name).acquire()) for name in names]
-    server.ask("DEL", key_of(names[0]))
-    server.ask("SET", key_of(names[0]), "x")
-    await eventually(bad.lost.is_set)
-    await renewed(Witness(world, names[1]), good[0], LEASE)
+    key = f"dibs:{names[0]}|line"
+    server.ask("DEL", key)
+    server.ask("SET", key, "x")
+    await eventually(bad.lost.is_set, within=40)
+    deadline = clock() + good[0].remaining
+    await eventually(lambda: clock() + good[0].remaining > deadline + LEASE / 4, within=40)  # renewed since
     for hold in good:
         hold.check()
         await ana(hold.release)
@@ -61,7 +65,7 @@ def test_each_task_is_told_of_its_own_lock(server: Server, is_refused: bool, is_
     names = [fresh_name() for _ in range(TASKS)]
 
     async def play(proxy: Proxy) -> list[Any]:
-        async with dibs.aio.connect(through(proxy)) as client:
+        async with dibs.aio.connect(f"redis://{ports.HOST}:{proxy.port}") as client:
             if is_known:
                 await (await client.lock(fresh_name()).acquire()).release()
             proxy.add(BlackHole(), DOWN)

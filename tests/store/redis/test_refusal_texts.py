@@ -13,7 +13,9 @@ from dibs.testing.contract.harness import World
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from store.redis.faulty import both_faces
+from lab.witness import faces_of
+
+both_faces = faces_of("redis", "redis://127.0.0.1:1")
 
 _RUNNING = "ERR Error running script (call to f_5ac3cc76b5c1ad1b8a3a8f1b1c1f0b3b5d3b2a10): @user_script:{0}: "
 CHECKED = _RUNNING + "@user_script: {0}: {1}"
