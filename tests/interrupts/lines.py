@@ -55,7 +55,7 @@ class Interrupt:
     """Within its block the n-th point raises KeyboardInterrupt, which the block swallows; n = 0: all are only seen."""
 
     def __init__(self, n: int, mode: str = LINES) -> None:
-        self._left = n
+        self._left, self._only_sees = n, n == 0
         self._mode = mode
         self._before: Any = None
         self._last: dict[FrameType, int] = {}
@@ -97,7 +97,7 @@ class Interrupt:
         if self._mode == CHECKS and event == "call":
             frame.f_trace_opcodes = True
         if self._is_point(frame, event):
-            if self._left <= 0:
+            if self._only_sees:
                 self.seen.append(self._point(frame, event))
             self._left -= 1
             if self._left == 0:
