@@ -25,7 +25,8 @@ from interrupts.stores import LEASES, SERVERS, SESSIONS, STORES, UNSUPPORTED
 FEWEST_POINTS, MOST_POINTS = 100, 9000
 SEED = int(os.environ.get("DIBS_INTERRUPTS_SEED", "17"))
 DRAWN, CROSSINGS = 12, 16
-"""Points of a sample: such as any, and such as enter or leave the store."""
+"""Points of a sample: such as any, and such as enter or leave the store. Where a try costs little there are more."""
+MORE = 5
 OTHERS = 120.0
 """The lease of whoever is in the way: that is how ours are told from theirs."""
 PATIENCE = 40.0
@@ -205,8 +206,9 @@ class Run:
             if one.file.startswith("backends") != next_.file.startswith("backends")
         ]  # fmt: skip
         around = {n + more for n in crossing for more in (0, 1)}
-        some = dice.sample(sorted(around), min(CROSSINGS, len(around)))
-        return sorted({*some, *dice.sample(range(1, self.points + 1), min(DRAWN, self.points))})
+        often = MORE if self.url.startswith("memory:") else 1
+        some = dice.sample(sorted(around), min(often * CROSSINGS, len(around)))
+        return sorted({*some, *dice.sample(range(1, self.points + 1), min(often * DRAWN, self.points))})
 
     def is_free(self, names: Iterable[str]) -> bool:
         """Nothing of that client stands in the store: somebody else's hold is the one with the long lease."""
