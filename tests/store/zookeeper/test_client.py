@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -57,16 +58,21 @@ def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pyt
     send = Connection.send
 
     def noting(connection: Connection, calls: Sequence[Call]) -> bytes:
-        asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
+        if connection is waiter._core.store._opened.wire._stream._connection:  # the holder looks at its own node, too
+            asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
         return send(connection, calls)
 
-    with dibs.connect(url) as holder, dibs.connect(url) as waiter:
-        hold = holder.lock("ordered").acquire()
+    with dibs.connect(url) as holder, dibs.connect(url) as waiter, ThreadPoolExecutor(1) as pool:
+        with waiter.lock("connected", timeout=PATIENCE):
+            """And now it waits for nothing else."""
+        hold = holder.lock("ordered").acquire(timeout=PATIENCE)
         assert hold is not None
         monkeypatch.setattr(Connection, "send", noting)
-        assert waiter.lock("ordered").acquire(timeout=0.5) is None
-        monkeypatch.undo()
+        waits = pool.submit(waiter.lock("ordered").acquire, timeout=PATIENCE)
+        until(lambda: len(asked) >= 2, what="both are watched")
         hold.release()
+        assert waits.result(PATIENCE)
+        monkeypatch.undo()
     numbers = [body[-11:-1] for body in asked[:2]]
     assert numbers == [b"0000000001", b"0000000000"], "own, then ahead"
 
