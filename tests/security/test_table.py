@@ -84,8 +84,10 @@ def unshown(case: Case, asked: tuple[str, ...], stores: tuple[str, ...], parts: 
         f"{case.number} ({case.attack}): not shown on {store}"
         for store in asked
         if case.applies_to(store)
-        and not case.shown.get(store)
-        and not any(store not in stores or runs_on(test, store, stores) for test in case.shown.get(EVERY, ()))
+        and not any(
+            store not in stores or runs_on(test, store, stores)
+            for test in (*case.shown.get(store, ()), *case.shown.get(EVERY, ()))
+        )
     ]
 
 
