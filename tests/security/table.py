@@ -125,7 +125,7 @@ FILES = [
 
 COMMANDS = [
     case(38, "words for a shell", "passed on as they are, no shell", COMMAND,
-         command="cli/test_run_options shell, cli/test_run_options verbatim"),
+         command="cli/test_run_options verbatim"),
     case(39, "signals", "forwarded to the child's group, the child awaited, then released; its exit code", COMMAND,
          command="cli/test_run_signals"),
     case(40, "the lock is lost while the child runs", "TERM, grace, KILL, an exit code of its own", COMMAND,
@@ -159,11 +159,11 @@ LIMITED = [
     case(55, "times that are nought, negative, endless, no numbers, 1e9 s", "refused or kept to", EVERY,
          f"security/test_limits times, security/test_limits lease, {REFUSED}"),
     case(56, "an answer of 512 MB, or without an end", "cut off", NETWORK,
-         zookeeper="security/test_answers", redis="store/redis/test_bad_servers",
+         zookeeper="security/test_answers", redis="store/faults/test_bad_servers",
          postgresql="security/test_postgresql no_server, security/test_postgresql another_shape",
-         mysql="store/mysql/test_bad_servers"),
+         mysql="store/faults/test_bad_servers"),
     case(57, "errors of a server that is not ready", "asked again or raised, never a grant", REDIS,
-         redis="store/redis/test_faults_refusals, store/redis/test_faults_server scripts"),
+         redis="store/faults/test_refusals, store/faults/test_server"),
     case(58, "the wall clock steps by an hour", "validity does not change", EVERY,
          "security/test_limits wall_clock", sqlite="lab/test_clock"),
     case(59, "pickling and copying locks; running foreign text", "refused; it never happens", EVERY,
