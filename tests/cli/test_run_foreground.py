@@ -114,7 +114,7 @@ def test_a_command_stopped_from_outside_keeps_its_lock_until_it_is_continued(
     shell: Shell, scene: Scene, gate: Gate
 ) -> None:
     script = scene.directory / "script.sh"
-    script.write_text(f"{locked(HERE_I_AM, gate.wait, 'echo ended', lease=6)}\necho status $?\n")
+    script.write_text(f"{locked(HERE_I_AM, gate.wait, 'echo ended', lease=10)}\necho status $?\n")
     shell.enter(f"bash {script}")
     pid, wrapper = begun(shell)
     stop(pid)

@@ -111,11 +111,11 @@ def test_a_store_that_is_silent_at_the_end_does_not_change_the_status(cli: Cli) 
     """The lock was held as long as the command ran; when it is free for others is said."""
     go = cli.directory / "go"
     script = 'echo; while [ ! -e "$0" ]; do sleep 0.01; done; exit 7'
-    command = cli.start("run", "x", "--lease", "6", "--", "sh", "-c", script, str(go))
+    command = cli.start("run", "x", "--lease", "20", "--", "sh", "-c", script, str(go))
     command.hear()
     with standstill(cli.path):
         go.touch()
-        assert "; it ends by its lease, within 6 s" in command.hear_error()
+        assert "; it ends by its lease, within 20 s" in command.hear_error()
     assert command.end() == 7
     assert cli.client().lock("x").acquire(timeout=PATIENCE)
 

@@ -26,7 +26,7 @@ def blocked_loop(url: str, lease: float) -> None:
     """-> held, after BLOCKED-SECONDS LOST"""
 
     async def main() -> None:
-        async with dibs.aio.connect(url, lease=lease) as client, client.lock("a", timeout=5) as hold:
+        async with dibs.aio.connect(url, lease=lease) as client, client.lock("a", timeout=60) as hold:
             say("held", hold.token)
             time.sleep(LONGER * lease)
             say("after", hold.lost.is_set(), hold.remaining > 0)
@@ -45,7 +45,7 @@ def busy_thread(url: str, lease: float, hogs: int = 2) -> None:
         while time.monotonic() < over:
             pass
 
-    with client.lock("a", timeout=5) as hold:
+    with client.lock("a", timeout=60) as hold:
         say("held", hold.token)
         threads = [threading.Thread(target=spin) for _ in range(hogs)]
         for thread in threads:
@@ -71,7 +71,7 @@ def c_code(url: str, lease: float) -> None:
     -> held TOKEN, after CHECK LOST DEADLINE NOW, gave OUTCOME
     """
     client = dibs.connect(url, lease=lease)
-    hold = client.lock("a").acquire(timeout=5)
+    hold = client.lock("a").acquire(timeout=60)
     assert hold is not None
     say("held", hold.token)
     sys.stdin.readline()

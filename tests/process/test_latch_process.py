@@ -23,7 +23,7 @@ def left(child: Child, name: str = "a") -> int:
 
 def watching(path: Path) -> list[bytes]:
     """The clients that wait."""
-    with closing(sqlite3.connect(path, timeout=5)) as connection:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
         return [client for (client,) in connection.execute("SELECT client FROM watchers")]
 
 

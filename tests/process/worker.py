@@ -81,7 +81,7 @@ class Worker:
         """Write the hold's token, whatever became of the hold, to a resource that takes everything and to one that
         refuses lower tokens than the highest it saw, in the same step -> wrote visible|hidden accepted|refused"""
         token = self.holds[name].token
-        with closing(sqlite3.connect(resource, timeout=10)) as connection, connection:
+        with closing(sqlite3.connect(resource, timeout=60)) as connection, connection:
             naive = connection.execute("UPDATE resource SET naive = ?", (token,)).rowcount
             fenced = connection.execute("UPDATE resource SET fenced = ? WHERE fenced <= ?", (token, token)).rowcount
         say("wrote", "visible" if naive else "hidden", "accepted" if fenced else "refused")
