@@ -23,7 +23,7 @@ from process.children import until
 
 ENOUGH = 4000
 """Characters of what went wrong: the beginning tells."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """How long everybody may take to end once told; nothing here is a measurement."""
 
 

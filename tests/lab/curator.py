@@ -32,7 +32,7 @@ from typing import NamedTuple, Self, TypeVar
 from lab.curator_jars import Program, compiled
 from lab.servers import guard, programs
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """How long anything may take that is not measured."""
 SMALL = ("-Xmx64m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
 SERVER = ("-Xmx256m", "-XX:+UseSerialGC")

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """How long what is being closed may take."""
 MARK = f"DIBS_LAB_OF_{os.getpid()}"
 os.environ[MARK] = "1"

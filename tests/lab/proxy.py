@@ -32,7 +32,7 @@ from lab.splitters import Splitter
 
 T = TypeVar("T")
 UP, DOWN = Direction.UP, Direction.DOWN
-PATIENCE = 20.0
+PATIENCE = 60.0
 """How long anything may take that is not measured."""
 _BACKLOG = 512
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def once(make: Callable[[], Path]) -> Callable[[], Path]:

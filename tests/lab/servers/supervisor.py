@@ -28,7 +28,7 @@ from typing import Any, Protocol, Self
 
 from lab.servers import guard, ports, programs
 
-STARTING = 40.0
+STARTING = 60.0
 """How long a start may take on a machine that others use too."""
 _number = itertools.count(1)
 
