@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -23,7 +23,8 @@ from dibs.backends.redis.scripts import JOIN, LEAVE, RENEW
 from lab import splitters
 from lab.faults import Cut, Match, at_message
 from lab.proxy import UP, Proxy
-from lab.servers import mariadb_lone, ports, postgresql_lone, redis_lone
+from lab.servers import ports
+from lab.servers.lone import MARIADB, POSTGRESQL, REDIS, Ways
 from lab.servers.mariadb import MariaDB
 from lab.servers.postgresql import PostgreSQL
 from lab.servers.redis import Redis
@@ -32,10 +33,11 @@ from lab.servers.zookeeper import ZooKeeper
 from lab.servers.zookeeper_ensemble import standing
 from lab.splitters import Splitter
 from lab.witness import First
+from store.zookeeper import faulty as zookeeper
 
 LONGEST_SESSION = 60
 """Seconds that ZooKeeper grants at most."""
-REDIS = ("busy-reply-threshold 20", "key-load-delay 0", "loading-process-events-interval-bytes 1024")
+SLOW = ("busy-reply-threshold 20", "key-load-delay 0", "loading-process-events-interval-bytes 1024")
 """So that `refusals.py` can make it busy, and loading, for as long as a test needs."""
 
 
@@ -94,10 +96,6 @@ def _redis_stands(server: Server, name: str) -> bool:
     return server.ask("HEXISTS", f"dibs:{name}|line", "first") == "1"
 
 
-def _redis_ends(server: Server) -> int:
-    return sum(redis_lone.end_connections(server, kind) for kind in ("normal", "waiting"))
-
-
 # PostgreSQL: a message is what came in one piece, as libpq sends it.
 
 _POSTGRESQL_REPLIES = {
@@ -117,10 +115,6 @@ def _postgresql_stands(server: Server, name: str) -> bool:
     return server.ask(f"SELECT 1 FROM dibs.dibs_claims WHERE name = 'dibs:{name}' AND until > {now}") != ""
 
 
-def _postgresql_ends(server: Server) -> int:
-    return sum(postgresql_lone.end_connections(server, kind) for kind in ("normal", "waiting"))
-
-
 # MySQL: the reply is the first packet down behind the request; nothing else is under way then.
 
 
@@ -128,46 +122,26 @@ def _mysql_asks(name: str, verb: str) -> Match:
     return lambda message: f"dibs_1_{verb}".encode() in message
 
 
-def _mysql_session_asks(name: str, verb: str) -> Match:
-    text = {"join": b"dibs_1_take", "update": b"UPDATE dibs_held", "leave": b"RELEASE_LOCK"}[verb]
-    return lambda message: text in message
-
-
 def _mysql_stands(server: Server, name: str) -> bool:
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     return server.ask(f"SELECT 1 FROM dibs_claims WHERE name = 'dibs:{name}' AND until > {now}") != ""
 
 
-def _mysql_ends(server: Server) -> int:
-    return sum(mariadb_lone.end_connections(server, kind) for kind in ("normal", "waiting"))
-
-
 # ZooKeeper: a request has its kind and its number, and the reply bears the number.
 
-_ZOOKEEPER_KINDS = {"join": (1, 15), "leave": (2, 14)}
-"""create, create2; delete, multi."""
+_ZOOKEEPER_KINDS = {"join": (zookeeper.CREATE, zookeeper.CREATE2), "leave": (zookeeper.DELETE, zookeeper.MULTI)}
 
 
 def _zookeeper_asks(name: str, verb: str) -> Match:
-    def fits(message: bytes) -> bool:
-        number, kind = (int.from_bytes(message[at : at + 4], "big", signed=True) for at in (4, 8))
-        about = f"/{name}/".encode() in message and b"_c_" in message
-        return number > 0 and kind in _ZOOKEEPER_KINDS[verb] and about
-
-    return fits
+    return zookeeper.asks(name, *_ZOOKEEPER_KINDS[verb])
 
 
 def _zookeeper_answers(proxy: Proxy, name: str, verb: str) -> First:
-    numbers: list[bytes] = []
-    asked = First(_zookeeper_asks(name, verb))
+    return zookeeper.answer_to(proxy, _zookeeper_asks(name, verb))
 
-    def note(message: bytes) -> bool:
-        if asked(message):
-            numbers.append(message[4:8])
-        return False
 
-    proxy.add(Cut(at_message(match=note)), UP)  # only looks: it never strikes
-    return First(lambda message: message[4:8] in numbers)
+def _ends(ways: Ways) -> Callable[[Server], int]:
+    return lambda server: sum(ways.end_connections(server, kind) for kind in ("normal", "waiting"))
 
 
 def _behind(asks: Callable[[str, str], Match], shapes: dict[str, re.Pattern[bytes]]) -> Any:
@@ -194,39 +168,30 @@ def _no_connections(server: Server) -> int:
     raise NotImplementedError("ZooKeeper's operator cannot end connections")
 
 
-_postgresql = Store(
-    "postgresql", "postgresql", lambda: PostgreSQL("max_connections=40"), _postgresql_asks,
-    _behind(_postgresql_asks, _POSTGRESQL_REPLIES), _postgresql_ends, _postgresql_stands,
+_ROWS = (
+    Store(
+        "redis", "redis", lambda: Redis(*SLOW, persist="always"), _redis_asks,
+        _behind(_redis_asks, _REDIS_REPLIES), _ends(REDIS), _redis_stands, splitter=splitters.resp,
+    ),
+    Store(
+        "postgresql", "postgresql", lambda: PostgreSQL("max_connections=40"), _postgresql_asks,
+        _behind(_postgresql_asks, _POSTGRESQL_REPLIES), _ends(POSTGRESQL), _postgresql_stands,
+    ),
+    Store(
+        "mysql", "mariadb", MariaDB, _mysql_asks, _behind(_mysql_asks, {}), _ends(MARIADB), _mysql_stands,
+        splitter=splitters.mysql,
+    ),
+    Store(
+        "zookeeper", "zookeeper", lambda: ZooKeeper(f"maxSessionTimeout={LONGEST_SESSION * 1000}", tick_ms=300),
+        _zookeeper_asks, _zookeeper_answers, _no_connections, _zookeeper_stands, splitter=splitters.zookeeper,
+        lease=18.0,
+    ),
 )  # fmt: skip
-_mysql = Store(
-    "mysql", "mariadb", MariaDB, _mysql_asks, _behind(_mysql_asks, {}), _mysql_ends, _mysql_stands,
-    splitter=splitters.mysql,
-)  # fmt: skip
-STORES = {
-    store.name: store
-    for store in (
-        Store(
-            "redis", "redis", lambda: Redis(*REDIS, persist="always"), _redis_asks,
-            _behind(_redis_asks, _REDIS_REPLIES), _redis_ends, _redis_stands, splitter=splitters.resp,
-        ),
-        _postgresql,
-        _mysql,
-        Store(
-            "zookeeper", "zookeeper",
-            lambda: ZooKeeper(f"maxSessionTimeout={LONGEST_SESSION * 1000}", tick_ms=300),
-            _zookeeper_asks, _zookeeper_answers, _no_connections,
-            _zookeeper_stands, splitter=splitters.zookeeper, lease=18.0,
-        ),
-        Store(
-            "postgresql-session", "postgresql", _postgresql.kind, _postgresql_asks, _postgresql.answers,
-            _postgresql_ends, _nobody, query="?mode=session", lasts=False,
-        ),
-        Store(
-            "mysql-session", "mariadb", _mysql.kind, _mysql_session_asks, _behind(_mysql_session_asks, {}),
-            _mysql_ends, _nobody, splitter=splitters.mysql, query="?mode=session", lasts=False,
-        ),
+STORES = {store.name: store for store in _ROWS}
+for _name in ("postgresql", "mysql"):
+    STORES[f"{_name}-session"] = replace(
+        STORES[_name], name=f"{_name}-session", stands=_nobody, query="?mode=session", lasts=False
     )
-}  # fmt: skip
 LEASED = ("redis", "postgresql", "mysql")
 SURVIVING = (*LEASED, "zookeeper")
 SESSION = ("postgresql-session", "mysql-session")
