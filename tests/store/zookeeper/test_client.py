@@ -58,13 +58,14 @@ def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pyt
     send = Connection.send
 
     def noting(connection: Connection, calls: Sequence[Call]) -> bytes:
-        if connection is waiter._core.store._opened.wire._stream._connection:  # the holder looks at its own node, too
+        if connection is theirs:  # the holder looks at its own node, too
             asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
         return send(connection, calls)
 
     with dibs.connect(url) as holder, dibs.connect(url) as waiter, ThreadPoolExecutor(1) as pool:
         with waiter.lock("connected", timeout=PATIENCE):
             """And now it waits for nothing else."""
+        theirs = waiter._core.store._opened.wire._stream._connection
         hold = holder.lock("ordered").acquire(timeout=PATIENCE)
         assert hold is not None
         monkeypatch.setattr(Connection, "send", noting)
