@@ -114,6 +114,17 @@ def test_a_hold_is_renewed_after_a_third_of_its_lease(desk: Desk) -> None:
     assert (grant.until, grant.renew_at) == (pytest.approx(1037.0), pytest.approx(1020.0))
 
 
+def test_what_a_message_granted_is_renewed_early(desk: Desk) -> None:
+    """It runs on the waiting lease, and no answer has said more yet."""
+    grant = desk.grant()
+    grant.until, grant.renew_at = 1010.0, 1009.0
+    grant.granted(1000.0)
+    assert grant.renew_at == 1005.0
+    grant.renew_at = 1003.0
+    grant.granted(1000.0)
+    assert grant.renew_at == 1003.0
+
+
 def test_who_is_due_within_half_a_second_goes_with_the_others(desk: Desk) -> None:
     first = desk.grant(b"a")
     desk.time += 0.5

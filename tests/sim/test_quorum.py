@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from dibs.core.kinds.lock import Lock, Options
-from dibs.errors import LockLost, StoreUnavailable
+from dibs.errors import LockLost, NotHeld, StoreUnavailable
 from sim.quorum import BROKEN, LEASE, World, broken, find, run
 
 WITHIN = 600
@@ -83,10 +83,21 @@ def test_an_operator_looks_asks_and_breaks() -> None:
         again = other.attempt()
         assert await again.run()
         assert again.hold.token > holder.token
+        with pytest.raises(NotHeld):
+            await ana.break_("x", again.hold.token + 1)
         await other.give_back(again.hold)
         assert not (await ana.inspect("x")).holders
-        world.members[-1].node.pause()
-        with pytest.raises(StoreUnavailable, match=f"{world.spare} of {len(world.members)} members answered"):
+        for member in world.members[: world.spare]:
+            member.node.resume()
+        await ana.runtime.sleep(2 * LEASE)
+        third = other.attempt()
+        assert await third.run()
+        await ana.break_("x", third.hold.token)
+        with pytest.raises(LockLost):
+            await other.give_back(third.hold)
+        for member in world.members[: world.spare + 1]:
+            member.node.pause()
+        with pytest.raises(StoreUnavailable, match=f"{world.spare} of {len(world.members)} members"):
             await other.attempt(1.0).run()
         done.append(True)
 
