@@ -171,13 +171,13 @@ async def test_a_join_that_arrives_after_its_leave(
     await warm(world, client, name)
     left = seen(proxy, store.answers(proxy, name, "leave"), DOWN)
     held = hold_back(store, proxy, name, "join", spot)
-    asked = clock()
     with pytest.raises(dibs.StoreUnavailable, match=name):
         await ana(lambda: client.lock(name).acquire(timeout=0.2))
     await eventually(lambda: held.messages and left.struck)
     if spot == PAST:
-        await eventually(lambda: clock() > asked + WAITING_LEASE + 0.5)
-        await warm(world, other, name)  # the tombstone is forgotten by now
+        gone = clock() + WAITING_LEASE + 0.5  # of the tombstone, which the next use of the name removes
+        await eventually(lambda: clock() > gone)
+        await warm(world, other, name)
     held.deliver()
     hold = await bob(witness.take(other.lock(name), timeout=TIMEOUT))
     await alone(world, other, name, hold)
