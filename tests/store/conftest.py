@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from functools import partial
 
 import pytest
 
-from dibs.testing.contract import harness
 from dibs.testing.contract.seats import Seat
 from lab import witness
 from lab.witness import fresh_name
 
-PATIENCE = 60.0
-
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conditions have a generous end: servers restart, on machines that others use too."""
-    monkeypatch.setattr(harness, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(harness, "eventually", partial(harness.eventually, within=PATIENCE))
-    monkeypatch.setattr(witness, "LONGEST", 2 * PATIENCE)
+    """Some conditions after each other, with an end of a minute each: servers restart, on machines that are busy."""
+    monkeypatch.setattr(witness, "LONGEST", 120.0)
 
 
 @pytest.fixture
