@@ -11,9 +11,9 @@ import pytest
 from cli.commands import Cli
 from cli.terminals import Shell
 from cli.wrapped import Scene
-from process.guarded import guarded_directory, usual_signals
+from process.guarded import guarded_directory
 
-__all__ = ["guarded_directory", "usual_signals"]
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from demo.plays import environment_in
-from process.guarded import guarded_directory, usual_signals
+from process.guarded import guarded_directory
 
-__all__ = ["guarded_directory", "usual_signals"]
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture

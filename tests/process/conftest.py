@@ -12,9 +12,9 @@ import pytest
 
 from process.children import Crew
 from process.grounds import GROUNDS
-from process.guarded import guarded_directory, usual_signals
+from process.guarded import guarded_directory
 
-__all__ = ["guarded_directory", "usual_signals"]
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture

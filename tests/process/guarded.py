@@ -1,8 +1,7 @@
-"""For tests that start processes: a `tmp_path` in which nobody outlives the test or the test run, and usual signals."""
+"""For tests that start processes: a `tmp_path` in which nobody outlives the test or the test run."""
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +26,3 @@ def guarded_directory() -> Iterator[Path]:
     """Replaces pytest's `tmp_path`: a process that works there is killed at the end of the test or of the test run."""
     with directory() as path:
         yield path
-
-
-@pytest.fixture(scope="session", autouse=True)
-def usual_signals() -> None:
-    """A test run in the background of a script ignores these, and so would every process that it starts."""
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

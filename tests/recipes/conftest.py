@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from process.guarded import guarded_directory, usual_signals
+from process.guarded import guarded_directory
 from recipes.programs import Stage
 
-__all__ = ["guarded_directory", "usual_signals"]
+__all__ = ["guarded_directory"]
 
 
 @pytest.fixture
