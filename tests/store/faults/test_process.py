@@ -65,7 +65,7 @@ def test_a_holder_stands_still_past_its_lease(store: Store, client: dibs.Client,
     assert won is not None
     assert won.token > token
     victim.signal(signal.SIGCONT)
-    check, lost, owned, _ = victim.ask("state", name, hear="state")
+    check, lost, owned, *_ = victim.ask("state", name, hear="state")
     assert (check, lost, owned) == ("LockLost", "lost", "not")
     assert victim.ask("give", name, hear="gave") == ["LockLost"]
     won.check()
