@@ -42,6 +42,8 @@ def room(module: str) -> str:
     name = module.partition(".")[2].partition(".")[0]
     if not name or name in FACES:
         return "faces"
+    if name == "__main__":
+        return "cli"
     return name if name in MAY_IMPORT else f"{module} belongs to no row of the table"
 
 
