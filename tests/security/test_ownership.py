@@ -13,7 +13,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.testing.contract.harness import World
+from dibs.testing.contract.harness import World, eventually
 from dibs.testing.contract.seats import Seat
 from dibs.testing.contract.worlds import on
 from security.test_secrets import forms, ids
@@ -165,11 +165,9 @@ async def test_ids_are_not_in_what_an_error_tracker_records(world: World) -> Non
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
-    waits = client.lock("a", timeout=1.0)
-    secrets = set(ids(client))
+    waits = client.lock("a", timeout=3.0)
     pending = bob.start(waits.__enter__ if world.face == "blocking" else waits.__aenter__)
-    await world.in_line(client, "a", 1)
-    secrets |= set(ids(client))
+    secrets = set(await eventually(lambda: len(seen := ids(client)) == 2 and seen))
     with pytest.raises(dibs.AcquireTimeout) as caught:
         await pending
     frames = traceback.TracebackException.from_exception(caught.value, capture_locals=True).stack
