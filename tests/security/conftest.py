@@ -7,7 +7,7 @@ import pytest
 from dibs.testing.contract.harness import FACES
 from dibs.testing.contract.seats import ana, bob, seats
 from dibs.testing.contract.worlds import mutex, pytest_pycollect_makeitem, world
-from security.stores import attacked
+from security.stores import ATTACKED
 from store.sqlite.conftest import connect, crew, path
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    stores = attacked(metafunc.config).values()
+    stores = ATTACKED.values()
     if "world" in metafunc.fixturenames:
         worlds = [pytest.param((one, face), id=f"{one.name}-{face}") for one in stores for face in FACES]
         metafunc.parametrize("world", worlds, indirect=True)

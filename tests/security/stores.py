@@ -1,20 +1,17 @@
-"""The stores that are attacked: those that `--dibs-store` names, or else all there are."""
+"""The stores that are attacked: one of each kind, whatever `--dibs-store` asks of the contract suite."""
 
 from __future__ import annotations
 
-import pytest
+from dibs.testing.contract.stores import SERVERLESS, Subject
+from lab.servers import shared
 
-from dibs.testing.contract.stores import Subject, chosen
-from lab.servers import shared, shared_mariadb, shared_postgresql, shared_redis
-
-_SERVERS = {
-    "zookeeper": Subject("zookeeper", shared.fresh),
-    "redis": Subject("redis", shared_redis.fresh),
-    "postgresql": Subject("postgresql", shared_postgresql.fresh),
-    "mysql": Subject("mysql", shared_mariadb.fresh),
+ATTACKED: dict[str, Subject] = {
+    name: Subject(name, fresh)
+    for name, fresh in {
+        **SERVERLESS,
+        "zookeeper": shared.fresh,
+        "redis": shared.fresh_redis,
+        "postgresql": shared.fresh_postgresql,
+        "mysql": shared.fresh_mariadb,
+    }.items()
 }
-
-
-def attacked(config: pytest.Config) -> dict[str, Subject]:
-    stores = chosen(config)
-    return stores if config.getoption("dibs_store") else {**stores, **_SERVERS}

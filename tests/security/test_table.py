@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
-import pytest
-
 from security.cases import EVERY, PARTS, ROOT, TRAITS, Case
-from security.stores import attacked
+from security.stores import ATTACKED
 from security.table import TABLE
-
-
-@pytest.fixture
-def stores(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Those that this run attacks."""
-    return tuple(attacked(request.config))
 
 
 @cache
@@ -34,19 +27,19 @@ def test_the_table_has_every_number_once() -> None:
     assert [case.number for case in TABLE] == list(range(1, 61))
 
 
-def test_what_a_store_must_withstand_is_known(stores: tuple[str, ...]) -> None:
-    unknown = set(stores) - TRAITS.keys()
+def test_what_a_store_must_withstand_is_known() -> None:
+    unknown = set(ATTACKED) - TRAITS.keys()
     assert not unknown, f"say in security/cases.py what {unknown} have to withstand"
 
 
-def test_every_case_is_shown(stores: tuple[str, ...]) -> None:
+def test_every_case_is_shown() -> None:
     missing = [f"{case.number}: no test is {test}" for case in TABLE for test in case.tests() if not exists(test)]
     for case in TABLE:
-        missing += unshown(case, stores)
+        missing += unshown(case, ATTACKED)
     assert not missing, "\n".join(missing)
 
 
-def unshown(case: Case, stores: tuple[str, ...], parts: tuple[str, ...] = ()) -> list[str]:
+def unshown(case: Case, stores: Iterable[str], parts: tuple[str, ...] = ()) -> list[str]:
     """Where a case counts and nobody shows it; `parts`: as if these were there."""
     there = [part for part, is_there in PARTS.items() if part in parts or is_there()]
     if case.counts_for in PARTS:
