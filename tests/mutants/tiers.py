@@ -1,0 +1,118 @@
+"""Which tests must notice a change of which file: the one table of it, likely and cheap ones first.
+
+A mutant goes through the stages of its area, one run of pytest each, until a test fails. The stages of `fast` are what
+`scripts/test fast` runs, those of `full` come behind them in `scripts/test`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FAST, FULL = "fast", "full"
+CONTRACT = "src/dibs/testing/contract"
+_NOT_SLOW = ("-m", "not slow and not soak")
+
+
+class Stage(NamedTuple):
+    tier: str
+    arguments: tuple[str, ...]
+    workers: int
+
+
+def _fast(*arguments: str, workers: int = 2) -> Stage:
+    return Stage(FAST, (*_NOT_SLOW, *arguments), workers)
+
+
+def _full(*arguments: str, workers: int = 2) -> Stage:
+    return Stage(FULL, arguments, workers)
+
+
+def _on(store: str, *paths: str) -> tuple[str, ...]:
+    """Tests of the contract suite on a server."""
+    return ("-p", "lab.suite", "--dibs-store", f"{store}=lab.suite:{store}", *paths)
+
+
+def _contract(*modules: str) -> list[str]:
+    return [f"{CONTRACT}/test_{module}.py" for module in modules]
+
+
+_SEAMS = ("seam", "cells_seam", "seam_wake", "fence", "rwlock")
+"""What says most about a store in the least time; the rest of the suite comes later."""
+_TRAPS = ("tests/sim/test_traps.py", "tests/sim/test_traps_cells.py", "tests/core/test_rule.py")
+_SIM = [
+    _fast("tests/sim/test_schedules.py", workers=0),
+    _fast("tests/sim"),
+    _full("-m", "slow and not soak", "tests/sim"),
+]
+_SERVERLESS = [_full("tests/store/sqlite", "tests/testing"), _full("tests/security"), _full("tests/process")]
+_CORE = [
+    _fast("--dibs-store", "memory", *_TRAPS, *_contract(*_SEAMS, "cell", "votes", "life"), workers=0),
+    _SIM[0],
+    _fast("--dibs-store", "memory", "tests/core", CONTRACT),
+    _fast("--dibs-store", "sqlite", CONTRACT),
+    *_SIM[1:],
+    *_SERVERLESS,
+    _full("tests/interrupts"),
+]
+_QUORUM = [
+    _fast("tests/core/test_quorum_tally.py", "tests/sim/test_quorum.py", workers=0),
+    _fast("tests/core"),
+    _full("tests/store/quorum"),
+    _full(*_on("five", CONTRACT)),
+]
+
+AREAS: dict[str, tuple[str, list[Stage]]] = {
+    # The longest path that a file begins with decides.
+    "core/": ("core", _CORE),
+    "core/quorum.py": ("core", _QUORUM),
+    "core/panel.py": ("core", _QUORUM),
+    "core/tally.py": ("core", _QUORUM),
+    "runtime/": ("core", _CORE),
+    "backends/ledger.py": ("verbs", _CORE),
+    "backends/cabinet.py": ("verbs", _CORE),
+    "backends/memory.py": ("verbs", _CORE),
+    "backends/sqlite/": (
+        "sqlite",
+        [
+            _fast("--dibs-store", "sqlite", *_contract(*_SEAMS, "cell", "life"), workers=0),
+            _full("tests/store/sqlite"),
+            _fast("--dibs-store", "sqlite", CONTRACT),
+            *_SERVERLESS,
+        ],
+    ),
+    "backends/redis/": (
+        "redis",
+        [
+            _full(*_on("redis", *_contract(*_SEAMS)), workers=0),
+            _full("tests/store/redis"),
+            _full("tests/store/quorum"),
+            _full(*_on("redis", CONTRACT)),
+            _full("tests/security"),
+        ],
+    ),
+    "backends/postgresql/": (
+        "postgresql",
+        [
+            _full(*_on("postgresql", *_contract(*_SEAMS)), workers=0),
+            _full("tests/store/postgresql"),
+            _full("tests/sql"),
+            _full("tests/security"),
+        ],
+    ),
+    "backends/mysql/": ("mysql", [_full("tests/store/mysql"), _full("tests/sql"), _full("tests/security")]),
+    "backends/": ("stores", [_full("tests/store/postgresql"), _full("tests/store/mysql"), _full("tests/store/redis")]),
+}
+
+
+def area(path: str) -> str:
+    return AREAS[_key(path)][0]
+
+
+def stages(path: str, tier: str) -> list[Stage]:
+    """In the order in which they are run; those of `fast` belong to `full`, too."""
+    found = AREAS[_key(path)][1]
+    return found if tier == FULL else [stage for stage in found if stage.tier == FAST]
+
+
+def _key(path: str) -> str:
+    return max((start for start in AREAS if path.startswith(start)), key=len)
