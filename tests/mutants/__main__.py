@@ -15,14 +15,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 from typing import NamedTuple
 
 from mutants.catalogue import Mutant, named
-from mutants.copies import NOTHING, Copy, is_path
+from mutants.copies import NOTHING, Copy, Limits, is_path
 from mutants.generator import SEED, randomly
 from mutants.tiers import FAST, FULL, Stage, area, stages
 
@@ -48,8 +48,8 @@ class Verdict(NamedTuple):
 class Bench:
     """The copies, and which tests pass in them without any mutant."""
 
-    def __init__(self, jobs: int, against: Path | None, limit: float) -> None:
-        self._copies = [Copy(against, limit) for _ in range(jobs)]
+    def __init__(self, jobs: int, against: Path | None, limits: Limits) -> None:
+        self._copies = [Copy(against, limits) for _ in range(jobs)]
         self._free: SimpleQueue[Copy] = SimpleQueue()
         for copy in self._copies:
             self._free.put(copy)
@@ -135,7 +135,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--against", type=Path, help="a checkout whose tests are run instead of these")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=1200, help="seconds for one run of pytest; longer is a hang")
+    parser.add_argument("--timeout", type=int, default=60, help="seconds for one test; longer is a hang")
+    parser.add_argument("--limit", type=int, default=1200, help="the same for one run of pytest")
     parser.add_argument("--json", type=Path, help="a file to which a line for each is added")
     given = parser.parse_args()
     tier = FAST if given.tier == FAST else FULL
@@ -150,12 +151,12 @@ def main() -> int:
     if given.list:
         _say("\n".join(f"{area(mutant.path):12} {mutant.name}  [{mutant.path}]" for mutant in chosen))
         return 0
-    bench = Bench(given.jobs, given.against, given.limit)
+    bench = Bench(given.jobs, given.against, Limits(given.timeout, given.limit))
     verdicts: list[Verdict] = []
     try:
         with ThreadPoolExecutor(given.jobs) as pool:
             judged = [pool.submit(bench.judge, mutant, tier, mutant in listed) for mutant in chosen]
-            for future in judged:
+            for future in as_completed(judged):
                 verdicts.append(future.result())
                 _say(_told(verdicts[-1]))
                 if given.json:

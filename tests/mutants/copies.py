@@ -23,12 +23,17 @@ from mutants.catalogue import SOURCE, Mutant
 from mutants.tiers import Stage
 
 ROOT = SOURCE.parents[1]
-PER_TEST = 60
-"""Seconds; pytest-timeout ends a test after that, which counts as a failure."""
 _SUITE = "src/dibs/testing/"
 _FAILED = re.compile(r"(?m)^(?:FAILED|ERROR) (\S+?::.+?)(?: - (.*))?$")
 _NO_TESTS = 5
 NOTHING = "no test was collected"
+
+
+class Limits(NamedTuple):
+    """Seconds. A test, or a whole run of pytest, that takes longer hangs, which is a way to fail."""
+
+    test: int
+    run: int
 
 
 class Outcome(NamedTuple):
@@ -41,9 +46,9 @@ class Outcome(NamedTuple):
 
 
 class Copy:
-    def __init__(self, against: Path | None, limit: float) -> None:
+    def __init__(self, against: Path | None, limits: Limits) -> None:
         self.root = Path(mkdtemp(prefix="dibs-mutants-"))
-        self._limit = limit
+        self._limits = limits
         self._python = self.root / ".venv" / "bin" / "python"
         try:
             self._fill(against or ROOT, against is not None)
@@ -70,7 +75,7 @@ class Copy:
         ]
         command = [
             str(self._python), "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:randomly", "-p", "no:cacheprovider",
-            "--timeout", str(PER_TEST), *(("-n", str(count), "--dist", "loadgroup") if count else ()),
+            "--timeout", str(self._limits.test), *(("-n", str(count), "--dist", "loadgroup") if count else ()),
             *words, *more,
         ]  # fmt: skip
         process = subprocess.Popen(
@@ -78,7 +83,7 @@ class Copy:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            said, _ = process.communicate(timeout=self._limit)
+            said, _ = process.communicate(timeout=self._limits.run)
         except subprocess.TimeoutExpired:
             return Outcome((), hung=True, trouble="")
         finally:

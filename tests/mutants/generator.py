@@ -44,7 +44,7 @@ class Edit(NamedTuple):
 
 def randomly(count: int, seed: int = SEED) -> list[Mutant]:
     random = Random(seed)
-    pools = {area: [] for area, _ in _PLACES}
+    pools: dict[str, list[tuple[str, str, Edit]]] = {area: [] for area, _ in _PLACES}
     for area, patterns in _PLACES:
         for file in sorted(file for pattern in patterns for file in SOURCE.glob(pattern)):
             if file.name not in _LEFT_OUT:
