@@ -133,7 +133,7 @@ class _Walk(ast.NodeVisitor):
         if self._depth and isinstance(node.value, bool):
             self._edit("constant", node, str(not node.value))
         elif self._depth and isinstance(node.value, int):
-            self._edit("constant", node, str(node.value + 1))
+            self._edit("constant", node, str(node.value * 3 if node.value > 1 else node.value + 1))
         elif self._depth and isinstance(node.value, float):
             self._edit("constant", node, str(node.value * 3 if node.value else 1.0))
 
@@ -155,7 +155,11 @@ class _Walk(ast.NodeVisitor):
 
     def _negate(self, node: ast.expr) -> None:
         start, end = self._span(node)
-        self.found.append(Edit("negate", node.lineno, start, end, f"(not ({self._text[start:end]}))"))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            new = self._text[slice(*self._span(node.operand))]
+        else:
+            new = f"(not ({self._text[start:end]}))"
+        self.found.append(Edit("negate", node.lineno, start, end, new))
 
     def _edit(self, what: str, node: ast.stmt | ast.expr, new: str) -> None:
         self.found.append(Edit(what, node.lineno, *self._span(node), new))
