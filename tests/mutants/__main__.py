@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ class Bench:
             by = copy.write(mutant)
             if by:
                 outcome = INVALID
-            for stage in () if by else stages(mutant.path, tier):
+            for stage in () if by else stages(mutant.path, tier, mutant.first):
                 by = self._killer(copy, stage, mutant)
                 if by:
                     outcome, level = INVALID if by.startswith("pytest ended") else KILLED, stage.tier
@@ -103,7 +104,16 @@ class Bench:
 
     def close(self) -> None:
         for copy in self._copies:
+            copy.stop()
             copy.remove()
+
+
+def _known(file: Path | None, names: set[str]) -> list[Verdict]:
+    """What an earlier run found."""
+    if file is None or not file.exists():
+        return []
+    found = [Verdict(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [verdict for verdict in found if verdict.name in names]
 
 
 def _say(text: str) -> None:
@@ -137,7 +147,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=60, help="seconds for one test; longer is a hang")
     parser.add_argument("--limit", type=int, default=1200, help="the same for one run of pytest")
-    parser.add_argument("--json", type=Path, help="a file to which a line for each is added")
+    parser.add_argument("--json", type=Path, help="a file to add a line for each to; who is in it is not tried again")
     given = parser.parse_args()
     tier = FAST if given.tier == FAST else FULL
     listed = named()
@@ -152,17 +162,20 @@ def main() -> int:
         _say("\n".join(f"{area(mutant.path):12} {mutant.name}  [{mutant.path}]" for mutant in chosen))
         return 0
     bench = Bench(given.jobs, given.against, Limits(given.timeout, given.limit))
-    verdicts: list[Verdict] = []
+    verdicts = _known(given.json, {mutant.name for mutant in chosen})
+    chosen = [mutant for mutant in chosen if mutant.name not in {verdict.name for verdict in verdicts}]
+    pool = ThreadPoolExecutor(given.jobs)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        with ThreadPoolExecutor(given.jobs) as pool:
-            judged = [pool.submit(bench.judge, mutant, tier, mutant in listed) for mutant in chosen]
-            for future in as_completed(judged):
-                verdicts.append(future.result())
-                _say(_told(verdicts[-1]))
-                if given.json:
-                    with given.json.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(verdicts[-1]._asdict()) + "\n")
+        judged = [pool.submit(bench.judge, mutant, tier, mutant in listed) for mutant in chosen]
+        for future in as_completed(judged):
+            verdicts.append(future.result())
+            _say(_told(verdicts[-1]))
+            if given.json:
+                with given.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(verdicts[-1]._asdict()) + "\n")
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         bench.close()
     _say("\n".join(_summary(verdicts)))
     return int(any(one.is_named and one.expected and one.outcome != KILLED for one in verdicts))

@@ -29,6 +29,8 @@ class Mutant(NamedTuple):
     changes: tuple[Change, ...]
     survives: str = ""
     """Why no test is expected to notice it."""
+    first: tuple[str, ...] = ()
+    """The tests that are likely to."""
 
     @property
     def path(self) -> str:
@@ -50,7 +52,7 @@ def named() -> list[Mutant]:
 def parse(text: str) -> list[Mutant]:
     """
     >>> parse("= a name @ core/rule.py\\n-old\\n+new")
-    [Mutant(name='a name', changes=(Change(path='core/rule.py', old='old', new='new'),), survives='')]
+    [Mutant(name='a name', changes=(Change(path='core/rule.py', old='old', new='new'),), survives='', first=())]
     """
     found: list[Mutant] = []
     for line in text.splitlines():
@@ -58,7 +60,7 @@ def parse(text: str) -> list[Mutant]:
         if sign == "=":
             name, _, path = rest.partition(" @ ")
             found.append(Mutant(name.strip(), (Change(path, "", ""),)))
-        elif sign and sign in "@-+?":
+        elif sign and sign in "@-+?>":
             mutant = found[-1]
             change = mutant.changes[-1]
             if sign == "@":
@@ -67,6 +69,8 @@ def parse(text: str) -> list[Mutant]:
                 more = (*mutant.changes[:-1], change._replace(old=_joined(change.old, rest)))
             elif sign == "+":
                 more = (*mutant.changes[:-1], change._replace(new=_joined(change.new, rest)))
+            elif sign == ">":
+                more, mutant = mutant.changes, mutant._replace(first=(*mutant.first, rest.strip()))
             else:
                 more, mutant = mutant.changes, mutant._replace(survives=rest.strip())
             found[-1] = mutant._replace(changes=more)

@@ -49,6 +49,7 @@ class Copy:
     def __init__(self, against: Path | None, limits: Limits) -> None:
         self.root = Path(mkdtemp(prefix="dibs-mutants-"))
         self._limits = limits
+        self._process: subprocess.Popen[str] | None = None
         self._python = self.root / ".venv" / "bin" / "python"
         try:
             self._fill(against or ROOT, against is not None)
@@ -78,7 +79,7 @@ class Copy:
             "--timeout", str(self._limits.test), *(("-n", str(count), "--dist", "loadgroup") if count else ()),
             *words, *more,
         ]  # fmt: skip
-        process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             command, cwd=self.root, env=_variables(self.root), text=True, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -89,6 +90,11 @@ class Copy:
         finally:
             _end(process)
         return _judged(process.returncode, said)
+
+    def stop(self) -> None:
+        """End what runs, from another thread."""
+        if self._process is not None and self._process.poll() is None:
+            _end(self._process)
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
