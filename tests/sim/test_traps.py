@@ -269,6 +269,20 @@ def test_a_lost_confirmation_does_not_end_a_patient_acquire(stage: Stage) -> Non
     assert hold.remaining() > 0.0
 
 
+def test_a_lost_confirmation_does_not_end_a_wait_in_line(stage: Stage) -> None:
+    """The grant must be confirmed and the renewal is lost: a new claim asks, as after any silence."""
+    ana, bob = stage.process("ana"), stage.process("bob")
+    first = stage.lock(ana)
+    held = stage.done(stage.take(ana, first))
+    waiting = stage.take(bob, stage.lock(bob, renew=False), 30.0)
+    stage.until(lambda: len(stage.line()) == 2)
+    stage.next("request", "renew", Fate(lost=True, broken=0.05))
+    stage.done(stage.give(ana, first, held))
+    hold = stage.done(waiting)
+    assert stage.faults_left() == 0
+    assert hold.remaining() > 0.8
+
+
 def test_a_lost_claim_is_not_renewed_on_its_way_out(stage: Stage) -> None:
     ana = stage.process("ana")
     hold = stage.done(stage.take(ana, stage.lock(ana)))
