@@ -50,6 +50,7 @@ class Copy:
         self.root = Path(mkdtemp(prefix="dibs-mutants-"))
         self._limits = limits
         self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
         self._python = self.root / ".venv" / "bin" / "python"
         try:
             self._fill(against or ROOT, against is not None)
@@ -70,6 +71,8 @@ class Copy:
             self._put(change.path, (SOURCE / change.path).read_text(encoding="utf-8"))
 
     def run(self, stage: Stage, *more: str, workers: int | None = None) -> Outcome:
+        if self._stopped:
+            raise RuntimeError("the run was ended")
         count = stage.workers if workers is None else workers
         words = [
             word for word in stage.arguments if not is_path(word) or (self.root / word.partition("::")[0]).exists()
@@ -92,7 +95,8 @@ class Copy:
         return _judged(process.returncode, said)
 
     def stop(self) -> None:
-        """End what runs, from another thread."""
+        """From another thread: end what runs, and begin nothing more."""
+        self._stopped = True
         if self._process is not None and self._process.poll() is None:
             _end(self._process)
 

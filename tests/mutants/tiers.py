@@ -19,11 +19,11 @@ class Stage(NamedTuple):
     workers: int
 
 
-def _fast(*arguments: str, workers: int = 4) -> Stage:
+def _fast(*arguments: str, workers: int = 3) -> Stage:
     return Stage(FAST, (*_NOT_SLOW, *arguments), workers)
 
 
-def _full(*arguments: str, workers: int = 4) -> Stage:
+def _full(*arguments: str, workers: int = 3) -> Stage:
     return Stage(FULL, arguments, workers)
 
 
@@ -38,7 +38,21 @@ def _contract(*modules: str) -> list[str]:
 
 _SEAMS = ("seam", "cells_seam", "seam_wake", "fence", "rwlock")
 """What says most about a store in the least time; the rest of the suite comes later."""
-_TRAPS = ("tests/sim/test_traps.py", "tests/sim/test_traps_cells.py", "tests/core/test_rule.py")
+_TRAPS = ("tests/sim/test_traps.py", "tests/sim/test_traps_cells.py")
+_PARTS = tuple(
+    f"tests/core/test_{part}.py"
+    for part in (
+        "rule",
+        "deadline",
+        "displaced",
+        "news",
+        "patience",
+        "release_race",
+        "close_race",
+        "within",
+        "aio_inbox",
+    )
+)
 _SIM = [
     _fast("tests/sim/test_schedules.py", workers=0),
     _fast("tests/sim"),
@@ -46,7 +60,7 @@ _SIM = [
 ]
 _SERVERLESS = [_full("tests/store/sqlite", "tests/testing"), _full("tests/security"), _full("tests/process")]
 _CORE = [
-    _fast("--dibs-store", "memory", *_TRAPS, *_contract(*_SEAMS, "cell", "votes", "life"), workers=0),
+    _fast("--dibs-store", "memory", *_TRAPS, *_PARTS, *_contract(*_SEAMS, "cell", "votes", "life"), workers=0),
     _SIM[0],
     _fast("--dibs-store", "memory", "tests/core", CONTRACT),
     _fast("--dibs-store", "sqlite", CONTRACT),
