@@ -70,13 +70,13 @@ class Copy:
         for change in mutant.changes:
             self._put(change.path, (SOURCE / change.path).read_text(encoding="utf-8"))
 
-    def run(self, stage: Stage, *more: str, workers: int | None = None) -> Outcome:
+    def run(self, stage: Stage, *more: str) -> Outcome:
         if self._stopped:
             raise RuntimeError("the run was ended")
-        count = stage.workers if workers is None else workers
-        words = [
-            word for word in stage.arguments if not is_path(word) or (self.root / word.partition("::")[0]).exists()
-        ]
+        count = stage.workers
+        words = [word for word in stage.arguments if not is_path(word) or self._has(word)]
+        if not any(is_path(word) for word in words):
+            return Outcome((), hung=False, trouble=NOTHING)
         command = [
             str(self._python), "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:randomly", "-p", "no:cacheprovider",
             "--timeout", str(self._limits.test), *(("-n", str(count), "--dist", "loadgroup") if count else ()),
@@ -93,6 +93,9 @@ class Copy:
         finally:
             _end(process)
         return _judged(process.returncode, said)
+
+    def _has(self, path: str) -> bool:
+        return (self.root / path.partition("::")[0]).exists()
 
     def stop(self) -> None:
         """From another thread: end what runs, and begin nothing more."""

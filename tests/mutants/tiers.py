@@ -1,16 +1,19 @@
 """Which tests must notice a change of which file: the one table of it, likely and cheap ones first.
 
-A mutant goes through the stages of its area, one run of pytest each, until a test fails. The stages of `fast` are what
-`scripts/test fast` runs, those of `full` come behind them in `scripts/test`.
+A mutant goes through the stages of its area, one run of pytest each, until a test fails. The stages of `fast` are part
+of what `scripts/test fast` runs, those of `full` of what only `scripts/test` does.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 FAST, FULL = "fast", "full"
+TESTS = Path(__file__).parents[1]
 CONTRACT = "src/dibs/testing/contract"
 _NOT_SLOW = ("-m", "not slow and not soak")
+_FULL = (TESTS / "full.txt").read_text(encoding="utf-8").splitlines()
 
 
 class Stage(NamedTuple):
@@ -28,8 +31,9 @@ def _full(*arguments: str, workers: int = 3) -> Stage:
 
 
 def _on(store: str, *paths: str) -> tuple[str, ...]:
-    """Tests of the contract suite on a server."""
-    return ("-p", "lab.suite", "--dibs-store", f"{store}=lab.suite:{store}", *paths)
+    """Tests of the contract suite on a server, as much of it as `scripts/test` asks of it."""
+    wanted = (f"--dibs-store={store}=", f"--dibs-part={store}=")
+    return (*(word for word in _FULL if word.startswith(wanted)), *paths)
 
 
 def _contract(*modules: str) -> list[str]:
@@ -98,38 +102,30 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
         "redis",
         [
             _full(*_on("redis", *_contract(*_SEAMS)), workers=0),
-            _full("tests/store/redis"),
-            _full("tests/store/quorum"),
+            _full("-k", "redis", "tests/store"),
             _full(*_on("redis", CONTRACT)),
-            _full("tests/security"),
+            _full("-k", "redis", "tests/security"),
         ],
     ),
     "backends/postgresql/": (
         "postgresql",
         [
             _full(*_on("postgresql", *_contract(*_SEAMS)), workers=0),
-            _full("tests/store/postgresql"),
-            _full("tests/sql"),
-            _full("tests/security"),
+            _full("-k", "postgresql", "tests/store"),
+            _full(*_on("postgresql", CONTRACT)),
+            _full("-k", "postgresql", "tests/sql", "tests/security"),
         ],
     ),
     "backends/mysql/": (
         "mysql",
         [
-            _full("tests/store/mysql/test_rule.py", "tests/store/mysql/test_races.py", workers=0),
-            _full("tests/store/mysql"),
-            _full("tests/sql"),
-            _full("tests/security"),
+            _full(*_on("mariadb", *_contract(*_SEAMS)), workers=0),
+            _full("-k", "mysql or mariadb", "tests/store"),
+            _full(*_on("mariadb", CONTRACT)),
+            _full("-k", "mysql or mariadb", "tests/sql", "tests/security"),
         ],
     ),
-    "backends/": (
-        "stores",
-        [
-            _full("tests/store/test_sockets.py", workers=0),
-            _full("tests/store/postgresql", "tests/store/mysql"),
-            _full("tests/store/redis"),
-        ],
-    ),
+    "backends/": ("stores", [_full("tests/store/test_sockets.py", workers=0), _full("tests/store")]),
 }
 
 
