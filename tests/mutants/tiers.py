@@ -40,7 +40,7 @@ def _contract(*modules: str) -> list[str]:
     return [f"{CONTRACT}/test_{module}.py" for module in modules]
 
 
-_SEAMS = ("seam", "cells_seam", "seam_wake", "fence", "rwlock")
+_SEAMS = ("seam", "cells_seam", "seam_wake", "fence", "rwlock", "votes")
 """What says most about a store in the least time; the rest of the suite comes later."""
 _TRAPS = ("tests/sim/test_traps.py", "tests/sim/test_traps_cells.py")
 _PARTS = tuple(
@@ -64,7 +64,7 @@ _SIM = [
 ]
 _SERVERLESS = [_full("tests/store/sqlite", "tests/testing"), _full("tests/security"), _full("tests/process")]
 _CORE = [
-    _fast("--dibs-store", "memory", *_TRAPS, *_PARTS, *_contract(*_SEAMS, "cell", "votes", "life"), workers=0),
+    _fast("--dibs-store", "memory", *_TRAPS, *_PARTS, *_contract(*_SEAMS, "cell", "life"), workers=0),
     _SIM[0],
     _fast("--dibs-store", "memory", "tests/core", CONTRACT),
     _fast("--dibs-store", "sqlite", CONTRACT),

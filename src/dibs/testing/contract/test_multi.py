@@ -37,11 +37,12 @@ async def test_all_or_none(world: World) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     await ana(lambda: client.lock("b").acquire())
-    assert (
-        await bob(lambda: world.multi(client.lock("a"), client.lock("b"), client.lock("c")).acquire(timeout=0)) is None
-    )
+    lost: list[object] = []
+    members = [client.lock(name, on_lost=lost.append) for name in ("a", "b", "c")]
+    assert await bob(lambda: world.multi(*members).acquire(timeout=0)) is None
     for name in ("a", "c"):
         assert await cy(lambda name=name: client.lock(name).acquire(timeout=0))
+    assert not lost, "what was never held was not lost"
 
 
 async def test_a_try_gives_none_while_busy(world: World) -> None:
