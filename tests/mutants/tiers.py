@@ -73,7 +73,7 @@ _CORE = [
     _full("tests/interrupts"),
 ]
 _QUORUM = [
-    _fast("tests/core/test_quorum_tally.py", "tests/sim/test_quorum.py", workers=0),
+    _fast("tests/core/test_panel.py", "tests/core/test_quorum_tally.py", "tests/sim/test_quorum.py", workers=0),
     _fast("tests/core"),
     _full("tests/store/quorum"),
     _full(*_on("five", CONTRACT)),
