@@ -180,7 +180,7 @@ _CONDITION = re.compile(
     r"^\s*(?:els(?:e|i)?f|if|while|IF|ELSE?IF|EXIT WHEN)\s(.+?)\s*(?:then|do|THEN|DO|;)\s*(?:--.*)?$"
 )
 _COMPARED = re.compile(r"(?<= )(<=|>=|<>|==|~=|<|>)(?= )")
-_NUMBER = re.compile(r"(?<![\w.$-])(?<!> )\d+(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.$-])(?<!> )(?<!>= )\d+(?![\w.])")
 _TEXT = re.compile(r"'[^']*'")
 _STATEMENT = re.compile(
     r"^\s*(?:(?:UPDATE|DELETE|INSERT|REPLACE|PERFORM|CALL|KILL|SET|DO) .*;|\w+_ := .*;"  # SQL
