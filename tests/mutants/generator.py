@@ -63,6 +63,10 @@ def edits(path: str, text: str) -> list[Edit]:
     return list(_in_lines(text, is_lua=path.endswith(".lua"), nothing=_NOTHING.get(path.split("/")[1], "")))
 
 
+def _another(number: int) -> str:
+    return str(number * 3 if number > 1 else number + 1)
+
+
 def _mutant(name: str, path: str, text: str, edit: Edit) -> Mutant:
     """The whole file is the old text: a line of it may stand there twice."""
     changed = text[: edit.start] + edit.new + text[edit.end :]
@@ -133,7 +137,7 @@ class _Walk(ast.NodeVisitor):
         if self._depth and isinstance(node.value, bool):
             self._edit("constant", node, str(not node.value))
         elif self._depth and isinstance(node.value, int):
-            self._edit("constant", node, str(node.value * 3 if node.value > 1 else node.value + 1))
+            self._edit("constant", node, _another(node.value))
         elif self._depth and isinstance(node.value, float):
             self._edit("constant", node, str(node.value * 3 if node.value else 1.0))
 
@@ -180,7 +184,7 @@ _CONDITION = re.compile(
     r"^\s*(?:els(?:e|i)?f|if|while|IF|ELSE?IF|EXIT WHEN)\s(.+?)\s*(?:then|do|THEN|DO|;)\s*(?:--.*)?$"
 )
 _COMPARED = re.compile(r"(?<= )(<=|>=|<>|==|~=|<|>)(?= )")
-_NUMBER = re.compile(r"(?<![\w.$-])(?<!> )(?<!>= )\d+(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.$-])(?<!> )(?<!>= )(?<!SELECT )\d+(?![\w.])")
 _TEXT = re.compile(r"'[^']*'")
 _STATEMENT = re.compile(
     r"^\s*(?:(?:UPDATE|DELETE|INSERT|REPLACE|PERFORM|CALL|KILL|SET|DO) .*;|\w+_ := .*;"  # SQL
@@ -203,7 +207,7 @@ def _in_lines(text: str, *, is_lua: bool, nothing: str) -> Iterator[Edit]:
             for match in _COMPARED.finditer(code):
                 yield Edit("negate", number, begin + match.start(), begin + match.end(), _OPPOSITE[match[0]])
             for match in _NUMBER.finditer(_TEXT.sub(lambda text: "'" * len(text[0]), code)):
-                yield Edit("constant", number, begin + match.start(), begin + match.end(), str(int(match[0]) + 1))
+                yield Edit("constant", number, begin + match.start(), begin + match.end(), _another(int(match[0])))
             if starts and _STATEMENT.match(code) and code.count("(") == code.count(")"):
                 yield Edit("drop", number, begin, begin + len(code), nothing)
         if code.strip():
