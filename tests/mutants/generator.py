@@ -181,7 +181,7 @@ class _Walk(ast.NodeVisitor):
 _NOTHING = {"mysql": "DO 0;", "postgresql": "NULL;"}
 _OPPOSITE = {"<=": ">", ">": "<=", ">=": "<", "<": ">=", "<>": "=", "==": "~=", "~=": "=="}
 _CONDITION = re.compile(
-    r"^\s*(?:els(?:e|i)?f|if|while|IF|ELSE?IF|EXIT WHEN)\s(.+?)\s*(?:then|do|THEN|DO|;)\s*(?:--.*)?$"
+    r"^\s*(?:(?:els)?e?if|if|while|IF|ELSE?IF|WHILE)\s(.+?)\s(?:then|do|THEN|DO)\b|^\s*EXIT WHEN (.+);$"
 )
 _COMPARED = re.compile(r"(?<= )(<=|>=|<>|==|~=|<|>)(?= )")
 _NUMBER = re.compile(r"(?<![\w.$-])(?<!> )(?<!>= )(?<!SELECT )\d+(?![\w.])")
@@ -201,9 +201,11 @@ def _in_lines(text: str, *, is_lua: bool, nothing: str) -> Iterator[Edit]:
         code = re.sub(r"--.*", "", line.rstrip("\n"))
         starts = is_lua or re.search(r"(;|\b(?:THEN|ELSE|LOOP|BEGIN|DO))\s*$", ahead)
         if code.strip() and not _DECLARED.search(code) and not line.startswith("--"):
-            if (match := _CONDITION.match(code)) and not _COMPARED.search(match[1]):
-                negated = f"not ({match[1]})" if is_lua else f"NOT ({match[1]})"
-                yield Edit("negate", number, begin + match.start(1), begin + match.end(1), negated)
+            if (match := _CONDITION.match(code)) and not _COMPARED.search(match[match.lastindex or 0]):
+                start, end = match.span(match.lastindex or 0)
+                yield Edit(
+                    "negate", number, begin + start, begin + end, f"{'not' if is_lua else 'NOT'} ({code[start:end]})"
+                )
             for match in _COMPARED.finditer(code):
                 yield Edit("negate", number, begin + match.start(), begin + match.end(), _OPPOSITE[match[0]])
             for match in _NUMBER.finditer(_TEXT.sub(lambda text: "'" * len(text[0]), code)):
