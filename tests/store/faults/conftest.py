@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,9 @@ from lab.proxy import Proxy
 from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.supervisor import Server, until
+from process.children import Crew
 from store.clocks import readable
-from store.faults.kit import PATIENCE
+from store.faults.kit import PATIENCE, SHORT
 from store.faults.stores import Store
 
 
@@ -61,3 +63,10 @@ def clock_of_server(_clock: Clock) -> Iterator[Clock]:
 def proxy(store: Store, server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=store.splitter) as made:
         yield made
+
+
+@pytest.fixture
+def crew(store: Store, server: Server, tmp_path: Path) -> Iterator[Crew]:
+    made = Crew(tmp_path, store.url(server), lease=SHORT)
+    yield made
+    made.disband()

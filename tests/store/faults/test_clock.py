@@ -12,7 +12,8 @@ from lab.clock import Clock
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import Witness
-from store.faults.kit import LONG, PATIENCE, RENEWED, SHORT, TIMEOUT, Relay, eventually, give_up, renewed, usually_sync
+from process.children import Crew
+from store.faults.kit import LONG, PATIENCE, RENEWED, TIMEOUT, Relay, eventually, give_up, renewed, usually_sync
 from store.faults.stores import LEASED, Store, on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -45,17 +46,20 @@ async def test_an_hour_ahead(world: World, store: Store, server: Server, clock_o
 
 @on(LEASED)
 @usually_sync
-async def test_an_hour_back(world: World, store: Store, server: Server, clock_of_server: Clock, name: str) -> None:
-    """A silent holder's claim would last an hour and a lease: the next one's looks cut it to a lease."""
-    client, other = world.client(store.url(server), lease=LONG), world.client(store.url(server), lease=LONG)
-    ana, bob = world.actors("ana", "bob")
-    silent = await ana(lambda: client.lock(name, lease=SHORT, renew=False).acquire(timeout=TIMEOUT))
+async def test_an_hour_back(
+    world: World, store: Store, server: Server, clock_of_server: Clock, crew: Crew, name: str
+) -> None:
+    """A dead holder's claim would last an hour and a lease: the next one's looks cut it to a lease. A live client would
+    give its claim back by itself at its deadline."""
+    client, bob, victim = world.client(store.url(server), lease=LONG), world.actor("bob"), crew.worker()
+    token = victim.take(name, TIMEOUT)
+    victim.kill()
     clock_of_server.step(-HOUR)
-    won = await bob(lambda: other.lock(name).acquire(timeout=TIMEOUT))
+    won = await bob(lambda: client.lock(name).acquire(timeout=TIMEOUT))
     assert won is not None, "it was kept waiting for more than a lease"
-    assert won.token > silent.token
+    assert won.token > token
     await bob(won.release)
-    await world.free(other, name)
+    await world.free(client, name)
 
 
 @on((*LEASED, "mysql-session"))  # PostgreSQL ends idle sessions by its wall clock

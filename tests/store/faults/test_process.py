@@ -5,24 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 import dibs
 from lab.servers.supervisor import Server
 from process.children import Crew, until
-from store.faults.kit import LONG, PATIENCE, SHORT, TIMEOUT
+from store.faults.kit import LONG, PATIENCE, TIMEOUT
 from store.faults.stores import SERVERS, SURVIVING, Store, on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
-
-
-@pytest.fixture
-def crew(store: Store, server: Server, tmp_path: Path) -> Iterator[Crew]:
-    made = Crew(tmp_path, store.url(server), lease=SHORT)
-    yield made
-    made.disband()
 
 
 @pytest.fixture
