@@ -62,3 +62,14 @@ def test_tickets_that_were_set_back_are_noticed(url: str, raw: Raw, seat: Seat) 
             continue
     assert standing is not None
     assert not standing.holds
+
+
+def test_tickets_rise_though_the_sequence_was_set_back(raw: Raw, seats: Callable[[], Seat]) -> None:
+    """By a fail-over that lost data, or by new tables: tickets follow the clock. A new client knows no floor."""
+    pairs(seats(), 1)
+    raw("SELECT setval('{s}.dibs_tickets', date_part('epoch', clock_timestamp())::bigint * 1000000)")
+    claim, before = seats().joined(name=NAME)
+    raw("DELETE FROM {s}.dibs_claims")
+    raw("SELECT setval('{s}.dibs_tickets', 1)")
+    _, standing = seats().joined(name=NAME)
+    assert standing.ticket > before.ticket, f"a fence would refuse the holder after {claim}"
