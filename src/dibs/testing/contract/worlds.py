@@ -88,14 +88,14 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure says how it is repeated: the id of a test names its store, and this where that store comes from."""
+    """Print a command that repeats a failing test: its id names the store, but not where that comes from."""
     report = yield
     subject = _subject_of(item)
     if report.failed and subject is not None:
         given = item.config.invocation_params.args
         plugins = [f"-p {name}" for word, name in pairwise(map(str, given)) if word == "-p"]
         words = ["python -m pytest", *plugins, f"--dibs-store {subject.wish}", f"'{item.nodeid}'"]
-        report.sections.append(("how to repeat it", " ".join(words)))
+        report.sections.append(("repeat this test with", " ".join(words)))
     return report
 
 
