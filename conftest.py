@@ -21,6 +21,7 @@ from dibs.runtime import threads
 
 pytest_plugins = ["dibs.testing.plugin", "lab.suite"]
 _REPEAT = "repeat this test with"
+_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGTSTP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,6 +60,17 @@ def _command(item: pytest.Item) -> str:
     group = item.get_closest_marker("xdist_group")  # which xdist appends to the id
     test = item.nodeid if group is None else item.nodeid.removesuffix(f"@{group.args[0]}")
     return " ".join([*seeds, shlex.join([python, "-m", "pytest", *order, test])])
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_signals() -> Iterator[None]:
+    """A handler that a test leaves behind would swallow the interrupt of a later one."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    yield
+    if changed := {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) != before[number]}:
+        for number in changed:
+            signal.signal(number, before[number])
+        pytest.fail(f"the test left handlers of signals behind: {changed}")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -192,26 +192,32 @@ def test_a_password_in_the_url_is_not_the_commands(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    "words",
     [
-        (["--timeout", "0.1", "--url", "redis://ana:hunter2@127.0.0.1:1/0"], UNAVAILABLE),
-        (["--url=etcd://:hunter2@cache/0"], USAGE),
-        (["--url", "ana:hunter2@cache"], USAGE),
-        (["--url", "redis://ana:hunter2/2@cache:99999"], USAGE),
-        (["--ulr", "a://:hunter2@h"], USAGE),
-        (["--timeout", "a://:hunter2@h"], USAGE),
-        (["a://b:hunter2@h"], USAGE),
+        ["--url=etcd://:hunter2@cache/0"],
+        ["--url", "ana:hunter2@cache"],
+        ["--url", "redis://ana:hunter2/2@cache:99999"],
+        ["--ulr", "a://:hunter2@h"],
+        ["--timeout", "a://:hunter2@h"],
+        ["a://b:hunter2@h"],
     ],
 )
 def test_a_password_on_the_command_line_is_warned_of_and_not_repeated(
-    words: list[str], status: int, capsys: pytest.CaptureFixture[str]
+    words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert in_this_process(["x", *words, "--", "true"]) == status
+    assert in_this_process(["x", *words, "--", "true"]) == USAGE
     said = capsys.readouterr()
     if any(word.startswith("--url") for word in words):  # not behind a mistake
         assert "a password in --url is seen by" in said.err
         assert "DIBS_URL or --url-file" in said.err
     assert "hunter2" not in said.err + said.out
+
+
+def test_the_password_of_a_store_that_is_away_is_not_repeated(cli: Cli) -> None:
+    done = cli.run("run", "x", "--timeout", "0.1", "--url", "redis://ana:hunter2@127.0.0.1:1/0", "--", "true")
+    assert done.returncode == UNAVAILABLE
+    assert "a password in --url is seen by" in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
 
 
 def test_a_file_says_which_store(cli: Cli) -> None:

@@ -58,10 +58,12 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
 
 
 def test_time_alone_is_no_news_and_json_and_skip_are_quiet(cli: Cli) -> None:
-    """Each waits for several looks."""
-    with cli.client(owner="ben").lock("x"):
+    """Each waits for several looks, and alone: another waiter is news."""
+    ben = cli.client(owner="ben")
+    with ben.lock("x"), ben.lock("y"), ben.lock("z"):
         wait = ("--timeout", "8", "--", "true")
-        plain, as_json, skipping = (cli.start("run", "x", *more, *wait) for more in ((), ("--json",), ("--skip",)))
+        ways = {"x": (), "y": ("--json",), "z": ("--skip",)}
+        plain, as_json, skipping = (cli.start("run", name, *more, *wait) for name, more in ways.items())
         said = lines(plain)
         assert [line.partition(": ")[0] for line in said] == ['waiting for "x"', "dibs run"]
         assert "this is you" not in said[0]

@@ -43,7 +43,7 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
 class Office:
     """A fresh database on MariaDB or a fresh schema on PostgreSQL, and a user who has no rights there yet."""
 
-    def __init__(self, store: str, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, store: str, stack: ExitStack) -> None:
         self.store = store
         self.user = f"user_{secrets.token_hex(6)}"
         if store == "mysql":
@@ -55,12 +55,21 @@ class Office:
             stack.callback(lambda: self.run(f"DROP DATABASE {self._database}", f"DROP USER {self.user}@'%'"))
             self.url = f"mysql://{self.user}:{SECRET}@{ports.HOST}:{server.port}/{self._database}"
         else:
-            self.admin = shared_postgresql.fresh(directory)
-            place, _, self.schema = self.admin.partition("?schema=")
+            place, port, self.schema = (
+                shared_postgresql.postgresql().url(),
+                shared_postgresql.postgresql().port,
+                self.user,
+            )
+            self.admin = f"{place}?schema={self.schema}"
             self._connection = stack.enter_context(closing(psycopg.connect(place, autocommit=True)))
             self.run(f"CREATE ROLE {self.user} LOGIN PASSWORD '{SECRET}'")
-            stack.callback(lambda: self.run(f"DROP OWNED BY {self.user}", f"DROP ROLE {self.user}"))
-            port = shared_postgresql.postgresql().port
+            stack.callback(
+                lambda: self.run(
+                    f"DROP SCHEMA IF EXISTS {self.schema} CASCADE",
+                    f"DROP OWNED BY {self.user}",
+                    f"DROP ROLE {self.user}",
+                )
+            )
             self.url = f"postgresql://{self.user}:{SECRET}@{ports.HOST}:{port}/postgres?schema={self.schema}"
 
     def run(self, *statements: str) -> list[Any]:
@@ -90,9 +99,9 @@ LEAST = "SELECT, INSERT, UPDATE, DELETE, EXECUTE"
 
 
 @pytest.fixture(params=["mysql", "postgresql"])
-def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
+def office(request: pytest.FixtureRequest) -> Iterator[Office]:
     with ExitStack() as stack:
-        yield Office(request.param, tmp_path, stack)
+        yield Office(request.param, stack)
 
 
 def use(url: str) -> None:
@@ -181,10 +190,10 @@ def test_with_the_right_to_create_nobody_need_make_anything(office: Office) -> N
     use(office.url)
 
 
-def test_the_tables_are_dropped_in_use_on_postgresql(tmp_path: Path) -> None:
+def test_the_tables_are_dropped_in_use_on_postgresql() -> None:
     """They are made anew; tokens rise all the same, and the holder has lost it."""
     with ExitStack() as stack:
-        office = Office("postgresql", tmp_path, stack)
+        office = Office("postgresql", stack)
         with dibs.connect(office.admin, lease=2) as client:
             hold = client.lock("a").acquire(timeout=30)
             assert hold is not None

@@ -170,7 +170,6 @@ def test_a_reply_of_a_megabyte_in_pieces() -> None:
     assert len(answer.result()[0]) == 2000
 
 
-@pytest.mark.xfail(strict=True, reason="mysql.ear.Ear.close leaves its socket pair to the garbage collector")
 def test_a_closed_client_of_mysql_leaves_no_descriptor() -> None:
     gc.disable()
     try:

@@ -79,7 +79,8 @@ async def check_join_and_leave(
     await bob(witness.give(won))
     await world.free(other, name)
     verdict = witness.verdict()
-    assert {one.kind for one in verdict.violations} <= (set() if store.lasts else {"taken"}), verdict.text()
+    # The server ends a session's lock with its connection, and the holder hears of it a moment later.
+    assert {one.kind for one in verdict.violations} <= (set() if store.lasts else {"taken", "overlap"}), verdict.text()
 
 
 @each(SURVIVING, refused, reset, half_open)

@@ -76,7 +76,7 @@ class Ear:
         with suppress(OSError):
             self._poker.send(b"!")
         if not self._is_awake:
-            self._hang_up()
+            self._end()
 
     def abandon(self) -> None:
         """In a forked child: nothing is said to the server."""
@@ -110,7 +110,7 @@ class Ear:
         finally:
             self._is_awake = False
             if self._closed:
-                self._hang_up()
+                self._end()
         return _PAUSE if self._listening else None
 
     def _ask(self) -> list[tuple[bytes, bytes]]:
@@ -168,6 +168,12 @@ class Ear:
         self._heard.update((key, None) for key, _ in told)
         if told:
             self._me.inbox.deliver_all(told)
+
+    def _end(self) -> None:
+        """For good, by the thread that listened, or by the one that closes if nobody listens."""
+        self._hang_up()
+        self._poked.close()
+        self._poker.close()
 
     def _hang_up(self) -> None:
         link, self._link = self._link, None

