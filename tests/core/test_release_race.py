@@ -1,4 +1,4 @@
-"""A release beside the keeper's turn."""
+"""A release beside a turn of the watchdog, and one that is interrupted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 import dibs
 from dibs.core.grant import Grant
+from dibs.core.kinds.taken import Taken
 from dibs.runtime.threads import step
 from process.children import until
 
@@ -52,3 +53,22 @@ def test_who_releases_what_is_past_its_max_hold_before_the_keeper_has_noticed_is
         keeper._watcher.ring()
         until(lambda: not client.lock("job").locked() or keeper._worker.ring())
     assert [(one.name, one.token) for one in lost] == [("job", hold.token)]
+
+
+def test_a_release_that_is_interrupted_at_its_start_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was to be released: the watchdog does it, as nobody will release it again."""
+    usual, interrupts = Taken.latest, [KeyboardInterrupt]
+
+    def latest(self: Taken[Any]) -> Any:
+        if interrupts:
+            raise interrupts.pop()
+        return usual(self)
+
+    monkeypatch.setattr(Taken, "latest", latest)
+    with dibs.connect("memory://interrupted-release") as client, dibs.connect("memory://interrupted-release") as other:
+        lock = client.lock("a")
+        lock.acquire()
+        with pytest.raises(KeyboardInterrupt):
+            lock.release()
+        with other.lock("a", timeout=60):
+            assert not lock.owned()
