@@ -3,7 +3,7 @@
 
   bench/command.py
 
-command_run   wall time of `dibs run x -- true` on a database file: as `python -m dibs.cli` and, where it is installed,
+command_run   wall time of `dibs run x -- true` on a database file: as `python -m dibs` and, where it is installed,
               as the script `dibs`. The floor is the least that a Python program could do for it: an interpreter that
               imports sqlite3, argparse and subprocess, and runs `true`. All are started in turn, 25 times each. The
               lock is free, the file is there, byte code is cached. Bar, on each of ours: 2.5 x the floor.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from measure import Report, Settings, interleaved, main, p50, percentile, timed
 
-MODULE, SCRIPT = "python -m dibs.cli run", "dibs run"
+MODULE, SCRIPT = "python -m dibs run", "dibs run"
 FLOOR = "import sqlite3, argparse, subprocess; subprocess.run(['true'])"
 NOTHING = "pass"
 LEASE = 120.0
@@ -28,7 +28,7 @@ LEASE = 120.0
 
 def command_run(report: Report, settings: Settings) -> None:
     environment = usual(settings.sqlite("run"))
-    commands = {MODULE: [sys.executable, "-m", "dibs.cli", "run", "x", "--", "true"]}
+    commands = {MODULE: [sys.executable, "-m", "dibs", "run", "x", "--", "true"]}
     script = Path(sys.executable).with_name("dibs")
     if script.exists():
         commands[SCRIPT] = [str(script), "run", "x", "--", "true"]
@@ -48,7 +48,7 @@ def command_ls(report: Report, settings: Settings) -> None:
     import dibs
 
     url, locks = settings.sqlite("ls"), settings.choose(10_000, 1000)
-    words = [sys.executable, "-m", "dibs.cli", "ls"]
+    words = [sys.executable, "-m", "dibs", "ls"]
     with dibs.connect(url, lease=LEASE) as client:
         holds = [client.lock(f"lock:{number:05d}").acquire() for number in range(locks)]
         shown = completed(words, usual(url)).count(b"lock:")

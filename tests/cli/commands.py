@@ -26,7 +26,7 @@ import dibs
 from dibs.cli.main import main
 from process.children import PATIENCE, STEADY, Child, Process, until
 
-COMMAND = (sys.executable, "-m", "dibs.cli")
+COMMAND = (sys.executable, "-m", "dibs")
 _NOT_OURS = re.compile(r"DIBS_|KUBERNETES_|XDG_|LC_|LANG|NO_COLOR|COLUMNS|TZ$|PYTHON(UTF8|IOENC|COERCE|UNBUF|DONT)")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """An environment in which Python can write ASCII only."""

@@ -87,7 +87,7 @@ class Place:
         self._started: list[subprocess.Popen[str]] = []
         for made in (self.bin, self.shop, self.home / ".local/state/dibs"):
             made.mkdir(parents=True)
-        self.program("dibs", f'exec {shlex.quote(sys.executable)} -m dibs.cli "$@"', self.bin)
+        self.program("dibs", f'exec {shlex.quote(sys.executable)} -m dibs "$@"', self.bin)
 
     def here(self, text: str) -> str:
         return text.replace("/srv/shop", str(self.shop)).replace("/usr/local/bin", str(self.bin))

@@ -22,7 +22,7 @@ from lab.servers import guard
 from process.children import PATIENCE, Process, until
 
 HERE = Path(__file__).parent
-DIBS = [sys.executable, "-m", "dibs.cli"]
+DIBS = [sys.executable, "-m", "dibs"]
 WITNESS = [sys.executable, "-S", str(HERE / "witness.py")]
 """What it says and understands: see there. Without `site`: it starts in half the time."""
 

@@ -25,7 +25,7 @@ def environment_in(directory: Path) -> dict[str, str]:
 def start(environment: Mapping[str, str], *options: str, **more: Any) -> subprocess.Popen[Any]:
     """In a directory of the test."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    words = [sys.executable, "-m", "dibs.cli", "demo", *SMALL, *options]
+    words = [sys.executable, "-m", "dibs", "demo", *SMALL, *options]
     return subprocess.Popen(words, env=environment, cwd=environment["TMPDIR"], **{**pipes, **more})
 
 
