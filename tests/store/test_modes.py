@@ -211,7 +211,7 @@ def test_a_renewal_that_is_on_its_way_is_waited_for(place: Place, name: str, oth
     extended = "UPDATE {claims} SET until = {now} + 600000000 WHERE name = %s"
     place.rows(extended, place.key(name), by=renewing)
     with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(taker.take, name, timeout=LONG if place.store == "postgresql" else 0)
+        pending = pool.submit(taker.take, name, timeout=LONG)
         until(place.blocked, LONG, "it waits for the renewal")
         assert not pending.done()
         renewing.commit()

@@ -168,6 +168,7 @@ async def test_making_locks_asks_nothing(world: World) -> None:
     assert not await world.locks(client)
 
 
+@above_the_store
 async def test_fifty_on_one_lock_each_once(world: World) -> None:
     lock = world.client().lock("a", timeout=60)
     inside: list[Actor] = []
