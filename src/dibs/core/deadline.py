@@ -20,7 +20,7 @@ WAITING_LEASE = 5.0
 RELEASE_PATIENCE = 5.0
 LEAVE_PATIENCE = 1.0
 """How long a caller who gave up waits for its claim to leave before the keeper takes that over."""
-LEAST_PATIENCE = 1.0
+LEAST_PATIENCE = 3.0
 """What even a try (time-out 0) grants the store to answer."""
 
 _NOISE = 1e-6

@@ -13,7 +13,7 @@ from lab.servers import ports
 from lab.servers.programs import Refused, program
 from lab.servers.supervisor import Server, until
 
-KEYS, MICROSECONDS_EACH = 200_000, 150
+KEYS, MICROSECONDS_EACH = 3_000, 10_000
 Refusal = Callable[[Server], AbstractContextManager[None]]
 
 
@@ -83,8 +83,13 @@ def oom(server: Server) -> AbstractContextManager[None]:
 
 @contextmanager
 def loading(server: Server) -> Iterator[None]:
-    """Restarted, with so many keys to load that it takes half a minute; told to hurry at the end."""
-    server.ask("EVAL", "for n = 1, ARGV[1] do redis.call('SET', 'key-' .. n, n) end", "0", str(KEYS))
+    """Restarted with keys whose loading takes half a minute; told to hurry at the end. It answers after each key: the
+    keys are in RDB format, and each is larger than loading-process-events-interval-bytes."""
+    server.ask(
+        "EVAL", "for n = 1, ARGV[1] do redis.call('SET', 'key-' .. n, ('x'):rep(1024)) end", "0", str(KEYS)
+    )  # fmt: skip
+    server.ask("BGREWRITEAOF")
+    until(lambda: "aof_rewrite_in_progress:0" in server.ask("INFO", "persistence"), what="it is rewritten")
     config = server.data / "redis.conf"
     text = config.read_text()
     config.write_text(text.replace("key-load-delay 0", f"key-load-delay {MICROSECONDS_EACH}"))

@@ -13,8 +13,6 @@ from store.mysql.rows import Raw
 
 
 class MysqlSide:
-    nobody = 10**12
-
     def __init__(self, raw: Raw, name: str, world: World) -> None:
         self._raw, self._name = raw, name
 

@@ -47,8 +47,6 @@ class Spy:
 
 
 class PostgresqlSide:
-    nobody = 7
-
     def __init__(self, raw: Raw, spy: Spy, follower: bytes, name: str, world: World) -> None:
         """`follower`: the client that follows the election."""
         self._raw, self._spy, self._follower, self._name = raw, spy, follower, name
@@ -91,7 +89,7 @@ class PostgresqlSide:
             to_look = {(wake.id, LOOK.value) for wake in wakes if wake.signal is LOOK}
             told = {letter for letter in to_look if letter[0] == _WATCHER or letter[0] in self._outside}
             assert heard == yours | told
-        self._outside -= {id for id, _ in heard}
+        self._outside -= {id for id, what in heard if what == LOOK.value}
         self._watch(world)
 
     def _watch(self, world: World) -> None:

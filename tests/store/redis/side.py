@@ -45,8 +45,6 @@ class Spy:
 class RedisSide:
     """After every verb the chain in the hash must be whole."""
 
-    nobody = 7
-
     def __init__(self, raw: Raw, spy: Spy, name: str, world: World) -> None:
         self._raw, self._spy, self._name = raw, spy, name
         self._line = raw.line(name)
