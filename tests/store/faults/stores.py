@@ -37,7 +37,9 @@ from store.zookeeper import faulty as zookeeper
 
 LONGEST_SESSION = 60
 """Seconds that ZooKeeper grants at most."""
-SLOW = ("busy-reply-threshold 20", "key-load-delay 0", "loading-process-events-interval-bytes 1024", "rdbcompression no")
+SLOW = (
+    "busy-reply-threshold 20", "key-load-delay 0", "loading-process-events-interval-bytes 1024", "rdbcompression no",
+)  # fmt: skip
 """So that `refusals.py` can make it busy, and loading, for as long as a test needs."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dibs
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.runtime.threads import ThreadRuntime
 from dibs.testing.contract.harness import World
 from lab.stopwatch import Stopwatch
@@ -146,7 +147,7 @@ def test_who_is_well_is_not_blamed_by_a_last_ballot_that_begins_late(monkeypatch
 
 
 async def overslept(_: ThreadRuntime, __: float) -> None:
-    time.sleep(1.1)
+    time.sleep(LEAST_PATIENCE + 0.1)
 
 
 @usually_sync
