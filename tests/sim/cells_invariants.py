@@ -12,7 +12,7 @@ from __future__ import annotations
 from dibs.backends.ledger import LINES
 from dibs.backends.memory import World
 from dibs.core.cells import CELL, FENCE, LATCH, Kept, Spot, Write, token_of
-from dibs.core.deadline import FOREVER
+from dibs.core.deadline import FOREVER, LEAST_PATIENCE
 from sim.clockwork import Node, Sim, Task
 from sim.deeds import DONE, NOT_DONE, Deed, Following, Truth
 from sim.invariants import PROMPT, Violation
@@ -20,8 +20,9 @@ from sim.world import GLANCE
 
 CALMED = 2.5
 """In quiet times: how long whoever has not looked since the last fault may take to do so."""
-PAUSES = 1.5
-"""What a deed may take longer than its time-out while faults happen: the pauses between questions."""
+PAUSES = LEAST_PATIENCE + 0.5
+"""What a deed may take longer than its time-out while faults happen: a silent store is asked for so long, and there are
+pauses between questions."""
 DRIFT = 0.1
 """How much of a length of time the clocks of a process and of the store may disagree by."""
 

@@ -113,10 +113,10 @@ def test_a_put_that_conflicts_does_not_happen_later_either(stage: Stage) -> None
 
 @pytest.mark.parametrize("what", ["request", "reply"])
 def test_a_put_without_an_answer_says_that_it_is_not_known(stage: Stage, what: str) -> None:
-    ana = stage.process("ana", retry=2.0)
+    ana = stage.process("ana", retry=4.0)
     stage.next(what, "put", Fate(lost=True, broken=5.0))
     setting = stage.go(ana, cell(ana).set(b"a", 0))
-    stage.until(lambda: setting.over, 2.1)
+    stage.until(lambda: setting.over, 4.1)
     with pytest.raises(StoreUnavailable, match="not known") as caught:
         setting.get()
     assert (caught.value.name, caught.value.store) == ("x", "sim://")
@@ -134,8 +134,8 @@ def test_a_get_without_an_answer_has_nothing_to_doubt(stage: Stage) -> None:
 
 
 def test_a_put_that_its_caller_gave_up_on_does_nothing_afterwards(stage: Stage) -> None:
-    ana = stage.process("ana", retry=2.0)
-    stage.next("request", "put", Fate(delay=2.1))
+    ana = stage.process("ana", retry=4.0)
+    stage.next("request", "put", Fate(delay=4.1))
     with pytest.raises(StoreUnavailable, match="not known"):
         stage.runs(ana, cell(ana).set(b"a", 0))
     stage.pass_time(2.0)

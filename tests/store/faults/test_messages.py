@@ -172,7 +172,7 @@ async def test_a_join_that_arrives_after_its_leave(
     left = seen(proxy, store.answers(proxy, name, "leave"), DOWN)
     held = hold_back(store, proxy, name, "join", spot)
     with pytest.raises(dibs.StoreUnavailable, match=name):
-        await ana(lambda: client.lock(name).acquire(timeout=0.2))
+        await ana(lambda: client.lock(name).acquire(timeout=0))
     await eventually(lambda: held.messages and left.struck)
     if spot == PAST:
         gone = clock() + WAITING_LEASE + 0.5  # of the tombstone, which the next use of the name removes
