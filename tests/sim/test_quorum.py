@@ -32,6 +32,7 @@ def test_first_schedules() -> None:
     assert min(outcome.handed for outcome in outcomes) >= 12
 
 
+@pytest.mark.early
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_known_schedules() -> None:

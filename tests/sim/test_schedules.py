@@ -38,6 +38,7 @@ def test_first_schedules(of: str) -> None:
     assert set(happened) - set(KINDS) == {"step"}
 
 
+@pytest.mark.early
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("of", KNOWN)

@@ -11,7 +11,7 @@ from testing.throwaway import Acme, acme
 
 __all__ = ["acme"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SUITE = "dibs.testing.contract"
 CAN_DO_ALL, CAN_DO_LEAST = "acme=acme_locks.testing:fresh", "plain=acme_locks.testing:plain"

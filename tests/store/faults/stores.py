@@ -203,7 +203,9 @@ SERVERS = (*SURVIVING, *SESSION)
 def row(name: str, *more: Any, marks: Any = ()) -> Any:
     """A parameter set that begins with that store."""
     group = pytest.mark.xdist_group(f"faults-{STORES[name].program}")
-    return pytest.param(STORES[name], *more, id="-".join([name, *map(_word, more)]), marks=[group, *marks])
+    return pytest.param(
+        STORES[name], *more, id="-".join([name, *map(_word, more)]), marks=[group, pytest.mark.early, *marks]
+    )
 
 
 def on(stores: tuple[str, ...]) -> pytest.MarkDecorator:

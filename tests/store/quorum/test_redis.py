@@ -24,7 +24,7 @@ from lab.worker import Spec
 from store.faults.kit import TIMEOUT, renewed, usually_sync
 
 both_faces = faces_of("quorum", "quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(200)]
 Nodes = tuple[Server, ...]
 LASTING = 12.0
 BOUND = 15.0

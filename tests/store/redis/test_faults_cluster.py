@@ -37,7 +37,7 @@ from store.faults.kit import (
 )
 from store.redis.faulty import in_slots, key_of, left, loaded, slot_of, slots, specs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(200)]
 LEASE = 4.0
 WITHIN = 60.0
 TIMES = 10
