@@ -35,7 +35,7 @@ async def test_claim_ids_are_shown_nowhere(world: World, caplog: pytest.LogCaptu
     caplog.set_level(logging.DEBUG)
     client = world.client(lease=6)
     ana, bob = world.actors("ana", "bob")
-    lock, waits = client.lock("a"), client.lock("a", timeout=0.3)
+    lock, waits = client.lock("a"), client.lock("a", timeout=2)
     hold = await ana(lock.acquire)
     pending = bob.start(waits.__enter__ if world.face == "blocking" else waits.__aenter__)
     await world.in_line(client, "a", 1)
