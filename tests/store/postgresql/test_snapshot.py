@@ -67,7 +67,7 @@ def test_tickets_that_were_set_back_are_noticed(url: str, raw: Raw, seat: Seat) 
 def test_tickets_rise_though_the_sequence_was_set_back(raw: Raw, seats: Callable[[], Seat]) -> None:
     """By a fail-over that lost data, or by new tables: tickets follow the clock. A new client knows no floor."""
     pairs(seats(), 1)
-    raw("SELECT setval('{s}.dibs_tickets', date_part('epoch', clock_timestamp())::bigint * 1000000)")
+    raw("SELECT setval('{s}.dibs_tickets', floor(date_part('epoch', clock_timestamp()))::bigint * 1000000)")
     claim, before = seats().joined(name=NAME)
     raw("DELETE FROM {s}.dibs_claims")
     raw("SELECT setval('{s}.dibs_tickets', 1)")

@@ -195,8 +195,9 @@ class Ear:
             except StoreError:  # refused for good: whoever asks for a lock is told the same
                 self._deaf_until = self._now() + _DEAF
             finally:
+                if self._link is None:
+                    self._tell_to_look()
                 self._me.inbox.deliver_all([(key, b"tried") for key in list(self._wanted)])
-                self._me.inbox.deliver_all([(key, LOOK.value) for key in list(self._waiting)])
         elif self._waiting and self._now() - self._heard_at >= _SILENCE:
             self._ping(self._link)
         return self._again(_SILENCE / 2)
@@ -219,6 +220,9 @@ class Ear:
         self._is_awake = bool(self._waiting or self._wanted)
         return pause if self._is_awake else None
 
+    def _tell_to_look(self) -> None:
+        self._me.inbox.deliver_all([(key, LOOK.value) for key in list(self._waiting)])
+
     def _connect(self) -> None:
         until = self._now() + CONNECTING
         link = self._dialer.link(until)
@@ -227,6 +231,7 @@ class Ear:
             with self._mutex:
                 if self._closed:
                     raise Closed("this client was closed")
+                self._tell_to_look()  # what was sent to them before is lost; to those who come later nothing is
                 self._poked.attend(link.fileno())
                 self._heard_at = self._now()
                 self._link = link
