@@ -16,12 +16,12 @@ from dibs.backends.mysql.diagnosis import Clock
 from dibs.backends.mysql.ear import Ear
 from dibs.backends.mysql.port import Port, number
 from dibs.backends.mysql.wire import Refusal, Sets
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding
 
-PATIENCE = 1.0
 LEVELS = ("about", "promise", "note", "danger")
 _TIMES = 3
 _TIME = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
@@ -74,7 +74,7 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
 
 
 async def _ask(patient: Patient, query: Query, until: float) -> Sets:
-    return await patient.port.ask(query, min(until, patient.runtime.now() + PATIENCE))
+    return await patient.port.ask(query, min(until, patient.runtime.now() + LEAST_PATIENCE))
 
 
 async def _clock(patient: Patient, until: float) -> Clock:
@@ -92,7 +92,7 @@ async def _clock(patient: Patient, until: float) -> Clock:
 async def _try_a_wake(patient: Patient, until: float) -> list[Finding]:
     """Somebody who watches what nobody changes is told so, as by a change; heard where this client listens."""
     key, me, inbox = patient.runtime.fresh_id(), patient.me.id, patient.me.inbox
-    soon = min(until, patient.runtime.now() + 2 * PATIENCE)
+    soon = min(until, patient.runtime.now() + 2 * LEAST_PATIENCE)
     inbox.expect(key)
     patient.ear.listen(key)
     try:

@@ -22,13 +22,12 @@ from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.link import TIME
 from dibs.backends.redis.port import Port
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.core.line import YOURS, Me
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, printable
 
-PATIENCE = 1.0
-"""What one server has to answer."""
 LEVELS = ("about", "promise", "note", "danger")
 _TIMES = 3
 _SETTINGS = ("appendfsync", "save")
@@ -217,4 +216,4 @@ def _is_denied(error: StoreError) -> bool:
 
 
 def _soon(patient: Patient, until: float) -> float:
-    return min(until, patient.runtime.now() + PATIENCE)
+    return min(until, patient.runtime.now() + LEAST_PATIENCE)

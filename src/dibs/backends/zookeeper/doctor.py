@@ -16,13 +16,13 @@ from dibs.backends.zookeeper.paths import levels
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.link import Link
 from dibs.backends.zookeeper.wire.port import Port
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.errors import StoreError
 from dibs.info import Finding, duration, printable
 
 SLOW = 10
 """A way to the leader that takes more than this part of the time-out costs locks in the next bad minute."""
 _MEMBER = re.compile(rb"^server\.\d+=", re.MULTILINE)
-_PATIENCE = 1.0
 _LONGEST = 1000
 """Bytes of the first line of an answer."""
 
@@ -53,13 +53,13 @@ def version_of(address: Address) -> str:
     """As the first server that says so has it; may block."""
     host, port = address.servers[0]
     try:
-        link = Link(host, port, address.tls, _PATIENCE)
+        link = Link(host, port, address.tls, LEAST_PATIENCE)
     except StoreError:
         return ""
     said = b""
     try:
         link.send(b"srvr")
-        until = monotonic() + _PATIENCE
+        until = monotonic() + LEAST_PATIENCE
         while b"\n" not in said and len(said) < _LONGEST and (left := until - monotonic()) > 0 and link.ready(left):
             said += link.take_in(link.read())
     except StoreError:
