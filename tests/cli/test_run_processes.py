@@ -47,10 +47,9 @@ def test_killed_while_it_waits(scene: Scene) -> None:
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_killed_at_any_instant(scene: Scene, instant: str) -> None:
     argv = [sys.executable, str(HERE / "instants.py"), instant, "KILL", "run", "x", "--lease", "20", "--"]
-    running = scene.start(*argv, *WITNESS, "child", *(() if instant in ("ended", "leaving", "closing") else ["wait"]))
-    assert running.end() == 137
-    if instant not in ("leaving", "closing"):  # there its command is over, and whoever it left is on its own
-        scene.none_left()
+    words = {"leaving": [], "closing": [], "ended": ["child"]}.get(instant, ["child", "wait"])
+    assert scene.start(*argv, *WITNESS, *words).end() == 137
+    scene.none_left()
     scene.taken()
 
 
