@@ -11,6 +11,7 @@ from lab.servers.programs import require
 from store import small_disks
 
 
+@pytest.mark.early
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_full_disk() -> None:
