@@ -64,6 +64,8 @@ def clock_of_server(_clock: Clock) -> Iterator[Clock]:
 def proxy(store: Store, server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=store.splitter) as made:
         yield made
+        made.heal()  # in asyncio, what a client says at its end is still on its way
+        made.wait_for(lambda: all(link.up.ended for link in made.open_links), what="clients have hung up")
 
 
 @pytest.fixture

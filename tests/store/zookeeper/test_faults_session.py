@@ -71,6 +71,8 @@ def server(one_server: Server) -> Iterator[Server]:
 def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=splitters.zookeeper) as made:
         yield made
+        made.heal()  # in asyncio, what a client says at its end is still on its way
+        made.wait_for(lambda: all(link.up.ended for link in made.open_links), what="clients have hung up")
 
 
 @pytest.fixture
