@@ -47,6 +47,7 @@ def check(of: str, safeguard: str, first: int, count: int) -> None:
         total = explore(first, count, of=of, until_found=True)
     assert total.found, f"{count} schedules from {first} without «{safeguard}» and nothing was found"
     assert not total.found[0].crashed, f"the twin itself fails: {total.found[0].what}"
+    assert not explore(total.found[0].seed, 1, of=of).found, f"«{safeguard}» is in place, and does not help"
 
 
 @pytest.mark.parametrize(("of", "safeguard"), EVERY)

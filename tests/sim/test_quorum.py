@@ -49,6 +49,7 @@ def test_the_simulator_finds_what_is_broken(safeguard: str) -> None:
         found = find(FROM.get(safeguard, 1_000), WITHIN)
     assert found is not None, f"{WITHIN} schedules without «{safeguard}» and nothing was found"
     assert found[1].__cause__ is None, f"the twin itself fails: {found[1]}"
+    check(found[0], 1)  # with the safeguard, this schedule violates nothing
 
 
 def test_an_operator_looks_asks_and_breaks() -> None:
