@@ -120,8 +120,9 @@ class Both:
             assert theirs == found
         else:
             self._same(found, theirs)
+        self._woken(wakes)  # who comes is not yet among those outside
+        if found != "mismatch":
             self._side.joined(ours, place, found, self.now())
-        self._woken(wakes)
 
     def renew(self, seat: int, numbers: Iterable[int]) -> None:
         chosen = {number % len(self._pairs) for number in numbers} if self._pairs else set()
