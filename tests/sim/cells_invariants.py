@@ -21,8 +21,8 @@ from sim.world import GLANCE
 CALMED = 2.5
 """In quiet times: how long whoever has not looked since the last fault may take to do so."""
 PAUSES = LEAST_PATIENCE + 0.5
-"""What a deed may take longer than its time-out while faults happen: a silent store is asked for so long, and there are
-pauses between questions."""
+"""How late an operation may end while faults happen: dibs asks a silent store for LEAST_PATIENCE, with pauses between
+its requests."""
 DRIFT = 0.1
 """How much of a length of time the clocks of a process and of the store may disagree by."""
 

@@ -15,7 +15,7 @@ from lab.servers.programs import require
 from lab.servers.supervisor import Server, until
 from process.children import Crew
 from store.clocks import readable
-from store.faults.kit import LONG, SHORT
+from store.faults.kit import PATIENCE, SHORT
 from store.faults.stores import Store
 
 
@@ -49,8 +49,7 @@ def server(store: Store, name: str, _server_of: Callable[[Store], Server]) -> It
     yield made
     if made.running():
         made.resume()
-        # A session of ZooKeeper whose answer or goodbye a busy machine was too slow for is ended by the server.
-        until(lambda: not store.stands(made, name), LONG + 30, "nobody stands there any more")
+        until(lambda: not store.stands(made, name), PATIENCE, "the test leaves nothing in the store")
 
 
 @pytest.fixture

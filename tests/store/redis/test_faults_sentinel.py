@@ -28,11 +28,8 @@ from lab.witness import Witness, fresh_name
 from store.faults.kit import LONG, TIMEOUT, Relay, both_apis
 from store.redis.faulty import left, loaded, specs
 
-pytestmark = [
-    pytest.mark.early,
-    pytest.mark.slow,
-    pytest.mark.timeout(200),
-]  # several elections, on a machine that others use too
+# Several elections, on a machine that others use too.
+pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(200)]
 LEASE = 4.0
 WITHIN = 60.0
 LOST = {"overlap", "taken", "fifo"}

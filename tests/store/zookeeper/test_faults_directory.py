@@ -65,7 +65,7 @@ def reaper() -> Iterator[Server]:
 @pytest.fixture
 def server(one_server: Server) -> Iterator[Server]:
     yield one_server
-    assert left(one_server, within=LEASE + 30) == []
+    assert left(one_server, within=LEASE / 2) == []
 
 
 @pytest.fixture

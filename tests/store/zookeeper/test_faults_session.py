@@ -63,8 +63,7 @@ def one_server() -> Iterator[Server]:
 @pytest.fixture
 def server(one_server: Server) -> Iterator[Server]:
     yield one_server
-    # One whose answer or goodbye a busy machine was too slow for is ended by the server.
-    assert left(one_server, within=LEASE + 30) == [], "every session was closed, and took its nodes along"
+    assert left(one_server, within=LEASE / 2) == [], "every session was closed, and took its nodes along"
 
 
 @pytest.fixture
