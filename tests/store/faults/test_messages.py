@@ -5,11 +5,13 @@ stands once, is not extended, and does not come back once it has left.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 
 import dibs
+from dibs.core import grant
 from dibs.core.deadline import WAITING_LEASE
 from dibs.testing.contract.harness import World
 from lab.faults import Cut, at_message
@@ -18,7 +20,7 @@ from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import First, Witness
 from store.faults.kit import LONG, RENEWED, TIMEOUT, Relay, alone, both_apis, eventually, passes, renewed, warm
-from store.faults.stores import LEASED, SURVIVING, Store, row, seen
+from store.faults.stores import LEASED, SURVIVING, Store, on, row, seen
 from store.faults.troubles import amid
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -30,6 +32,8 @@ IN_EVERY_RUN = {
     ("leave", "request"),
     ("renew", "reply"),
 }
+TOLD = {"redis": rb"\*3\r\n\$7\r\nmessage", "postgresql": rb"A.{8}dibs_[0-9a-f]{32}\0"}
+"""How a message that wakes a waiter begins, where it has a connection of its own."""
 PAST = "request, past its deadline"
 LATE_IN_EVERY_RUN = {("join", "request"), ("join", "reply"), ("renew", "request"), ("leave", "request")}
 
@@ -150,6 +154,25 @@ async def test_a_late_look(world: World, store: Store, server: Server, proxy: Pr
     assert not relay.pending.done()
     held.deliver()
     await relay.end()
+
+
+@on(tuple(TOLD))
+@both_apis
+async def test_a_message_is_lost_with_its_connection(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as there is another one, all waiters look: none waits for the look that is due anyway."""
+    monkeypatch.setattr(grant, "WAITING_LEASE", LONG)  # it is due every 20 s
+    relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
+    await warm(world, relay.other, name)
+    await relay.begin()
+    shape = re.compile(TOLD[store.name], re.DOTALL)
+    lost = First(lambda message: shape.match(message) is not None)
+    proxy.add(Cut(at_message(match=lost)), DOWN)
+    await relay.ana(relay.witness.give(relay.hold))
+    await eventually(relay.pending.done, within=LONG / 4)
+    assert lost.struck
+    await relay.end_given()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The subscription by which waiters are woken: lost with a message, killed, silent, or not there yet. Nobody depends on
-it: waiters look, and soon a new one wakes them again. Also scripts that the server forgot, and rights that it took.
+"""The subscription by which waiters are woken: killed, silent, or not there yet. Nobody depends on it: waiters look,
+and soon a new one wakes them again. Also scripts that the server forgot, and rights that it took.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from lab.servers import ports
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from lab.witness import First
 from store.faults.kit import LONG, SHORT, TIMEOUT, Relay, both_apis, eventually, usually_sync, warm
 from store.redis.faulty import asks, key_of, through
 
@@ -50,21 +49,6 @@ def proxy(server: Server) -> Iterator[Proxy]:
 def _seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter's looks are due every 20 s: whoever is woken long before was told."""
     monkeypatch.setattr(grant, "WAITING_LEASE", LONG)
-
-
-@pytest.mark.usefixtures("_seldom")
-@both_apis
-async def test_a_message_is_lost_with_its_subscription(world: World, server: Server, proxy: Proxy, name: str) -> None:
-    """As soon as there is another one, all waiters look: none waits for the look that is due anyway."""
-    relay = Relay(world, name, server.url(), LONG, through(proxy))
-    await warm(world, relay.other, name)
-    await relay.begin()
-    lost = First(lambda message: message.startswith(b"*3\r\n$7\r\nmessage"))
-    proxy.add(Cut(at_message(match=lost)), DOWN)
-    await relay.ana(relay.witness.give(relay.hold))
-    await eventually(relay.pending.done, within=LONG / 4)
-    assert lost.struck
-    await relay.end_given()
 
 
 @pytest.mark.usefixtures("_seldom")

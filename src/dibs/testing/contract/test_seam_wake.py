@@ -113,6 +113,21 @@ def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> No
     assert bob.passed_over(outside)
 
 
+@needs(LEASES, RECORDS)
+def test_outsiders_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat) -> None:
+    """A store that tells only some of them tells those who still wait."""
+    mine, _ = ana.joined()
+    *gone, waits = sorted((bob.claim() for _ in range(10)), key=lambda claim: claim.id)
+    for claim in gone:
+        claim.waiting = BRIEF
+        bob.join(claim, OUTSIDE)
+    bob.joined(name="b", lease=BRIEF)
+    until(lambda: not bob.holders("b"))
+    bob.join(waits, OUTSIDE)
+    ana.leave(mine)
+    assert bob.hears(waits) is LOOK
+
+
 def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()

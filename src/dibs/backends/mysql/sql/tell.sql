@@ -1,7 +1,7 @@
 -- tell: note that something happened where others watch, and whom to wake for it; within the transaction of a verb.
 --
--- `p_most`: so many are told at once. Of those who wait outside a line only one gets in, and all look by themselves
--- every third of a waiting lease.
+-- `p_most`: so many are told at once, of those who still wait. Of those who wait outside a line only one gets in, and
+-- all look by themselves every third of a waiting lease.
 CREATE PROCEDURE dibs_1_tell(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_most INT, INOUT p_wakes MEDIUMBLOB
 )
@@ -10,7 +10,8 @@ BEGIN
   DECLARE v_id, v_client BINARY(16);
   DECLARE v_over TINYINT DEFAULT 0;
   DECLARE watchers CURSOR FOR
-    SELECT id, client FROM dibs_watchers WHERE name = p_name AND space = p_space AND told IS NULL LIMIT p_most;
+    SELECT id, client FROM dibs_watchers WHERE name = p_name AND space = p_space AND told IS NULL
+      AND until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) LIMIT p_most;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
   OPEN watchers;
   telling: LOOP
