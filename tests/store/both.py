@@ -52,9 +52,6 @@ on_a_server = settings(
 class Side(Protocol):
     """A line on a server, looked into past dibs."""
 
-    def place_again(self, first: Place, asked: Place) -> Place:
-        """Where a claim that is asked for again asks to stand."""
-
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None: ...
 
     def left(self, ours: Claim, stood: bool) -> None: ...
@@ -64,7 +61,8 @@ class Side(Protocol):
     def tell_time(self, seat: Seat) -> None:
         """So that a client knows how late it is on the server."""
 
-    def same_next(self, found: Standing, expected: Standing) -> bool: ...
+    def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
+        """`after`: what would be expected if it were asked again."""
 
     def check(self, stand: list[Entry], now: float) -> None:
         """Whether it is whole, and those stand there who stand in memory."""
@@ -105,13 +103,14 @@ class Both:
         )  # fmt: skip
         self._pairs.append((self._seats[seat], ours, twin))
         self._places.append(place)
-        self.rejoin(len(self._pairs) - 1, place)
+        self.rejoin(len(self._pairs) - 1)
 
-    def rejoin(self, number: int, place: Place) -> None:
+    def rejoin(self, number: int) -> None:
+        """Where it asked to stand at first: nobody goes from outside into the line by the same id."""
         if not self._pairs:
             return
         seat, ours, twin = self._pairs[number % len(self._pairs)]
-        place = self._side.place_again(self._places[number % len(self._pairs)], place)
+        place = self._places[number % len(self._pairs)]
         theirs, wakes = self._of_memory(lambda: ledger.join(self._world, twin, place, self.now()))
         with suppress(Mismatch):
             found: Any = "mismatch"
@@ -119,7 +118,7 @@ class Both:
         if theirs == "mismatch" or found == "mismatch":
             assert theirs == found
         else:
-            self._same(found, theirs)
+            self._same(found, theirs, theirs)
         self._woken(wakes)  # who comes is not yet among those outside
         if found != "mismatch":
             self._side.joined(ours, place, found, self.now())
@@ -129,10 +128,13 @@ class Both:
         mine = [self._pairs[number] for number in sorted(chosen) if self._pairs[number][0] is self._seats[seat]]
         if not mine:
             return
-        theirs, wakes = ledger.renew(self._world, [twin for _, _, twin in mine], self.now())
+        twins = [twin for _, _, twin in mine]
+        theirs, wakes = ledger.renew(self._world, twins, self.now())
+        after, _ = ledger.renew(self._world, twins, self.now())
         self._side.before_renewing(self._seats[seat])
-        for found, expected in zip(self._seats[seat].renew(*(ours for _, ours, _ in mine)), theirs, strict=True):
-            self._same(found, expected)
+        ours = self._seats[seat].renew(*(ours for _, ours, _ in mine))
+        for standings in zip(ours, theirs, after, strict=True):
+            self._same(*standings)
         self._woken(wakes)
 
     def amend(self, number: int, weight: int) -> None:
@@ -199,14 +201,14 @@ class Both:
             gone = set(before) - set(self._world.places)
             return "mismatch", None if gone else []
 
-    def _same(self, found: Standing | None, expected: Standing | None) -> None:
-        assert (found is None) == (expected is None)
-        if found is None or expected is None:
+    def _same(self, found: Standing | None, expected: Standing | None, after: Standing | None) -> None:
+        assert (found is None) == (expected is None) == (after is None)
+        if found is None or expected is None or after is None:
             return
         assert (found.ticket == 0) == (expected.ticket == 0)
         assert (found.holds, found.revoked) == (expected.holds, expected.revoked)
         assert abs(found.left - expected.left) < SLACK
-        assert self._side.same_next(found, expected)
+        assert self._side.same_next(found, expected, after)
 
     def _woken(self, wakes: list[Wake] | None) -> None:
         self._side.woken(wakes, self._pairs, self._world, self.now())
@@ -231,7 +233,7 @@ def deeds(draw: st.DrawFn) -> list[tuple[Any, ...]]:
         verbs: list[st.SearchStrategy[tuple[Any, ...]]] = [
             st.tuples(st.just("join"), st.just(seat), places, st.just(claim)),
             st.tuples(st.just("join"), st.just(seat), places, st.just(claim)),
-            st.tuples(st.just("rejoin"), numbers, places),
+            st.tuples(st.just("rejoin"), numbers),
             st.tuples(st.just("renew"), st.just(seat), st.lists(numbers, min_size=1, max_size=6)),
             st.tuples(st.just("amend"), numbers, st.sampled_from([0, 1, 2])),
             st.tuples(st.just("leave"), numbers, st.booleans()),

@@ -193,9 +193,12 @@ async def test_a_join_that_arrives_after_its_leave(
     ana, bob, witness = *world.actors("ana", "bob"), Witness(world, name)
     await warm(world, client, name)
     left = seen(proxy, store.answers(proxy, name, "leave"), DOWN)
-    held = hold_back(store, proxy, name, "join", spot)
+    if spot == "reply":
+        held, timeout = hold_back(store, proxy, name, "join", spot), 0.0  # not long enough for a second copy
+    else:
+        held, timeout = proxy.hold(UP, at_message(match=store.asks(name, "join")), often=100), 0.2
     with pytest.raises(dibs.StoreUnavailable, match=name):
-        await ana(lambda: client.lock(name).acquire(timeout=0))
+        await ana(lambda: client.lock(name).acquire(timeout=timeout))
     await eventually(lambda: held.messages and left.struck)
     if spot == PAST:
         gone = clock() + WAITING_LEASE + 0.5  # of the tombstone, which the next use of the name removes

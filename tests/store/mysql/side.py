@@ -16,10 +16,6 @@ class MysqlSide:
     def __init__(self, raw: Raw, name: str, world: World) -> None:
         self._raw, self._name = raw, name
 
-    def place_again(self, first: Place, asked: Place) -> Place:
-        """Where it asked to stand at first: nobody goes from outside into the line by the same id."""
-        return first
-
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
         """Who waits outside is noted there."""
 
@@ -33,9 +29,9 @@ class MysqlSide:
     def tell_time(self, seat: Seat) -> None:
         seat.evict(0, f"{self._name} elsewhere")
 
-    def same_next(self, found: Standing, expected: Standing) -> bool:
-        """Who holds has no use for it."""
-        return found.holds or found.next == expected.next or abs(found.next - expected.next) < SLACK
+    def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
+        """Who holds has no use for it. A renewal extends those who hold before it looks, and the others later."""
+        return found.holds or expected.next - SLACK <= found.next <= after.next + SLACK
 
     def check(self, stand: list[Entry], now: float) -> None:
         standing = [entry.id for entry in stand]

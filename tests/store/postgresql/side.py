@@ -54,9 +54,6 @@ class PostgresqlSide:
         """Who is noted as waiting outside, and was not told since."""
         self._watch(world)
 
-    def place_again(self, first: Place, asked: Place) -> Place:
-        return asked
-
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
         if place is OUTSIDE and found is not None and not found.ticket:
             self._outside.add(ours.id)
@@ -73,7 +70,7 @@ class PostgresqlSide:
     def tell_time(self, seat: Seat) -> None:
         step(seat.line.identity(seat.soon))
 
-    def same_next(self, found: Standing, expected: Standing) -> bool:
+    def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
         """Who holds has no use for it."""
         return found.holds or expected.next == FOREVER or abs(found.next - expected.next) < SLACK
 

@@ -52,9 +52,6 @@ class RedisSide:
         """Until when somebody may listen there."""
         self._watch(world)
 
-    def place_again(self, first: Place, asked: Place) -> Place:
-        return asked
-
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
         if place is OUTSIDE and found is not None and not found.holds:
             self._outside = max(self._outside, now + ours.waiting)
@@ -68,7 +65,7 @@ class RedisSide:
     def tell_time(self, seat: Seat) -> None:
         seat.holders(self._name)
 
-    def same_next(self, found: Standing, expected: Standing) -> bool:
+    def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
         return found.next == expected.next or abs(found.next - expected.next) < SLACK
 
     def check(self, stand: list[Entry], now: float) -> None:
