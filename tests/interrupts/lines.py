@@ -103,6 +103,9 @@ class Interrupt:
             if self._left == 0:
                 self.point = self._point(frame, event)
                 raise KeyboardInterrupt
+        if event == "return" and not frame.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+            self._last.pop(frame, None)  # a frame that is kept keeps what it had, such as a permit
+            self._called.pop(frame, None)
         return self._trace
 
     def _is_point(self, frame: FrameType, event: str) -> bool:

@@ -327,8 +327,9 @@ def test_ten_thousand_wait(server: Server, raw: Any) -> None:
 
             tasks = [asyncio.create_task(wait()) for _ in range(crowd)]
             await eventually(lambda: raw.hlen("dibs:a|line") > crowd)
-            assert connections(raw) == {"messages": 1, "commands": connections(raw)["commands"]}
-            assert connections(raw)["commands"] <= 1 + KEEPERS
+            seen = connections(raw)
+            assert seen["messages"] == 1
+            assert seen.get("commands", 0) <= 1 + KEEPERS  # none: one that a request waited for too long is made anew
             await hold.release()
             await asyncio.gather(*tasks)
             assert served == crowd

@@ -181,7 +181,9 @@ class Database:
             self.mutex.release()
 
     def __del__(self) -> None:
-        self._close()
+        """An interrupt may have struck before anybody had it."""
+        if hasattr(self, "_turn"):
+            self._close()
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
