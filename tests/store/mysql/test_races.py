@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 import pymysql
 import pytest
 
-from dibs.backends.mysql import line, watching
+from dibs.backends.mysql import ear, line, watching
 from dibs.core.cells import CELL, Spot, Write
 from dibs.core.line import LINE, YOURS
 from dibs.runtime.threads import step
@@ -87,8 +87,9 @@ def test_a_leave_and_a_join_at_the_same_time(seats: Made, raw: Raw) -> None:
         bob.leave(claim)
 
 
-def test_nothing_that_is_said_is_missed(seats: Made) -> None:
+def test_nothing_that_is_said_is_missed(seats: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand-overs to and fro, with nobody who looks: who joins is told, also amid the listener's next call."""
+    monkeypatch.setattr(ear, "PATIENCE", 120)  # the listener does not wake by itself either
     one, other = seats(), seats()
     claim, stands = one.joined()
     assert stands.holds
