@@ -240,6 +240,15 @@ def test_evict_wakes_whom_it_frees(ana: Seat, bob: Seat) -> None:
     assert bob.hears(waits) is YOURS
 
 
+@needs(FAIR, LEASES, RECORDS)
+def test_revoke_tells_who_holds_since_another_expired(ana: Seat, bob: Seat) -> None:
+    _, over = ana.joined(lease=BRIEF)
+    waits, standing = bob.joined(waiting=10.0)
+    until(lambda: ana.holders() == [standing.ticket])
+    assert not ana.revoke(over.ticket)
+    assert bob.freed(waits)
+
+
 def test_revoke_by_token_only(ana: Seat, bob: Seat) -> None:
     claim, first = ana.joined()
     for wrong in (first.ticket + 1, first.ticket - 1, 0):
