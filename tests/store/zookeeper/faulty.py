@@ -17,7 +17,7 @@ from lab.servers.supervisor import Server
 from lab.witness import First, Witness, faces_of, fresh_name
 
 __all__ = ["First", "Witness", "answer_to", "asks", "both_faces", "directory", "fresh_name", "operator", "through"]
-CREATE, DELETE, CREATE2, MULTI = 1, 2, 15, 14
+CREATE, DELETE, GET, CREATE2, MULTI = 1, 2, 4, 15, 14
 both_faces = faces_of("zookeeper", "zookeeper://127.0.0.1:1")
 
 

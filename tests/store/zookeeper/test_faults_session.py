@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 import dibs
+from dibs.core.line import OUTSIDE
 from dibs.testing.contract.harness import World
+from dibs.testing.contract.seats import Seat
 from dibs.testing.contract.worlds import MUTEXES
 from lab import splitters
 from lab.faults import Cut, Refuse, at_message
@@ -29,6 +32,7 @@ from store.zookeeper.faulty import (
     CREATE,
     CREATE2,
     DELETE,
+    GET,
     MULTI,
     First,
     Witness,
@@ -274,3 +278,19 @@ async def test_an_operator_removes_a_waiter(world: World, server: Server, name: 
     assert won.token > relay.waiter.token
     await relay.bob(relay.witness.give(won))
     relay.witness.acquit()
+
+
+def test_an_unfair_waiter_that_left_hears_nothing_of_its_late_watch(server: Server, proxy: Proxy, name: str) -> None:
+    """The request that sets its watch arrives when it has left and the holder's node is gone."""
+    with closing(Seat(server.url())) as ana, closing(Seat(through(proxy))) as bob:
+        bob.leave(bob.joined(name=name)[0])  # connected
+        mine, _ = ana.joined(name=name)
+        held = proxy.hold(UP, at_message(match=lambda message: asks(name, GET)(message) and message[-1:] == b"\1"))
+        outside = bob.claim(name)
+        bob.join(outside, OUTSIDE)
+        held.await_held()
+        bob.leave(outside)
+        ana.leave(mine)
+        held.deliver()
+        bob.holders(name)  # behind the late answer
+        assert bob.told(outside) is None

@@ -188,6 +188,8 @@ class Stand:
             self._tell(LOOK)
 
     def _asked(self, call: Call) -> None:
+        if self.over:
+            return
         if call.error == codec.NO_NODE and self.waiting_for is not None:
             kind, path = self.waiting_for
             self._table.wire.send((), drop=[(kind, path, self.moved)])  # the server set none
