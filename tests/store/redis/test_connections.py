@@ -329,7 +329,7 @@ def test_ten_thousand_wait(server: Server, raw: Any) -> None:
             await eventually(lambda: raw.hlen("dibs:a|line") > crowd)
             seen = connections(raw)
             assert seen["messages"] == 1
-            assert seen.get("commands", 0) <= 1 + KEEPERS  # none: one that a request waited for too long is made anew
+            assert seen.get("commands", 0) <= 1 + KEEPERS  # none was seen once, on a busy machine
             await hold.release()
             await asyncio.gather(*tasks)
             assert served == crowd
