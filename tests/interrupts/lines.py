@@ -39,13 +39,15 @@ class Point:
     line: int
     outermost: bool
     """No other function of dibs had been entered."""
+    first: bool
+    """At the entry of the function, or at the line below its first."""
 
     @property
     def before_ours(self) -> bool:
         """The user's code was told to end the hold, or had just got it, and dibs had not begun: Python's own gap."""
-        if self.function == "Hold.__enter__":  # `with lock.acquire()`: between the two
+        if self.function.endswith("Hold.__enter__"):  # `with lock.acquire()`: between the two
             return True
-        return self.event == "call" and self.outermost and self.function.endswith(ENDING)
+        return self.first and self.outermost and self.function.endswith(ENDING)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function} ({self.event})"
@@ -133,7 +135,8 @@ class Interrupt:
         while outer is not None:
             outermost = outermost and not outer.f_code.co_filename.startswith(PACKAGE)
             outer = outer.f_back
-        return Point(event, code.co_qualname, code.co_filename[len(PACKAGE) + 1 :], frame.f_lineno, outermost)
+        first = frame.f_lineno <= code.co_firstlineno + 1
+        return Point(event, code.co_qualname, code.co_filename[len(PACKAGE) + 1 :], frame.f_lineno, outermost, first)
 
 
 @cache

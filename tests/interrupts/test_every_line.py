@@ -90,6 +90,14 @@ def several(client: dibs.Client, name: str) -> None:
         pass
 
 
+def several_by_hand(client: dibs.Client, name: str) -> None:
+    both = dibs.multi(client.lock(name), client.rlock(name + "-b"))
+    both.acquire()
+    both.release()
+    with both.acquire():  # type: ignore[union-attr]
+        pass
+
+
 def in_vain(client: dibs.Client, name: str) -> None:
     assert client.lock(name).acquire(timeout=0.02) is None
 
@@ -151,6 +159,7 @@ OPERATIONS: dict[str, tuple[Operation, Callable[[dibs.Client, str], object]]] = 
     "semaphore": (two_permits, nobody),
     "stripe": (stripe, nobody),
     "multi": (several, nobody),
+    "multi, by hand": (several_by_hand, nobody),
     "in vain": (in_vain, somebody_holds),
     "in vain, with": (in_vain_with, somebody_holds),
     "in vain, outside": (in_vain_outside, somebody_holds),
@@ -158,7 +167,7 @@ OPERATIONS: dict[str, tuple[Operation, Callable[[dibs.Client, str], object]]] = 
 }
 
 
-PARTS = {"multi": ("-b",), "stripe": ("#0", "#1", "#2", "#3")}
+PARTS = {"multi": ("-b",), "multi, by hand": ("-b",), "stripe": ("#0", "#1", "#2", "#3")}
 """What else an operation takes, by the ends of its names."""
 
 
@@ -289,7 +298,7 @@ def _plan() -> Iterator[object]:
             yield _case(store, what, mode, marks=soak)
         for what in ("with lock", "multi", "in vain"):
             yield _case(store, what, CHECKS, fresh=True, marks=soak)
-    for store, what in product(SESSIONS, sorted(OPERATIONS.keys() - UNSUPPORTED - {"multi"})):
+    for store, what in product(SESSIONS, sorted(OPERATIONS.keys() - UNSUPPORTED - {"multi", "multi, by hand"})):
         yield _case(store, what, CHECKS, marks=soak)
 
 

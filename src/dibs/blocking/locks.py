@@ -14,6 +14,7 @@ from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.errors import DibsError
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
 from dibs.info import Participant
 from dibs.runtime.threads import step
@@ -177,11 +178,13 @@ class Lock(Unpicklable):
         return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     def release(self) -> None:
-        hold = self._core.latest()
+        hold = None
         try:
+            hold = self._core.latest()
             step(self._core.give_back(hold))
-        except BaseException:
-            self._core.abandon(hold)
+        except BaseException as raised:
+            if hold is not None or not isinstance(raised, DibsError):  # not NotHeld, but an interrupt
+                self._core.abandon(hold or self._core.latest())
             raise
 
     def locked(self) -> bool:
@@ -339,7 +342,11 @@ class MultiHold(Unpicklable):
         return self
 
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        step(self._core.end(raised))
+        try:
+            step(self._core.end(raised))
+        except BaseException:
+            self._core.abandon()
+            raise
 
 
 class Multi(Unpicklable):
@@ -365,7 +372,14 @@ class Multi(Unpicklable):
         return _take(attempt, MultiHold(attempt.hold), attempt.run)
 
     def release(self) -> None:
-        MultiHold(self._core.latest()).release()
+        hold = None
+        try:
+            hold = self._core.latest()
+            step(hold.release())
+        except BaseException as raised:
+            if hold is not None or not isinstance(raised, DibsError):  # not NotHeld, but an interrupt
+                (hold or self._core.latest()).abandon()
+            raise
 
     def locked(self) -> bool:
         return step(self._core.locked())

@@ -225,13 +225,7 @@ class Lock:
 
     def latest(self) -> Hold:
         """What `release()` means."""
-        try:
-            return self.taken.latest()
-        except DibsError:
-            raise
-        except BaseException:  # an interrupt: it was to be released, so it is
-            self.abandon(self.taken.latest())
-            raise
+        return self.taken.latest()
 
     def abandon(self, hold: Hold) -> None:
         """From an exception: nothing is awaited, the keeper does the rest. Does nothing to a hold that is over."""
