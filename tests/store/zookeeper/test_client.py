@@ -156,6 +156,26 @@ def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_try_after_a_reader_was_interrupted_is_answered(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that one had read is lost, so the connection is of no use any more: nothing may be sent on it."""
+    receive, me = Connection.receive, threading.get_ident()
+
+    def interrupted(connection: Connection, data: bytes) -> None:
+        if threading.get_ident() != me:
+            receive(connection, data)
+            return
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with dibs.connect(url) as client, dibs.connect(url) as other, other.lock("a"):
+        lock = client.lock("a")
+        assert lock.acquire(timeout=0) is None
+        monkeypatch.setattr(Connection, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(timeout=0)
+        assert lock.acquire(timeout=0) is None
+
+
 @both_faces
 async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World, server: Server) -> None:
     """Also while nobody but the client's own thread reads: what happens to the lock meanwhile is heard only then."""

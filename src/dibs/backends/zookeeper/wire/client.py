@@ -89,6 +89,7 @@ class Wire:
         self._farewell: Call | None = None
         self.tell = self._stream.tell
         self.receive = self._stream.receive
+        self.recover = self._stream.recover
         inbox.expect(_HEART)
 
     # What callers use.

@@ -65,6 +65,7 @@ class Port:
         """While nobody else reads: read the answer oneself. False: it could not be sent."""
         inbox, wire, last = self._inbox, self.wire, calls[-1]
         try:
+            wire.recover()
             if not wire.send(calls, watch, drop):
                 return False
             while not last.ended and (left := until - self._now()) > 0:

@@ -183,6 +183,15 @@ class Stream:
     def poke(self) -> None:
         self.bell.ring()
 
+    def recover(self) -> None:
+        """For whoever leads, before it sends: end a connection whose last reader was interrupted, as what is sent there
+        would only be lost with it."""
+        if self._amidst:
+            with self._reading:
+                if self._amidst:  # the heart reads at times, too
+                    self._pull(None)
+            self.deliver()
+
     def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
         if self._closed:
             return []
