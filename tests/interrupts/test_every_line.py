@@ -1,8 +1,8 @@
 """KeyboardInterrupt at every entry and line of dibs leaves nothing behind.
 
 Each operation is run again and again, interrupted one point later each time. `scripts/soak interrupts` tries all
-points on all stores; every run of the tests tries a sample: where the store is entered and left, and some that a seed
-draws. It is printed with a failure; DIBS_INTERRUPTS_SEED sets it.
+points on all stores; every run of the tests tries all on memory and a sample on the others: where the store is entered
+and left, and some that a seed draws. It is printed with a failure; DIBS_INTERRUPTS_SEED sets it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from interrupts.stores import LEASES, SERVERS, SESSIONS, STORES, UNSUPPORTED
 FEWEST_POINTS, MOST_POINTS = 100, 9000
 SEED = int(os.environ.get("DIBS_INTERRUPTS_SEED", "17"))
 DRAWN, CROSSINGS = 12, 16
-"""Points of a sample: such as any, and such as enter or leave the store. Where a try costs little there are more."""
-MORE = 5
+"""Points of a sample: such as any, and such as enter or leave the store."""
 CLIENTS = 100
 """Open at the same time, at most: a server limits its connections."""
 OTHERS = 120.0
@@ -222,9 +221,8 @@ class Run:
             if one.file.startswith("backends") != next_.file.startswith("backends")
         ]  # fmt: skip
         around = {n + more for n in crossing for more in (0, 1)}
-        often = MORE if self.url.startswith("memory:") else 1
-        some = dice.sample(sorted(around), min(often * CROSSINGS, len(around)))
-        return sorted({*some, *dice.sample(range(1, self.points + 1), min(often * DRAWN, self.points))})
+        some = dice.sample(sorted(around), min(CROSSINGS, len(around)))
+        return sorted({*some, *dice.sample(range(1, self.points + 1), min(DRAWN, self.points))})
 
     def is_free(self, names: Iterable[str]) -> bool:
         """Nothing of that client stands in the store: somebody else's hold is the one with the long lease."""
@@ -287,14 +285,15 @@ class Run:
 
 
 def _plan() -> Iterator[object]:
-    for store, what in product(("memory", "sqlite"), OPERATIONS):
-        yield _case(store, what, CHECKS, sampled=True, marks=[] if store == "memory" else [pytest.mark.slow])
+    for what in OPERATIONS:
+        yield _case("memory", what, CHECKS, marks=[])
+        yield _case("sqlite", what, CHECKS, sampled=True, marks=[pytest.mark.slow])
     for store, what in product(sorted(SERVERS), ("with lock", "after waiting")):
         yield _case(store, what, CHECKS, sampled=True, marks=[pytest.mark.slow])
     yield _case("sqlite", "multi", CHECKS, fresh=True, sampled=True, marks=[pytest.mark.slow])
     soak = [pytest.mark.soak]
     for store in STORES:
-        for what, mode in product(OPERATIONS, (CHECKS, LINES)):
+        for what, mode in product(OPERATIONS, (LINES,) if store == "memory" else (CHECKS, LINES)):
             yield _case(store, what, mode, marks=soak)
         for what in ("with lock", "multi", "in vain"):
             yield _case(store, what, CHECKS, fresh=True, marks=soak)
