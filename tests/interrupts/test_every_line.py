@@ -321,8 +321,14 @@ def _finalisers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", hook)
 
 
+@pytest.fixture
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ZooKeeper's client before it connects again: every other interrupt ends a connection."""
+    monkeypatch.setattr("dibs.backends.zookeeper.wire.client._PAUSES", (0.0,))
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.usefixtures("_finalisers")
+@pytest.mark.usefixtures("_finalisers", "_no_pauses")
 @pytest.mark.parametrize(("store", "what", "mode", "fresh", "sampled"), list(_plan()))
 def test_an_interrupt_leaves_nothing_behind(
     store: str, what: str, mode: str, fresh: bool, sampled: bool, tmp_path: Path
