@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self, overload
 
@@ -14,7 +15,7 @@ from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.errors import DibsError
+from dibs.errors import NotHeld
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
 from dibs.info import Participant
 from dibs.runtime.threads import step
@@ -182,8 +183,8 @@ class Lock(Unpicklable):
         try:
             hold = self._core.latest()
             step(self._core.give_back(hold))
-        except BaseException as raised:
-            if hold is not None or not isinstance(raised, DibsError):  # not NotHeld, but an interrupt
+        except BaseException:
+            with suppress(NotHeld):  # an interrupt may come before the hold is found
                 self._core.abandon(hold or self._core.latest())
             raise
 
@@ -376,8 +377,8 @@ class Multi(Unpicklable):
         try:
             hold = self._core.latest()
             step(hold.release())
-        except BaseException as raised:
-            if hold is not None or not isinstance(raised, DibsError):  # not NotHeld, but an interrupt
+        except BaseException:
+            with suppress(NotHeld):  # an interrupt may come before the hold is found
                 (hold or self._core.latest()).abandon()
             raise
 
