@@ -12,7 +12,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import count, pairwise, product
 from pathlib import Path
@@ -27,7 +27,8 @@ from interrupts.stores import LEASES, SERVERS, SESSIONS, STORES, UNSUPPORTED
 FEWEST_POINTS, MOST_POINTS = 100, 9000
 SEED = int(os.environ.get("DIBS_INTERRUPTS_SEED", "17"))
 DRAWN, CROSSINGS = 12, 16
-"""Points of a sample: such as any, and such as enter or leave the store."""
+"""The size of a sample: random points, and points where the store is entered or left."""
+SOCKETS = ("unclosed <socket", "unclosed <ssl.SSLSocket")
 CLIENTS = 100
 """Open at the same time, at most: a server limits its connections."""
 OTHERS = 120.0
@@ -186,34 +187,34 @@ class Run:
 
     def interrupt_everywhere(self) -> None:
         client = self.client()
-        self.run(client, "warm-up", 0)  # what an operation imports or makes on first use is not part of it
+        self.run(client, ["warm-up"], 0)  # what an operation imports or makes on first use is not part of it
         for n in self.sample(client) if self.sampled else count(1):
             assert n < MOST_POINTS
             if len(self.clients) == CLIENTS:
                 self.check()
             client = self.client() if self.fresh else client
             name = f"n{n}"
-            interrupt, is_free = self.run(client, name, n)
+            names = (name, *(name + part for part in PARTS.get(self.what, ())))
+            interrupt, is_free = self.run(client, names, n)
             if interrupt.point is None and not self.sampled:
                 self.points = n
                 return
             if interrupt.point is not None:  # whoever waits may come past fewer points than before
-                names = (name, *(name + part for part in PARTS.get(self.what, ())))
                 self.cases.append(Case(interrupt.point, client, names, is_free))
 
     def client(self) -> dibs.Client:
         self.clients.append(dibs.connect(self.url, lease=self.lease))
         return self.clients[-1]
 
-    def run(self, client: dibs.Client, name: str, n: int) -> tuple[Interrupt, bool]:
+    def run(self, client: dibs.Client, names: Sequence[str], n: int) -> tuple[Interrupt, bool]:
         """Gives also whether nothing stood in the store at once."""
-        with self.around(self.other, name):  # type: ignore[attr-defined]
+        with self.around(self.other, names[0]):  # type: ignore[attr-defined]
             with Interrupt(n, self.mode) as interrupt:
-                self.operation(client, name)
-            return interrupt, n > 0 and self.is_free([name])
+                self.operation(client, names[0])
+            return interrupt, n > 0 and self.is_free(names)
 
     def sample(self, client: dibs.Client) -> list[int]:
-        seen = self.run(self.client() if self.fresh else client, "n0", 0)[0].seen
+        seen = self.run(self.client() if self.fresh else client, ["n0"], 0)[0].seen
         self.points = len(seen)
         dice = random.Random(f"{SEED} {self.what}")
         crossing = [
@@ -315,7 +316,8 @@ def _finalisers(monkeypatch: pytest.MonkeyPatch) -> None:
     report = sys.unraisablehook
 
     def hook(found: sys.UnraisableHookArgs) -> None:
-        if not isinstance(found.exc_value, KeyboardInterrupt | ResourceWarning):
+        raised = found.exc_value
+        if not isinstance(raised, KeyboardInterrupt) and not str(raised).startswith(SOCKETS):
             report(found)
 
     monkeypatch.setattr(sys, "unraisablehook", hook)
