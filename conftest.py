@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import re
 import shlex
 import signal
 import sys
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from dibs.runtime import threads
+from dibs.testing.contract.worlds import subject_of
 
 pytest_plugins = ["dibs.testing.plugin", "lab.suite"]
 _REPEAT = "repeat this test with"
@@ -46,20 +48,24 @@ def pytest_runtest_makereport(
     if call.excinfo is not None:  # the native style does not leave out the frames of pytest itself
         call.excinfo.traceback = call.excinfo.traceback.cut(path=item.path)
     report = yield
-    if report.failed and _REPEAT not in dict(report.sections):  # the contract suite says it itself
-        report.sections.append((_REPEAT, _command(item)))
+    if report.failed:  # what the contract suite says about it leaves out how it was run here
+        report.sections[:] = [*(one for one in report.sections if one[0] != _REPEAT), (_REPEAT, _command(item))]
     return report
 
 
 def _command(item: pytest.Item) -> str:
     """One shell command that runs this test alone, with the seeds of this run."""
     option = item.config.getoption
-    seeds = [f"DIBS_SIM_SEED={os.environ['DIBS_SIM_SEED']}"] if "DIBS_SIM_SEED" in os.environ else []
+    seeds = [f"{name}={value}" for name, value in os.environ.items() if re.fullmatch("DIBS_[A-Z]+_SEED", name)]
     python = os.path.relpath(sys.executable, item.config.rootpath)
     order = [f"--randomly-seed={option('randomly_seed')}"] if option("randomly_seed", None) is not None else []
+    marks = ["-m", "soak"] if item.get_closest_marker("soak") else []
+    profile = [f"--hypothesis-profile={name}" for name in [option("--hypothesis-profile", None)] if name]
+    subject = subject_of(item)
+    store = ["--dibs-store", subject.wish] if subject is not None else []
     group = item.get_closest_marker("xdist_group")  # which xdist appends to the id
     test = item.nodeid if group is None else item.nodeid.removesuffix(f"@{group.args[0]}")
-    return " ".join([*seeds, shlex.join([python, "-m", "pytest", *order, test])])
+    return " ".join([*seeds, shlex.join([python, "-m", "pytest", *marks, *order, *profile, *store, test])])
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Print a command that repeats a failing test: its id names the store, but not where that comes from."""
     report = yield
-    subject = _subject_of(item)
+    subject = subject_of(item)
     if report.failed and subject is not None:
         given = item.config.invocation_params.args
         plugins = [f"-p {name}" for word, name in pairwise(map(str, given)) if word == "-p"]
@@ -105,7 +105,7 @@ def _has_time(item: pytest.Function) -> None:
         item.add_marker(pytest.mark.timeout(LONGEST_TEST + 2 * PATIENCE))
 
 
-def _subject_of(item: pytest.Item) -> Subject | None:
+def subject_of(item: pytest.Item) -> Subject | None:
     params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     subject = params["world"][0] if "world" in params else params.get("seats")
     return subject if isinstance(subject, Subject) else None
@@ -113,7 +113,7 @@ def _subject_of(item: pytest.Item) -> Subject | None:
 
 def _is_asked(item: pytest.Function) -> bool:
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    subject = _subject_of(item)
+    subject = subject_of(item)
     if subject is None:
         return True
     if "world" in params and any(params["world"][1] not in mark.args for mark in item.iter_markers("dibs_on")):
