@@ -29,7 +29,7 @@ from mutants.tiers import FAST, FULL, Stage, area, stages
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "invalid"
 _TRIES = 3
-"""So many failing tests of a stage are looked at until one proves something."""
+"""How many failing tests of a stage are run again."""
 
 
 class Verdict(NamedTuple):
@@ -83,8 +83,10 @@ class Bench:
             found = copy.run(stage, "-x", *(word for test in doubtful for word in ("--deselect", test)))
             if found.trouble == NOTHING or not (found.failed or found.hung or found.trouble):
                 return ""
+            if found.trouble:
+                return found.trouble
             if not found.failed:
-                return found.trouble or "hung: the whole run"
+                return "hung: the whole run" if self._is_green(copy, stage, str(stage.arguments), mutant) else ""
             test = found.failed[0]
             alone = stage._replace(arguments=(*options, test), workers=0)
             if (found.hung or copy.run(alone).failed) and self._is_green(copy, alone, test, mutant):
@@ -140,23 +142,22 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="names and files, and no more")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="those whose name contains it")
     parser.add_argument("--area", help="those of one area: core, verbs, sqlite, redis, postgresql, mysql, stores")
-    parser.add_argument("--tier", choices=(FAST, FULL, "both"), default="both", help="`full` begins with `fast`")
+    parser.add_argument("--tier", choices=(FAST, FULL), default=FULL, help="`full` includes `fast`")
     parser.add_argument("--random", type=int, default=0, metavar="K", help="as many random ones besides")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--against", type=Path, help="a checkout whose tests are run instead of these")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=60, help="seconds for one test; longer is a hang")
     parser.add_argument("--limit", type=int, default=1200, help="the same for one run of pytest")
-    parser.add_argument("--json", type=Path, help="a file to add a line for each to; who is in it is not tried again")
+    parser.add_argument("--json", type=Path, help="a file to add a line for each to; those in it are skipped")
     given = parser.parse_args()
-    tier = FAST if given.tier == FAST else FULL
     listed = named()
     chosen = [
         mutant
         for mutant in (*listed, *randomly(given.random, given.seed))
         if (not given.only or any(text in mutant.name for text in given.only))
         and given.area in (None, area(mutant.path))
-        and stages(mutant.path, tier)
+        and stages(mutant.path, given.tier)
     ]
     if given.list:
         _say("\n".join(f"{area(mutant.path):12} {mutant.name}  [{mutant.path}]" for mutant in chosen))
@@ -167,7 +168,7 @@ def main() -> int:
     pool = ThreadPoolExecutor(given.jobs)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        judged = [pool.submit(bench.judge, mutant, tier, mutant in listed) for mutant in chosen]
+        judged = [pool.submit(bench.judge, mutant, given.tier, mutant in listed) for mutant in chosen]
         for future in as_completed(judged):
             verdicts.append(future.result())
             _say(_told(verdicts[-1]))

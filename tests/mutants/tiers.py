@@ -93,7 +93,6 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
         "sqlite",
         [
             _fast("--dibs-store", "sqlite", *_contract(*_SEAMS, "cell", "life"), workers=0),
-            _full("tests/store/sqlite"),
             _fast("--dibs-store", "sqlite", CONTRACT),
             *_SERVERLESS,
         ],
