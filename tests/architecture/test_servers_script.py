@@ -30,6 +30,7 @@ def bare(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+@pytest.mark.slow  # where something is missing, it installs it
 def test_it_is_silent_where_all_is_there() -> None:
     require(*NEEDS)
     done = run()

@@ -52,7 +52,7 @@ def soak(seconds: float, seed: int) -> int:
             total = reduce(add, pool.starmap(explore_until, shares), NOTHING)
             report[of] = _report(total, time.monotonic() - began, cores)
             violations += len(total.found)
-    print(json.dumps({**report, "violations": violations}))
+    print(json.dumps({"violations": violations, **report}))
     return 1 if violations else 0
 
 
