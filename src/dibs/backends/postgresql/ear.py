@@ -231,7 +231,7 @@ class Ear:
             with self._mutex:
                 if self._closed:
                     raise Closed("this client was closed")
-                self._tell_to_look()  # what was sent to them before is lost; to those who come later nothing is
+                self._tell_to_look()  # earlier messages to these waiters are lost
                 self._poked.attend(link.fileno())
                 self._heard_at = self._now()
                 self._link = link

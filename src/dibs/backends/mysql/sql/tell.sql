@@ -1,7 +1,7 @@
 -- tell: note that something happened where others watch, and whom to wake for it; within the transaction of a verb.
 --
--- `p_most`: so many are told at once, of those who still wait. Of those who wait outside a line only one gets in, and
--- all look by themselves every third of a waiting lease.
+-- `p_most`: how many unfair waiters to wake; expired ones are left out. Only one of them can get in, and all look by
+-- themselves every third of a waiting lease.
 CREATE PROCEDURE dibs_1_tell(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_most INT, INOUT p_wakes MEDIUMBLOB
 )

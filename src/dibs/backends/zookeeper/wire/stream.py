@@ -184,8 +184,8 @@ class Stream:
         self.bell.ring()
 
     def recover(self) -> None:
-        """For whoever leads, before it sends: end a connection whose last reader was interrupted, as what is sent there
-        would only be lost with it."""
+        """Before sending, by whoever leads: end a connection whose last reader was interrupted. A request that is sent
+        there would be lost."""
         if self._amidst:
             with self._reading:
                 if self._amidst:  # the heart reads at times, too
