@@ -103,7 +103,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
             _full(*_on("redis", *_contract(*_SEAMS)), workers=0),
             _full("-k", "redis", "tests/store"),
             _full(*_on("redis", CONTRACT)),
-            _full("-k", "redis", "tests/security"),
+            _full("tests/security"),
         ],
     ),
     "backends/postgresql/": (
@@ -112,7 +112,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
             _full(*_on("postgresql", *_contract(*_SEAMS)), workers=0),
             _full("-k", "postgresql", "tests/store"),
             _full(*_on("postgresql", CONTRACT)),
-            _full("-k", "postgresql", "tests/sql", "tests/security"),
+            _full("tests/sql", "tests/security"),
         ],
     ),
     "backends/mysql/": (
@@ -121,7 +121,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
             _full(*_on("mariadb", *_contract(*_SEAMS)), workers=0),
             _full("-k", "mysql or mariadb", "tests/store"),
             _full(*_on("mariadb", CONTRACT)),
-            _full("-k", "mysql or mariadb", "tests/sql", "tests/security"),
+            _full("tests/sql", "tests/security"),
         ],
     ),
     "backends/": ("stores", [_full("tests/store/test_sockets.py", workers=0), _full("tests/store")]),

@@ -4,6 +4,7 @@ a join that do not see each other, a wake-up on its way into the sleep, a client
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -214,6 +215,24 @@ def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat:
     for one in (claim, other, kept):
         seat.leave(one)
     step(seat.line.identity(seat.soon))
+
+
+def test_the_sweep_removes_what_is_over_and_nothing_else(seat: Seat, raw: Raw) -> None:
+    seat.leave(seat.joined()[0])
+    (now,) = raw.ask("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")[0]
+    over, there = os.urandom(16), os.urandom(16)
+    inserts = {
+        "dibs_tombs": "(id, until) VALUES (%s, %s)",
+        "dibs_writes": "(id, until, version) VALUES (%s, %s, 1)",
+        "dibs_watchers": "(id, until, space, name, client) VALUES (%s, %s, 'cell', 'a', 'b')",
+    }
+    for table, insert in inserts.items():
+        raw.ask(f"INSERT INTO {table} {insert}", over, now - 1)
+        raw.ask(f"INSERT INTO {table} {insert}", there, now + 600_000_000)
+    raw.ask("CALL dibs_1_sweep()")
+    for table in inserts:
+        assert raw.ask(f"SELECT id FROM {table} WHERE id IN (%s, %s)", over, there) == [(there,)], table
+        raw.ask(f"DELETE FROM {table} WHERE id = %s", there)
 
 
 class Watcher:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ import dibs
 from dibs.core.line import YOURS
 from dibs.testing.contract.seats import Seat, until
 from process.children import Child
-from store.postgresql.rows import Raw
+from store.postgresql.rows import MICROSECONDS, Raw
 
 
 @pytest.fixture
@@ -144,3 +145,24 @@ def test_two_names_that_meet_in_one_key_are_two_locks(url: str, raw: Raw) -> Non
             two.check()
             assert client.lock("a").acquire(timeout=0) is None
         client.cell("a").set(b"x", 0)
+
+
+def test_the_sweep_removes_what_is_over_for_long_and_nothing_else(seat: Seat, raw: Raw) -> None:
+    seat.leave(seat.joined(name="dibs:warm")[0])
+    now = int(time.time() * MICROSECONDS)
+    over, there = now - 120 * MICROSECONDS, now + 120 * MICROSECONDS
+    inserts = {
+        "dibs_tombs": "(id, until) VALUES (%s, %s)",
+        "dibs_writes": "(id, until, version) VALUES (%s, %s, 1)",
+        "dibs_outsiders": "(id, until, name, client) VALUES (%s, %s, 'dibs:a', '')",
+        "dibs_watchers": "(key, until, space, name, client) VALUES (%s, %s, 'cell', 'dibs:a', '')",
+    }
+    for until_ in (over, there):
+        raw.plant("dibs:a", ticket=until_, until=until_)
+        for table, insert in inserts.items():
+            raw(f"INSERT INTO {{s}}.{table} {insert}", os.urandom(16), until_)
+    raw("SELECT {s}.dibs_1_sweep()")
+    for table in ("dibs_claims", *inserts):
+        left = {row[0] for row in raw(f"SELECT until FROM {{s}}.{table}")}
+        assert over not in left, table
+        assert there in left, table
