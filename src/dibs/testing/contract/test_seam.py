@@ -228,15 +228,6 @@ def test_a_join_that_was_repeated_and_left_does_not_stand_again(ana: Seat) -> No
     assert ana.names() == []
 
 
-@needs(RECORDS)
-def test_a_join_that_comes_after_its_eviction_is_void(ana: Seat) -> None:
-    """A copy of it may still be on its way when an operator breaks the lock."""
-    claim, standing = ana.joined()
-    assert ana.evict(standing.ticket)
-    assert ana.join(claim) is None
-    assert ana.names() == []
-
-
 def test_leave_is_idempotent(ana: Seat, bob: Seat) -> None:
     claim, _ = ana.joined()
     assert ana.leave(claim)
