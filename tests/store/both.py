@@ -158,6 +158,7 @@ class Both:
         if self._by_ticket(number, ledger.evict, Seat.evict):
             _, ours, _ = self._pairs[number % len(self._pairs)]
             self._world.bury(ours.id, self.now() + ours.waiting, self.now())
+            self.rejoin(number)
 
     def revoke(self, number: int) -> None:
         self._by_ticket(number, ledger.revoke, Seat.revoke)
