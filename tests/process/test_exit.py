@@ -20,7 +20,7 @@ def sessions(crew: Crew) -> set[str]:
 @on_servers(
     "scenario,status",
     [("main_thread", 0), ("loop_ended", 0)],
-    more=[("ended_thread", 0), ("waiting_thread", 0), ("by_sys_exit", 3), ("dropped_client", 0)],
+    more=[("ended_thread", 0), ("by_sys_exit", 3), ("dropped_client", 0)],
 )
 def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
     """By a leave, long before the lease ends; nothing of the client stays."""
@@ -39,6 +39,21 @@ def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
     if crew.url.startswith("sqlite:"):
         crew.client.close()
         assert [file.name for file in crew.path.with_name("locks.db.d").iterdir()] == ["turn"]
+
+
+@pytest.mark.slow
+@every_store
+def test_exit_gives_back_while_another_thread_waits(crew: Crew) -> None:
+    with crew.client.lock("elsewhere"):
+        program = crew.start("exits", "waiting_thread", crew.url, 2 * STEADY, flags=STRICT)
+        old = int(program.hear("held")[0])
+        until(lambda: crew.client.inspect("elsewhere").waiters, what="the thread waits")
+        program.tell("go")
+        hold = crew.client.lock("a").acquire(timeout=STEADY)
+        assert hold is not None
+        assert hold.token > old
+        assert program.end() == 0
+        assert program.errors == ""
 
 
 @pytest.mark.slow
