@@ -102,6 +102,7 @@ class Demo:
         self.pauses = {} if self.options.no_lock else {self.to_kill: third, self.to_stop: max(1, 2 * third)}
 
     def play(self) -> Outcome:
+        self.client.inspect(NAME)  # a store that cannot be used is named here, before a worker fails on it
         for name in self.names:
             self._start(name, self.pauses.get(name))
         turns, moved_at = 0, now()
