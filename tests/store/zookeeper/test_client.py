@@ -157,7 +157,7 @@ def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:
 
 
 def test_a_try_after_a_reader_was_interrupted_is_answered(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What that one had read is lost, so the connection is of no use any more: nothing may be sent on it."""
+    """The answer that was being read is lost. The next request must use a new connection."""
     receive, me = Connection.receive, threading.get_ident()
 
     def interrupted(connection: Connection, data: bytes) -> None:

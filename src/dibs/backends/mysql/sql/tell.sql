@@ -1,6 +1,6 @@
 -- tell: note that something happened where others watch, and whom to wake for it; within the transaction of a verb.
 --
--- `p_most`: how many unfair waiters to wake; expired ones are left out. Only one of them can get in, and all look by
+-- `p_most`: how many to wake; expired ones are left out. Of unfair waiters only one can get in, and all look by
 -- themselves every third of a waiting lease.
 CREATE PROCEDURE dibs_1_tell(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_most INT, INOUT p_wakes MEDIUMBLOB

@@ -184,8 +184,8 @@ class Stream:
         self.bell.ring()
 
     def recover(self) -> None:
-        """Before sending, by whoever leads: end a connection whose last reader was interrupted. A request that is sent
-        there would be lost."""
+        """Close the connection if its last reader was interrupted: a request sent on it would get no answer. The leader
+        calls this before it sends."""
         if self._amidst:
             with self._reading:
                 if self._amidst:  # the heart reads at times, too
