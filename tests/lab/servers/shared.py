@@ -176,6 +176,7 @@ def _of_the_run(group: str) -> tuple[int, ...]:
 class Desk(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128  # where more workers than this ask at once, connect() fails with EAGAIN
 
     def __init__(self, name: str, find: Callable[[str], tuple[int, ...]]) -> None:
         super().__init__(f"\0{name}", Request)
