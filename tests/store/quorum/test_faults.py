@@ -91,7 +91,7 @@ async def test_two_of_five_may_be_missing(world: World, ill: State) -> None:
     for member in members[3:]:
         member.state = ill
     assert await world(other.lock(NAME).locked)
-    assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None
+    assert await world(lambda: other.lock(NAME).acquire(timeout=1)) is None
     for _ in range(2):
         await renewed(witness, hold, LASTING)
         hold.check()
@@ -214,16 +214,16 @@ async def test_a_vote_that_is_gone_from_a_minority_is_no_loss(world: World) -> N
 @usually_sync
 async def test_a_member_that_forgot_has_no_vote_until_its_guard_is_over(world: World) -> None:
     """Else it would lend its vote to a second majority while the first holder counts on it."""
-    client, members = five(world, lease=2.0)
+    client, members = five(world, lease=LASTING)
     witness = Witness(world, NAME)
     members[3].state = members[4].state = DOWN
-    hold = await world(witness.take(client.lock(NAME, renew=False), timeout=0))
+    hold = await world(witness.take(client.lock(NAME, renew=False), timeout=TIMEOUT))
     assert stands_at(members) == [0, 1, 2]
     members[3].state = members[4].state = WELL
     members[2].forget()
-    other = another(world, client, lease=2.0)
+    other = another(world, client, lease=LASTING)
     # Two members are free, two are not, and the one that would make a majority has no vote.
-    assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None
+    assert await world(lambda: other.lock(NAME).acquire(timeout=1)) is None
     later = await world(witness.take(other.lock(NAME), timeout=TIMEOUT))
     assert hold.lost.is_set()
     witness.look()
@@ -234,7 +234,7 @@ async def test_a_member_that_forgot_has_no_vote_until_its_guard_is_over(world: W
 @usually_sync
 async def test_without_a_guard_that_member_votes_at_once(world: World) -> None:
     """The overlap that the guard is there for; `guard=0` is for members that lose nothing."""
-    client, members = five(world, lease=5.0, guard=0)
+    client, members = five(world, lease=30, guard=0)
     members[3].state = members[4].state = DOWN
     first = await world(lambda: client.lock(NAME, renew=False).acquire(timeout=0))
     members[3].state = members[4].state = WELL

@@ -217,10 +217,11 @@ class World:
         self.face = face
         self.module = FACES[face]
         self.subject = subject
-        self.short = 3.0 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 3.5
-        """A short lease, which a machine that stands still for a second does not end. A session's is longer: of what
-        it lasts, less than a quarter may be certain at any moment. So is a quorum's: each renewal of it is several."""
-        self.lasting = 4.0 if self.short == 3.0 else 5.0
+        self.short = 4.5 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 5.0
+        """A short lease, which a machine that stands still for two seconds does not end. A session's is longer: of
+        what it lasts, less than a quarter may be certain at any moment. So is a quorum's: each renewal of it is
+        several."""
+        self.lasting = self.short + 1.5
         """The same, for what is to be renewed again and again."""
         self._fresh_url = subject.fresh
         self._path = tmp_path
@@ -292,7 +293,13 @@ class World:
         async def waiting() -> bool:
             return len((await self.inspect(client, name)).waiters) == count
 
-        await eventually(waiting)
+        try:
+            await eventually(waiting)
+        except AssertionError as error:
+            error.add_note(f"the queue: {await self.inspect(client, name)}")
+            for actor in self._actors.values():
+                error.add_note(f"{actor.name}: {actor.latest and actor.latest._future}")
+            raise
 
     async def free(self, client: Any, name: str) -> None:
         """Until nobody holds and nobody waits."""
