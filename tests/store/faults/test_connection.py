@@ -19,7 +19,19 @@ from lab.proxy import Proxy
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import Witness
-from store.faults.kit import LONG, RENEWED, SHORT, TIMEOUT, Relay, alone, both_apis, eventually, renewed, warm
+from store.faults.kit import (
+    LONG,
+    RENEWED,
+    SHORT,
+    TIMEOUT,
+    Relay,
+    alone,
+    both_apis,
+    eventually,
+    renewed,
+    usually_sync,
+    warm,
+)
 from store.faults.stores import SERVERS, SESSION, SURVIVING, Store, on, row
 from store.faults.troubles import (
     TROUBLES,
@@ -102,7 +114,7 @@ async def test_a_session_joins_and_leaves(
 
 
 @each(SURVIVING, reset, half_open)
-@both_apis
+@usually_sync
 async def test_renewing(world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
     """A hold survives its connections: the next renewal gets through in time."""
     relay = Relay(world, name, store.through(server, proxy), RENEWED, store.url(server))
@@ -116,7 +128,7 @@ async def test_renewing(world: World, store: Store, server: Server, proxy: Proxy
 
 
 @each(SURVIVING, refused, black_hole)
-@both_apis
+@usually_sync
 async def test_waiting(world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble) -> None:
     """The lock is released while the waiter hears nothing. It keeps its place, and waits for nobody's lease."""
     relay = Relay(world, name, store.url(server), store.lease, store.through(server, proxy))
@@ -137,7 +149,7 @@ async def test_waiting(world: World, store: Store, server: Server, proxy: Proxy,
         *(row(name, refused, marks=[pytest.mark.soak]) for name in SURVIVING),
     ],
 )
-@both_apis
+@usually_sync
 async def test_past_the_lease(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, trouble: Trouble
 ) -> None:
@@ -158,7 +170,7 @@ async def test_past_the_lease(
 
 
 @on(SURVIVING)
-@both_apis
+@usually_sync
 async def test_a_first_use_before_its_server(
     world: World, store: Store, server: Server, proxy: Proxy, name: str
 ) -> None:

@@ -19,7 +19,19 @@ from lab.proxy import DOWN, UP, Holding, Proxy
 from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import First, Witness
-from store.faults.kit import LONG, RENEWED, TIMEOUT, Relay, alone, both_apis, eventually, passes, renewed, warm
+from store.faults.kit import (
+    LONG,
+    RENEWED,
+    TIMEOUT,
+    Relay,
+    alone,
+    both_apis,
+    eventually,
+    passes,
+    renewed,
+    usually_sync,
+    warm,
+)
 from store.faults.stores import LEASED, SURVIVING, Store, on, row, seen
 from store.faults.troubles import amid
 
@@ -118,7 +130,7 @@ async def test_lost(world: World, store: Store, server: Server, proxy: Proxy, na
 
 
 @cases(LATE_IN_EVERY_RUN, ("request", "reply"))
-@both_apis
+@usually_sync
 async def test_late(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
     """Its sender gives the connection up and asks on another one; then the first message arrives, and changes
     nothing."""
@@ -142,7 +154,7 @@ async def test_late(world: World, store: Store, server: Server, proxy: Proxy, na
         for spot in ("request", "reply")
     ],
 )
-@both_apis
+@usually_sync
 async def test_a_late_look(world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str) -> None:
     """A waiter's renewal is its look. One that arrives late, when the queue has moved on, invents no hold."""
     relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
@@ -157,7 +169,7 @@ async def test_a_late_look(world: World, store: Store, server: Server, proxy: Pr
 
 
 @on(tuple(TOLD))
-@both_apis
+@usually_sync
 async def test_a_message_is_lost_with_its_connection(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +195,7 @@ async def test_a_message_is_lost_with_its_connection(
         for spot in ("request", "reply", PAST)
     ],
 )
-@both_apis
+@usually_sync
 async def test_a_join_that_arrives_after_its_leave(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str
 ) -> None:
