@@ -15,7 +15,7 @@ from process.children import Child, until
 from process.children import clock as boottime
 
 HOUR = 3600
-LEASE = 3.0
+LEASE = 5.0
 Start = Callable[..., Child]
 
 

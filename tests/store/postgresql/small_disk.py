@@ -16,7 +16,7 @@ from lab.servers.postgresql import PostgreSQL
 from lab.servers.supervisor import Server, until
 from store.small_disks import fill, tries
 
-LEASE = 4.0
+LEASE = 12.0
 
 
 def main(directory: Path) -> None:

@@ -16,7 +16,7 @@ from process.children import Crew
 from store.sqlite.places import PATIENCE, Taking, beside, names_in, until
 
 Connect = Callable[..., dibs.Client]
-LEASE = 3.0
+LEASE = 4.5
 
 
 def remove(path: Path) -> None:

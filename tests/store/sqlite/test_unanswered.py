@@ -12,7 +12,6 @@ import pytest
 import dibs
 from store.sqlite.places import PATIENCE, rows, standstill, until
 
-LEASE = 1.5
 Connect = Callable[..., dibs.Client]
 
 
@@ -21,7 +20,7 @@ def claims(path: Path) -> int:
 
 
 def test_a_release_that_is_not_answered_is_finished_by_the_keeper(path: Path, connect: Connect) -> None:
-    hold = connect(lease=LEASE).lock("a").acquire()
+    hold = connect(lease=30).lock("a").acquire()
     assert hold is not None
     with standstill(path):
         with pytest.raises(dibs.StoreUnavailable, match='"a" on sqlite'):
@@ -55,7 +54,7 @@ def test_a_downgrade_that_is_not_answered_is_finished_by_the_keeper(path: Path, 
 
 
 def test_a_waiter_whose_time_is_over_meanwhile_leaves_later(path: Path, connect: Connect) -> None:
-    holder, waiter = connect(), connect(lease=LEASE)
+    holder, waiter = connect(), connect(lease=30)
     hold = holder.lock("a").acquire()
     assert hold is not None
     got: list[Any] = []
