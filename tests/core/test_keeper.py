@@ -160,7 +160,7 @@ def test_a_renewal_that_fails_is_tried_again_soon(desk: Desk) -> None:
 def test_past_its_deadline_a_hold_is_lost_and_given_back(desk: Desk) -> None:
     hold = Hold()
     grant = desk.grant(b"a", hold)
-    grant.ended.append(ended := threading.Event())
+    grant.watchers.append(ended := threading.Event())
     desk.turn(1027.0)
     assert (grant.state, hold.told, ended.is_set()) == (LOST, 1, True)
     assert desk.asked == [("give back", b"a", pytest.approx(0.5))]

@@ -61,8 +61,8 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "doubtful", "dropped", "ended", "ends_at", "holds", "key", "lasts_until",
-        "news", "renew_at", "request", "revoke_seen", "revoked", "state", "until", "watched",
+        "answered", "claim", "decided", "doubtful", "dropped", "ends_at", "holds", "key", "lasts_until", "news",
+        "renew_at", "request", "revoke_seen", "state", "until", "watched", "watchers",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
@@ -90,9 +90,8 @@ class Grant:
         """Somebody wants to be called when it is lost."""
         self.decided: Event | None = None
         """Set once asking is over, for others of the same owner."""
-        self.ended: list[Event] = []
-        """Rung when it ends, however it does."""
-        self.revoked: Event | None = None
+        self.watchers: list[Event] = []
+        """Set when it is to be given up, and when it ends."""
         self.revoke_seen = False
 
     def ask_as(self, claim: Claim) -> None:
@@ -113,10 +112,9 @@ class Grant:
         self.renew_at = sent_at + (
             standing.left / 3 if standing.holds else min(standing.next, self.request.waiting / 3)
         )
-        if standing.revoked:
+        if standing.revoked and not self.revoke_seen:
             self.revoke_seen = True
-            if self.revoked is not None:
-                self.revoked.set()
+            self.tell_watchers()
 
     def granted(self, now: float) -> None:
         """From now on it is held; what a message granted runs on the waiting lease and is renewed early."""
@@ -140,8 +138,8 @@ class Grant:
     def heaviest(self) -> int:
         return max((hold.weight for hold in self.holds if not hold.over), default=0)
 
-    def ring_ended(self) -> None:
-        for event in list(self.ended):
+    def tell_watchers(self) -> None:
+        for event in list(self.watchers):
             event.set()
 
     @property

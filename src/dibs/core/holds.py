@@ -108,39 +108,32 @@ class Hold:
         return "exclusive" if exclusive else "shared"
 
     async def wait_lost(self, until: float) -> bool:
-        return await wait_any_lost([self], until)
+        return await wait_for_any([self], Hold.is_lost, until)
 
     def revoke_requested(self) -> bool:
         return self.grant is not None and self.grant.revoke_seen
 
     async def wait_revoked(self, until: float) -> bool:
-        if self.grant is None:
-            return False
-        with self.client.mutex:
-            if self.grant.revoked is None:
-                self.grant.revoked = self.client.runtime.event()
-        if not self.grant.revoke_seen:
-            await self.grant.revoked.wait(until)
-        return self.grant.revoke_seen
+        return await wait_for_any([self], Hold.revoke_requested, until)
 
 
-async def wait_any_lost(holds: Sequence[Hold], until: float) -> bool:
-    """True as soon as one of them is lost; False when the time is over or one was given back."""
+async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool], until: float) -> bool:
+    """True as soon as the condition holds for one of them; False when the time is over or one of them has ended."""
     client = holds[0].client
-    event = client.runtime.event()
     grants = [hold.grant for hold in holds if hold.grant is not None]
-    for grant in grants:
-        grant.ended.append(event)
-    try:
-        while not any(hold.is_lost() for hold in holds):
-            end = min([until, *(grant.until for grant in grants), *(hold.ends_at for hold in holds)])
-            if client.now() >= until or any(hold.over for hold in holds):
-                return False
-            await event.wait(end)
-        return True
-    finally:
+    while True:
+        event = client.runtime.event()
         for grant in grants:
-            grant.ended.remove(event)
+            grant.watchers.append(event)
+        try:
+            if any(condition(hold) for hold in holds):
+                return True
+            if client.now() >= until or any(hold.over or hold.is_lost() for hold in holds):
+                return False
+            await event.wait(min([until, *(grant.until for grant in grants), *(hold.ends_at for hold in holds)]))
+        finally:
+            for grant in grants:
+                grant.watchers.remove(event)
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
@@ -300,8 +293,8 @@ class Book:
                 grant.holds.remove(hold)
         if last:
             self._unshare(grant)
-        if grant.ended:
-            grant.ring_ended()
+        if grant.watchers:
+            grant.tell_watchers()
         if lost:
             if last:
                 self._keeper.abandon(grant)

@@ -109,7 +109,7 @@ class Keeper:
         if not self.take(grant) or claim is None:
             return
         grant.state = LOST
-        grant.ring_ended()
+        grant.tell_watchers()
         for hold in list(grant.holds):
             hold.tell_lost()
         if not gone:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dibs.core.deadline import FOREVER, patience
-from dibs.core.holds import Hold, wait_any_lost
+from dibs.core.holds import Hold, wait_for_any
 from dibs.core.kinds.lock import UNSET, Attempt, Lock, limit_of
 from dibs.core.kinds.taken import Taken, noting
 from dibs.errors import AcquireTimeout, DibsError, LockLost, Mismatch
@@ -66,7 +66,7 @@ class MultiHold:
         return min((hold.remaining() for hold in self.parts), default=0.0)
 
     async def wait_lost(self, until: float) -> bool:
-        return await wait_any_lost(self.parts, until)
+        return await wait_for_any(self.parts, Hold.is_lost, until)
 
     def abandon(self) -> None:
         """From an exception: see `Lock.abandon`."""

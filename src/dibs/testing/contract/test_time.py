@@ -255,6 +255,17 @@ async def test_revoke_is_a_request(world: World) -> None:
 
 
 @above_the_store
+@pytest.mark.parametrize("end", ["release", "break"])
+async def test_waiting_for_a_revoke_ends_with_the_hold(world: World, end: str) -> None:
+    client = world.client(lease=world.short)
+    ana, bob = world.actors("ana", "bob")
+    hold = await ana(lambda: client.lock("a").acquire())
+    pending = bob.start(hold.revoke_requested.wait)
+    await ana(hold.release if end == "release" else lambda: client.break_("a", token=hold.token))
+    assert not await pending
+
+
+@above_the_store
 async def test_revoke_concerns_the_holder_of_that_moment(world: World) -> None:
     client = world.client(lease=world.short)
     ana, bob = world.actors("ana", "bob")
