@@ -78,6 +78,26 @@ def test_a_stopped_command_hears_them_too(scene: Scene) -> None:
     assert running.end() == 7
 
 
+STOPPED_UNNOTICED = """
+import os, signal, time
+from pathlib import Path
+from dibs.cli.child import Child
+
+child = Child(["sleep", "1000"])
+child.execute({})
+os.kill(child.group, signal.SIGSTOP)
+while Path(f"/proc/{child.group}/stat").read_text().split()[2] != "T":
+    time.sleep(0.01)
+child.send(signal.SIGTERM)
+print(os.WTERMSIG(os.waitpid(child.group, 0)[1]))
+"""
+
+
+def test_a_command_that_stopped_unnoticed_hears_that_it_is_to_end() -> None:
+    said = subprocess.check_output([sys.executable, "-c", STOPPED_UNNOTICED], timeout=PATIENCE)
+    assert int(said) == signal.SIGTERM
+
+
 # While it waits.
 
 

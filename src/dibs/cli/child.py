@@ -19,6 +19,7 @@ from typing import NoReturn
 from dibs.cli.system import die_with, exists, given_environment, lives
 from dibs.cli.talk import BY_SIGNAL, CANNOT_RUN, NOT_FOUND
 
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _SETTLE = 0.05
 """How long those whom the command leaves behind may take to end by themselves."""
 
@@ -70,10 +71,11 @@ class Child:
             raise CannotRun(int(answer))
 
     def send(self, number: int) -> None:
-        """To the whole group; what is stopped is woken, or it would not hear."""
+        """To the whole group. A stopped process is woken, or it would not hear. Signals that ask it to end wake it in
+        any case: it may have stopped without our having noticed yet."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, number)
-            if self.stopped and number != signal.SIGKILL:
+            if number in _ENDING or (self.stopped and number != signal.SIGKILL):
                 os.killpg(self.group, signal.SIGCONT)
         if number == signal.SIGCONT:
             self.stopped = 0
