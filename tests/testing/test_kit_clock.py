@@ -167,6 +167,15 @@ def test_the_clock_may_be_moved_while_others_take_and_give_back(
     assert all(worker.result() > 0 for worker in workers)
 
 
+def test_a_renewal_that_is_overdue_is_not_passed_over(dibs_client: KitClient) -> None:
+    """On a busy machine the watchdog's thread may not have run since it came due."""
+    with dibs_client.lock("job", lease=20) as hold:
+        (grant,) = dibs_client._core.keeper.renewing.values()
+        grant.renew_at = dibs_client.clock.now() - 1
+        dibs_client.clock.advance(180)
+        hold.check()
+
+
 def test_both_faces_and_clients_of_the_application_share_one_clock(
     dibs_client: KitClient, dibs_aio_client: KitAioClient
 ) -> None:

@@ -102,6 +102,8 @@ class Clock:
                 self._reading = None, self._reading[1] - (boottime() - begun)
 
     def _advance(self, left: float) -> None:
+        with self._stage.between_calls():
+            self._stage.take_turns()  # a renewal that is overdue is no later instant, and would be passed over
         while True:
             with self._stage.between_calls():
                 now = self.now()
