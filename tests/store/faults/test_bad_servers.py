@@ -31,7 +31,7 @@ from store.redis import bad_peers as peers_redis
 from store.zookeeper import bad_peers as peers_zookeeper
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
-APIS = ("sync", "async")
+APIS = ("sync", pytest.param("async", marks=pytest.mark.soak))
 SECRET = "s3cret"
 Cases = Mapping[str, tuple[Manner, str]]
 TABLES: dict[str, Cases] = {
