@@ -66,7 +66,7 @@ def test_a_repeated_join_extends_nothing(ana: Seat) -> None:
 
 @needs(FAIR, RECORDS)
 def test_a_repeated_join_reports_a_grant(ana: Seat, bob: Seat) -> None:
-    """Sooner or later: the server that bob asks may hear of the leave later than ana's."""
+    """Sooner or later: ZooKeeper tells bob of the leave by a message."""
     mine, _ = ana.joined()
     claim, _ = bob.joined()
     ana.leave(mine)
