@@ -91,6 +91,7 @@ def test_a_project_that_depends_on_dibs_has_the_fixtures(acme: Acme, tmp_path: P
             [*over(CAN_DO_LEAST, CAN_DO_ALL, BY_SESSION), *PARTS, "-k", "not aio or sessions"],
             250,
             id="parts",
+            marks=pytest.mark.soak,
         ),
         pytest.param(over(CAN_DO_ALL), 600, id="all", marks=pytest.mark.soak),
         pytest.param(over(BY_SESSION), 500, id="by session", marks=pytest.mark.soak),

@@ -14,7 +14,7 @@ import dibs
 from dibs.testing.contract.harness import World
 from lab.servers.supervisor import Server
 from lab.witness import Witness
-from store.faults.kit import LONG, RENEWED, SHORT, TIMEOUT, Relay, both_apis, eventually, give_up, passes, usually_sync
+from store.faults.kit import RENEWED, SHORT, TIMEOUT, Relay, both_apis, eventually, give_up, passes, usually_sync
 from store.faults.stores import LEASED, SERVERS, SURVIVING, Store, on, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -103,8 +103,9 @@ async def test_everything_is_forgotten(world: World, store: Store, server: Serve
 @on(("zookeeper",))
 @usually_sync
 async def test_a_forgotten_session_is_a_loss(world: World, store: Store, server: Server, name: str) -> None:
-    """The session is unknown after the server was wiped, so the hold is lost, and told; a new one works."""
-    client, ana = world.client(store.url(server), lease=LONG), world.actor("ana")
+    """A server that was wiped refuses a client that has seen more than it has: the hold is lost at its deadline. A new
+    one works."""
+    client, ana = world.client(store.url(server), lease=RENEWED), world.actor("ana")
     hold = await ana(lambda: client.lock(name).acquire(timeout=TIMEOUT))
     await asyncio.to_thread(lambda: server.restart(wipe=True))
     await eventually(hold.lost.is_set)
