@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Self
@@ -141,7 +142,7 @@ class Interrupt:
 
 @cache
 def unreachable(code: CodeType) -> frozenset[int]:
-    """Where the call of `__exit__(None, None, None)` at the end of a `with` block begins, and a bare `try:`."""
+    """Where the call of `__exit__` at the end of a `with` block begins, also after an exception, and a bare `try:`."""
     found = {step.offset for step in dis.get_instructions(code) if step.opname == "NOP"}
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOP")]
     for at, step in enumerate(steps[:-3]):
@@ -150,6 +151,7 @@ def unreachable(code: CodeType) -> frozenset[int]:
             found.add(step.offset)
             if at and steps[at - 1].opname in ("SWAP", "POP_TOP"):
                 found.add(steps[at - 1].offset)
+    found.update(one.offset for one, next_ in pairwise(steps) if next_.opname == "WITH_EXCEPT_START")
     return frozenset(found)
 
 
