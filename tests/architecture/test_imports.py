@@ -14,10 +14,7 @@ OPEN_CORE = frozenset(
     f"dibs.core.{name}" for name in ("rule", "line", "cells", "grant", "deadline", "names", "runtime")
 )
 """What of the core a store may know."""
-SHARED_BY_BACKENDS = frozenset(
-    f"dibs.backends.{name}"
-    for name in ("cabinet", "given", "hangups", "idle", "kept", "ledger", "loops", "permits", "poked", "sql", "tls")
-)
+SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("cabinet", "common", "ledger", "sql"))
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset({"core", "errors", "info"}),
@@ -77,7 +74,7 @@ def test_the_table_refuses() -> None:
         ("dibs.core.rule", "dibs.url"),
         ("dibs.core.rule", "dibs.runtime.threads"),
         ("dibs.runtime.threads", "dibs.errors"),
-        ("dibs.backends.sqlite.store", "dibs.core.keeper"),
+        ("dibs.backends.sqlite.store", "dibs.core.watchdog"),
         ("dibs.backends.sqlite.store", "dibs.backends.memory"),
         ("dibs.backends.memory", "dibs.blocking"),
         ("dibs.cli.run", "dibs.core.client"),

@@ -51,7 +51,8 @@ def _class(path: str, cls: type) -> Iterator[str]:
             yield f"{path}[{key!r}]: {getattr(kind, '__forward_arg__', kind)}"
         return
     listed = {getattr(module, name) for module in (dibs, dibs.aio) for name in module.__all__} - {cls}
-    ours = [base for base in cls.__mro__ if base.__module__.startswith("dibs") and base not in listed]
+    elsewhere = {base for parent in listed.intersection(cls.__mro__) for base in parent.__mro__}
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("dibs") and base not in elsewhere]
     names = {name for base in ours for name in (*vars(base), *inspect.get_annotations(base))}
     for name in sorted(names):
         value = inspect.getattr_static(cls, name, None)

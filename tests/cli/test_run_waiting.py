@@ -9,8 +9,15 @@ import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
+import pytest
+
+import dibs
 from cli.commands import COMMAND, Cli, Running, harmful
+from dibs.cli import waiting
+from dibs.cli.waiting import Narrator
 
 BUSY = 75
 ME, HOST = getpass.getuser(), os.uname().nodename
@@ -55,6 +62,26 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
     assert second.end() == 0
     assert second.rest() == ([], [])
     assert (first.end(), first.rest()) == (143, ([], []))
+
+
+def test_who_is_about_to_get_it_is_not_told_that_it_waits_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder was killed: to whoever looks, the first in line holds it, before that one has learned so."""
+    monkeypatch.setattr(waiting, "_FIRST", 0.001)
+    monkeypatch.setattr(waiting, "_AGAIN", 0.001)
+    said: list[str] = []
+    looks: SimpleQueue[None] = SimpleQueue()
+
+    class Looked:
+        def inspect(self, name: str) -> dibs.LockInfo:
+            looks.put(None)
+            return client.inspect(name)
+
+    with dibs.connect("memory://") as client, client.lock("x"):
+        looked: Any = Looked()
+        with Narrator(looked, "x", "", said.append):
+            for _ in range(3):
+                looks.get(timeout=60)
+    assert said == []
 
 
 def test_time_alone_is_no_news_and_json_and_skip_are_quiet(cli: Cli) -> None:

@@ -41,7 +41,7 @@ def test_in_asyncio() -> None:
                 return found
 
             line.renew = renew_meanwhile
-            (claim,) = client._core.keeper.renewing
+            (claim,) = client._core.watchdog.renewing
             client._core.me.inbox.deliver(claim, LOOK.value)
             with pytest.raises(dibs.Closed):
                 await asyncio.wait_for(pending, SOON)
@@ -73,7 +73,7 @@ def test_in_threads() -> None:
             return answer
 
         line.renew = renew_meanwhile
-        (claim,) = client._core.keeper.renewing
+        (claim,) = client._core.watchdog.renewing
         client._core.me.inbox.deliver(claim, LOOK.value)
         thread.join(SOON)
         assert found, "it waits on"

@@ -38,8 +38,8 @@ async def test_a_hold_behind_another_is_lost(world: World, url: str) -> None:
     late = copy(hold._core.grant.claim)
     await bob(lambda: second.break_("a", token=hold.token))
     theirs = await bob(lambda: second.lock("a").acquire(timeout=PATIENCE))
-    keeper = second._core.keeper._open()
-    standing = step(keeper._line.join(late, LINE, second._core.now() + PATIENCE))
+    watchdog = second._core.watchdog._open_for_renewals()
+    standing = step(watchdog._line.join(late, LINE, second._core.now() + PATIENCE))
     assert standing is not None
     assert not standing.holds, "it stands, and behind the other"
     await eventually(lambda: hold.lost.is_set() and lost)
@@ -56,12 +56,12 @@ async def test_what_was_said_of_a_waiter_does_not_end_its_hold(world: World, url
     first, second = world.client(url, lease=LEASE), world.client(url, lease=LONG)
     ana, bob = world.actors("ana", "bob")
     theirs = await bob(lambda: second.lock("a").acquire())
-    keeper = first._core.keeper
-    port = keeper._open()
+    watchdog = first._core.watchdog
+    port = watchdog._open_for_renewals()
     usual, said = port.renew, []
 
     async def renew(grants: Any, end: float) -> Any:
-        """In the keeper's own thread."""
+        """In the watchdog's own thread."""
         standings = await usual(grants, end)
         said.extend(standings)
         if len(said) == 1:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.deadline import FOREVER
 from dibs.core.rule import Claim
+from dibs.runtime.threads import step
 from process.children import until
 
 LONG = 600.0
@@ -94,7 +94,7 @@ def test_news_do_not_renew_what_is_not_to_be_renewed(client: Any) -> None:
 def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client: Any, other: Any) -> None:
     """A renewal is answered, then the claim is taken away, then the answer arrives."""
     hold = client.lock("a").acquire()
-    port = client._core.keeper._open()
+    port = client._core.watchdog._open_for_renewals()
     usual = port.renew
 
     async def renew(grants: Any, end: float) -> Any:
@@ -119,7 +119,7 @@ def test_news_that_come_before_the_join_is_answered_are_not_lost(client: Any, ot
         standing = await usual(claim, place, end)
         other.break_("a", token=standing.ticket)
         client._core.me.news(claim.id)
-        until(lambda: client._core.keeper.wakes_at < FOREVER, PATIENCE)  # it took a turn, and could do nothing yet
+        step(client._core.watchdog.watch())  # it can do nothing yet
         return standing
 
     line.join = join

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.core.line import Member
-from dibs.core.panel import Panel, Seat
+from dibs.core.panel import Health, Panel, Seat
 from dibs.core.runtime import Job
 from dibs.core.tally import dangers, promises
 from dibs.errors import StoreError, StoreUnavailable
@@ -46,11 +46,12 @@ def clock() -> Clock:
 
 def panel(clock: Clock, count: int) -> Panel:
     lines = [SimpleNamespace(close=clock.close) for _ in range(count)]
-    return Panel([Member(f"m{number}", line) for number, line in enumerate(lines)], clock)  # type: ignore[arg-type]
+    members = [Member(f"m{number}", line) for number, line in enumerate(lines)]  # type: ignore[arg-type]
+    return Panel(members, clock, {})  # type: ignore[arg-type]
 
 
 def test_a_member_that_may_have_lost_a_vote_has_none_until_that_is_over() -> None:
-    seat = Seat(0, Member("m", None))  # type: ignore[arg-type]
+    seat = Health("m")
     assert not seat.sits_out(settled=30.5, guard=30.0, sent_at=99.5, now=100.0)
     assert seat.votes_at == 0.0
     assert seat.sits_out(settled=30.4, guard=30.0, sent_at=99.5, now=100.0), "it started after the vote was asked for"
@@ -63,17 +64,26 @@ def test_a_member_that_may_have_lost_a_vote_has_none_until_that_is_over() -> Non
 def test_a_member_that_failed_is_left_out_for_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "dibs")
     quorum = panel(clock, 3)
-    first = quorum.seats[0]
+    first = quorum.seats[0].health
     first.failed("silent", 100.0)
     first.failed("silent still", 100.0)
     assert (first.back_at, first.excuse(100.0)) == (101.0, "silent still")
     assert quorum.electors() == quorum.seats[1:]
     clock.time = 101.0
     assert quorum.electors() == quorum.seats
+    assert quorum.electors() == quorum.seats[1:], "one ballot is enough to find out whether it is back"
+    assert quorum.prompt([0, 1]) == quorum.seats[:2], "unless there is no majority without it"
     assert [record.getMessage() for record in caplog.records] == ["member m0 is left out: silent"]
     caplog.clear()
+    for _ in range(2):
+        first.heard()
+        assert quorum.electors() == quorum.seats, "it is tried again at once"
+    first.failed("far", 101.0)
+    for _ in range(2):
+        first.heard()
+    assert (caplog.messages, first.trouble) == ([], "far"), "a member that is far now and then answers in time"
     first.heard()
-    assert [record.getMessage() for record in caplog.records] == ["member m0 answers again"]
+    assert caplog.messages == ["member m0 answers again"]
     assert (first.back_at, first.trouble) == (0.0, None)
     first.heard()
     assert len(caplog.records) == 1
@@ -85,7 +95,7 @@ def test_if_too_few_are_left_the_silent_are_asked_and_the_voteless_are_not(clock
     for seat in quorum.seats[:2]:
         seat.failed("silent", 100.0)
     assert quorum.electors() == quorum.seats[2:]
-    quorum.seats[2].votes_at = 100.5
+    quorum.seats[2].health.votes_at = 100.5
     assert quorum.electors() == [*quorum.seats[:2], *quorum.seats[3:]]
 
 
@@ -99,7 +109,7 @@ def test_answers_come_by_number_and_who_gave_none_is_left_out(clock: Clock) -> N
 
     asked = [seat for seat in quorum.seats if seat.number != 2]
     assert step(quorum.ask(number, asked, 101.0, lambda answers: len(answers) == 2)) == {0: 0, 3: 30}
-    assert [seat.trouble for seat in quorum.seats] == [None, "no rights", None, None, "no answer in time"]
+    assert [seat.health.trouble for seat in quorum.seats] == [None, "no rights", None, None, "no answer in time"]
 
 
 def test_all_are_asked_until_a_majority_is_clear(clock: Clock) -> None:

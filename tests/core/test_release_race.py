@@ -14,44 +14,44 @@ from process.children import until
 
 
 def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_loss() -> None:
-    """The hold is over already and its grant not yet taken out of renewal: the keeper finds nobody who wants it."""
+    """The hold is over already and its grant not yet taken out of renewal: the watchdog finds nobody who wants it."""
     with dibs.connect("memory://release-race") as client:
         hold = client.lock("job").acquire()
         assert hold is not None
-        book, unshare = client._core.book, client._core.book._unshare
+        book, unshare = client._core.book, client._core.book.unshare
 
         def due_just_then(grant: Grant) -> None:
             grant.renew_at = 0.0
-            step(client._core.keeper.turn())
+            client._core.watchdog.schedule(grant)
+            step(client._core.watchdog.watch())
+            assert grant.dropped
             unshare(grant)
 
-        book._unshare = due_just_then  # type: ignore[method-assign]
+        book.unshare = due_just_then  # type: ignore[method-assign]
         hold.release()
         assert not client.lock("job").locked()
 
 
 class Still:
-    """A keeper's thread that does not get its turn."""
+    """A thread of the watchdog that does not get its turn."""
 
     def ring(self) -> None: ...
 
 
-def test_who_releases_what_is_past_its_max_hold_before_the_keeper_has_noticed_is_told_all_the_same() -> None:
+def test_who_releases_what_is_past_its_max_hold_before_the_watchdog_has_noticed_is_told_all_the_same() -> None:
     lost: list[Any] = []
     with dibs.connect("memory://release-race") as client:
-        keeper = client._core.keeper
-        threads = keeper._worker, keeper._watcher
-        keeper._worker = keeper._watcher = Still()  # type: ignore[assignment]
+        watchdog = client._core.watchdog
+        watcher, watchdog._watcher = watchdog._watcher, Still()  # type: ignore[assignment]
         hold = client.lock("job", max_hold=0.05, on_lost=lost.append).acquire()
         assert hold is not None
         until(hold.lost.is_set)
         assert not lost
         with pytest.raises(dibs.LockLost):
             hold.release()
-        keeper._worker, keeper._watcher = threads
+        watchdog._watcher = watcher
         until(lambda: lost)
-        keeper._watcher.ring()
-        until(lambda: not client.lock("job").locked() or keeper._worker.ring())
+        until(lambda: not client.lock("job").locked())
     assert [(one.name, one.token) for one in lost] == [("job", hold.token)]
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import re
@@ -19,8 +20,12 @@ from contextlib import contextmanager
 from demo.plays import start
 from process.children import PATIENCE
 
-_PART = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b|[^\x1b]")
-_WHOLE = re.compile(r"\x1b\[\??[\d;]*[A-Za-z]|[^\x1b]")
+_PART = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b([78])|\x1b|[^\x1b]")
+_WHOLE = re.compile(r"\x1b\[\??[\d;]*[A-Za-z]|\x1b[78]|[^\x1b]")
+_CUT_OFF = re.compile(r"\x1b(?:\[\??[\d;]*)?(?=\x1b|\^C)")
+"""Ctrl-C may discard the rest of a sequence: its echo follows, or another sequence."""
+_BUFFER = 4095
+"""How many bytes Linux keeps for a reader; what is written beyond that Ctrl-C discards."""
 
 
 class Screen:
@@ -28,6 +33,7 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.lines = [""] * rows
         self.row = self.column = 0
+        self._saved = (0, 0)
         self.cursor = self.wraps = True
         self.styled = False
         self.cut = 0
@@ -37,6 +43,10 @@ class Screen:
         for part in _PART.finditer(text):
             if part[2]:
                 self._control(part[1], part[2])
+            elif part[3] == "7":
+                self._saved = self.row, self.column
+            elif part[3] == "8":
+                self.row, self.column = self._saved
             else:
                 self._character(part[0])
 
@@ -78,8 +88,8 @@ class Screen:
         if what == "m":
             self.styled = self.styled or number != "0"
         elif what == "A":
-            assert self.row >= int(number), "above the screen"
-            self.row -= int(number)
+            assert self.row >= int(number or 1), "above the screen"
+            self.row -= int(number or 1)
         elif (number, what) == ("", "H"):
             self.row = self.column = 0
         elif (number, what) == ("", "K"):
@@ -104,7 +114,7 @@ class Terminal:
         self.frames: list[str] = []
         self.seen = ""
         self._side: int | None = side
-        self._rest = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._text = ""
 
     def read(self) -> bool:
@@ -116,13 +126,22 @@ class Terminal:
             said = os.read(self._side, 65536)
         except OSError:  # a terminal whose other side is closed answers with an error instead of an end
             said = b""
-        whole, self._rest = _whole_characters(self._rest + said)
+        whole = self._decoder.decode(said)
         self.seen += whole
         self._show(whole)
         return bool(said)
 
+    def leave_unread(self) -> None:
+        """Until the buffer of the terminal is full."""
+        assert self._side is not None
+        end, there = time.monotonic() + PATIENCE, 0
+        while there < _BUFFER:
+            assert time.monotonic() < end, f"only {there} bytes came"
+            time.sleep(0.01)
+            (there,) = struct.unpack("i", fcntl.ioctl(self._side, termios.FIONREAD, bytes(4)))
+
     def _show(self, text: str) -> None:
-        self._text += text
+        self._text = _CUT_OFF.sub("", self._text + text)
         *frames, rest = re.split(r"(?<=\x1b\[\?25h)", self._text)
         for frame in frames:
             self.screen.feed(frame)
@@ -189,12 +208,3 @@ def _take_terminal() -> None:
 
 def _set_size(side: int, columns: int, rows: int) -> None:
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
-def _whole_characters(text: bytes) -> tuple[str, bytes]:
-    for cut in range(4):
-        try:
-            return text[: len(text) - cut].decode(), text[len(text) - cut :]
-        except UnicodeDecodeError:
-            continue
-    raise AssertionError(f"not UTF-8: {text[-20:]!r}")

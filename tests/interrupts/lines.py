@@ -41,7 +41,7 @@ class Point:
     outermost: bool
     """No other function of dibs had been entered."""
     first: bool
-    """At the entry of the function, or at the line below its first."""
+    """At the entry of the function, or at the first line of its body."""
 
     @property
     def before_ours(self) -> bool:
@@ -136,8 +136,14 @@ class Interrupt:
         while outer is not None:
             outermost = outermost and not outer.f_code.co_filename.startswith(PACKAGE)
             outer = outer.f_back
-        first = frame.f_lineno <= code.co_firstlineno + 1
+        first = frame.f_lineno <= first_line(code)
         return Point(event, code.co_qualname, code.co_filename[len(PACKAGE) + 1 :], frame.f_lineno, outermost, first)
+
+
+@cache
+def first_line(code: CodeType) -> int:
+    """Of the body; a decorator has a line of its own above."""
+    return list(dict.fromkeys(line for _, _, line in code.co_lines() if line is not None))[:2][-1]
 
 
 @cache

@@ -27,7 +27,7 @@ import dibs
 PATIENCE = 110
 """Seconds after which it shows where every thread stands, and ends."""
 FREED = 30
-"""Seconds in which the keeper gives back what an interrupt left: what was forgotten is renewed for ever."""
+"""Seconds in which the watchdog gives back what an interrupt left: what was forgotten is renewed for ever."""
 AGAIN = 0.05
 """An interrupt that was swallowed, in a destructor, comes again so much later. None comes twice."""
 PACKAGE = str(Path(dibs.__file__).parent)
@@ -81,7 +81,7 @@ def storm_on_dibs(url: str, count: int, lease: float, rng: random.Random) -> dic
         "interrupts": count,
         "busy at first": len(suspects),
         "forgotten": Counter(where for _, where in forgotten).most_common(),
-        "keeper lives": renews(client),
+        "watchdog lives": renews(client),
         "left in the store": [name for name in names if name not in known and _stands(other, name)],
     }
 

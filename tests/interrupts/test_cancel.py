@@ -157,7 +157,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         await asyncio.sleep(0.002)
 
 
-async def keeper_lives(client: dibs.aio.Client) -> bool:
+async def watchdog_lives(client: dibs.aio.Client) -> bool:
     """It renews. A hold that is lost before, as a machine that stands still loses it, is taken anew."""
     hold = await client.lock("keep").acquire()
     assert hold is not None
@@ -191,7 +191,7 @@ async def cancel_everywhere(url: str, what: str, *, fresh: bool, twice: bool) ->
         if not run.cancelled:
             assert ended is None or isinstance(ended, dibs.AcquireTimeout)
             break
-    await until(lambda: keeper_lives(client), "the keeper is dead")
+    await until(lambda: watchdog_lives(client), "the watchdog is dead")
     await client.close()
     await other.close()
     return n - 1

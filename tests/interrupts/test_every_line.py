@@ -29,6 +29,8 @@ SEED = int(os.environ.get("DIBS_INTERRUPTS_SEED", "17"))
 DRAWN, CROSSINGS = 12, 16
 """The size of a sample: random points, and points where the store is entered or left."""
 SOCKETS = ("unclosed <socket", "unclosed <ssl.SSLSocket")
+KEPT = 6.0
+"""The longest lease of a hold whose renewal is waited for."""
 CLIENTS = 100
 """Open at the same time, at most: a server limits its connections."""
 OTHERS = 120.0
@@ -175,6 +177,7 @@ class Run:
     """All interrupted runs of one operation on one store."""
 
     def __init__(self, url: str, lease: float, what: str, mode: str, *, fresh: bool, sampled: bool) -> None:
+        self.others = max(OTHERS, 4 * lease)
         self.url, self.lease, self.what, self.mode = url, lease, what, mode
         self.fresh, self.sampled = fresh, sampled
         self.operation, self.around = OPERATIONS[what]
@@ -182,7 +185,7 @@ class Run:
         """Interrupted runs that `check` has not seen yet."""
         self.points = self.tried = self.late = self.gaps = 0
         """Points found, tried, not free at once, and before the code of dibs."""
-        self.other = dibs.connect(url, lease=OTHERS)
+        self.other = dibs.connect(url, lease=self.others)
         self.clients: list[dibs.Client] = []
 
     def interrupt_everywhere(self) -> None:
@@ -228,7 +231,7 @@ class Run:
     def is_free(self, names: Iterable[str]) -> bool:
         """Nothing of that client stands in the store: somebody else's hold is the one with the long lease."""
         infos = [self.other.inspect(name) for name in names]
-        return not any(one.remaining < OTHERS / 2 for info in infos for one in (*info.holders, *info.waiters))
+        return not any(one.remaining < self.others / 2 for info in infos for one in (*info.holders, *info.waiters))
 
     def check(self) -> None:
         """The cases so far left nothing behind, and their clients work; then these are closed."""
@@ -238,15 +241,15 @@ class Run:
         self.tried += len(self.cases)
         forgotten = "\n".join(str(case.point) for case in self.forgotten())
         assert not forgotten, f"held by nobody after an interrupt at\n{forgotten}"
-        self.check_keepers()
+        self.check_watchdogs()
         self.cases.clear()
         while self.clients:
             self.clients.pop().close()
         gc.collect()  # an error in a finaliser must be reported during this test
 
     def forgotten(self) -> list[Case]:
-        """What stands in the store still. A claim that nobody wants is noticed at its next renewal, or ends with its
-        lease; one that was forgotten is renewed for ever."""
+        """What stands in the store still. A claim that nobody wants is noticed at its next renewal, on memory after the
+        end of this, or ends with its lease; one that was forgotten is renewed for ever."""
         end = time.monotonic() + PATIENCE
         while True:
             pending = [case for case in self.cases if not (case.is_free or case.point.before_ours)]
@@ -256,16 +259,16 @@ class Run:
                 return pending
             time.sleep(0.01)
 
-    def check_keepers(self) -> None:
-        """Every client still works, and its keeper renews."""
+    def check_watchdogs(self) -> None:
+        """Every client still works, and its watchdog renews."""
         for n, case in enumerate({case.client: case for case in self.cases}.values()):
-            hold = case.client.lock(f"keep-{n}").acquire(timeout=PATIENCE)
+            hold = case.client.lock(f"keep-{n}", lease=min(self.lease, KEPT)).acquire(timeout=PATIENCE)
             assert hold is not None, f"after an interrupt at {case.point}"
             case.kept = hold, hold.remaining
         waiting, end = [case for case in self.cases if case.kept is not None], time.monotonic() + PATIENCE
         while waiting:
             points = "\n".join(str(case.point) for case in waiting)
-            assert time.monotonic() < end, f"the keeper is dead after an interrupt at\n{points}"
+            assert time.monotonic() < end, f"the watchdog is dead after an interrupt at\n{points}"
             time.sleep(0.01)
             waiting = [case for case in waiting if not self.is_renewed(case)]
 
@@ -274,7 +277,7 @@ class Run:
         assert case.kept is not None
         hold, before = case.kept
         if hold.lost.is_set():
-            again = case.client.lock("keep again").acquire(timeout=PATIENCE)
+            again = case.client.lock("keep again", lease=min(self.lease, KEPT)).acquire(timeout=PATIENCE)
             assert again is not None, f"after an interrupt at {case.point}"
             hold, before = again, again.remaining
         case.kept = hold, hold.remaining

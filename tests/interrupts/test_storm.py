@@ -43,7 +43,7 @@ def test_a_storm_of_signals_leaves_nothing(store: str, tmp_path: Path) -> None:
     told: dict[str, Any] = json.loads(done.stdout)
     print(f"\n{count} interrupts of `with` on {store}, seed {seed}: {told}")
     assert (told["interrupts"], told["busy at first"] > 0) == (count, True), "the storm missed: this shows nothing"
-    assert told["keeper lives"]
+    assert told["watchdog lives"]
     assert told["left in the store"] == [], "a claim outlived its hold"
     assert [(where, times) for where, times in told["forgotten"] if not _at_the_entry(where)] == []
     assert told["swallowed"] == [], "by a destructor or a callback of the garbage collector"

@@ -13,26 +13,35 @@ import secrets
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lab.checkers import judge
 from lab.crowd import Crowd
-from lab.matrix import GROUNDS, Ground
+from lab.faults import Latency
+from lab.matrix import GROUNDS, Ground, Site
 from lab.nemesis import Nemesis, Place
+from lab.proxy import Proxy
 from lab.report import Report, report, versions
+from lab.servers import ports
 
 LEASE = 1.0
+ROUND_TRIPS = 12
+"""How many of them a lease lasts at least: workers that are stopped for a part of it must not lose it."""
 WITHIN = 20.0
 """How long after healing everybody must have got something: several leases, and slack for a busy machine."""
 
 
 def soak(
-    store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE, each: float = 0.0
-) -> Report:
-    """One run in an empty directory; `each`: how much longer it may last until each fault has happened."""
-    lease = max(lease, ground.least_lease)
-    with ground.site(directory) as site:
-        with Crowd(ground.specs(site.url, directory, seed, lease)) as crowd:
+    store: str, ground: Ground, directory: Path, seconds: float, seed: str, lease: float = LEASE, each: float = 0.0,
+    round_trip: float = 0.0,
+) -> Report:  # fmt: skip
+    """One run in an empty directory; `each`: how much longer it may last until each fault has happened. `round_trip`:
+    seconds, to a server that is one."""
+    lease = max(lease, ground.least_lease, ROUND_TRIPS * round_trip)
+    with ground.site(directory) as site, ExitStack() as stack:
+        with Crowd(ground.specs(_far(site, round_trip, stack), directory, seed, lease)) as crowd:
             crowd.until(lambda: crowd.grants() > 0, "the first grant")
             place = Place(crowd, random.Random(f"{seed}/nemesis"), lease, site)
             Nemesis(place, ground.faults, ground.gap).rage(seconds, each)
@@ -47,11 +56,26 @@ def soak(
     )  # fmt: skip
 
 
+def _far(site: Site, round_trip: float, stack: ExitStack) -> str:
+    """The URL of the workers."""
+    if not round_trip:
+        return site.url
+    port = urlsplit(site.url).port
+    assert site.lone is not None, "only the way to one server can be made longer"
+    assert port is not None
+    proxy = stack.enter_context(Proxy((ports.HOST, port)))
+    proxy.add(Latency(round_trip / 2))
+    return site.url.replace(f"{ports.HOST}:{port}", f"{ports.HOST}:{proxy.port}")
+
+
 def main() -> int:
     options = _options()
     print(f"{options.store}: seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="dibs-soak-") as directory:
-        found = soak(options.store, GROUNDS[options.store], Path(directory), options.seconds, options.seed)
+        ground = GROUNDS[options.store]
+        found = soak(
+            options.store, ground, Path(directory), options.seconds, options.seed, round_trip=options.round_trip / 1000
+        )
         if not found.clean and options.keep:
             Path(directory).rename(options.keep)
             Path(directory).mkdir()
@@ -66,6 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("store", choices=sorted(GROUNDS))
     parser.add_argument("seconds", type=float)
     parser.add_argument("seed", nargs="?", default=secrets.token_hex(4))
+    parser.add_argument("--round-trip", type=float, default=0.0, metavar="MS", help="to redis, postgresql or mysql")
     parser.add_argument("--json", type=Path, default=Path("soak.jsonl"), help="where the line goes")
     parser.add_argument("--keep", type=Path, help="where the histories of a guilty run go")
     return parser.parse_args()

@@ -9,13 +9,18 @@ tests are left out, or, with DIBS_REQUIRE_SERVERS=1, the run fails.
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dibs
 from dibs.testing.contract.stores import Subject
-from lab.servers import programs, redis_groups
+from lab.faults import Latency
+from lab.proxy import Proxy
+from lab.servers import ports, programs, redis_groups
 from lab.servers.groups import GROUPS
 from lab.servers.postgresql import NAME
 from lab.servers.shared import (
@@ -25,11 +30,14 @@ from lab.servers.shared import (
     fresh_redis,
     hosts,
     in_schema,
+    runs,
     share,
     unique,
 )
 
 zookeeper, redis, postgresql = fresh, fresh_redis, fresh_postgresql
+_HOP = 0.05
+"""Seconds that a message to a far server is on its way."""
 
 
 def three(_: Path) -> str:
@@ -69,6 +77,44 @@ def mariadb_session(place: Path) -> str:
     return f"{mariadb(place)}&mode=session"
 
 
+def far_zookeeper(place: Path) -> str:
+    return _far(zookeeper(place))
+
+
+def far_redis(place: Path) -> str:
+    return _far(redis(place))
+
+
+def far_postgresql(place: Path) -> str:
+    return _far(postgresql(place))
+
+
+def far_mariadb(place: Path) -> str:
+    url = mariadb(place)
+    if runs():
+        _have_tables(url.partition("?")[0])
+    return _far(url)
+
+
+@cache
+def _have_tables(url: str) -> None:
+    """Making them takes many round trips; all tests share them."""
+    with dibs.connect(url) as near:
+        near.inspect("x")
+
+
+def _far(url: str) -> str:
+    """The same server, a tenth of a second away."""
+    return re.sub(r"(127\.0\.0\.1):(\d+)", lambda found: f"{found[1]}:{_proxy(int(found[2])).port}", url)
+
+
+@cache
+def _proxy(port: int) -> Proxy:
+    made = Proxy((ports.HOST, port))
+    made.add(Latency(_HOP))
+    return made
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     absent = set(_absent(config))
     if left_out := {item for item in items if _store(item) in absent}:
@@ -92,5 +138,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _absent(config: pytest.Config) -> list[str]:
     """The names of the stores of this run whose programs are missing."""
     wishes = [wish.partition("=lab.suite:") for wish in config.getoption("dibs_store")]
-    programs_of = {name: GROUPS[which.removesuffix("_session")].program for name, _, which in wishes if which}
+    programs_of = {
+        name: GROUPS[which.removeprefix("far_").removesuffix("_session")].program for name, _, which in wishes if which
+    }
     return sorted(name for name, program in programs_of.items() if programs.missing(program))

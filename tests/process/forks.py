@@ -123,7 +123,7 @@ def ends(client: dibs.Client, how: str) -> None:
 
 
 def child_works_on(client: dibs.Client, _: str) -> None:
-    """A child whose keeper renews its own hold, beside a parent that is stopped -> held TOKEN, child PID, own TOKEN"""
+    """A child whose watchdog renews its own hold, beside a stopped parent -> held TOKEN, child PID, own TOKEN"""
     hold = held(lock := client.lock("a"))
     say("held", hold.token)
     pid = os.fork()

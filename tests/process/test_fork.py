@@ -86,7 +86,7 @@ def test_finalisers_and_exit_hooks_of_a_child_free_nothing(crew: Crew, how: str)
 
 @pytest.mark.slow
 @every_store
-def test_a_childs_keeper_does_not_keep_what_its_parent_holds(crew: Crew) -> None:
+def test_a_childs_watchdog_does_not_keep_what_its_parent_holds(crew: Crew) -> None:
     """The parent is stopped past its lease while its child renews: the child's own hold only."""
     program, waiter = run(crew, "child_works_on", "", crew.lasting), crew.worker(STEADY)
     old = int(program.hear("held")[0])

@@ -21,7 +21,7 @@ def show(client: dibs.Client, first: int) -> None:
     """The client's own id and those of four claims, in one write: parent and child share the pipe."""
     for number in range(first, first + 4):
         client.lock(f"n{number}").acquire(timeout=5)
-    ids = [client._core.me.id, *client._core.keeper.renewing]
+    ids = [client._core.me.id, *client._core.watchdog.renewing]
     os.write(1, "".join(f"{id.hex()}\n" for id in ids).encode())
 
 

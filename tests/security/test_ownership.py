@@ -174,6 +174,6 @@ async def test_ids_are_not_in_what_an_error_tracker_records(world: World) -> Non
     ours = [frame.locals or {} for frame in frames if Path(dibs.__file__).parent in Path(frame.filename).parents]
     assert ours
     recorded = "".join(text for variables in ours for text in variables.values())
-    recorded += "".join(repr(grant.claim) for grant in client._core.keeper.renewing.values())
+    recorded += "".join(repr(grant.claim) for grant in client._core.watchdog.renewing.values())
     assert len(secrets) == 2
     assert not [secret for secret in secrets if any(form in recorded for form in forms(secret))]

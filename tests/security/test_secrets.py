@@ -28,7 +28,7 @@ def forms(secret: bytes) -> Iterator[str]:
 
 
 def ids(client: Any) -> list[bytes]:
-    return [claim for claim in client._core.keeper.renewing]  # noqa: C416  (one word for the reader)
+    return [claim for claim in client._core.watchdog.renewing]  # noqa: C416  (one word for the reader)
 
 
 async def test_claim_ids_are_shown_nowhere(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -224,8 +224,8 @@ def sends_on_to(port: int) -> Callable[..., None]:
     def manner(line: ssl.SSLSocket) -> None:
         for words in requests(line):
             match [word.upper() for word in words[:2]]:
-                case [b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME"]:
-                    line.sendall(array(ports.HOST.encode(), b"%d" % port))
+                case [b"SENTINEL", b"MASTER"]:
+                    line.sendall(array(b"ip", ports.HOST.encode(), b"port", b"%d" % port))
                 case [b"SENTINEL", *_]:
                     line.sendall(b"*0\r\n")
                 case [b"CLUSTER", *_]:

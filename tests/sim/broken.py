@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from dibs.backends import ledger
 from dibs.backends.memory import World
-from dibs.core import grant, keeper
+from dibs.core import grant, watchdog
 from dibs.core.deadline import margin
 from dibs.core.grant import Grant
 from dibs.core.holds import Book
@@ -99,7 +99,7 @@ BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
     "no extension by a repeated join": [(ledger, "_report", _as_new)],
     "no extension by a message": [(Grant, "granted", _by_message)],
     "renewing never shortens": [(ledger, "extended", lambda entry, length, now: now + min(length, WAITING))],
-    "no renewal past the deadline": [(keeper, "may_renew", _yes)],
+    "no renewal past the deadline": [(watchdog, "may_renew", _yes)],
     "idempotent join": [(ledger, "known", lambda table, claim: None)],
     "by": [(ledger, "too_late", _no)],
     "tombstone": [(World, "buried", _no)],

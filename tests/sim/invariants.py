@@ -78,7 +78,7 @@ class Watcher:
         self._exempt: set[bytes] = set()
         self._due = 0.0
         """Until then nothing changes about what is valid, unless somebody takes something: deadlines only rise."""
-        self._keepers: dict[bytes, tuple[Node, dict[bytes, Grant]]] = {}
+        self._watchdogs: dict[bytes, tuple[Node, dict[bytes, Grant]]] = {}
 
     def meet(self, server: Server) -> None:
         self._server = server
@@ -124,7 +124,7 @@ class Watcher:
 
     def keeps(self, node: Node, me: Me, renewing: dict[bytes, Grant]) -> None:
         """Where a client's grants can be seen."""
-        self._keepers[me.id] = (node, renewing)
+        self._watchdogs[me.id] = (node, renewing)
 
     # What the server is asked.
 
@@ -244,7 +244,7 @@ class Watcher:
 
     def _knows(self, entry: Entry) -> bool:
         """True as well if its process is gone, or no longer wants it."""
-        node, renewing = self._keepers[entry.client]
+        node, renewing = self._watchdogs[entry.client]
         grant = renewing.get(entry.id)
         return node.dead or grant is None or grant.state is HELD
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 from dibs.backends.ledger import LINES
 from dibs.backends.memory import MemoryStore
 from dibs.core.cells import Kept, Spot, Write
-from dibs.core.line import Me, Place, Signal, read_signal
+from dibs.core.line import Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.info import Finding, LockInfo
 from sim.network import Channel, Courier, Network, StoreTime
@@ -91,6 +91,19 @@ class SimPort:
         stood = await self._ask("leave", self._wire(claim), answered, until=until)
         self._watcher.left(claim)
         return bool(stood)
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[None]:
+        wire = [(self._wire(claim), answered) for claim, answered in leaving]
+        answers: list[None] = await self._ask("leave_all", wire, until=until)
+        for claim, _ in leaving:
+            self._watcher.left(claim)
+        return answers
+
+    async def connect(self, until: float) -> None:
+        """A connection of this world costs nothing."""
+
+    def round_trip(self) -> float:
+        return 0.0
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))

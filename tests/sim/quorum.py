@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from dibs.backends import ledger
 from dibs.backends.quorum import QuorumStore
 from dibs.core import grant as grants
-from dibs.core import keeper, panel, quorum
+from dibs.core import panel, quorum, watchdog
 from dibs.core.client import Client
 from dibs.core.grant import HELD
 from dibs.core.holds import Hold
@@ -295,7 +295,7 @@ class Outcome(NamedTuple):
 
 def run(seed: int, trace: bool = False) -> Outcome:
     world = World(seed, trace)
-    logger = keeper.log()
+    logger = watchdog.log()
     logger.disabled = True  # lost renewals are what this is about
     try:
         if not world.sim.run(lambda: not world.waiting, FAULTY + BOUND, world.check):
@@ -325,7 +325,7 @@ def _stamps_anyway(table: Any, claim: Claim, token: int, now: float) -> tuple[bo
 
 
 async def _keeps(self: quorum.QuorumGrantor, grant: grants.Grant, ballot: quorum.Ballot) -> None:
-    self._keeper.take(grant)
+    self._watchdog.take(grant)
 
 
 BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
@@ -333,7 +333,7 @@ BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
     "validity from before round one": [(quorum, "answer_from", _from_now)],
     "round two looks before it stamps": [(ledger, "stamp", _stamps_anyway)],
     "given back after a failure": [(quorum.QuorumGrantor, "_withdraw", _keeps)],
-    "restart guard": [(panel.Seat, "sits_out", lambda *_: False)],
+    "restart guard": [(panel.Health, "sits_out", lambda *_: False)],
     "margin": LINES_BROKEN["margin"],
 }
 """What keeps a quorum safe, each replaced by what does without."""

@@ -1,8 +1,8 @@
 """One schedule: a seed, three seats, at least 20 acquisitions, at least 3 faults, then quiet; and what must be true.
 
 `run(seed)` gives what happened, or raises `Violation`. After healing everybody must be served within `BOUND` virtual
-seconds; after closing, nothing may be left: no claim of a living process in the store, nothing that a keeper still has
-to do, nobody expected, nothing shared.
+seconds; after closing, nothing may be left: no claim of a living process in the store, nothing that a watchdog still
+has to do, nobody expected, nothing shared.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def _check_nothing_is_left(users: Users, network: Network) -> None:
 
 
 def _check_process(process: Process) -> None:
-    keeper, inbox = process.client.keeper, process.client.me.inbox
+    watchdog, inbox = process.client.watchdog, process.client.me.inbox
     for what, left in (
-        ("claims to renew", keeper.renewing),
-        ("claims to give back", keeper._leaving),
-        ("things put down", keeper._posted),
+        ("claims to renew", watchdog.renewing),
+        ("claims to give back", watchdog.give_backs._unanswered),
+        ("things put down", watchdog.give_backs._posted),
         ("expected messages", inbox.expected),
         ("shared grants", process.client.book._shared),
     ):

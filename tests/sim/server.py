@@ -42,6 +42,10 @@ class Server:
 
     def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
         """The store's time, as every reply carries it, and the answer; an error is an answer too."""
+        if verb == "leave_all":
+            for claim, answered in args[0]:
+                self.run("leave", (claim, answered))
+            return self.node.now(), [None] * len(args[0])
         before = self._watcher.before(verb, args[0]) if verb in REMOVING else None
         try:
             answer = step(getattr(self._line, verb)(*args, 0.0))

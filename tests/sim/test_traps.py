@@ -296,7 +296,7 @@ def test_a_lost_claim_is_not_renewed_on_its_way_out(stage: Stage) -> None:
 
 
 def test_a_hold_past_its_max_hold_is_not_entered_again(stage: Stage) -> None:
-    """The keeper stood still and has not ended it yet: who re-enters asks anew, behind its own old claim."""
+    """The watchdog stood still and has not ended it yet: who re-enters asks anew, behind its own old claim."""
     ana = stage.process("ana")
     lock = stage.lock(ana, share=True, lease=3.0, max_hold=0.5)
     again: list[int] = []

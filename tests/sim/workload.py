@@ -24,7 +24,7 @@ from sim.faults import Faults
 from sim.invariants import Watcher
 from sim.network import Network
 from sim.ports import SimStore
-from sim.world import FOLLOWER, KEEPER, SimRuntime
+from sim.world import FOLLOWER, WATCHDOG, SimRuntime
 
 SEATS, QUOTA = 3, 7
 ENOUGH = 20
@@ -79,7 +79,7 @@ class Process:
             self.store, self.runtime, lease=2.0, owner=None, info={}, namespace="", retry=retry,
             identity=("user", name, 1), note="",
         )  # type: ignore[arg-type]  # fmt: skip
-        users.watcher.keeps(self.node, self.client.me, self.client.keeper.renewing)
+        users.watcher.keeps(self.node, self.client.me, self.client.watchdog.renewing)
         self.hands: list[Hold] = []
         self.taking = 0
 
@@ -143,7 +143,7 @@ class Users:
         return (
             self.faults.through()
             and not self._coming
-            and not any(task.name not in (KEEPER, FOLLOWER) for process in self.alive() for task in process.node.tasks)
+            and all(task.name in (WATCHDOG, FOLLOWER) for process in self.alive() for task in process.node.tasks)
         )
 
     def nobody_follows(self) -> bool:
@@ -169,14 +169,14 @@ class Users:
         own = {id(parent.node): child.node, id(parent.runtime): child.runtime, id(parent.store): child.store}
         child.client, child.hands = deepcopy((parent.client, parent.hands), own)
         child.client.after_fork(child=True, pid=2)
-        self.watcher.keeps(child.node, child.client.me, child.client.keeper.renewing)
+        self.watcher.keeps(child.node, child.client.me, child.client.watchdog.renewing)
         self.watcher.forked(child.node, child.hands)
         self.children.append(child)
         self.sim.start(child.node, "child", self._child(child))
         return self.dice.random() < 0.5 or self.crash(node)
 
     def interrupt(self, node: Node) -> bool:
-        tasks = [task for task in node.tasks if task.name != KEEPER and task.waits()]
+        tasks = [task for task in node.tasks if task.name != WATCHDOG and task.waits()]
         if tasks and not node.dead:
             self.dice.choice(tasks).interrupt()
         return bool(tasks) and not node.dead

@@ -1,6 +1,6 @@
 """The runtime of a simulated process: `core.runtime.Runtime` over the scheduler, one per node.
 
-A keeper's turn is a task like any other here, so that it suspends in its store's calls while users' tasks go on: what
+A watchdog's turn is a task like any other here, so that it suspends in its store's calls while users' tasks go on: what
 threads do in parallel becomes a choice of the scheduler. Interleavings between two awaits are not explored; those are
 for tests/interrupts.
 """
@@ -16,7 +16,7 @@ T = TypeVar("T")
 INSTANT = 1e-9
 GLANCE = 1.0
 """How often who watches something in the store looks for itself: a signal can get lost, a leader die without a word."""
-KEEPER = "keeper"
+WATCHDOG = "watchdog"
 """What the tasks are called that are not a user's."""
 FOLLOWER = "follower"
 """A user's tasks that go on for as long as their client is open: nobody waits for their end."""
@@ -126,7 +126,7 @@ class SimMutex:
 
 
 class SimWorker:
-    """A thread of the keeper: turns, and in between a sleep that a ring ends."""
+    """A thread of the watchdog: turns, and in between a sleep that a ring ends."""
 
     __slots__ = ("_bell", "_rung", "_running", "_runtime", "_stopped", "_turn")
 
@@ -142,7 +142,7 @@ class SimWorker:
             return
         if not self._running:
             self._running = True
-            self._runtime.sim.start(self._runtime.node, KEEPER, self._run())
+            self._runtime.sim.start(self._runtime.node, WATCHDOG, self._run())
         elif self._bell is not None:
             bell, self._bell = self._bell, None
             self._runtime.sim.soon(self._runtime.node, bell.wake)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dibs
 
@@ -30,9 +31,9 @@ def cannot_mount(place: Path) -> str:
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stderr.strip()
 
 
-def tries(client: dibs.Client, name: str) -> dibs.Hold | dibs.StoreError | None:
+def tries(client: dibs.Client, name: str, **options: Any) -> dibs.Hold | dibs.StoreError | None:
     try:
-        return client.lock(name).acquire(timeout=0)
+        return client.lock(name, **options).acquire(timeout=0)
     except dibs.StoreError as error:
         return error
 

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from dibs.backends.hangups import Hangups
-from dibs.backends.poked import Poked
+from dibs.backends.common.disconnects import Disconnects
+from dibs.backends.common.wakeup import Wakeup
 from dibs.runtime.threads import ThreadRuntime
 
 Ends = tuple[socket.socket, socket.socket]
@@ -31,7 +31,7 @@ def ends() -> Iterator[Ends]:
 def test_a_number_that_a_closed_socket_bore_is_attended_to_anew(ends: Ends) -> None:
     """Whoever closed it, libpq as a rule, has told nobody."""
     ours, theirs = ends
-    with closing(socket.socket()) as before, closing(Poked()) as poked:
+    with closing(socket.socket()) as before, closing(Wakeup()) as poked:
         number = before.fileno()
         poked.attend(number)
         before.detach()
@@ -55,7 +55,7 @@ def test_the_end_of_a_connection_is_told_to_whom_it_belongs(ends: Ends) -> None:
         told.append(whose)
         is_told.set()
 
-    hangups = Hangups(ThreadRuntime(), tell, lambda: None)
+    hangups = Disconnects(ThreadRuntime(), tell, lambda: None)
     owner, former = Whose(), Whose()
     with closing(hangups):
         hangups.attend(ours.fileno(), owner)
@@ -69,7 +69,7 @@ def test_who_is_ignored_is_told_nothing(ends: Ends) -> None:
     ours, theirs = ends
     told: list[Whose] = []
     seen = threading.Event()
-    hangups = Hangups(ThreadRuntime(), told.append, seen.set)
+    hangups = Disconnects(ThreadRuntime(), told.append, seen.set)
     owner, other = Whose(), Whose()
     here, there = socket.socketpair()
     with closing(hangups), closing(here), closing(there):

@@ -24,7 +24,7 @@ from testing.aside import PATIENCE, Aside, until
 LEASE = 30.0
 
 
-def test_a_running_keeper_loses_nothing(dibs_client: KitClient) -> None:
+def test_a_running_watchdog_loses_nothing(dibs_client: KitClient) -> None:
     with dibs_client.lock("job") as hold:
         for length in (0, 1, 29, 31, timedelta(hours=2)):
             dibs_client.clock.advance(length)
@@ -52,9 +52,9 @@ def test_a_machine_that_is_slow_meanwhile_costs_no_lease(
 
 def test_hours_take_no_longer_than_its_renewals(dibs_client: KitClient) -> None:
     """Not a measurement: by fixed steps of a sixth of the lease it would be another order of magnitude, and by the
-    keeper's own steps of a second two."""
+    watchdog's own steps of a second two."""
     turns = 0
-    keep = dibs_client._core.keeper.turn
+    keep = dibs_client._core.watchdog.renew
 
     async def counted() -> float | None:
         nonlocal turns
@@ -170,8 +170,9 @@ def test_the_clock_may_be_moved_while_others_take_and_give_back(
 def test_a_renewal_that_is_overdue_is_not_passed_over(dibs_client: KitClient) -> None:
     """On a busy machine the watchdog's thread may not have run since it came due."""
     with dibs_client.lock("job", lease=20) as hold:
-        (grant,) = dibs_client._core.keeper.renewing.values()
+        (grant,) = dibs_client._core.watchdog.renewing.values()
         grant.renew_at = dibs_client.clock.now() - 1
+        dibs_client._core.watchdog.schedule(grant)
         dibs_client.clock.advance(180)
         hold.check()
 

@@ -153,7 +153,7 @@ def test_a_try_whose_reply_is_lost_does_not_know(dibs_client: KitClient) -> None
     dibs_client.lose_reply()
     with pytest.raises(dibs.StoreUnavailable, match='"job" on memory://: the reply to a join was lost'):
         dibs_client.lock("job").acquire(timeout=0)
-    until(lambda: not dibs_client.inspect("job").holders)  # the keeper gives back what may stand
+    until(lambda: not dibs_client.inspect("job").holders)  # the watchdog gives back what may stand
 
 
 def test_a_release_whose_reply_is_lost_says_so_and_nothing_stays(dibs_client: KitClient) -> None:
@@ -173,7 +173,7 @@ def test_a_renewal_whose_reply_is_lost_is_repeated(dibs_client: KitClient) -> No
 
 
 def test_without_a_verb_it_is_a_request_of_the_application(dibs_client: KitClient) -> None:
-    """Not one of a keeper's, which come when they come."""
+    """Not one of a watchdog's, which come when they come."""
     with dibs_client.lock("job"):
         lost = dibs_client.lose_reply()
         dibs_client.clock.advance(3600)
@@ -192,7 +192,7 @@ def test_a_verb_that_nobody_sends(dibs_client: KitClient) -> None:
 # pause_keeper
 
 
-def test_a_hold_is_lost_when_its_lease_is_over_and_its_keeper_stands_still(dibs_client: KitClient) -> None:
+def test_a_hold_is_lost_when_its_lease_is_over_and_its_watchdog_stands_still(dibs_client: KitClient) -> None:
     told: list[dibs.Hold] = []
     hold = taken(dibs_client, on_lost=told.append)
     with dibs_client.pause_keeper():
@@ -206,7 +206,7 @@ def test_a_hold_is_lost_when_its_lease_is_over_and_its_keeper_stands_still(dibs_
     dibs_client.overlaps.clear()
 
 
-def test_a_resumed_keeper_goes_on(dibs_client: KitClient) -> None:
+def test_a_resumed_watchdog_goes_on(dibs_client: KitClient) -> None:
     hold = taken(dibs_client)
     pause = dibs_client.pause_keeper()
     with dibs_client.pause_keeper():
@@ -220,7 +220,7 @@ def test_a_resumed_keeper_goes_on(dibs_client: KitClient) -> None:
     hold.check()
 
 
-def test_only_the_keepers_that_are_named_stand_still(dibs_client: KitClient) -> None:
+def test_only_the_watchdogs_that_are_named_stand_still(dibs_client: KitClient) -> None:
     stopped = dibs.connect()
     first = stopped.lock("job").acquire()
     mine = taken(dibs_client, "mine")
@@ -248,8 +248,8 @@ def test_what_cannot_be_paused(dibs_client: KitClient, tmp_path: object) -> None
 # Together
 
 
-def test_a_lost_reply_while_the_keeper_stands_still(dibs_client: KitClient) -> None:
-    """What could not be given back stays until the lease is over, or until the keeper goes on."""
+def test_a_lost_reply_while_the_watchdog_stands_still(dibs_client: KitClient) -> None:
+    """What could not be given back stays until the lease is over, or until the watchdog goes on."""
     hold = taken(dibs_client)
     with dibs_client.pause_keeper():
         dibs_client.lose_reply("join")

@@ -1,6 +1,6 @@
 """The asyncio face: the same names as `dibs`, awaited; a test holds their signatures equal.
 
-Renewal does not depend on the loop: the keeper is a thread.
+Renewal does not depend on the loop: the watchdog is a thread.
 
 >>> import asyncio, dibs.aio
 >>> async def main():

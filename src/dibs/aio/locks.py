@@ -19,6 +19,7 @@ from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.core.kinds.taken import Takes
 from dibs.errors import LockLost
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
 from dibs.info import Participant
@@ -67,14 +68,44 @@ class HoldEvent:
         return bool(await self._wait(instant(timeout, self._now)))
 
 
-class Hold(Unpicklable):
-    """One acquire: what you hold until you release it, or lose it."""
+class _AnyHold(Unpicklable):
+    """What gives back one hold or several."""
 
     __slots__ = ("_core", "_lock")
 
-    def __init__(self, core: CoreHold, lock: kinds.Lock) -> None:
+    def __init__(self, core: Any, lock: Takes[Any]) -> None:
         self._core = core
         self._lock = lock
+
+    async def release(self) -> None:
+        await self._lock.give_back(self._core)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        await self._lock.end(self._core, raised)
+
+
+class _AnyLock(Unpicklable):
+    """What gives back the hold that was taken through it."""
+
+    __slots__ = ("_core",)
+    _core: Takes[Any]
+
+    def release(self) -> Awaitable[None]:
+        return self._core.give_back(self._core.latest())
+
+    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        await self._core.exit(self._core.taken.opened_here(), raised)
+
+
+class Hold(_AnyHold):
+    """One acquire: what you hold until you release it, or lose it."""
+
+    __slots__ = ()
+    _core: CoreHold
+    _lock: kinds.Lock
 
     @property
     def name(self) -> str:
@@ -111,17 +142,8 @@ class Hold(Unpicklable):
     def check(self) -> None:
         self._core.check()
 
-    async def release(self) -> None:
-        await self._lock.give_back(self._core)
-
     async def downgrade(self) -> None:
         await self._lock.downgrade(self._core)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        await self._lock.end(self._core, raised)
 
     def __repr__(self) -> str:
         return f"<dibs.aio.Hold {self._core.describe()}>"
@@ -150,10 +172,11 @@ class _Canceller:
         return self._fired and self._task.uncancel() <= self._before and isinstance(raised, asyncio.CancelledError)
 
 
-class Lock(Unpicklable):
+class Lock(_AnyLock):
     """An exclusive lock, not re-entrant; also one side of a read-write lock, and a stripe."""
 
-    __slots__ = ("__weakref__", "_cancellers", "_core")
+    __slots__ = ("__weakref__", "_cancellers")
+    _core: kinds.Lock
 
     def __init__(self, core: kinds.Lock) -> None:
         self._core = core
@@ -166,9 +189,6 @@ class Lock(Unpicklable):
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
         attempt = self._core.attempt(timeout, blocking)
         return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
-
-    def release(self) -> Awaitable[None]:
-        return self._core.give_back(self._core.latest())
 
     async def locked(self) -> bool:
         return await self._core.locked()
@@ -194,10 +214,10 @@ class Lock(Unpicklable):
         canceller = self._cancellers.pop(hold, None)
         if canceller is not None and canceller.was_it(raised):
             try:
-                await self._core.give_back(hold)
+                await self._core.exit(hold, None)
             except LockLost as lost:
                 raise lost from raised
-        await self._core.end(hold, raised)
+        await self._core.exit(hold, raised)
 
     def __repr__(self) -> str:
         return f"<dibs.aio.{type(self).__name__} {self._core.describe()}>"
@@ -265,13 +285,11 @@ class Striped(Unpicklable):
         return lock if lock is not None else self._made.setdefault(index, Lock(self._core.stripe(index)))
 
 
-class MultiHold(Unpicklable):
+class MultiHold(_AnyHold):
     """Several holds as one: lost when any is; it has no token."""
 
-    __slots__ = ("_core",)
-
-    def __init__(self, core: CoreMultiHold) -> None:
-        self._core = core
+    __slots__ = ()
+    _core: CoreMultiHold
 
     @property
     def holds(self) -> tuple[Hold, ...]:
@@ -292,20 +310,12 @@ class MultiHold(Unpicklable):
     def check(self) -> None:
         self._core.check()
 
-    async def release(self) -> None:
-        await self._core.release()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        await self._core.end(raised)
-
-
-class Multi(Unpicklable):
+class Multi(_AnyLock):
     """Several locks as one; see `multi`."""
 
-    __slots__ = ("_core",)
+    __slots__ = ()
+    _core: CoreMulti
 
     def __init__(self, core: CoreMulti) -> None:
         self._core = core
@@ -316,10 +326,7 @@ class Multi(Unpicklable):
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[MultiHold | None]:
         attempt = self._core.attempt(timeout, blocking)
-        return _take(attempt, MultiHold(attempt.hold), attempt.run)
-
-    def release(self) -> Awaitable[None]:
-        return self._core.latest().release()
+        return _take(attempt, MultiHold(attempt.hold, self._core), attempt.run)
 
     async def locked(self) -> bool:
         return await self._core.locked()
@@ -329,10 +336,7 @@ class Multi(Unpicklable):
 
     async def __aenter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        return await _take(attempt, MultiHold(attempt.hold), attempt.enter)
-
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        await self._core.exit(raised)
+        return await _take(attempt, MultiHold(attempt.hold, self._core), attempt.enter)
 
 
 class Election(Unpicklable):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
 from dibs.core.cells import Spot
 from dibs.core.deadline import FOREVER
-from dibs.core.line import ELECTION, LINE, LOOK, OUTSIDE, YOURS, Place, Signal
+from dibs.core.line import ELECTION, LINE, LOOK, OUTSIDE, YOURS, Leave, Place, Signal
 from dibs.core.rule import Claim, Entry, Head, Standing, fits, head
 from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant, printable, read_about
@@ -23,6 +24,20 @@ class Wake(NamedTuple):
     client: bytes
     id: bytes
     signal: Signal
+
+
+class Tombs(dict[bytes, float]):
+    """Ids that left while their join may still be on its way, each with the instant at which that is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: list[tuple[float, bytes]] = []
+
+    def bury(self, id: bytes, until: float, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            self.pop(heappop(self._ends)[1], None)
+        heappush(self._ends, (until, id))
+        self[id] = until
 
 
 class Watched(Protocol):
@@ -126,13 +141,31 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
     return Standing(entry.ticket, holds, left, upcoming, False), wakes
 
 
+def look(table: Table, claims: Sequence[Claim], now: float) -> list[Standing] | None:
+    """What `renew` would say if it need write nothing: all of them wait, with two thirds of their waiting lease left,
+    and nobody ahead is gone. None: they must be renewed."""
+    found: dict[bytes, Standing] = {}
+    for name, mine in _by_name(claims).items():
+        seen = head(table.line(name), lambda entry: expired(entry, now) or table.dead(entry.client))
+        ids = {claim.id for claim in mine}
+        entries = table.find(name, mine)
+        if seen.gone or len(entries) < len(ids) or any(entry.id in ids for entry in seen.holding):
+            return None
+        first = min(entry.ticket for entry in entries.values())
+        for claim in mine:
+            entry = entries[claim.id]
+            left = entry.until - now
+            if left < claim.waiting * 2 / 3:
+                return None
+            upcoming = min(seen.next - now, table.glance if entry.ticket == first else FOREVER)
+            found[claim.id] = Standing(entry.ticket, False, left, upcoming, entry.revoked)
+    return [found[claim.id] for claim in claims]
+
+
 def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Standing | None], list[Wake]]:
     answers: dict[bytes, Standing] = {}
     wakes: list[Wake] = []
-    lines: dict[str, list[Claim]] = {}
-    for claim in claims:
-        lines.setdefault(claim.name, []).append(claim)
-    for name, mine in lines.items():
+    for name, mine in _by_name(claims).items():
         seen, woken = _settle(table, name, now)
         wakes += woken
         held = {entry.id: entry for entry in seen.holding}
@@ -161,6 +194,13 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
     return [answers.get(claim.id) for claim in claims], wakes
 
 
+def _by_name(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    lines: dict[str, list[Claim]] = {}
+    for claim in claims:
+        lines.setdefault(claim.name, []).append(claim)
+    return lines
+
+
 def amend(table: Table, claim: Claim, weight: int, now: float) -> list[Wake]:
     entry = known(table, claim)
     if entry is None or entry.weight <= weight:
@@ -186,6 +226,14 @@ def leave(table: Table, claim: Claim, answered: bool, now: float) -> tuple[bool,
             return True, wakes
         table.come_in(claim.name, claim.id)
     return False, wakes
+
+
+def leave_all(table: Table, leaving: Sequence[Leave], now: float) -> tuple[list[None], list[Wake]]:
+    """Last come, first gone: none of them is woken because another one left."""
+    wakes: list[Wake] = []
+    for claim, answered in sorted(leaving, key=lambda item: -(item[0].ticket or 0)):
+        wakes += leave(table, claim, answered, now)[1]
+    return [None] * len(leaving), wakes
 
 
 def stamp(table: Stamped, claim: Claim, token: int, now: float) -> tuple[bool, list[Wake]]:

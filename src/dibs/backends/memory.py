@@ -14,7 +14,7 @@ from time import time
 from typing import ClassVar
 
 from dibs.backends import cabinet, ledger
-from dibs.backends.ledger import LINES, Wake
+from dibs.backends.ledger import LINES, Tombs, Wake
 from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
 from dibs.core.line import (
     ATOMIC_TRY,
@@ -25,6 +25,7 @@ from dibs.core.line import (
     RECORDS,
     RW,
     VOTES,
+    Leave,
     Me,
     Place,
     Signal,
@@ -33,6 +34,7 @@ from dibs.core.line import (
 )
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Inbox, Runtime
+from dibs.errors import StoreError
 from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import mutex
 from dibs.url import Url
@@ -53,7 +55,7 @@ class World:
         self.mutex = mutex()
         self.lines: dict[str, dict[int, Entry]] = {}
         self.places: dict[bytes, Entry] = {}
-        self.tombs: dict[bytes, float] = {}
+        self.tombs = Tombs()
         self.outside: dict[str, dict[bytes, bytes]] = {}
         self.cells: dict[Spot, Kept] = {}
         self.writes: dict[bytes, int] = {}
@@ -102,8 +104,7 @@ class World:
         return False
 
     def bury(self, id: bytes, until: float, now: float) -> None:
-        self.tombs = {tomb: end for tomb, end in self.tombs.items() if end > now}
-        self.tombs[id] = until
+        self.tombs.bury(id, until, now)
 
     def buried(self, id: bytes) -> bool:
         return id in self.tombs
@@ -214,6 +215,18 @@ class MemoryLine:
         if wakes:
             self._world.wake(wakes)
         return stood
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        with self._world.mutex:
+            answers, wakes = ledger.leave_all(self._world, leaving, self._runtime.now())
+        self._world.wake(wakes)
+        return answers
+
+    async def connect(self, until: float) -> None:
+        """There is nothing to connect to."""
+
+    def round_trip(self) -> float:
+        return 0.0
 
     async def stamp(self, claim: Claim, token: int, until: float) -> bool:
         with self._world.mutex:

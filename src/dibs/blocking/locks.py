@@ -15,6 +15,7 @@ from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.core.kinds.taken import Takes
 from dibs.errors import NotHeld
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
 from dibs.info import Participant
@@ -76,7 +77,62 @@ class HoldEvent:
         return bool(step(self._wait(instant(timeout, self._now))))
 
 
-class Hold(Unpicklable):
+class _AnyHold(Unpicklable):
+    """What gives back one hold or several. Each method has its own `try`: an interrupt finds no way past it."""
+
+    __slots__ = ("_core", "_lock")
+
+    def __init__(self, core: Any, lock: Takes[Any]) -> None:
+        self._core = core
+        self._lock = lock
+
+    def release(self) -> None:
+        try:
+            step(self._lock.give_back(self._core))
+        except BaseException:
+            self._lock.abandon(self._core)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        try:
+            step(self._lock.end(self._core, raised))
+        except BaseException:
+            self._lock.abandon(self._core)
+            raise
+
+
+class _AnyLock(Unpicklable):
+    """What gives back the hold that was taken through it: see `_AnyHold`."""
+
+    __slots__ = ("_core",)
+    _core: Takes[Any]
+
+    def release(self) -> None:
+        hold = None
+        try:
+            hold = self._core.latest()
+            step(self._core.give_back(hold))
+        except BaseException:
+            with suppress(NotHeld):  # an interrupt may come before the hold is found
+                self._core.abandon(hold or self._core.latest())
+            raise
+
+    @faces.Exit
+    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        hold = None
+        try:
+            hold = self._core.taken.opened_here()
+            step(self._core.exit(hold, raised))
+        except BaseException:
+            with suppress(RuntimeError):  # as above; NotHeld is one
+                self._core.drop(hold or self._core.taken.opened_here())
+            raise
+
+
+class Hold(_AnyHold):
     """One acquire: what you hold until you release it, or lose it.
 
     >>> import dibs
@@ -87,11 +143,9 @@ class Hold(Unpicklable):
     >>> hold.release()
     """
 
-    __slots__ = ("_core", "_lock")
-
-    def __init__(self, core: CoreHold, lock: kinds.Lock) -> None:
-        self._core = core
-        self._lock = lock
+    __slots__ = ()
+    _core: CoreHold
+    _lock: kinds.Lock
 
     @property
     def name(self) -> str:
@@ -128,31 +182,14 @@ class Hold(Unpicklable):
     def check(self) -> None:
         self._core.check()
 
-    def release(self) -> None:
-        try:
-            step(self._lock.give_back(self._core))
-        except BaseException:
-            self._lock.abandon(self._core)
-            raise
-
     def downgrade(self) -> None:
         step(self._lock.downgrade(self._core))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        try:
-            step(self._lock.end(self._core, raised))
-        except BaseException:
-            self._lock.abandon(self._core)
-            raise
 
     def __repr__(self) -> str:
         return f"<dibs.Hold {self._core.describe()}>"
 
 
-class Lock(Unpicklable):
+class Lock(_AnyLock):
     """An exclusive lock, not re-entrant; also one side of a read-write lock, and a stripe.
 
     >>> import dibs
@@ -163,7 +200,8 @@ class Lock(Unpicklable):
     >>> lock.release()
     """
 
-    __slots__ = ("__weakref__", "_core")
+    __slots__ = ("__weakref__",)
+    _core: kinds.Lock
 
     def __init__(self, core: kinds.Lock) -> None:
         if core.options.cancel_on_lost:
@@ -178,16 +216,6 @@ class Lock(Unpicklable):
         attempt = self._core.attempt(timeout, blocking)
         return _take(attempt, Hold(attempt.hold, self._core), attempt.run)
 
-    def release(self) -> None:
-        hold = None
-        try:
-            hold = self._core.latest()
-            step(self._core.give_back(hold))
-        except BaseException:
-            with suppress(NotHeld):  # an interrupt may come before the hold is found
-                self._core.abandon(hold or self._core.latest())
-            raise
-
     def locked(self) -> bool:
         return step(self._core.locked())
 
@@ -200,10 +228,6 @@ class Lock(Unpicklable):
     def __enter__(self) -> Hold:
         attempt = self._core.attempt()
         return _take(attempt, Hold(attempt.hold, self._core), attempt.enter, faces.entering(self))
-
-    @faces.Exit
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        step(self._core.exit(raised))
 
     def __repr__(self) -> str:
         return f"<dibs.{type(self).__name__} {self._core.describe()}>"
@@ -299,7 +323,7 @@ class Striped(Unpicklable):
         return lock if lock is not None else self._made.setdefault(index, Lock(self._core.stripe(index)))
 
 
-class MultiHold(Unpicklable):
+class MultiHold(_AnyHold):
     """Several holds as one: lost when any is; it has no token.
 
     >>> import dibs
@@ -308,10 +332,8 @@ class MultiHold(Unpicklable):
     ...     hold.check()
     """
 
-    __slots__ = ("_core",)
-
-    def __init__(self, core: CoreMultiHold) -> None:
-        self._core = core
+    __slots__ = ()
+    _core: CoreMultiHold
 
     @property
     def holds(self) -> tuple[Hold, ...]:
@@ -332,25 +354,8 @@ class MultiHold(Unpicklable):
     def check(self) -> None:
         self._core.check()
 
-    def release(self) -> None:
-        try:
-            step(self._core.release())
-        except BaseException:
-            self._core.abandon()
-            raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        try:
-            step(self._core.end(raised))
-        except BaseException:
-            self._core.abandon()
-            raise
-
-
-class Multi(Unpicklable):
+class Multi(_AnyLock):
     """Several locks as one; see `multi`.
 
     >>> import dibs
@@ -359,7 +364,8 @@ class Multi(Unpicklable):
     'a, b'
     """
 
-    __slots__ = ("_core",)
+    __slots__ = ()
+    _core: CoreMulti
 
     def __init__(self, core: CoreMulti) -> None:
         self._core = core
@@ -370,17 +376,7 @@ class Multi(Unpicklable):
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> MultiHold | None:
         attempt = self._core.attempt(timeout, blocking)
-        return _take(attempt, MultiHold(attempt.hold), attempt.run)
-
-    def release(self) -> None:
-        hold = None
-        try:
-            hold = self._core.latest()
-            step(hold.release())
-        except BaseException:
-            with suppress(NotHeld):  # an interrupt may come before the hold is found
-                (hold or self._core.latest()).abandon()
-            raise
+        return _take(attempt, MultiHold(attempt.hold, self._core), attempt.run)
 
     def locked(self) -> bool:
         return step(self._core.locked())
@@ -390,11 +386,7 @@ class Multi(Unpicklable):
 
     def __enter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        return _take(attempt, MultiHold(attempt.hold), attempt.enter, faces.entering(self))
-
-    @faces.Exit
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        step(self._core.exit(raised))
+        return _take(attempt, MultiHold(attempt.hold, self._core), attempt.enter, faces.entering(self))
 
 
 class Election(Unpicklable):

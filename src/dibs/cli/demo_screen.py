@@ -1,9 +1,11 @@
 """The demo on a terminal: the picture is redrawn in place, and wiped at the end for what stays to be read.
 
 A frame is one write. It hides the cursor and turns wrapping off, goes back to the picture's first row, draws, and turns
-both on again: between two frames the terminal is as it was found, so nothing has to be put right after an interrupt, a
-stop (Ctrl-Z) or a kill. The size is asked for each time; when it has changed nobody knows where the old rows are now,
-and the screen is begun anew. After a stop the picture goes on below what the shell has said.
+both on again: between two frames the terminal is as it was found, so nothing has to be put right after a stop (Ctrl-Z)
+or a kill. Ctrl-C discards the output that the terminal has not read yet, so nobody knows how many rows of the last
+frame were drawn: the first row is saved in the terminal, never counted back to. The size is asked for each time; when
+it has changed nobody knows where the old rows are now, and the screen is begun anew. After a stop the picture goes on
+below what the shell has said.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from dibs.info import LockInfo
 _BETWEEN_FRAMES = 0.05
 _BEGIN, _END = "\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h"
 _HOME, _REST_OF_LINE, _ALL_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_SAVE, _RESTORE = "\x1b7", "\x1b8"
+"""The cursor's position: between two frames that of the picture's first row."""
 
 
 class Screen:
@@ -34,8 +38,6 @@ class Screen:
         self._colour = colour
         self._picture: Picture | None = None
         self._size = (0, 0)
-        self._rows = 0
-        """Of the picture on the screen; the cursor stands in the row below."""
         self._resumed = False
         self._next_at = 0.0
 
@@ -43,6 +45,7 @@ class Screen:
         self._lines.begin(options, names)
         self._picture = Picture(names, options.turns, FINE if _can_say(str(FINE)) else ASCII)
         self._size = _size()
+        write(_SAVE)
         signal.signal(signal.SIGCONT, self._resume)
 
     def _resume(self, _: int, __: FrameType | None) -> None:
@@ -65,8 +68,9 @@ class Screen:
             fitted(line, columns - 1, colour=self._colour)
             for line in self._picture.drawn(at, info, record, columns - 1, rows - 1)
         ]
-        write(_BEGIN + back + "".join(f"{text}{_REST_OF_LINE}\r\n" for text in frame) + _ALL_BELOW + _END)
-        self._rows = len(frame)
+        room = "\n" * len(frame) + "\x1b[A" * len(frame)  # scrolls first: afterwards the saved row stays where it is
+        drawn = "".join(f"{text}{_REST_OF_LINE}\r\n" for text in frame)
+        write(_BEGIN + back + room + _SAVE + drawn + _ALL_BELOW + _END)
 
     def give_up(self, why: str) -> None:
         self.close()
@@ -81,7 +85,7 @@ class Screen:
         if picture is None:
             return
         signal.signal(signal.SIGCONT, signal.SIG_DFL)
-        write(self._back() + _ALL_BELOW)
+        write(self._back() + _ALL_BELOW + _END)
         for event in picture.events:
             self._lines.event(event)
 
@@ -91,9 +95,7 @@ class Screen:
         if self._resumed:
             self._resumed = False
             return "\r"
-        if self._rows and self._size != before:
-            return _HOME + _ALL_BELOW
-        return f"\r\x1b[{self._rows}A" if self._rows else "\r"
+        return _RESTORE if self._size == before else _HOME + _ALL_BELOW
 
 
 def is_live() -> bool:

@@ -17,7 +17,7 @@ from typing import Self
 
 import dibs
 from dibs.cli.talk import held_by, host, ordinal, runs_under
-from dibs.info import LockInfo, printable
+from dibs.info import LockInfo, Participant, printable
 
 _FIRST, _AGAIN = 2.0, 1.0
 
@@ -60,6 +60,8 @@ class Narrator:
             except dibs.DibsError as error:
                 seen, text = str(type(error)), f'waiting for "{printable(self._name)}": {error}'
             else:
+                if any(map(_is_own, info.holders)):  # the holder has died, and we are about to learn that it is ours
+                    continue
                 seen, text = key(info), f'waiting for "{printable(self._name)}"{self._note}: {in_the_way(info)}'
             if seen != said and not self._is_over(0):
                 self._say(text)
@@ -88,6 +90,10 @@ def place(info: LockInfo) -> str:
 def _own_place(info: LockInfo) -> int:
     """From 1; 0: we do not stand in it."""
     for at, one in enumerate(info.waiters, 1):
-        if (one.host, one.pid) == (host(), os.getpid()):
+        if _is_own(one):
             return at
     return 0
+
+
+def _is_own(one: Participant) -> bool:
+    return (one.host, one.pid) == (host(), os.getpid())

@@ -1,4 +1,4 @@
-"""A client: one store, one keeper, the holds of one process.
+"""A client: one store, one watchdog, the holds of one process.
 
 Making one does no I/O; the first use opens the store, once, whoever comes at the same time. After a fork the child
 holds nothing, is another client to the store, and opens anew. Closing marks every hold lost, gives it back and wakes
@@ -14,24 +14,41 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from dibs.core import names
 from dibs.core.cells import Cells
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest
-from dibs.core.grant import HELD, LOST, Grantor, KeeperPort
+from dibs.core.grant import HELD, LOST, WatchdogPort
 from dibs.core.holds import Book, Hold
-from dibs.core.keeper import Keeper
-from dibs.core.line import DDL, LOOK, QUORUM, Encloses, Enclosing, InTables, Me, Quorum, Replaced, Store
-from dibs.core.runtime import Runtime
+from dibs.core.line import DDL, LEASES, LOOK, QUORUM, Encloses, Enclosing, InTables, Me, Replaced, Store
+from dibs.core.log import log
+from dibs.core.runtime import Event, Runtime
 from dibs.core.waiting import LineGrantor
+from dibs.core.watchdog import Watchdog
 from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo, show_command, write_about
 
 if TYPE_CHECKING:
-    from dibs.core.quorum import QuorumGrantor
+    from dibs.core.panel import Health
+    from dibs.core.quorum import Quorum, QuorumGrantor
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
 _ABOUTS = 1024
-_EXIT_PATIENCE = 1.0
+_CLOSING_ROUND_TRIPS = 10
+_CROWD = 20
+_LOOK_SHARE, _LOOK_OLD = 10.0, 0.25
+"""A look at a crowd is shared for ten times as long as it took, so that looking takes at most a tenth of the time."""
 _LOOK_OUT = 5.0
 """How long one waits for a change before one looks, whatever was heard."""
+
+
+class _Look:
+    """A look at a queue that several callers share."""
+
+    __slots__ = ("done", "info", "until")
+
+    def __init__(self, done: Event, until: float) -> None:
+        self.done = done
+        self.info: LockInfo | None = None
+        self.until = until
+        """Until when others share it; one that was interrupted is not waited for again."""
 
 
 class Client:
@@ -69,15 +86,21 @@ class Client:
         self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
         self.mutex = self.runtime.mutex()
         """Who shares a grant, and who is its last hold; never held over an await."""
-        self.keeper = Keeper(self.runtime, self.me, self._open_for_keeper, self.mutex)
+        self.watchdog = Watchdog(
+            self.runtime, self.me, self._open_for_watchdog, self.mutex, claims_expire=LEASES in self.store.capabilities
+        )
         self.book = Book(self)
-        self.opened: Grantor
+        self.opened: LineGrantor | QuorumGrantor
         """The way to the store, once it is ready."""
         self._is_open = False
         self._cells: Cells | None = None
         self._encloses: Encloses | None = None
         self._watching: dict[bytes, None] = {}
         """The keys of those who wait for a change and have no claim."""
+        self._looks: dict[str, _Look] = {}
+        """By name: the look that callers who give up now share."""
+        self._members: dict[str, Health] = {}
+        """Of a quorum: which of them answer."""
         self._gate = self.runtime.gate()
 
     def is_ready(self) -> bool:
@@ -205,6 +228,28 @@ class Client:
         until = self.now() + (self.retry if patience is None else patience)
         return self._named(await self.patiently(name, lambda: self.opened.line(encoded, until), until), name)
 
+    async def look_together(self, name: str, encoded: str, patience: float) -> LockInfo | None:
+        """The queue, for a caller that gave up; None: the store did not say. Callers that give up at the same time
+        share one look. Where they are a crowd it also serves those who give up soon after: n looks of n claims each
+        would cost more than all the locking."""
+        began = self.now()
+        look = self._looks.get(encoded)
+        if look is not None and began < look.until:
+            await look.done.wait(began + patience)
+            return look.info
+        look = self._looks[encoded] = _Look(self.runtime.event(), began + patience)
+        try:
+            look.info = await self.look(name, encoded, patience)
+        except StoreError:
+            pass
+        finally:
+            if look.info is not None and len(look.info.waiters) >= _CROWD:
+                look.until = self.now() + min(_LOOK_SHARE * (self.now() - began), _LOOK_OLD)
+            elif self._looks.get(encoded) is look:
+                del self._looks[encoded]
+            look.done.set()
+        return look.info
+
     async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
         """A page of busy lines and the name to go on behind; an empty page is the end."""
         await self.ready()
@@ -231,11 +276,11 @@ class Client:
     def seen(self, error: DibsError, name: str | None) -> DibsError:
         """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""
         if isinstance(error, StoreError):
-            self.keeper.heard(error)
+            self.watchdog.heard(error)
         return error.about(name, self.shown)
 
     def describe(self) -> str:
-        state = "closed" if self.closed else f"{len(self.keeper.renewing)} held or asked for"
+        state = "closed" if self.closed else f"{len(self.watchdog.renewing)} held or asked for"
         return f"{self.shown}: {state}"
 
     async def close(self) -> None:
@@ -243,30 +288,41 @@ class Client:
             return
         if self._is_open and self._bind is not None:
             self._bind()
-        self.closed = True
-        for grant in list(self.keeper.renewing.values()):
+        self.closed = self.watchdog.give_backs.is_closing = True
+        for grant in list(self.watchdog.renewing.values()):
             if grant.state is HELD:
-                self.keeper.lose(grant)
+                self.watchdog.lose(grant)
             elif (claim := grant.claim) is not None:
                 self.me.inbox.deliver(claim.id, LOOK.value)
-                self.keeper.abandon(grant)
+                self.watchdog.abandon(grant)
                 self.me.inbox.expect(claim.id)  # who is just looking, and will wait again, is to find it too
                 self.me.inbox.deliver(claim.id, LOOK.value)
         for key in list(self._watching):
             self.me.inbox.deliver(key, LOOK.value)
         if self._is_open:
-            await self.keeper.when_idle(self.runtime).wait(self.now() + RELEASE_PATIENCE)
+            patience = max(RELEASE_PATIENCE, _CLOSING_ROUND_TRIPS * self.watchdog.round_trip())
+            if not await self.watchdog.give_backs.when_idle(self.runtime, self._spare()).wait(self.now() + patience):
+                left = self.watchdog.give_backs.backlog()
+                log().warning("closed %s; claims not given back, they end by lease: %d", self.shown, left)
             self._shut()
 
-    async def leave_at_exit(self) -> None:
-        """Give back the holds of threads that cannot use them any more; those of running threads end by lease."""
+    def begin_exit(self) -> Event | None:
+        """Give back the holds of threads that cannot use them any more; those of running threads end by lease. The
+        event is set when that is done."""
         if self.closed or not self._is_open:
-            return
-        for grant in list(self.keeper.renewing.values()):
+            return None
+        self.watchdog.give_backs.is_closing = True
+        for grant in list(self.watchdog.renewing.values()):
             if all(self.runtime.is_through(hold.taker) for hold in grant.holds):
-                self.keeper.lose(grant)
-        await self.keeper.when_idle(self.runtime.blocking()).wait(self.now() + _EXIT_PATIENCE)
-        if not self.keeper.renewing:
+                self.watchdog.lose(grant)
+        return self.watchdog.give_backs.when_idle(self.runtime.blocking(), self._spare())
+
+    def _spare(self) -> WatchdogPort | None:
+        """A way to the store that is connected: the callers' own, unless it belongs to an event loop."""
+        return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.port
+
+    def end_exit(self) -> None:
+        if not self.watchdog.renewing:
             self._shut()
 
     def before_fork(self) -> None:
@@ -275,19 +331,19 @@ class Client:
     def after_fork(self, child: bool, pid: int) -> None:
         self.store.after_fork(child)
         if child:
-            for grant in list(self.keeper.renewing.values()):
+            for grant in list(self.watchdog.renewing.values()):
                 grant.state = LOST
-            self.keeper.renewing.clear()
+            self.watchdog.renewing.clear()
             self.pid = pid
             self._abouts.clear()
             self.runtime.after_fork()
             self._begin()
 
     def _news(self, claim_id: bytes) -> None:
-        self.keeper.look_at(claim_id)
+        self.watchdog.look_at(claim_id)
 
     def _shut(self) -> None:
-        self.keeper.stop()
+        self.watchdog.stop()
         self.opened.close()
         for opened in (self._cells, self._encloses):
             if opened is not None:
@@ -309,16 +365,17 @@ class Client:
         self._encloses = cast("Enclosing", self.store).open_within(self.runtime, self.me)
         return self._encloses
 
-    def _open_for_keeper(self) -> KeeperPort:
+    def _open_for_watchdog(self) -> WatchdogPort:
         return self._grantor(self.runtime.blocking())
 
     def _grantor(self, runtime: Runtime) -> LineGrantor | QuorumGrantor:
         if QUORUM in self.store.capabilities:
             from dibs.core.quorum import QuorumGrantor  # noqa: PLC0415  (most stores are one)
 
-            return QuorumGrantor(cast("Quorum", self.store), runtime, self.me, self.keeper, self.retry, self)
+            store = cast("Quorum", self.store)
+            return QuorumGrantor(store, runtime, self.me, self.watchdog, self.retry, self, self._members)
         line = self.store.open(runtime, self.me)
-        return LineGrantor(line, runtime, self.me, self.keeper, self.retry, self)
+        return LineGrantor(line, runtime, self.me, self.watchdog, self.retry, self)
 
     @staticmethod
     def _named(info: LockInfo, name: str) -> LockInfo:

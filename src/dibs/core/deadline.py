@@ -19,9 +19,21 @@ WAITING_LEASE = 5.0
 """How long a waiting claim outlives silence, unless its lease is shorter."""
 RELEASE_PATIENCE = 5.0
 LEAVE_PATIENCE = 1.0
-"""How long a caller who gave up waits for its claim to leave before the keeper takes that over."""
+"""How long a caller who gave up waits for its claim to leave before the watchdog takes that over."""
 LEAST_PATIENCE = 3.0
 """What even a try (time-out 0) grants the store to answer."""
+
+_FACTOR = 2.0
+
+
+def attempt(own: float, round_trip: float) -> float:
+    """How long an answer is waited for: less than the network needs would fail for ever.
+
+    >>> attempt(0.5, round_trip=0.01), attempt(0.5, round_trip=0.4)
+    (0.5, 0.8)
+    """
+    return max(own, _FACTOR * round_trip)
+
 
 _NOISE = 1e-6
 """More than a few sums of instants are rounded by."""

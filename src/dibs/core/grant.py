@@ -6,7 +6,7 @@ state at a time:
     ASKING -> WAITS -> HELD -> OVER (given back) or LOST (no longer certain)
 
 and ASKING or WAITS may end as OVER. Whether a held grant is still valid is never a flag: it is computed from the clock
-at each question. Only the keeper's table decides who ends a grant: whoever takes it out of there.
+at each question. Only the watchdog's table decides who ends a grant: whoever takes it out of there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
+from dibs.core.line import Leave
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event
-from dibs.errors import StoreUnavailable
+from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "doubtful", "dropped", "ends_at", "holds", "key", "lasts_until", "news",
-        "renew_at", "request", "revoke_seen", "state", "until", "watched", "watchers",
+        "answered", "claim", "decided", "doubtful", "dropped", "ends_at", "holds", "in_flight", "key", "lasts_until",
+        "news", "renew_at", "request", "revoke_seen", "state", "until", "watch_at", "watchers",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
@@ -74,24 +75,26 @@ class Grant:
         self.until = 0.0
         """The holder's own deadline."""
         self.renew_at = FOREVER
+        self.in_flight: Claim | None = None
+        """The claim whose renewal is under way. A grant that asks anew has another one, which is due by itself."""
+        self.watch_at = FOREVER
+        """When the watchdog looks at it next."""
         self.news = False
-        """Something happened to it in the store since the keeper last looked."""
+        """Something happened to it in the store since the watchdog last looked."""
         self.answered = False
         """Every join of its claim was: none can still be on its way to the store."""
         self.doubtful = False
         self.dropped = False
-        """Nobody wanted it any more when the keeper looked: it is given back, and was not lost."""
+        """Nobody wanted it any more when the watchdog looked: it is given back, and was not lost."""
         self.holds: list[Hold] = []
         self.ends_at = FOREVER
         """When the first of its holds ends by itself, at its `max_hold` or at `lasts_until`."""
         self.lasts_until = FOREVER
         """When every hold of it ends by itself, whatever is renewed."""
-        self.watched = False
-        """Somebody wants to be called when it is lost."""
         self.decided: Event | None = None
         """Set once asking is over, for others of the same owner."""
         self.watchers: list[Event] = []
-        """Set when it is to be given up, and when it ends."""
+        """Set when its release is requested, and when it ends."""
         self.revoke_seen = False
 
     def ask_as(self, claim: Claim) -> None:
@@ -124,6 +127,15 @@ class Grant:
             self.renew_at = early
         self.lasts_until = now + self.request.ends_after
         self.state = HELD
+
+    def due(self) -> float:
+        """When the watchdog must look at it; one that is still being asked for is not due by itself."""
+        if self.state is ASKING:
+            return FOREVER
+        if self.news:
+            return 0.0
+        renew_at = FOREVER if self.in_flight is self.claim else self.renew_at
+        return min(renew_at, self.until, self.ends_at) if self.state is HELD else renew_at
 
     def valid(self, now: float) -> bool:
         return self.state is HELD and now < self.until
@@ -174,13 +186,20 @@ class Grantor(Protocol):
     def close(self) -> None: ...
 
 
-class KeeperPort(Protocol):
-    """For the keeper, on a connection of its own, blocking."""
+class WatchdogPort(Protocol):
+    """For a lane of the watchdog, on a connection of its own, blocking."""
+
+    async def connect(self, until: float) -> None:
+        """Have a connection ready."""
 
     async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
 
-    async def give_back(self, claim: Claim, answered: bool, until: float) -> None: ...
+    async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        """Each claim with whether its joins were answered; an error: that one is to be given back again."""
 
-    async def amend(self, grant: Grant, weight: int, until: float) -> None: ...
+    async def lighten(self, grant: Grant, weight: int, until: float) -> None: ...
+
+    def round_trip(self) -> float:
+        """Seconds that an answer may take."""
 
     def close(self) -> None: ...

@@ -2,7 +2,7 @@
 
 A hold is made before anything is asked, so that an exception anywhere finds something to give back. Until the face
 has handed it to its user it hangs by a weak reference to the `Attempt` in the caller's frame (`asker`): a frame that
-vanished without cleaning up (an interrupt within an interrupt) leaves a dead reference, and the keeper gives back.
+vanished without cleaning up (an interrupt within an interrupt) leaves a dead reference, and the watchdog gives back.
 
 Re-entry is settled here and never joins again: holds of one owner on one name share a grant. A reader that re-entered
 behind a waiting writer would otherwise wait for itself.
@@ -29,7 +29,7 @@ class Hold:
 
     __slots__ = (
         "also", "asker", "began", "client", "ends_at", "grant", "label", "lost_seen", "name", "notify", "over", "owner",
-        "taker", "weight",
+        "taker", "weight", "when_lost",
     )  # fmt: skip
 
     def __init__(self, client: Client, name: str, weight: int, taker: object, owner: object, label: str) -> None:
@@ -44,6 +44,9 @@ class Hold:
         self.began = 0.0
         self.ends_at = FOREVER
         self.notify: Sequence[Callable[[], object]] = ()
+        """The user's, called elsewhere."""
+        self.when_lost: Callable[[], None] | None = None
+        """Ours, called at once."""
         self.also: Hold | None = None
         """A hold that this one cannot be without: the guard of its stripes."""
         self.over = False
@@ -62,7 +65,7 @@ class Hold:
             return self.lost_seen
         grant, now = self.grant, self.client.now()
         if grant.state is HELD and now >= grant.until:
-            self.client.keeper.lose(grant)
+            self.client.watchdog.lose(grant)
         gone = grant.state is LOST or grant.state is OVER or now >= self.ends_at
         self.lost_seen = gone or (self.also is not None and self.also.is_lost())
         return self.lost_seen
@@ -77,6 +80,10 @@ class Hold:
         """By whoever ended the grant; those who want to know are called once."""
         if not self.over:
             self.lost_seen = True
+            if self.when_lost is not None:
+                self.when_lost()
+            if self.grant is not None and self.grant.state is LOST:
+                self.client.book.unshare(self.grant)
             callbacks, self.notify = self.notify, ()
             for callback in callbacks:
                 self.client.runtime.call_back(callback)
@@ -137,7 +144,7 @@ async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool],
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
-    """One whose every hold is past its `max_hold` is over, though the keeper may not have got to it yet."""
+    """One whose every hold is past its `max_hold` is over, though the watchdog may not have got to it yet."""
     for hold in grant.holds:
         if now < hold.ends_at and hold.wanted():
             return grant.valid(now)
@@ -157,8 +164,10 @@ class Book:
         self._client = client
         self._runtime = client.runtime
         self._now = client.runtime.now
-        self._keeper = client.keeper
+        self._watchdog = client.watchdog
         self._shared: dict[tuple[str, object], Grant] = {}
+        self._sharing = client.runtime.mutex()
+        """Not the client's: a loss may be noticed by who has that one."""
 
     def acquire(
         self, hold: Hold, request: Request, share: bool, about: str, deadline: float
@@ -207,15 +216,15 @@ class Book:
         await self._lighten(grant)
 
     def abandon(self, hold: Hold) -> None:
-        """From an exception: nothing is awaited, the keeper does the rest. What ended already is left alone."""
+        """From an exception: nothing is awaited, the watchdog does the rest. What ended already is left alone."""
         hold.over = True
         grant = hold.grant
         if grant is not None:
             if grant.wanted():
-                self._keeper.settle(grant)
+                self._watchdog.settle(grant)
             else:
-                self._unshare(grant)
-                self._keeper.abandon(grant)
+                self.unshare(grant)
+                self._watchdog.abandon(grant)
         if hold.also is not None:
             self.abandon(hold.also)
 
@@ -223,7 +232,7 @@ class Book:
         """No I/O: is there a hold of that owner on that name which is certain now?"""
         return any(
             not hold.over and not hold.is_lost()
-            for grant in list(self._keeper.renewing.values())
+            for grant in list(self._watchdog.renewing.values())
             if grant.request.name == name and grant.state is HELD
             for hold in list(grant.holds)
             if hold.owner == owner
@@ -237,7 +246,7 @@ class Book:
             held = await self._client.opened.acquire(grant, hold.weight, about, deadline)
         finally:
             if not held:
-                self._unshare(grant)
+                self.unshare(grant)
             grant.decided.set()
         return held
 
@@ -259,7 +268,7 @@ class Book:
                 self._add(grant, hold)
                 return True
         if not self._undecided(grant):
-            self._unshare(grant)
+            self.unshare(grant)
         return False
 
     async def _answer_of(self, grant: Grant, deadline: float) -> bool:
@@ -283,7 +292,7 @@ class Book:
         lost = hold.is_lost()
         grant = hold.grant
         if lost:
-            hold.tell_lost()  # by the clock it may be lost before the keeper has noticed, and told anybody
+            hold.tell_lost()  # by the clock it may be lost before the watchdog has noticed, and told anybody
         with self._client.mutex:
             if hold.over or grant is None:
                 return
@@ -292,12 +301,12 @@ class Book:
             if hold in grant.holds:  # it may have been taken out at its max_hold
                 grant.holds.remove(hold)
         if last:
-            self._unshare(grant)
+            self.unshare(grant)
         if grant.watchers:
             grant.tell_watchers()
         if lost:
             if last:
-                self._keeper.abandon(grant)
+                self._watchdog.abandon(grant)
             raise hold.loss()
         if not last:
             await self._lighten(grant)
@@ -319,10 +328,10 @@ class Book:
     def _add(grant: Grant, hold: Hold) -> None:
         hold.grant = grant
         grant.holds.append(hold)
-        if hold.notify:
-            grant.watched = True
 
-    def _unshare(self, grant: Grant) -> None:
+    def unshare(self, grant: Grant) -> None:
         """A grant that ends is no longer there to share."""
-        if grant.key is not None and self._shared.get(grant.key) is grant:
-            del self._shared[grant.key]
+        if grant.key is not None:
+            with self._sharing:  # the watchdog's thread beside one that asks anew: each takes out only its own
+                if self._shared.get(grant.key) is grant:
+                    del self._shared[grant.key]

@@ -1,7 +1,7 @@
 """Seam 2: what a store writes.
 
 A `Store` is made by `connect()` and does no I/O until `open`. Each of its `Line`s is one way to talk to it: one for
-the face and one, blocking, for the keeper. Verbs are one round trip each; every verb evicts what expired where it
+the face and one, blocking, for the watchdog. Verbs are one round trip each; every verb evicts what expired where it
 looks and signals whoever now holds. `until` is the instant after which the caller no longer waits for the answer: the
 verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, each a test in dibs.testing.contract:
 
@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from dibs.core.cells import Cells
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Inbox, Runtime
-from dibs.errors import StoreUnavailable
+from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 
@@ -75,11 +75,22 @@ class Me:
         """The client's: where claims live by a session, what that is to last."""
         self.news = news
         """To be called with the id of a claim that this process holds once something happened to it (it was removed, it
-        was asked to let go): the keeper then looks at once. From any thread; never waits; strange ids do nothing."""
+        was asked to let go): the watchdog then looks at once. From any thread; never waits; strange ids do nothing."""
+
+
+Leave = tuple[Claim, bool]
+"""A claim that is to leave, and whether every join of it was answered."""
 
 
 class Line(Protocol):
     """One way to talk to a store."""
+
+    async def connect(self, until: float) -> None:
+        """Have a connection ready; nothing where there is none."""
+
+    def round_trip(self) -> float:
+        """Seconds that an answer may take now, by those that came: the smoothed round-trip time and four times its mean
+        deviation. 0.0 where there is no network."""
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         """Idempotent by `claim.id`: a repetition reports, and never moves or extends. None: void, too late."""
@@ -95,6 +106,10 @@ class Line(Protocol):
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         """Idempotent; wakes exactly those it frees, or, if nobody in line is freed, the outsiders of the name. False:
         it did not stand any more when this was asked, so somebody took it away; True also where that is not known."""
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        """`leave` of some hundreds in one round trip, in any order. An error in the place of one: it was refused, or
+        its outcome is unknown. Raises only if none was answered."""
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         """Wait for a signal. Spurious is fine, missing costs time; the inbox expects the claim before its join."""
@@ -171,15 +186,6 @@ class Store(Protocol):
     def after_fork(self, child: bool) -> None: ...
 
 
-class Quorum(Store, Protocol):
-    """A store of several, of which a majority decides: QUORUM is among its capabilities, and `open` is not called."""
-
-    guard: float | None
-    """How long a member that may have lost something has no vote; None: as long as the client's lease."""
-
-    def open_members(self, runtime: Runtime, me: Me) -> list[Member]: ...
-
-
 class InTables(Store, Protocol):
     """A store in tables of a database, which somebody else may have to make: DDL is among its capabilities."""
 
@@ -230,7 +236,7 @@ with `fair=False` stands in it like everybody else, and of `info` nothing is sho
 VOTES = "votes"
 """It can be a member of a quorum: its lines are `Voter`s."""
 QUORUM = "quorum"
-"""It is a quorum of others: see `Quorum`."""
+"""It is a quorum of others: see core/quorum.py."""
 DDL = "ddl"
 """It needs tables: see `InTables`."""
 ELECTION = "election"

@@ -13,7 +13,7 @@ def log() -> Logger:
 
     found = logging.getLogger("dibs")
     if not found.handlers:
-        # Without any handler it would be Python that prints to stderr, in the keeper's thread: if nobody reads that
+        # Without any handler it would be Python that prints to stderr, in the watchdog's thread: if nobody reads that
         # pipe, renewal would end.
         found.addHandler(logging.NullHandler())
     return found

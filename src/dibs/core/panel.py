@@ -1,9 +1,9 @@
 """The members of a quorum, asked at once; and who of them is left out.
 
 What a question cost is what the slowest of a majority took, and about as long again for the others. A member that did
-not answer is left out of new ballots for a moment, so it costs that once and not at each step; a member that started
-a short while ago and may have lost a vote is left out until whatever it forgot is over (`Seat.sits_out`). If too few
-are left, whoever was only silent is asked all the same.
+not answer in time is backed off: it is left out of new ballots, but for one a second that finds out whether it is back.
+A member that started a short while ago and may have lost a vote is left out until whatever it forgot is over
+(`Health.sits_out`). If too few are left, a member that was only silent is asked all the same.
 """
 
 from __future__ import annotations
@@ -22,34 +22,47 @@ from dibs.info import Finding, duration
 T = TypeVar("T")
 _A_MOMENT = 1.0
 """How long a member that did not answer is left out."""
+_SURE = 3
+"""Answers in time, one after the other, that end it: a member that is merely far answers in time now and then."""
 
 
-class Seat:
-    """One member, as this process knows it."""
+class Health:
+    """Whether a member answers, and since when it may vote: known to all lanes of a client at once."""
 
-    def __init__(self, number: int, member: Member) -> None:
-        self.number = number
-        self.shown = member.shown
-        self.line = member.line
-        self.identity: str | None = None
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
         self.back_at = 0.0
         """When it is asked again, after it did not answer."""
         self.votes_at = 0.0
         """When its vote counts again, after it started anew."""
         self.trouble: str | None = None
         """Why it is left out; None: it is not."""
+        self._in_time = 0
+        """Answers since it was left out."""
 
     def heard(self) -> None:
+        """It answered in time."""
         if self.trouble is not None:
-            log().info("member %s answers again", self.shown)
-        self.trouble = None
-        self.back_at = 0.0
+            self.back_at = 0.0
+            self._in_time += 1
+            if self._in_time >= _SURE:
+                log().info("member %s answers again", self.shown)
+                self.trouble = None
 
     def failed(self, why: str, now: float) -> None:
         if self.trouble is None:
             log().warning("member %s is left out: %s", self.shown, why)
         self.trouble = why
         self.back_at = now + _A_MOMENT
+        self._in_time = 0
+
+    def may_be_asked(self, now: float) -> bool:
+        """Not while it is backed off; when that is over, one caller finds out."""
+        if self.trouble is not None:
+            if now < self.back_at:
+                return False
+            self.back_at = now + _A_MOMENT
+        return True
 
     def sits_out(self, settled: float, guard: float, sent_at: float, now: float) -> bool:
         """A member that may have lost a vote when it started has none until that one is over by itself. `settled` was
@@ -66,11 +79,27 @@ class Seat:
         return self.trouble
 
 
+class Seat:
+    """One member, over a line of one runtime."""
+
+    def __init__(self, number: int, member: Member, health: Health) -> None:
+        self.number = number
+        self.health = health
+        self.shown = member.shown
+        self.line = member.line
+        self.identity: str | None = None
+        self.failed = health.failed
+
+
 class Panel:
     """All members of one quorum, over lines of one runtime."""
 
-    def __init__(self, members: Sequence[Member], runtime: Runtime) -> None:
-        self.seats = [Seat(number, member) for number, member in enumerate(members)]
+    def __init__(self, members: Sequence[Member], runtime: Runtime, known: dict[str, Health]) -> None:
+        """`known`: the health of the members, by name, which all panels of a client share."""
+        self.seats = [
+            Seat(number, member, known.setdefault(member.shown, Health(member.shown)))
+            for number, member in enumerate(members)
+        ]
         self.needed = majority(len(members))
         self.spare = len(members) - self.needed
         """How many may be missing."""
@@ -80,9 +109,15 @@ class Panel:
     def electors(self) -> list[Seat]:
         """Those whose votes are asked for now."""
         now = self._now()
-        able = [seat for seat in self.seats if seat.votes_at <= now]
-        prompt = [seat for seat in able if seat.back_at <= now]
+        able = [seat for seat in self.seats if seat.health.votes_at <= now]
+        prompt = [seat for seat in able if seat.health.may_be_asked(now)]
         return prompt if len(prompt) >= self.needed else able
+
+    def prompt(self, numbers: Collection[int]) -> list[Seat]:
+        """Of these, those that are not backed off, and those that may be back; all of them if that is no majority."""
+        now, seats = self._now(), [self.seats[number] for number in numbers]
+        prompt = [seat for seat in seats if seat.health.may_be_asked(now)]
+        return prompt if len(prompt) >= min(self.needed, len(seats)) else seats
 
     async def ask(
         self,
@@ -93,13 +128,16 @@ class Panel:
     ) -> dict[int, T]:
         """Their answers, by number, as far as they came in time; an answer that comes later changes nothing here."""
         answers: dict[int, T] = {}
+        failed: dict[int, None] = {}
         jobs: list[Job | None] = [None] * len(self.seats)
         for seat in seats:
-            jobs[seat.number] = partial(self._ask, seat, verb, answers)
+            jobs[seat.number] = partial(self._ask, seat, verb, answers, failed)
         await self._hands.gather(jobs, until, lambda: enough(dict(answers)))
         said = dict(answers)
         for seat in seats:
-            if seat.number not in said and seat.trouble is None:
+            if seat.number in said:
+                seat.health.heard()
+            elif seat.number not in failed:
                 seat.failed("no answer in time", self._now())
         return said
 
@@ -113,7 +151,7 @@ class Panel:
         how many have said nothing yet, though nothing ails them: whether these need not be waited for."""
 
         def enough(answers: Mapping[int, T]) -> bool:
-            missing = sum(seat.number not in answers and seat.trouble is None for seat in self.seats)
+            missing = sum(seat.number not in answers and seat.health.trouble is None for seat in self.seats)
             return len(answers) >= self.needed and is_clear(answers.values(), missing)
 
         said = await self.ask(verb, self.seats, until, enough)
@@ -126,7 +164,7 @@ class Panel:
 
     def too_few(self, answered: int) -> StoreUnavailable:
         now = self._now()
-        excuses = "; ".join(f"{seat.shown}: {excuse}" for seat in self.seats if (excuse := seat.excuse(now)))
+        excuses = "; ".join(f"{seat.shown}: {excuse}" for seat in self.seats if (excuse := seat.health.excuse(now)))
         return StoreUnavailable(
             f"{answered} of {len(self.seats)} members answered, {self.needed} are needed ({excuses})",
             step="dibs doctor says more of each member",
@@ -151,7 +189,11 @@ class Panel:
         count, now = len(self.seats), self._now()
         made_of = {finding.what for found in said.values() for finding in found if finding.level == "about"}
         answered = [(self.seats[number].shown, found) for number, found in sorted(said.items())]
-        excuses = [f"{seat.shown}: {excuse}" for seat in self.seats if (excuse := seat.excuse(now))]
+        excuses = [
+            f"{seat.shown}: {excuse}"
+            for seat in self.seats
+            if (seat.number not in said or now < seat.health.votes_at) and (excuse := seat.health.excuse(now))
+        ]
         return [
             Finding("about", f"a quorum of {count}, {self.needed} decide"),
             *(Finding("about", what) for what in sorted(made_of)),
@@ -165,13 +207,14 @@ class Panel:
         for seat in self.seats:
             seat.line.close()
 
-    async def _ask(self, seat: Seat, verb: Callable[[Seat], Awaitable[T]], answers: dict[int, T]) -> None:
+    async def _ask(
+        self, seat: Seat, verb: Callable[[Seat], Awaitable[T]], answers: dict[int, T], failed: dict[int, None]
+    ) -> None:
         try:
             answers[seat.number] = await verb(seat)
         except StoreError as error:
+            failed[seat.number] = None
             seat.failed(error.what, self._now())
-        else:
-            seat.heard()
 
 
 def majority(members: int) -> int:

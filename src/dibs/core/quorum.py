@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from dibs.core import tally
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grant import Grant
-from dibs.core.keeper import Keeper
-from dibs.core.line import NOWHERE, Me, Quorum, Unsent
-from dibs.core.panel import Panel, Seat
+from dibs.core.line import NOWHERE, Leave, Me, Member, Store, Unsent
+from dibs.core.panel import Health, Panel, Seat
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import Home
+from dibs.core.watchdog import Watchdog
 from dibs.errors import LockLost, StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
@@ -41,6 +41,15 @@ _SHORTEST_STEP = 0.05
 """What a member has to answer, however short the lease is."""
 _LOOK = 0.5
 """How often somebody who watches looks: members do not tell."""
+
+
+class Quorum(Store, Protocol):
+    """A store of several, of which a majority decides: QUORUM is among its capabilities, and `open` is not called."""
+
+    guard: float | None
+    """How long a member that may have lost something has no vote; None: as long as the client's lease."""
+
+    def open_members(self, runtime: Runtime, me: Me) -> list[Member]: ...
 
 
 class Vote:
@@ -73,15 +82,18 @@ class Ballot(Claim):
 
 
 class QuorumGrantor:
-    """See core/grant.py; for callers and, over blocking lines, for the keeper."""
+    """See core/grant.py; for callers and, over blocking lines, for the watchdog."""
 
-    def __init__(self, store: Quorum, runtime: Runtime, me: Me, keeper: Keeper, retry: float, home: Home) -> None:
-        self._panel = Panel(store.open_members(runtime, me), runtime)
+    def __init__(
+        self, store: Quorum, runtime: Runtime, me: Me, watchdog: Watchdog, retry: float, home: Home,
+        known: dict[str, Health],
+    ) -> None:  # fmt: skip
+        self._panel = Panel(store.open_members(runtime, me), runtime, known)
         self._guard = me.lease if store.guard is None else store.guard
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
-        self._keeper = keeper
+        self._watchdog = watchdog
         self._retry = retry
         self._home = home
 
@@ -105,7 +117,7 @@ class QuorumGrantor:
                         self._home.check_open()
                     if won:
                         grant.granted(self._now())
-                        self._keeper.schedule(grant)
+                        self._watchdog.schedule(grant)
                         return True
                     await self._withdraw(grant, ballot)
                     if (now := self._now()) >= deadline:
@@ -116,14 +128,14 @@ class QuorumGrantor:
                 self._home.check_open()
                 sent_at, spread = self._now(), min(spread * 2, _LONGEST_PAUSE)
         except BaseException:
-            self._keeper.abandon(grant)
+            self._watchdog.abandon(grant)
             raise
 
     async def release(self, grant: Grant, until: float) -> None:
         """The hold is invalid and no longer renewed first; only then do its votes leave."""
         ballot = self._ballot(grant)
         try:
-            ours = self._keeper.take(grant)
+            ours = self._watchdog.take(grant)
             if not ours and not grant.dropped:
                 raise LockLost("it was lost before it was released")
             stood = await self._leave(ballot, until)
@@ -133,10 +145,12 @@ class QuorumGrantor:
                 self._panel.check(len(stood))
         finally:
             if ballot.owing():
-                self._keeper.give_back(ballot, answered=False)
+                self._watchdog.give_back(ballot, answered=False)
 
     async def amend(self, grant: Grant, weight: int, until: float) -> None:
         raise Unsupported("a quorum has nothing that could be made lighter", step="give the hold back")
+
+    lighten = amend
 
     async def renew(self, grants: list[Grant], until: float) -> list[Standing | StoreUnavailable | None]:
         ballots = [self._ballot(grant) for grant in grants]
@@ -148,14 +162,40 @@ class QuorumGrantor:
         )  # fmt: skip
         return [self._counted(ballot, said) for ballot in ballots]
 
-    async def give_back(self, claim: Claim, answered: bool, until: float) -> None:
-        """Until every member has answered; those that do not keep nobody waiting, if they are few."""
-        assert isinstance(claim, Ballot)
-        said = await self._leave(claim, until)
-        if len(claim.owing()) > self._panel.spare:
-            self._panel.check(len(said))
-        if claim.owing():
-            raise StoreError(f"{len(claim.owing())} members have not heard of a leave yet")
+    async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        """One request to each member for all of them. A member that is backed off is left for later: what it is owed
+        keeps nobody waiting, unless others cannot have a majority without it."""
+        ballots = [claim for claim, _ in leaving if isinstance(claim, Ballot)]
+        owing = {number for ballot in ballots for number in ballot.owing()}
+        said = await self._panel.ask(
+            lambda seat: self._leave_all(seat, ballots, until), self._panel.prompt(owing), until, lambda _: False,
+        )  # fmt: skip
+        return [self._owed(ballot, len(said)) for ballot in ballots]
+
+    def _owed(self, ballot: Ballot, answered: int) -> StoreError | None:
+        owing = len(ballot.owing())
+        if owing > self._panel.spare:
+            return self._panel.too_few(answered)
+        return StoreError(f"{owing} members have not heard of a leave yet") if owing else None
+
+    @staticmethod
+    async def _leave_all(seat: Seat, ballots: Sequence[Ballot], until: float) -> None:
+        votes = [vote for ballot in ballots if (vote := ballot.votes[seat.number]).asked and not vote.over]
+        for vote in votes:
+            vote.claim.asked = True  # as in `_leave_one`
+        answers = await seat.line.leave_all([(vote.claim, vote.answered) for vote in votes], until)
+        for vote, error in zip(votes, answers, strict=True):
+            vote.over = vote.over or error is None
+
+    async def connect(self, until: float) -> None:
+        await self._panel.ask(
+            lambda seat: seat.line.connect(until), self._panel.seats, until,
+            lambda answers: len(answers) >= self._panel.needed,
+        )  # fmt: skip
+
+    def round_trip(self) -> float:
+        """Of the slowest of the quickest majority."""
+        return sorted(seat.line.round_trip() for seat in self._panel.seats)[self._panel.needed - 1]
 
     async def line(self, name: str, until: float) -> LockInfo:
         needed = self._panel.needed
@@ -253,19 +293,21 @@ class QuorumGrantor:
             raise StoreUnavailable("it answered too late to count")
         if not standing.holds:
             vote.over = True
-        elif guard and seat.sits_out(await seat.line.settled(vote.claim, guard, until), guard, sent_at, self._now()):
-            raise StoreUnavailable("just started")
+        elif guard:
+            settled = await seat.line.settled(vote.claim, guard, until)
+            if seat.health.sits_out(settled, guard, sent_at, self._now()):
+                raise StoreUnavailable("just started")
         return standing
 
     async def _withdraw(self, grant: Grant, ballot: Ballot) -> None:
         """No majority: others may need the votes that there are."""
-        if not self._keeper.take(grant):
+        if not self._watchdog.take(grant):
             return
         try:
             await self._leave(ballot, self._now() + min(LEAVE_PATIENCE, _step(ballot)))
         finally:
             if ballot.owing():
-                self._keeper.give_back(ballot, answered=False)
+                self._watchdog.give_back(ballot, answered=False)
 
     async def _leave(self, ballot: Ballot, until: float) -> dict[int, bool]:
         """At every member where it may stand. Waited for: those that are known to have it, or so many that others can
@@ -276,8 +318,9 @@ class QuorumGrantor:
         def enough(said: Mapping[int, bool]) -> bool:
             return all(number in said for number in known) or len(owing) - len(said) <= self._panel.spare
 
-        seats = [self._panel.seats[number] for number in owing]
-        return await self._panel.ask(lambda seat: self._leave_one(seat, ballot, until), seats, until, enough)
+        return await self._panel.ask(
+            lambda seat: self._leave_one(seat, ballot, until), self._panel.prompt(owing), until, enough
+        )
 
     @staticmethod
     async def _leave_one(seat: Seat, ballot: Ballot, until: float) -> bool:
@@ -314,7 +357,7 @@ class QuorumGrantor:
         if len(stand) + len(silent) >= needed:
             return self._panel.too_few(len(self._panel.seats) - len(silent))
         if ballot.owing():
-            self._keeper.give_back(ballot, answered=False)
+            self._watchdog.give_back(ballot, answered=False)
         return None
 
     def _patience(self, deadline: float, now: float) -> float:
@@ -322,14 +365,14 @@ class QuorumGrantor:
         return now + self._retry if deadline == FOREVER else max(now + LEAST_PATIENCE, deadline)
 
     def _fresh_ballot(self, grant: Grant, weight: int, about: str, now: float) -> Ballot:
-        """From before its joins are sent it is the keeper's business."""
+        """From before its joins are sent it is the watchdog's business."""
         request = grant.request
         ballot = Ballot(
             len(self._panel.seats), self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
             request.lease, request.waiting, now + request.waiting, self._me.id, about,
         )  # fmt: skip
         grant.ask_as(ballot)
-        self._keeper.adopt(grant)
+        self._watchdog.adopt(grant)
         if self._home.closed:  # after adopting: close() either sees the claim there, or is seen here
             self._home.check_open()
         return ballot

@@ -1,7 +1,7 @@
 """The one waiting loop, over seam 2.
 
 Every request ends done, not done or unknown. An unknown join is asked again with the same id until `by`; after that
-the old id is given back and a new one asks, at the end of the line. A waiter does not look by itself: the keeper
+the old id is given back and a new one asks, at the end of the line. A waiter does not look by itself: the watchdog
 renews all claims of the client in one batch, which is their look, and hands over what it learns; a signal from the
 store comes sooner. A signal extends nothing: the hold is returned at once if at least half a waiting lease is left,
 else after a renewal that confirms it.
@@ -12,19 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE, rest
+from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE, attempt, rest
+from dibs.core.give_backs import MOST
 from dibs.core.grant import WAITS, Grant
-from dibs.core.keeper import Keeper
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Leave, Line, Me, Place, Replaced
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
+from dibs.core.watchdog import Watchdog
 from dibs.errors import LockLost, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 _BARGE_PAUSE = 0.005
 """Woken outsiders spread out over this long before they try."""
 _GLANCE = 15.0
-"""How often a waiter that heard nothing makes sure that the keeper lives."""
+"""How often a waiter that heard nothing makes sure that the watchdog lives."""
 
 
 class Home(Protocol):
@@ -38,18 +39,20 @@ class Home(Protocol):
 class LineGrantor:
     """Seam 1 over seam 2; see core/grant.py."""
 
-    def __init__(self, line: Line, runtime: Runtime, me: Me, keeper: Keeper, retry: float, home: Home) -> None:
+    def __init__(self, line: Line, runtime: Runtime, me: Me, watchdog: Watchdog, retry: float, home: Home) -> None:
         self._line = line
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
-        self._keeper = keeper
+        self._watchdog = watchdog
         self._retry = retry
         self._home = home
 
-    async def acquire(  # noqa: C901, PLR0912  (the one waiting loop, in one piece)
+    async def acquire(  # noqa: C901, PLR0912, PLR0915  (the one waiting loop, in one piece)
         self, grant: Grant, weight: int, about: str, deadline: float
     ) -> bool:
+        if self._watchdog.give_backs.backlog() >= MOST:
+            await self._watchdog.give_backs.room(self._runtime, self._patience(deadline, self._now()))
         sent_at = self._now()
         place = NOWHERE if deadline <= sent_at else LINE if grant.request.fair else OUTSIDE
         give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
@@ -66,9 +69,9 @@ class LineGrantor:
                     if standing is not None and standing.holds:
                         grant.answer(standing, sent_at)
                         if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
-                            standing = await self._confirm(grant, self._now() + LEAST_PATIENCE)
+                            standing = await self._confirm(grant, self._now() + self._least())
                 except StoreUnavailable as error:
-                    self._keeper.heard(error)
+                    self._watchdog.heard(error)
                     grant.doubt()
                     left = give_up - self._now()
                     if place is NOWHERE or pause >= left:
@@ -81,12 +84,12 @@ class LineGrantor:
                     self._home.check_open()
                 if standing is not None and standing.holds:
                     grant.granted(self._now())
-                    self._keeper.schedule(grant)
+                    self._watchdog.schedule(grant)
                     return True
                 if await self._after_no(grant, place, standing, sent_at, deadline):
                     return True
                 if place is NOWHERE and standing is not None:
-                    self._keeper.take(grant)
+                    self._watchdog.take(grant)
                     return False
                 if (sent_at := self._now()) >= deadline:
                     await self._withdraw(grant)
@@ -96,19 +99,22 @@ class LineGrantor:
                 give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         except StoreError:
             if grant.claim is not None and not grant.claim.asked:
-                self._keeper.take(grant)  # it never reached the store: there is nothing to give back
-            self._keeper.abandon(grant)
+                self._watchdog.take(grant)  # it never reached the store: there is nothing to give back
+            self._watchdog.abandon(grant)
             raise
         except BaseException:
-            self._keeper.abandon(grant)
+            self._watchdog.abandon(grant)
             raise
 
     def _patience(self, deadline: float, now: float) -> float:
         """Until when a silent store is asked again: even a try grants it a moment to answer."""
         if deadline == FOREVER:
             return now + self._retry
-        least = now + LEAST_PATIENCE
-        return max(least, deadline)
+        return max(now + self._least(), deadline)
+
+    def _least(self) -> float:
+        """Seconds that the store is given to answer, however little time the caller has."""
+        return attempt(LEAST_PATIENCE, self._line.round_trip())
 
     async def _after_no(
         self, grant: Grant, place: Place, standing: Standing | None, sent_at: float, deadline: float
@@ -132,7 +138,7 @@ class LineGrantor:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
         claim = self._claim(grant)
         try:
-            ours = self._keeper.take(grant)
+            ours = self._watchdog.take(grant)
             if not ours and not grant.dropped:
                 raise LockLost("it was lost before it was released")
             if not await self._line.leave(claim, grant.answered, until) and ours:
@@ -140,28 +146,37 @@ class LineGrantor:
         except LockLost:
             raise
         except Replaced as error:
-            self._keeper.heard(error)
+            self._watchdog.heard(error)
             raise LockLost("its store is another one by now") from None
         except BaseException as error:
-            self._keeper.give_back(claim, grant.answered)
+            self._watchdog.give_back(claim, grant.answered)
             if isinstance(error, StoreError):
-                self._keeper.heard(error)
+                self._watchdog.heard(error)
             raise
 
     async def amend(self, grant: Grant, weight: int, until: float) -> None:
-        claim = self._claim(grant)
         try:
-            await self._line.amend(claim, weight, until)
+            await self.lighten(grant, weight, until)
         except BaseException:
-            self._keeper.settle(grant)
+            self._watchdog.settle(grant)
             raise
+
+    async def lighten(self, grant: Grant, weight: int, until: float) -> None:
+        claim = self._claim(grant)
+        await self._line.amend(claim, weight, until)
         claim.weight = min(claim.weight, weight)
+
+    async def connect(self, until: float) -> None:
+        await self._line.connect(until)
+
+    def round_trip(self) -> float:
+        return self._line.round_trip()
 
     async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]:
         return await self._line.renew([self._claim(grant) for grant in grants], until)
 
-    async def give_back(self, claim: Claim, answered: bool, until: float) -> None:
-        await self._line.leave(claim, answered, until)
+    async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        return await self._line.leave_all(leaving, until)
 
     async def line(self, name: str, until: float) -> LockInfo:
         return await self._line.line(name, until)
@@ -191,18 +206,18 @@ class LineGrantor:
         """True: held. False: the time is over, or the claim was evicted and a new one must ask."""
         claim = self._claim(grant)
         grant.state = WAITS
-        self._keeper.schedule(grant)
+        self._watchdog.schedule(grant)
         while (now := self._now()) < deadline:
             signal = await self._line.watch(claim, min(deadline, now + _GLANCE))
             self._home.check_open()
             if signal is None:
-                self._keeper.schedule(grant)
+                self._watchdog.schedule(grant)
                 continue
             if not (signal is YOURS and self._may_count_on(grant)):
                 try:
-                    standing = await self._confirm(grant, max(self._now() + LEAST_PATIENCE, grant.until))
+                    standing = await self._confirm(grant, max(self._now() + self._least(), grant.until))
                 except StoreUnavailable as error:
-                    self._keeper.heard(error)
+                    self._watchdog.heard(error)
                     if self._now() >= deadline:
                         raise
                     return False  # its place is not certain any more: another id asks, as patiently as the first
@@ -211,7 +226,7 @@ class LineGrantor:
                 if not standing.holds:
                     continue
             grant.granted(self._now())
-            self._keeper.schedule(grant)
+            self._watchdog.schedule(grant)
             return True
         return False
 
@@ -229,7 +244,7 @@ class LineGrantor:
             standing = await self._look(grant, until)
             if standing is None or not standing.holds or self._now() < grant.until:
                 return standing
-            until = self._now() + LEAST_PATIENCE
+            until = self._now() + self._least()
 
     async def _look(self, grant: Grant, until: float) -> Standing | None:
         """A renewal of one's own, which is a look. None: the claim is gone."""
@@ -239,6 +254,7 @@ class LineGrantor:
             raise standing
         if standing is not None:
             grant.answer(standing, sent_at)
+            self._watchdog.schedule(grant)
         return standing
 
     async def _wait_outside(self, grant: Grant, deadline: float) -> None:
@@ -250,18 +266,19 @@ class LineGrantor:
         """The time is over: leave now, so that nobody waits behind a claim that nobody wants."""
         claim = grant.claim
         try:
-            if self._keeper.take(grant) and claim is not None:
-                await self._line.leave(claim, grant.answered, self._now() + LEAVE_PATIENCE)
+            if self._watchdog.take(grant) and claim is not None:
+                until = self._now() + attempt(LEAVE_PATIENCE, self._line.round_trip())
+                await self._line.leave(claim, grant.answered, until)
         except StoreUnavailable as error:
-            self._keeper.heard(error)
-            self._keeper.give_back(self._claim(grant), grant.answered)
+            self._watchdog.heard(error)
+            self._watchdog.give_back(self._claim(grant), grant.answered)
         except BaseException:
             if claim is not None:
-                self._keeper.give_back(claim, grant.answered)
+                self._watchdog.give_back(claim, grant.answered)
             raise
 
     def _fresh_claim(self, grant: Grant, weight: int, about: str, now: float) -> Claim:
-        """From before its join is sent the claim is the keeper's business."""
+        """From before its join is sent the claim is the watchdog's business."""
         if grant.claim is not None:
             self._retire(grant)
         request = grant.request
@@ -271,17 +288,17 @@ class LineGrantor:
         )  # fmt: skip
         grant.ask_as(claim)
         self._me.inbox.expect(claim.id)
-        self._keeper.adopt(grant)
+        self._watchdog.adopt(grant)
         if self._home.closed:  # after adopting: close() either sees the claim there, or is seen here
             self._home.check_open()
         return claim
 
     def _retire(self, grant: Grant) -> None:
         """An id that may still stand, or come to stand, somewhere is given back; another one will ask."""
-        if self._keeper.take(grant):
+        if self._watchdog.take(grant):
             claim, grant.claim = self._claim(grant), None
             if claim.asked:
-                self._keeper.give_back(claim, grant.answered)
+                self._watchdog.give_back(claim, grant.answered)
 
     @staticmethod
     def _claim(grant: Grant) -> Claim:

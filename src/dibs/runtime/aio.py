@@ -1,5 +1,5 @@
 """The asyncio world. One loop at a time: a client belongs to the first loop that uses it, and re-binds once that loop
-is closed. The keeper's thread reaches the loop by `call_soon_threadsafe` only. What may block (a statement that finds
+is closed. The watchdog's thread reaches the loop by `call_soon_threadsafe` only. What may block (a statement that finds
 the file busy) goes to one thread of the client's own, so the loop never waits for it.
 """
 
@@ -21,6 +21,10 @@ T = TypeVar("T")
 
 _LONGEST_NAP = 15.0
 """The loop's own timers stand still while the machine is suspended: no longer without a look at the clock."""
+
+
+_JOIN_PATIENCE = 0.1
+"""The loop stands still meanwhile."""
 
 
 async def _nap(future: asyncio.Future[T | None], longest: float) -> T | None:
@@ -339,7 +343,7 @@ class AioRuntime:
     def close(self) -> None:
         for offloader in self._offloaders:
             offloader.retire()
-        self._threads.close()
+        self._threads.close(_JOIN_PATIENCE)
 
     def blocking(self) -> Runtime:
         return self._threads

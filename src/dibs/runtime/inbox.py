@@ -3,7 +3,7 @@
 Each waiter has a bell of its own. Where messages also come from a descriptor, one waiter leads: it reads for all and
 rings whom a message concerns, so that a lone waiter is woken by the kernel itself and not by another thread. Whoever
 stops waiting and leaves nobody leading rings a successor. A leader that vanished without doing so (an interrupt within
-an interrupt) is replaced by the next waiter that comes; until then the keeper's looks serve everybody.
+an interrupt) is replaced by the next waiter that comes; until then the watchdog's looks serve everybody.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fork and exit: what happens to every client of this process, registered once.
 
 Before a fork stores put away what a child must not inherit open (SQLite connections); after it the child's clients
-begin anew. At interpreter exit holds that nobody can use any more are given back, for a second at most.
+begin anew. At interpreter exit holds that nobody can use any more are given back, by all clients at once, for a second
+at most.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from dibs.core.client import Client
-from dibs.runtime.threads import step
+from dibs.runtime.threads import boottime, ending, step
 
+_EXIT_PATIENCE = 1.0
 _clients: WeakSet[Client] = WeakSet()
 _registered: list[bool] = []
 
@@ -43,6 +45,13 @@ def _in_child() -> None:
 
 
 def _exit() -> None:
+    ending[0] = boottime() + _EXIT_PATIENCE
+    leaving = []
     for client in list(_clients):
         with suppress(Exception):  # the process ends: leases end what could not be given back
-            step(client.leave_at_exit())
+            if (done := client.begin_exit()) is not None:
+                leaving.append((client, done, client.now() + _EXIT_PATIENCE))
+    for client, done, until in leaving:
+        with suppress(Exception):
+            step(done.wait(until))
+            client.end_exit()

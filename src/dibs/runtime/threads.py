@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -33,11 +34,17 @@ LONGEST_NAP = 1.0
 """Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
 LAST_CALL = 0.02
 """What those who are not done yet have at least, once enough others are."""
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_LAST_MOMENT = 0.001
 _ID_SIZE = 16
 
-boottime = partial(time.clock_gettime, _CLOCK)
+if hasattr(time, "CLOCK_BOOTTIME"):
+    boottime: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+else:  # macOS, Windows
+    boottime = time.monotonic
 mutex: Callable[[], AbstractContextManager[Any]] = _thread.allocate_lock
+
+ending = [math.inf]
+"""Until when this interpreter, which ends, waits for the threads of its clients."""
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -101,6 +108,33 @@ class ThreadGate:
             return there if there is not None else await make()
 
 
+Join = Callable[[float], object]
+"""Waits, for so many seconds at most, until a thread has ended."""
+
+
+def start_thread(function: Callable[[], object]) -> Join:
+    """A daemon thread. Not by `threading.Thread`: an interrupt in its `start` can leave it waiting for ever. Only from
+    3.13 on Python can say when the last of a thread is gone; before, that is a moment after its function returned."""
+    if sys.version_info >= (3, 13):
+        handle = _thread.start_joinable_thread(function, daemon=True)
+        return handle.join
+    ended = _thread.allocate_lock()
+    ended.acquire()
+
+    def run() -> None:
+        try:
+            function()
+        finally:
+            ended.release()
+
+    def join(seconds: float) -> None:
+        if ended.acquire(timeout=seconds):
+            ended.release()
+
+    _thread.start_new_thread(run, ())
+    return join
+
+
 class ThreadWorker:
     """A daemon thread that exists while there is something to do, and a minute longer."""
 
@@ -111,6 +145,9 @@ class ThreadWorker:
         self._running = False
         self._stopped = False
         self._linger = LINGER
+        self._ident = 0
+        self._joins: deque[Join] = deque(maxlen=4)
+        """Of the latest threads: a race can start more than one."""
 
     def ring(self) -> None:
         self._bell.put(None)
@@ -124,12 +161,21 @@ class ThreadWorker:
         self._linger = 0.0
         self._bell.put(None)
 
+    def join(self, until: float) -> bool:
+        """Wait for the threads that `stop` or `retire` has ended, unless it is one of them that asks. False: none."""
+        if not self._joins or _thread.get_ident() == self._ident:
+            return False
+        while self._joins:
+            with suppress(IndexError):
+                self._joins.popleft()(max(until - boottime(), 0.0))
+        return True
+
     def _ensure_thread(self) -> None:
         # The thread marks itself as running: an interrupt just after its start would otherwise leave a mark that
         # nobody can trust. Two threads may be started by a race; the second one sees the mark and goes.
         if not self._running and not self._stopped:
             try:
-                _thread.start_new_thread(self._run, ())
+                self._joins.append(start_thread(self._run))
             except RuntimeError:
                 if threading.main_thread().is_alive():
                     raise
@@ -150,6 +196,7 @@ class ThreadWorker:
             if self._running:
                 return
             self._running = True
+            self._ident = _thread.get_ident()
         try:
             while not self._stopped:
                 pause = self._take_turn()
@@ -162,6 +209,7 @@ class ThreadWorker:
                         return
         finally:
             self._running = False
+            self._ident = 0
             if not self._bell.empty():
                 self._ensure_thread()
 
@@ -209,11 +257,11 @@ class _Gathering:
 class ThreadHands:
     """A thread for each, kept as long as a worker's."""
 
-    def __init__(self, count: int, now: Callable[[], float], nap: float) -> None:
-        self._now = now
+    def __init__(self, count: int, runtime: ThreadRuntime, nap: float) -> None:
+        self._now = runtime.now
         self._nap = nap
         self._queues: list[SimpleQueue[Callable[[], None]]] = [SimpleQueue() for _ in range(count)]
-        self._workers = [ThreadWorker(partial(self._do, queue)) for queue in self._queues]
+        self._workers = [runtime.worker(partial(self._do, queue)) for queue in self._queues]
 
     async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
         gathering = _Gathering(self._now, until)
@@ -253,7 +301,8 @@ class ThreadRuntime:
 
     def after_fork(self) -> None:
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._caller = ThreadWorker(self._call)
+        self._workers: list[ThreadWorker] = []
+        self._caller = self.worker(self._call)
 
     def is_through(self, taker: object) -> bool:
         return taker is threading.main_thread() or (isinstance(taker, threading.Thread) and not taker.is_alive())
@@ -291,17 +340,25 @@ class ThreadRuntime:
         return self
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
-        return ThreadWorker(turn)
+        worker = ThreadWorker(turn)
+        self._workers.append(worker)
+        return worker
 
     def hands(self, count: int) -> Hands:
-        return ThreadHands(count, self.now, min(self._nap, LONGEST_NAP))
+        return ThreadHands(count, self, min(self._nap, LONGEST_NAP))
 
     def call_back(self, callback: Callable[[], object]) -> None:
         self._calls.put(callback)
         self._caller.ring()
 
-    def close(self) -> None:
-        self._caller.retire()
+    def close(self, patience: float = 0.5) -> None:
+        """Threads that outlive their client would keep a subinterpreter from ending."""
+        until = min(boottime() + patience, ending[0])
+        for worker in self._workers:
+            worker.retire()
+        joined = [worker.join(until) for worker in self._workers]
+        if any(joined) and sys.version_info < (3, 13):
+            time.sleep(_LAST_MOMENT)  # see start_thread
 
     def blocking(self) -> Runtime:
         return self

@@ -49,7 +49,7 @@ class Faults:
     def lose_reply(self, verb: str | None) -> LostReply:
         if verb is not None and verb not in (known := verbs()):
             raise ValueError(
-                f"no request to a store is called {verb!r}; an acquire sends join, a release sends leave, a keeper "
+                f"no request to a store is called {verb!r}; an acquire sends join, a release sends leave, a watchdog "
                 f"renew; known are {', '.join(sorted(known))}"
             )
         lost = LostReply(verb)
@@ -60,11 +60,11 @@ class Faults:
         """Before its first use."""
         client.store = _Wrapped(client.store, self)  # type: ignore[assignment]  # it has all that a store has
 
-    async def ask(self, verb: str, by_keeper: bool, request: Awaitable[T]) -> T:
+    async def ask(self, verb: str, by_watchdog: bool, request: Awaitable[T]) -> T:
         """The request happens; whether its reply arrives is another matter."""
         reply = await request
         for lost in self._to_lose:
-            if lost.wanted == verb or (lost.wanted is None and not by_keeper):
+            if lost.wanted == verb or (lost.wanted is None and not by_watchdog):
                 self._to_lose.remove(lost)
                 lost.verb = verb
                 raise StoreUnavailable(f"the reply to a {verb} was lost, as a test wanted it", step="see lose_reply")
@@ -108,7 +108,7 @@ class _Port:
         self._port = port
         self._runtime = runtime
         self._faults = faults
-        self._by_keeper = not isinstance(runtime, StagedRuntime)  # it works over the blocking runtime underneath
+        self._by_watchdog = not isinstance(runtime, StagedRuntime)  # it works over the blocking runtime underneath
 
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._port, verb)
@@ -116,7 +116,7 @@ class _Port:
             return found
         if verb in _WAITING:
             return lambda *args: self._faults.wait(self._runtime.taker(), args[-1], found(*args))
-        return lambda *args: self._faults.ask(verb, self._by_keeper, found(*args))
+        return lambda *args: self._faults.ask(verb, self._by_watchdog, found(*args))
 
 
 def holders(client: Client, name: str, token: int | None) -> tuple[LockInfo, list[Participant]]:
@@ -142,7 +142,7 @@ def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
 
 def _lose(owner: Client, grant: Grant) -> None:
     if grant.state is HELD:
-        owner.keeper.lose(grant, gone=True)
+        owner.watchdog.lose(grant, gone=True)
     elif grant.claim is not None:  # just granted, and its caller does not know yet: it finds out by looking
         owner.me.inbox.deliver(grant.claim.id, LOOK.value)
 
@@ -153,7 +153,7 @@ def grants(stage: Stage, world: World, encoded: str) -> list[tuple[Client, Grant
         (client, grant)
         for client in stage.clients
         if world_of(client) is world
-        for grant in list(client.keeper.renewing.values())
+        for grant in list(client.watchdog.renewing.values())
         if grant.request.name == encoded
     ]
 

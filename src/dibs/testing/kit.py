@@ -1,8 +1,8 @@
 """The test kit for applications: real clients of a memory store, on a clock and with faults that a test controls.
 
 While a `Kit` is begun, `DIBS_URL` is `memory://`, and every client that is connected to a memory store, by the test or
-by the code under test, stands on its stage: it runs on the test's clock, its keeper can be paused, its replies can get
-lost, and two holders at once are noticed. Clients that were connected before share the store, on the real clock.
+by the code under test, stands on its stage: it runs on the test's clock, its watchdog can be paused, its replies can
+get lost, and two holders at once are noticed. Clients that were connected before share the store, on the real clock.
 
 Used through the fixtures `dibs_client` and `dibs_aio_client`: docs/testing-your-code.md.
 """
@@ -79,7 +79,7 @@ class Kit:
         cores = [client._core for client in clients if isinstance(client, dibs.Client | dibs.aio.Client)]
         if any(core not in self.stage.clients for core in cores):
             raise ValueError("pause_keeper takes clients that were connected to a memory store during this test")
-        return self.stage.pause([core.keeper for core in cores] or None)
+        return self.stage.pause([core.watchdog for core in cores] or None)
 
     def steal(self, client: Client, name: str, token: int | None) -> dibs.Hold:
         info, victims = faults.holders(client, name, token)
@@ -157,7 +157,7 @@ class _Controls:
         return self._kit.faults.lose_reply(verb)
 
     def pause_keeper(self, *clients: object) -> Pause:
-        """The keepers of these clients, or of all, do nothing until `resume()`, or until the end of a `with`."""
+        """The watchdogs of these clients, or of all, do nothing until `resume()`, or until the end of a `with`."""
         return self._kit.pause(clients)
 
 

@@ -1,4 +1,4 @@
-"""What the clients of one test share: a clock that can be set forward, and the turns of their keepers.
+"""What the clients of one test share: a clock that can be set forward, and the turns of their watchdogs.
 
 Time flows as everywhere; `Clock.advance` moves it on by steps, from one instant at which something is due (a renewal,
 the end of a lease, somebody's time-out) to the next, and takes the turn of every worker at each of them in the calling
@@ -23,9 +23,10 @@ from typing import Any, Self, TypeVar, cast
 
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, seconds
+from dibs.core.give_backs import GiveBacks
 from dibs.core.grant import ASKING, HELD
-from dibs.core.keeper import Keeper
 from dibs.core.runtime import Event, Runtime, Worker
+from dibs.core.watchdog import Watchdog
 from dibs.faces import Kind, Raised, Trace
 from dibs.runtime.aio import AioRuntime, running_loop
 from dibs.runtime.threads import ThreadRuntime, boottime, step
@@ -155,9 +156,9 @@ class Stage:
                 with self._mutex:
                     call.active = True
 
-    def pause(self, keepers: list[Keeper] | None) -> Pause:
+    def pause(self, watchdogs: list[Watchdog] | None) -> Pause:
         """From when this returns no turn of theirs is under way."""
-        pause = Pause(self, keepers)
+        pause = Pause(self, watchdogs)
         with self._mutex:
             self._pauses.append(pause)
         return pause
@@ -173,7 +174,7 @@ class Stage:
         self.resume(*self._pauses)
 
     def is_paused(self, worker: StagedWorker) -> bool:
-        return worker.keeper is not None and any(pause.covers(worker.keeper) for pause in self._pauses)
+        return worker.lane is not None and any(pause.covers(worker.lane) for pause in self._pauses)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -195,7 +196,7 @@ class Stage:
         """When something is due next."""
         instants = [call.deadline for call in list(self._calls.values()) if not call.is_here()]
         for client in self.clients:
-            for grant in list(client.keeper.renewing.values()):
+            for grant in list(client.watchdog.renewing.values()):
                 if grant.state is HELD:
                     instants += (grant.renew_at, grant.until, grant.ends_at)
                 elif grant.state is not ASKING:
@@ -203,7 +204,7 @@ class Stage:
         return min((instant for instant in instants if instant > now), default=FOREVER)
 
     def take_turns(self) -> None:
-        """Of every worker, in this thread; keepers work over ports that never wait."""
+        """Of every worker, in this thread; watchdogs work over ports that never wait."""
         for worker in list(self._workers):
             worker.asks_for_more = step(worker.go()) is not None
 
@@ -268,14 +269,14 @@ class Call:
 
 
 class Pause:
-    """Keepers that stand still: a context manager, or until `resume()`."""
+    """Watchdogs that stand still: a context manager, or until `resume()`."""
 
-    def __init__(self, stage: Stage, keepers: list[Keeper] | None) -> None:
+    def __init__(self, stage: Stage, watchdogs: list[Watchdog] | None) -> None:
         self._stage = stage
-        self._keepers = keepers
+        self._watchdogs = watchdogs
 
-    def covers(self, keeper: Keeper) -> bool:
-        return self._keepers is None or keeper in self._keepers
+    def covers(self, lane: Watchdog | GiveBacks) -> bool:
+        return self._watchdogs is None or any(lane in (one, one.give_backs) for one in self._watchdogs)
 
     def resume(self) -> None:
         """A second time it does nothing."""
@@ -293,7 +294,7 @@ class StagedWorker:
 
     def __init__(self, stage: Stage, turn: Turn, runtime: Runtime, may_pause: bool) -> None:
         self.asks_for_more = False
-        self.keeper = _keeper_of(turn) if may_pause else None
+        self.lane = _lane_of(turn) if may_pause else None
         """Whose turn it is, if it may be paused."""
         self._stage = stage
         self._turn = turn
@@ -358,7 +359,9 @@ class StagedEvent:
             return await self._event.wait(until)
 
 
-def _keeper_of(turn: Turn) -> Keeper | None:
-    """Only `Keeper.turn` is paused: its watcher of deadlines is not."""
-    keeper = getattr(turn, "__self__", None)
-    return keeper if isinstance(keeper, Keeper) and turn == keeper.turn else None
+def _lane_of(turn: Turn) -> Watchdog | GiveBacks | None:
+    """Its renewals and what it gives back are paused: its watch over deadlines is not."""
+    owner = getattr(turn, "__self__", None)
+    if isinstance(owner, Watchdog):
+        return None if turn == owner.watch else owner
+    return owner if isinstance(owner, GiveBacks) else None

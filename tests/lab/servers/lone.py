@@ -103,7 +103,7 @@ def _end_clients(server: Server, kind: str) -> int:
     return int(server.ask("CLIENT", "KILL", "TYPE", {"normal": "normal", "waiting": "pubsub"}[kind]))
 
 
-STAYS = {"top", "keeps", "outside"}
+STAYS = {"top", "keeps", "covered", "outside"}
 """Of an empty queue in Redis: bounded, and gone by itself some days later."""
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,11 @@ def independent(count: int, *lines: str, **options: Any) -> Iterator[tuple[Serve
 
 
 def in_step(primary: Server, replicas: tuple[Server, ...]) -> bool:
-    online = sum("state=online" in line for line in primary.ask("INFO", "replication").splitlines())
+    """Each replica has acknowledged all that the primary had written when it was asked."""
+    said = primary.ask("INFO", "replication")
+    written = re.search(r"master_repl_offset:(\d+)", said)
+    acknowledged = re.findall(r"state=online,offset=(\d+)", said)
+    online = sum(written is not None and int(offset) >= int(written[1]) for offset in acknowledged)
     return online >= len(replicas) and all(
         "master_link_status:up" in node.ask("INFO", "replication") for node in replicas
     )

@@ -96,7 +96,7 @@ def fresh_postgresql(place: Path) -> str:
 
 
 def in_schema(url: str, place: Path) -> str:
-    return f"{url}?schema={_schemas(url).fresh(place) if _runs() else unique()}"
+    return f"{url}?schema={_schemas(url).fresh(place) if runs() else unique()}"
 
 
 @functools.cache
@@ -120,7 +120,7 @@ def _port(group: str) -> int:
 
 
 def _ports(group: str) -> tuple[int, ...]:
-    if not _runs():
+    if not runs():
         return (1,)
     require(GROUPS[group].program)
     if os.environ["PYTEST_CURRENT_TEST"].startswith(ALONE):
@@ -128,7 +128,7 @@ def _ports(group: str) -> tuple[int, ...]:
     return _of_the_run(group)
 
 
-def _runs() -> bool:
+def runs() -> bool:
     """Whether a test runs, and not only the collection of tests."""
     return "PYTEST_CURRENT_TEST" in os.environ
 

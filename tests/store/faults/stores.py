@@ -103,7 +103,7 @@ def _redis_stands(server: Server, name: str) -> bool:
 _POSTGRESQL_REPLIES = {
     "join": re.compile(rb"\d{16} \d+ s \d+ [01] "),
     "renew": re.compile(rb"\d{16} (?:-|\d+:[01]:)"),
-    "leave": re.compile(rb"\d{16} \d+ [01]C"),
+    "leave": re.compile(rb"\d{16} (?:\d+ )?[01](?:C|\0)"),
 }
 
 

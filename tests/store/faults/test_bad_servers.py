@@ -21,7 +21,7 @@ import pytest
 import dibs
 import dibs.aio
 from dibs.backends.mysql import wire
-from dibs.backends.redis import link
+from dibs.backends.redis import connection
 from lab import leaks
 from lab.listener import Listener, Manner, is_mute
 from store.faults.kit import PATIENCE
@@ -101,8 +101,8 @@ def all_refused(api: str, scheme: str, cases: Cases, timeout: float = 0.5) -> No
 
 @pytest.fixture(autouse=True)
 def _less(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(link.MOST, wire.MOST) <= 64 << 20
-    monkeypatch.setattr(link, "MOST", LESS)
+    assert max(connection.MOST, wire.MOST) <= 64 << 20
+    monkeypatch.setattr(connection, "MOST", LESS)
     monkeypatch.setattr(wire, "MOST", LESS)
 
 

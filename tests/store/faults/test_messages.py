@@ -50,17 +50,10 @@ PAST = "request, past its deadline"
 LATE_IN_EVERY_RUN = {("join", "request"), ("join", "reply"), ("renew", "request"), ("leave", "request")}
 
 
-def marks(name: str, verb: str, spot: str, wanted: set[tuple[str, str]]) -> list[pytest.MarkDecorator]:
-    if wanted is LATE_IN_EVERY_RUN and (name, verb, spot) == ("mysql", "join", "request"):
-        # The first copy says that it is the first (p_again = 0 in join.sql), and is not looked for: it stands twice.
-        return [pytest.mark.xfail(strict=True, reason="a late first copy of a join makes a second claim on MySQL")]
-    return [] if (verb, spot) in wanted else [pytest.mark.soak]
-
-
 def cases(wanted: set[tuple[str, str]], spots: tuple[str, ...]) -> pytest.MarkDecorator:
     """Each verb of each store; those not wanted in every run are for the soak."""
     rows = [
-        row(name, verb, spot, marks=marks(name, verb, spot, wanted))
+        row(name, verb, spot, marks=() if (verb, spot) in wanted else (pytest.mark.soak,))
         for name in SURVIVING
         for verb in ("join", "renew", "leave")
         for spot in spots

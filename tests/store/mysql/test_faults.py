@@ -1,8 +1,10 @@
-"""What only MySQL does to us: a long snapshot elsewhere keeps rows that nobody needs."""
+"""What only MySQL does to us: a long snapshot elsewhere keeps rows that nobody needs; tables are dropped."""
 
 from __future__ import annotations
 
 from contextlib import closing
+
+import pytest
 
 import dibs
 from lab.servers.supervisor import Server
@@ -29,3 +31,22 @@ def test_a_long_snapshot_elsewhere_keeps_nobody_waiting(server: Server, name: st
 def reads(raw: Raw) -> int:
     rows = raw.ask("SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Handler_read%'")
     return sum(int(value) for _, value in rows)
+
+
+def test_tables_that_were_made_anew_have_none_of_our_claims(server: Server, name: str) -> None:
+    """Whatever is asked next tells a client so: all it holds is lost, long before a renewal is due."""
+    with dibs.connect(server.url(), lease=60) as client, dibs.connect(server.url(), lease=60) as other:
+        old = [client.lock(f"{name}-{number}").acquire() for number in range(3)]
+        with closing(Raw(server.port)) as raw:
+            raw.ask("DROP DATABASE dibs")
+            raw.ask("CREATE DATABASE dibs")
+        with other.lock(f"{name}-0", timeout=0) as new:
+            assert new.token > max(hold.token for hold in old)
+            with client.lock(f"{name}-elsewhere") as again:  # asked again, and then of the new store
+                assert not [hold for hold in old if not hold.lost.is_set()]
+                for hold in old:
+                    with pytest.raises(dibs.LockLost):
+                        hold.release()
+                again.check()
+                assert client.lock(f"{name}-0").acquire(timeout=0) is None
+            new.check()

@@ -42,7 +42,7 @@ class Small:
         return ["unshare", "-m", "sh", "-ec", PRIVATE.format(size=self._size), str(data), *self._inner.command(data)]
 
 
-@pytest.mark.soak  # now and then MariaDB ends itself when there is no room
+@pytest.mark.soak  # once, the server closed the connection instead of reporting that the disk is full
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a disk")
 def test_a_disk_that_is_full() -> None:
     """What needs no room goes on; what does is refused until there is some, and nothing is half done."""

@@ -16,7 +16,7 @@ from lab.servers.postgresql import PostgreSQL
 from lab.servers.supervisor import Server, until
 from store.small_disks import fill, tries
 
-LEASE = 12.0
+LEASE = 4.0
 
 
 def main(directory: Path) -> None:
@@ -50,7 +50,7 @@ def main(directory: Path) -> None:
             rival = tries(other, "kept")
             assert not isinstance(rival, dibs.Hold) or kept.lost.is_set(), "taken from a valid holder"
         filler.unlink()
-        until(lambda: isinstance(tries(one, "after"), dibs.Hold), what="there is room again")
+        until(lambda: isinstance(tries(one, "after", lease=60), dibs.Hold), what="there is room again")
         assert tries(other, "after") is None
         one.close()
         other.close()

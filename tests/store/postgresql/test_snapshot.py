@@ -7,7 +7,9 @@ from contextlib import closing
 from typing import Any
 
 import psycopg
+import pytest
 
+from dibs.core.line import NOWHERE
 from dibs.testing.contract.seats import Seat
 from store.postgresql.rows import Raw
 
@@ -28,6 +30,15 @@ def pages(raw: Raw, since: int) -> int:
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
+def fill(raw: Raw, name: str, count: int) -> None:
+    """Claims of nobody's, nine on a page."""
+    raw(
+        f"""INSERT INTO {{s}}.dibs_claims
+            SELECT {name}, n, '', '', 'mutex', 1, 1, 1, 1, {2**62}, 0, 0, false, repeat('x', 800)
+            FROM generate_series(1, {count}) AS n"""
+    )
+
+
 def test_what_is_left_is_not_walked_over(url: str, raw: Raw, seats: Callable[[], Seat]) -> None:
     """Whoever has been there begins where somebody may still stand. Counted in pages, not timed."""
     seat = seats()
@@ -41,9 +52,72 @@ def test_what_is_left_is_not_walked_over(url: str, raw: Raw, seats: Callable[[],
         floor = seat.line._port.floors.of(NAME)  # type: ignore[attr-defined]
         assert pages(raw, 0) > 12, "there is something to walk over"
         assert pages(raw, floor) < 8
-        other = seats()  # who comes new walks over all of it, once
-        pairs(other, 1)
-        assert other.line._port.floors.of(NAME) > floor  # type: ignore[attr-defined]
+
+
+def test_who_comes_new_begins_where_others_wrote_down(raw: Raw, seats: Callable[[], Seat]) -> None:
+    """Those who come often write it down, one time in 1024. A claim below it is none: it shows where a walk begins."""
+    seat = seats()
+    pairs(seat, 2)
+    assert raw("SELECT * FROM {s}.dibs_floors") == []
+    clock = "date_part('epoch', clock_timestamp())::bigint * 1000000"
+    raw(f"SELECT setval('{{s}}.dibs_tickets', ({clock} + 3600000000) / 1024 * 1024 + 1023)")
+    claim, standing = seat.joined(name=NAME)
+    assert standing.ticket % 1024 == 0
+    assert raw("SELECT * FROM {s}.dibs_floors") == [(NAME, standing.ticket)]
+    seat.leave(claim)
+    raw.plant(NAME, ticket=1)
+    newcomer = seats()
+    assert newcomer.holders(NAME) == []
+    claim, standing = newcomer.joined(name=NAME)
+    assert standing.holds
+    assert newcomer.holders(NAME) == [standing.ticket]
+    newcomer.line._port.floors.forget()  # type: ignore[attr-defined]
+    found = newcomer.look(claim)
+    assert found is not None
+    assert found.holds
+    newcomer.line._port.floors.forget()  # type: ignore[attr-defined]
+    assert newcomer.leave(claim)
+
+
+def test_who_walked_for_long_writes_down_where_the_line_begins(raw: Raw, seats: Callable[[], Seat], url: str) -> None:
+    seat = seats()
+    pairs(seat, 1)
+    with closing(psycopg.connect(url.partition("?")[0])) as foreign:
+        foreign.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        foreign.execute("SELECT count(*) FROM pg_class")
+        fill(raw, f"'{NAME}'", 1000)
+        raw("DELETE FROM {s}.dibs_claims")
+        _, first = seats().joined(name="dibs:another")
+        assert raw("SELECT * FROM {s}.dibs_floors") == []
+        standing = seats().joined(name=NAME)[1]
+        assert raw("SELECT * FROM {s}.dibs_floors") == [(NAME, standing.ticket)]
+        assert standing.ticket > first.ticket
+        raw("DELETE FROM {s}.dibs_floors")
+        assert not seats().joined(NOWHERE, name=NAME)[1].holds
+        assert raw("SELECT * FROM {s}.dibs_floors") == [(NAME, standing.ticket)], "also who does not get it"
+
+
+def test_a_floor_that_cannot_be_true_is_forgotten(raw: Raw, seat: Seat) -> None:
+    pairs(seat, 1)
+    raw("INSERT INTO {s}.dibs_floors VALUES (%s, %s)", NAME, 2**62)
+    seat.line._port.floors.forget()  # type: ignore[attr-defined]
+    claim = seat.claim(name=NAME)
+    with pytest.raises(ConnectionError):
+        seat.join(claim)
+    standing = seat.join(claim)
+    assert standing is not None
+    assert standing.holds
+
+
+def test_a_sweep_looks_at_a_part_of_what_is_left(raw: Raw, seat: Seat) -> None:
+    """Counted in pages."""
+    pairs(seat, 1)
+    fill(raw, "'dibs:' || n", 5000)
+    assert raw("SELECT pg_relation_size('{s}.dibs_claims') / 8192 > 500") == [(True,)]
+    plan: dict[str, Any] = {}
+    for _ in range(2):  # with the first one the session also reads what it needs to know
+        plan = raw("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT {s}.dibs_1_sweep()")[0][0][0]["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 400
 
 
 def test_tickets_that_were_set_back_are_noticed(url: str, raw: Raw, seat: Seat) -> None:

@@ -91,7 +91,7 @@ async def test_two_of_five_may_be_missing(world: World, ill: State) -> None:
     for member in members[3:]:
         member.state = ill
     assert await world(other.lock(NAME).locked)
-    assert await world(lambda: other.lock(NAME).acquire(timeout=1)) is None
+    assert await world(lambda: another(world, client).lock(NAME).acquire(timeout=0)) is None
     for _ in range(2):
         await renewed(witness, hold, LASTING)
         hold.check()
@@ -167,7 +167,7 @@ async def test_three_of_five_down_while_it_is_held_is_a_loss_at_the_own_deadline
 
 @both_faces
 async def test_what_a_failed_ballot_got_is_given_back(world: World) -> None:
-    """Also where the answer was lost: there the keeper goes on until it is answered."""
+    """Also where the answer was lost: there the watchdog goes on until it is answered."""
     client, members = five(world, lease=30)
     for member in members[:3]:
         member.state = MUTE
@@ -223,7 +223,7 @@ async def test_a_member_that_forgot_has_no_vote_until_its_guard_is_over(world: W
     members[2].forget()
     other = another(world, client, lease=LASTING)
     # Two members are free, two are not, and the one that would make a majority has no vote.
-    assert await world(lambda: other.lock(NAME).acquire(timeout=1)) is None
+    assert await world(lambda: another(world, client).lock(NAME).acquire(timeout=0)) is None
     later = await world(witness.take(other.lock(NAME), timeout=TIMEOUT))
     assert hold.lost.is_set()
     witness.look()
@@ -282,7 +282,7 @@ async def test_a_stall_between_the_rounds_is_no_grant(world: World) -> None:
     for member in members:
         member.before["stamp"] = broken_and_taken
     hold = await world(lambda: client.lock(NAME).acquire(timeout=TIMEOUT))
-    assert members[0].asked.count("join") >= 2
+    assert any(member.asked.count("join") >= 2 for member in members)
     assert theirs
     assert hold.token > theirs[0]
     assert await world(lambda: other.lock(NAME).acquire(timeout=0)) is None

@@ -20,7 +20,7 @@ from dibs.backends.redis.scripts import LOOK
 
 FIELDS: list[str] = re.findall(r"\w+", re.findall(r"^local (ID,[\w, ]+) =$", LOOK.text, re.MULTILINE)[0])
 """Of a record, in its order: as the scripts have it."""
-META = {b"first", b"last", b"top", b"keeps", b"outside", b"tombs"}
+META = {b"first", b"last", b"top", b"keeps", b"outside", b"tombs", b"covered"}
 SECOND = 1_000_000
 _UNPACK = "return cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))"
 _CHAIN = """
@@ -43,6 +43,11 @@ class Raw:
 
     def line(self, name: str = "dibs:a") -> Line:
         return Line(self, f"{self.prefix}{name}|line".encode())
+
+    @property
+    def floor(self) -> bytes:
+        """The key that lua/floor.lua is about."""
+        return f"{self.prefix}dibs:floor".encode()
 
     def channel(self, client: bytes) -> str:
         return f"{self.prefix}dibs:client:{client.hex()}"
@@ -129,7 +134,8 @@ class Line:
         """The chain is whole, and nothing stands beside it; gives it."""
         fields, chain = self.fields(), self.chain()
         ids = [record["ID"] for record in chain]
-        assert set(fields) - META == set(ids), "a record beside the chain, or none for who is in it"
+        tombs = {field for field in fields if field[:1] in (b"~", b"#") and len(field) != 16}
+        assert set(fields) - META - tombs == set(ids), "a record beside the chain, or none for who is in it"
         assert [fields.get(b"first"), fields.get(b"last")] == ([ids[0], ids[-1]] if ids else [None, None])
         assert [record["BEFORE"] for record in chain[1:]] == ids[:-1], "a step back is not the step forth"
         tickets = [record["TICKET"] for record in chain]

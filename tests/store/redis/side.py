@@ -14,6 +14,7 @@ from store.both import SLACK, Pair
 from store.redis.hashes import Raw
 
 _WATCHER = b"watcher"
+_LONG = 86_400_000
 
 
 class Spy:
@@ -72,6 +73,7 @@ class RedisSide:
         chain = [record["ID"] for record in self._line.check()]
         assert chain == [entry.id for entry in stand], "what expired is removed here and not there"
         assert self._line.lasts() > 0 or not self._line.fields(), "a key that stays for ever"
+        self._raw.client.pexpire(self._line.key, _LONG)  # or what expired would go with it, unseen
 
     def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
         """Exactly who now holds, each on its client's channel; and those who listen to the name, if there are any."""

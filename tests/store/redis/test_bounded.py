@@ -86,7 +86,7 @@ class Between:
 
 def test_a_poke_is_over_once_it_was_read(seat: Seat) -> None:
     """A byte that stays there would wake whoever reads without an end."""
-    ear = seat.store._kept.ear
+    ear = seat.store._resources.subscriber
     ear._poked._poker = Between(ear)
     for _ in range(3):
         ear.poke()

@@ -17,12 +17,13 @@ import redis
 
 import dibs
 import dibs.aio
-from dibs.backends.redis import pool as pools
+from dibs.backends.common import connections as pools
+from dibs.backends.common.round_trip import RoundTrip
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.link import Dialer, Link
-from dibs.backends.redis.pool import IDLE, Pool
+from dibs.backends.redis.aio_connection import AioServers
+from dibs.backends.redis.connection import RedisConnection
 from dibs.backends.redis.scripts import Command
-from dibs.backends.redis.stream import Streams
+from dibs.backends.redis.servers import IDLE, Dialler, Servers
 from dibs.backends.redis.where import where
 from dibs.errors import StoreUnavailable
 from dibs.runtime.aio import AioRuntime
@@ -37,8 +38,8 @@ from process.children import until
 
 both_faces = faces_of("redis", "redis://127.0.0.1:1")
 SOON = 50.0
-KEEPERS = 2
-"""Connections of a client's keeper: of its own, to keep, and to give back."""
+WATCHDOGS = 2
+"""Connections of a client's watchdog: of its own, to keep, and to give back."""
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +84,14 @@ async def test_one_subscription_however_many_wait(world: World, server: Server, 
         for number, actor in enumerate(waiting)
     ]
     await world.in_line(client, "a", crowd // 2)
-    await eventually(lambda: connections(raw).get("commands", 0) <= IDLE + KEEPERS)
+    await eventually(lambda: connections(raw).get("commands", 0) <= IDLE + WATCHDOGS)
     assert connections(raw)["messages"] == 1
     await world(hold.release)
     await asyncio.gather(*(_given_back(actor, one) for actor, one in zip(waiting, pending, strict=True)))
     await world.free(client, "a")
     assert connections(raw)["messages"] == 1
     if world.face == "aio":
-        assert connections(raw)["commands"] <= 1 + KEEPERS, "all tasks share one"
+        assert connections(raw)["commands"] <= 1 + WATCHDOGS, "all tasks share one"
 
 
 async def _given_back(actor: Any, pending: Any) -> None:
@@ -114,15 +115,20 @@ def test_idle_connections_are_few(server: Server, raw: Any) -> None:
             thread.start()
         for thread in threads:
             thread.join(SOON)
-        until(lambda: connections(raw)["commands"] <= IDLE + KEEPERS, what="few are kept")
+        until(lambda: connections(raw)["commands"] <= IDLE + WATCHDOGS, what="few are kept")
     until(lambda: connections(raw) == {}, what="none is left")
 
 
-def pool_of(server: Server) -> Pool:
-    return Pool(Dialer(address(server), boottime), where(address(server), boottime))
+def dialler(server: Server) -> Dialler:
+    trip = RoundTrip()
+    return Dialler(address(server), boottime, lambda place: trip)
 
 
-def exchange(pool: Pool, server: Server, *words: str) -> Any:
+def pool_of(server: Server) -> Servers:
+    return Servers(dialler(server), where(address(server), boottime))
+
+
+def exchange(pool: Servers, server: Server, *words: str) -> Any:
     return step(pool.exchange(place(server), [Command(*words)], boottime() + SOON))[0]
 
 
@@ -131,7 +137,7 @@ def test_an_idle_connection_that_died(
     server: Server, raw: Any, monkeypatch: pytest.MonkeyPatch, trusted: float
 ) -> None:
     """It is noticed before it is used; one that was used a moment ago costs an answer, which is then unknown."""
-    monkeypatch.setattr(pools, "_TRUSTED", trusted)
+    monkeypatch.setattr(pools, "TRUSTED", trusted)
     with closing(pool_of(server)) as pool:
         assert exchange(pool, server, "ECHO", "one") == b"one"
         assert raw.client_kill_filter(_type="normal", skipme=True) == 1
@@ -150,10 +156,10 @@ def test_an_exchange_that_ends_early_closes_its_connection(
         exchange(pool, server, "PING")
         with monkeypatch.context() as patched:
 
-            def interrupted(self: Link, count: int, until: float) -> list[Any]:
+            def interrupted(self: RedisConnection, count: int, until: float) -> list[Any]:
                 raise KeyboardInterrupt
 
-            patched.setattr(Link, "_read", interrupted)
+            patched.setattr(RedisConnection, "_read", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 step(pool.exchange(place(server), [Command("ECHO", "one"), Command("ECHO", "two")], boottime() + SOON))
         assert exchange(pool, server, "ECHO", "three") == b"three"
@@ -176,7 +182,7 @@ def test_a_server_that_is_silent_delays_nobody_elses_answer(server: Server, raw:
 
 def test_the_clock_of_the_server_is_not_thought_to_be_ahead_of_what_it_is(server: Server, raw: Any) -> None:
     """`by` is rounded early: an offset that is too large would let a late join in."""
-    link = Link(address(server), place(server), boottime, boottime() + SOON)
+    link = dialler(server).to(place(server))(boottime() + SOON, pools.not_watched)
     try:
         for _ in range(20):
             link.exchange([Command("EVAL", "local t = redis.call('TIME') return {t[1] * 1000000 + t[2]}", 0)],
@@ -189,12 +195,12 @@ def test_the_clock_of_the_server_is_not_thought_to_be_ahead_of_what_it_is(server
 
 
 class Asking:
-    """Streams to one server, in the loop that runs."""
+    """Connections to one server, in the loop that runs."""
 
     def __init__(self, server: Server) -> None:
         self.runtime = AioRuntime()
         self._place = place(server)
-        self.streams = Streams(Dialer(address(server), boottime), where(address(server), boottime), self.runtime)
+        self.streams = AioServers(dialler(server), where(address(server), boottime), self.runtime)
 
     async def echo(self, word: str) -> str:
         (reply,) = await self.streams.exchange(self._place, [Command("ECHO", word)], boottime() + SOON)
@@ -329,7 +335,7 @@ def test_ten_thousand_wait(server: Server, raw: Any) -> None:
             await eventually(lambda: raw.hlen("dibs:a|line") > crowd)
             seen = connections(raw)
             assert seen["messages"] == 1
-            assert seen.get("commands", 0) <= 1 + KEEPERS  # none was seen once, on a busy machine
+            assert seen.get("commands", 0) <= 1 + WATCHDOGS  # none was seen once, on a busy machine
             await hold.release()
             await asyncio.gather(*tasks)
             assert served == crowd

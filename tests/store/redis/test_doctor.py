@@ -246,13 +246,16 @@ def test_a_replica_that_lets_nobody_in(group: Group) -> None:
 
 def test_what_is_said_of_replicas(group: Group) -> None:
     found = examined(sentinels(group))
-    assert says(said(found, "note"), "may lack the last grants")
-    assert says(said(found, "note"), "cut off from its replicas")
+    assert says(said(found, "note"), "may lack the last grants", "before anything new is granted")
+    assert not says(said(found, "note"), "cut off from its replicas")
     assert not says(said(found, "note"), "one sentinel")
     assert says(said(examined(sentinels(group, 1)), "note"), "names one sentinel")
-    assert says(said(examined(group.primary.url()), "note"), "follows no replica that takes over")
+    found = examined(group.primary.url())
+    assert says(said(found, "note"), "follows no replica that takes over")
+    assert says(said(found, "note"), "may lack the last grants", "two hold")
+    assert says(said(found, "note"), "cut off from its replicas")
     with configured(group.primary, min_replicas_to_write="1"):
-        assert not says(said(examined(sentinels(group)), "note"), "cut off from its replicas")
+        assert not says(said(examined(group.primary.url()), "note"), "cut off from its replicas")
     found = examined(sentinels(group), replicas=2)
     assert says(said(found, "promise"), "once 2 of the replicas have it")
     assert not says(said(found, "note"), "may lack the last grants")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import dibs
-from dibs.backends.redis.ear import Ear
 from dibs.backends.redis.scripts import JOIN
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core import grant
 from dibs.runtime.threads import ThreadWorker
 from dibs.testing.contract.harness import World
@@ -27,7 +27,7 @@ from store.redis.faulty import asks, key_of, through
 
 pytestmark = pytest.mark.timeout(150)
 PASSWORD = "open-sesame"
-LEAST = "+@connection +@scripting +@pubsub +@hash +time +publish +pexpireat"
+LEAST = "+@connection +@scripting +@pubsub +@hash +time +publish +pexpireat +get +set"
 """For users who may do less in a test than everything."""
 
 
@@ -74,7 +74,7 @@ async def test_a_silent_subscription_costs_an_unfair_waiter_no_more_than_a_look(
     near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LONG)
     ana, bob = world.actors("ana", "bob")
     await bob((await bob(lambda: far.lock(f"{name}-warm").acquire())).release)
-    mine = far._core.store._kept.ear._line.sock.getsockname()
+    mine = far._core.store._resources.subscriber._line.sock.getsockname()
     (subscription,) = [link for link in proxy.open_links if link.peer == mine]
     hold = await ana(lambda: near.lock(name).acquire())
     proxy.add(BlackHole(), DOWN, link=subscription)
@@ -113,19 +113,19 @@ async def test_a_first_use_whose_subscription_fails_before_its_caller_waits_for_
 ) -> None:
     """It is tried again; that order is made to happen here."""
     tried = threading.Event()
-    turn, ring = Ear._turn, ThreadWorker.ring
+    turn, ring = RedisSubscriber._turn, ThreadWorker.ring
 
-    async def turn_and_tell(ear: Ear) -> float | None:
+    async def turn_and_tell(ear: RedisSubscriber) -> float | None:
         pause = await turn(ear)
         tried.set()
         return pause
 
     def ring_and_wait(worker: ThreadWorker) -> None:
         ring(worker)
-        if isinstance(getattr(worker._turn, "__self__", None), Ear):
+        if isinstance(getattr(worker._turn, "__self__", None), RedisSubscriber):
             assert tried.wait(TIMEOUT)
 
-    monkeypatch.setattr(Ear, "_turn", turn_and_tell)
+    monkeypatch.setattr(RedisSubscriber, "_turn", turn_and_tell)
     monkeypatch.setattr(ThreadWorker, "ring", ring_and_wait)
     client, ana = world.client(through(proxy), lease=LONG), world.actor("ana")
     proxy.add(Refuse())

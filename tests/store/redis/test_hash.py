@@ -6,42 +6,82 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import dibs
 from dibs.core.cells import CELL, Spot, Write
 from dibs.core.deadline import LONGEST_LEASE
 from dibs.core.rule import Claim
+from dibs.errors import StoreError
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
-from store.redis.hashes import SECOND, Raw, packed, until_expired
+from lab import suite
+from lab.servers.programs import require
+from store.redis.hashes import SECOND, Raw, until_expired
 
 DAY_MS = 86_400_000
+KEPT_MS = 20_000
+"""How long an idle name keeps its last ticket, at most, beyond the lease that was in use."""
 MANY = 60
 KEPT = {b"value", b"version", b"oldest"}
 """Fields of a cell that are not of one write."""
-IDLE = {b"top", b"keeps"}
+IDLE = {b"top", b"keeps", b"covered"}
 
 
-def test_a_key_lasts_a_day_longer_than_whoever_stands_there(seat: Seat, raw: Raw) -> None:
-    seat.joined(name="dibs:a", lease=10 * 86_400.0)
-    assert 11 * DAY_MS - 10_000 <= raw.line().lasts() <= 13 * DAY_MS
+def test_a_key_lasts_longer_than_whoever_stands_there(seat: Seat, raw: Raw) -> None:
+    claim, _ = seat.joined(name="dibs:a", lease=10 * 86_400.0)
+    assert 10 * DAY_MS < raw.line().lasts() <= 10 * DAY_MS + KEPT_MS
+    seat.leave(claim)
+    assert 0 < raw.line().lasts() <= KEPT_MS, "of a long lease nothing stays either"
+
+
+def test_names_that_are_used_once_do_not_pile_up(seats: Callable[[], Seat], raw: Raw) -> None:
+    """However many there are, and however they went: what stays for longer is one key for all."""
+    seat, other = seats(), seats()
+    for number in range(MANY):
+        claim, _ = seat.joined(name=f"dibs:{number}", lease=2.0)
+        waiter, _ = other.joined(name=f"dibs:{number}", lease=86_400.0)
+        other.leave(waiter, answered=number % 2 == 0)
+        if number % 3:
+            seat.leave(claim)
+    tried = [seat.claim(name=f"dibs:never-{number}") for number in range(MANY)]
+    for claim in tried:
+        seat.leave(claim, answered=False)
+    lasting = [key for key in raw.all_keys() if raw.client.pttl(key) > KEPT_MS + 5_000]
+    assert lasting == [raw.floor]
+    assert 0 < raw.client.pttl(raw.floor) <= 2 * DAY_MS
+
+
+def test_names_of_a_cluster(tmp_path: Path) -> None:
+    """They have no floor, and keep their last tickets for some minutes."""
+    require("redis")
+    url = suite.cluster(tmp_path)
+    host, _, port = url.partition("://")[2].partition(",")[0].partition(":")
+    with closing(Seat(url)) as seat, closing(redis.RedisCluster(host=host, port=int(port))) as client:
+        claim, first = seat.joined(name="dibs:a", lease=86_400.0)
+        seat.leave(claim)
+        (key,) = client.scan_iter(f"{url.partition('prefix=')[2]}*")
+        assert 5 * 60_000 < client.pttl(key) <= 10 * 60_000
+        assert client.hget(key, "covered") is None
+        assert seat.joined(name="dibs:a")[1].ticket > first.ticket
 
 
 def test_a_renewal_prolongs_the_key(seat: Seat, raw: Raw) -> None:
-    """As if the claim were kept since long; for less than a day the key is left alone, which saves a command."""
+    """As if the claim were kept since long; while there is time enough the key is left alone, which saves a command."""
     line = raw.line()
     claim, _ = seat.joined(name="dibs:a")
     before = line.lasts()
     seat.renew(claim)
     assert line.lasts() <= before
-    soon = raw.now() // 1000 + DAY_MS // 2
+    soon = raw.now() // 1000 + 15_000
     raw.client.pexpireat(line.key, soon)
     line.write("keeps", b"%d" % (soon * 1000))
     seat.renew(claim)
-    assert line.lasts() > DAY_MS
+    assert line.lasts() > 20_000
     assert abs(int(line.fields()[b"keeps"]) // 1000 - raw.now() // 1000 - line.lasts()) < 10_000
 
 
@@ -61,13 +101,15 @@ def test_nothing_stays_but_the_last_ticket(seats: Callable[[], Seat], raw: Raw) 
     assert not bob.leave(waiter, answered=False)
     assert ana.evict(standing.ticket, "dibs:a")
     assert not ana.leave(last)
-    assert set(line.fields()) <= {*IDLE, b"tombs"}
-    line.write("tombs", packed({waiter.id: raw.now() - 1}))
+    tombs = [b"~" + waiter.id, b"~" + last.id]
+    assert set(line.fields()) <= {*IDLE, b"tombs", b"#0", b"#1", *tombs}
+    for tomb in tombs:
+        line.write(tomb, b"%d" % (raw.now() - 1))
     again, standing = ana.joined(name="dibs:a")
     ana.leave(again)
     assert set(line.fields()) == IDLE, "graves are for a while, too"
     assert int(line.fields()[b"top"]) == standing.ticket
-    assert 0 < line.lasts() <= 3 * DAY_MS
+    assert 0 < line.lasts() <= 60_000 + KEPT_MS
 
 
 def test_a_ticket_is_higher_than_the_last_though_the_clock_is_behind(seat: Seat, raw: Raw) -> None:
@@ -89,6 +131,58 @@ def test_a_ticket_is_the_time_where_nothing_is_known_of_earlier_ones(seat: Seat,
     assert seat.joined(name="dibs:a")[1].ticket > first.ticket
 
 
+def test_a_ticket_is_higher_though_the_clock_was_set_back_and_the_record_is_gone(seat: Seat, raw: Raw) -> None:
+    """As if the clock had shown an hour more when other names were used, or this one."""
+    claim, before = seat.joined(name="dibs:a")
+    seat.leave(claim)
+    ahead = raw.now() + 3600 * SECOND
+    raw.client.set(raw.floor, b"%d 0" % ahead)
+    tickets = []
+    for name in ("dibs:a", "dibs:b", "dibs:a"):
+        raw.client.delete(raw.line(name).key)
+        tickets.append(seat.joined(name=name)[1].ticket)
+        raw.client.delete(raw.line(name).key)
+    assert before.ticket < ahead < tickets[0]
+    assert tickets == sorted(set(tickets))
+    claim, passed = seat.joined(name="dibs:c")
+    seat.leave(claim)
+    raw.client.set(raw.floor, b"%d %d" % (raw.now() - SECOND, passed.ticket))
+    raw.client.delete(raw.line("dibs:c").key)
+    assert seat.joined(name="dibs:c")[1].ticket == passed.ticket + 1, "the clock was set right, and has not come so far"
+
+
+def test_every_ticket_is_below_the_floor(seat: Seat, raw: Raw) -> None:
+    """Of a name that is used again and again, too: it is raised a tenth of a second ahead, and no further."""
+    for _ in range(3):
+        before = raw.now()
+        while raw.now() < before + SECOND // 8:
+            claim, standing = seat.joined(name="dibs:a")
+            seat.leave(claim)
+            base, high = map(int, raw.client.get(raw.floor).split())
+            assert standing.ticket <= max(base + SECOND // 10, high)
+            assert base <= raw.now()
+            assert high == 0
+
+
+def test_a_ticket_that_a_quorum_agreed_on_is_below_the_floor(seat: Seat, raw: Raw) -> None:
+    """Its clocks may be ahead of this server's."""
+    claim, _ = seat.joined(name="dibs:a")
+    token = raw.now() + 3600 * SECOND
+    line: Any = seat.line
+    assert step(line.stamp(claim, token, seat.soon))
+    raw.client.delete(raw.line().key)
+    assert seat.joined(name="dibs:a")[1].ticket > token
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "-1 0", "1 99999999999999999999", "9e99 1"])
+def test_a_damaged_floor(seat: Seat, raw: Raw, text: str) -> None:
+    """Nothing is granted, and the key of the name is left alone."""
+    raw.client.set(raw.floor, text)
+    with pytest.raises(StoreError, match="damaged"):
+        seat.joined(name="dibs:a")
+    assert not raw.client.exists(raw.line().key)
+
+
 def test_keys_of_all_spaces_differ(url: str, raw: Raw) -> None:
     """A name in each space, and names that look like the keys of others."""
     with dibs.connect(url) as client:
@@ -97,10 +191,11 @@ def test_keys_of_all_spaces_differ(url: str, raw: Raw) -> None:
             client.fence(name).admit(1)
             client.latch(name).arm(1)
             client.lock(name).acquire(timeout=30)
-        assert len(raw.all_keys()) == 4 * 5
+        assert len(raw.all_keys()) == 4 * 5 + 1
         assert [info.name for info in client.locks()] == ["a", "a|fence", "a|line", "client:00", "identity"]
         for key in raw.all_keys():
-            assert (raw.client.ttl(key) == -1) == (not key.endswith(b"|line")), "only a line ends by itself"
+            is_forever = raw.client.ttl(key) == -1
+            assert is_forever == (key != raw.floor and not key.endswith(b"|line")), "only a line ends by itself"
 
 
 def commands(raw: Raw, verb: Callable[[], object]) -> dict[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 import dibs
 from dibs.backends.redis import listing
 from dibs.runtime.threads import step
@@ -33,6 +35,37 @@ def test_many_names_come_in_order_and_in_pages(url: str, seat: Seat, raw: Raw) -
     with dibs.connect(url) as client:
         assert [info.name for info in client.locks("n12")] == [name for name in names if name.startswith("n12")]
     assert raw.client.info("commandstats").get("cmdstat_keys", {"calls": 0})["calls"] == before, "KEYS was used"
+
+
+def test_listings_in_turn_go_through_the_keys_once_each(seat: Seat, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE", 2)
+    for name in ("a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5"):
+        seat.joined(name=f"dibs:{name}")
+
+    def scans() -> int:
+        return int(raw.client.info("commandstats")["cmdstat_scan"]["calls"])
+
+    begun = listed_in_turn(seat, "dibs:a")
+    before = scans()
+    assert listed_in_turn(seat, "dibs:a") == begun == [[f"dibs:a{number}" for number in range(1, 6)]]
+    one = scans() - before
+    before = scans()
+    found = listed_in_turn(seat, "dibs:a", "dibs:b")
+    assert found == [[f"dibs:{letter}{number}" for number in range(1, 6)] for letter in "ab"]
+    assert scans() - before < 4 * one, "eight pages, and each went through all keys"
+
+
+def listed_in_turn(seat: Seat, *prefixes: str) -> list[list[str]]:
+    """A page of each, and so on."""
+    found: dict[str, list[str]] = {prefix: [] for prefix in prefixes}
+    going = list(prefixes)
+    while going:
+        for prefix in list(going):
+            page = seat.names(prefix, "".join(found[prefix][-1:]))
+            found[prefix] += page
+            if not page:
+                going.remove(prefix)
+    return list(found.values())
 
 
 def test_signs_with_a_meaning_have_none(url: str) -> None:
@@ -83,7 +116,7 @@ def test_keys_of_others_are_not_listed(url: str, raw: Raw) -> None:
     with dibs.connect(url) as client:
         assert client.lock("a").acquire(timeout=30)
         with client.lock("idle", timeout=30):
-            """Its last ticket stays for some days."""
+            """Its last ticket stays for some seconds."""
         assert raw.client.exists(raw.line("dibs:idle").key)
         assert [info.name for info in client.locks()] == ["a"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,11 @@ LEASE = 4.0
 LATE = 1.2 * LEASE
 
 
+def idle(line: Any) -> list[Any]:
+    """The connections of a line that nobody uses now."""
+    return [connection for pool in line._port._wire._pools.values() for connection in pool.idle]
+
+
 def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
     """The user's own code kept the loop busy for longer than a claim may be on its way."""
 
@@ -23,7 +29,7 @@ def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
         async with dibs.aio.connect(url, lease=LEASE) as client:
             await (await client.lock("warm").acquire()).release()
             await client.inspect("other")  # from now on the server knows what is asked below
-            (stream,) = client._core.opened._line._port._wire._open.values()
+            ((stream,),) = [pool.open for pool in client._core.opened._line._port._wire._pools.values()]
             looking = asyncio.ensure_future(client.inspect("other"))
             while not stream._slots or stream._out:
                 assert not looking.done(), "it was answered before it could be late"
@@ -42,7 +48,7 @@ def test_an_unanswered_leave_is_remembered_whatever_its_connection_knows(seat: S
     claim = seat.claim("dibs:a", lease=30.0)
     step(seat.line.line("dibs:a", seat.soon))
     step(seat.other_line.line("dibs:a", seat.soon))
-    ((link,),) = seat.other_line._port._wire._idle.values()
+    (link,) = idle(seat.other_line)
     link.offset -= 3600.0
     step(seat.other_line.leave(claim, False, seat.soon))
     assert seat.join(claim) is None
@@ -52,10 +58,11 @@ def test_an_unanswered_leave_is_remembered_whatever_its_connection_knows(seat: S
 def test_what_is_known_of_the_clock_only_gets_better(seat: Seat) -> None:
     """A late answer says less; one that shows that the clock was set back says more."""
     step(seat.line.line("dibs:a", seat.soon))
-    ((link,),) = seat.line._port._wire._idle.values()
+    (link,) = idle(seat.line)
     known, now = link.offset, seat.now()
     there = now + known
-    link.hear([int((there - 5) * 1e6)], now - 6)
+    link.sent_at = now - 6
+    link.note([int((there - 5) * 1e6)])
     assert link.offset == pytest.approx(known, abs=1e-5)
-    link.hear([int((there - 50) * 1e6)], now - 6)
+    link.note([int((there - 50) * 1e6)])
     assert link.offset == pytest.approx(known - 44, abs=0.1)

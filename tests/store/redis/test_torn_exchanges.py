@@ -18,8 +18,8 @@ import redis
 
 import dibs
 import dibs.aio
-from dibs.backends.redis.ear import Ear
-from dibs.backends.redis.stream import Stream
+from dibs.backends.redis.aio_connection import RedisAioConnection as Stream
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.testing.contract.harness import World
 from lab.faults import BlackHole
 from lab.proxy import DOWN, UP, Proxy
@@ -59,14 +59,14 @@ async def unless_struck(question: Awaitable[Any]) -> Any:
 
 def stream_of(client: Any) -> Stream:
     """Its only one."""
-    (stream,) = client._core.opened._line._port._wire._open.values()
+    ((stream,),) = [pool.open for pool in client._core.opened._line._port._wire._pools.values()]
     assert isinstance(stream, Stream)
     return stream
 
 
 async def let_go(stream: Stream) -> None:
     """What was given up is closed, by whoever comes by next."""
-    await eventually(lambda: not stream.lost or stream._link.sock.fileno() < 0)
+    await eventually(lambda: not stream.lost or stream.connection.sock.fileno() < 0)
 
 
 class Questions:
@@ -172,7 +172,7 @@ def test_struck_amid_more_than_the_socket_takes(server: Server, other: dibs.Clie
 
     async def play() -> None:
         async with asking(server.url()) as client, asyncio.timeout(TIME_OUT):
-            stream_of(client)._link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            stream_of(client).connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             asked: list[asyncio.Future[Any]] = []
 
             async def ask() -> None:
@@ -209,12 +209,12 @@ def subscriptions(server: Server) -> set[str]:
 @both_apis
 async def test_struck_while_it_listens(world: World, server: Server, words: str) -> None:
     """What was said is lost with the connection: there is another one soon, and whom it was said to looks."""
-    line = line_of(Ear._heard_on, words)
+    line = line_of(RedisSubscriber._heard_on, words)
     client, other = world.client(server.url()), world.client(server.url())
     names = [fresh_name() for _ in range(2)]
     eve, ana, bob = world.actors("eve", "ana", "bob")
     holds = [await eve(lambda name=name: other.lock(name).acquire()) for name in names]
-    armed = Strike(Ear._heard_on, line)
+    armed = Strike(RedisSubscriber._heard_on, line)
 
     def leading() -> Any:
         """The first who waits reads for all; in asyncio the loop does, in whose thread this is too."""

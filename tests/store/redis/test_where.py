@@ -120,7 +120,7 @@ def test_nobody_answers(mute: socket.socket, group: Group) -> None:
     silent, gone = mute.getsockname()[1], nobody()
     found = refusal(finder(f"redis+sentinel://{at(silent, gone)}/main"), 1.0)
     assert isinstance(found, StoreUnavailable)
-    assert 'no sentinel leads to the primary of "main"' in str(found)
+    assert 'no majority of the sentinels leads to the primary of "main"' in str(found)
     assert f"127.0.0.1:{silent} does not answer" in str(found)
     assert f"no connection to 127.0.0.1:{gone}: Connection refused" in str(found)
     assert str(found).startswith("redis+sentinel://")

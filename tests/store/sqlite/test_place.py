@@ -400,3 +400,34 @@ def test_a_process_without_proc_beside_one_with_it(path: Path) -> None:
         )
         hold.check()
         assert done.stdout == "did not\n"
+
+
+ONLY_THE_FILE = [
+    "unshare", "--mount", "--propagation", "private",
+    "sh", "-ec", 'touch "$1"; mount --bind "$0" "$1"; shift; exec "$@"',
+]  # fmt: skip
+SAY = """
+import sys, dibs
+try:
+    print(dibs.connect(sys.argv[1]).lock("a").acquire(timeout=0))
+except dibs.StoreError as error:
+    print(error)
+"""
+
+
+def test_a_container_into_which_only_the_file_is_mounted_is_refused(path: Path, tmp_path: Path) -> None:
+    """It has neither the log nor the liveness files of the others: it would hold what they hold."""
+    container = tmp_path / "a container"
+    container.mkdir(mode=0o700)
+    inside = [*ONLY_THE_FILE, str(path), str(container / "locks.db")]
+    with dibs.connect(url_of(path)) as client, client.lock("a", timeout=PATIENCE) as hold:
+        tried = subprocess.run([*inside, "true"], capture_output=True, text=True, timeout=50, check=False)
+        if tried.returncode:
+            pytest.skip(f"no mount namespace of one's own here: {tried.stderr.strip()}")
+        url = url_of(container / "locks.db")
+        done = subprocess.run(
+            [*inside, sys.executable, "-c", SAY, url], capture_output=True, text=True, timeout=50, check=True
+        )
+        hold.check()
+    assert "only the file itself is mounted" in done.stdout
+    assert "mount its directory" in done.stdout

@@ -62,7 +62,7 @@ def held(client: dibs.Client, name: str) -> dibs.Hold:
 
 
 def renewed(hold: dibs.Hold) -> None:
-    """Until the keeper has renewed it, and so has its connection open."""
+    """Until the watchdog has renewed it, and so has its connection open."""
     seen = [hold.remaining]
 
     def more() -> bool:
@@ -72,17 +72,17 @@ def renewed(hold: dibs.Hold) -> None:
     until(more, what="a renewal")
 
 
-@pytest.mark.parametrize("keeper", ["before", "after"], ids=["before-a-renewal", "after-a-renewal"])
+@pytest.mark.parametrize("watchdog", ["before", "after"], ids=["before-a-renewal", "after-a-renewal"])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_hold_is_lost_before_a_fresh_grant(
-    path: Path, connect: Connect, way: Callable[[Path], None], keeper: str
+    path: Path, connect: Connect, way: Callable[[Path], None], watchdog: str
 ) -> None:
     told: list[dibs.Hold] = []
     client = connect(lease=LEASE)
     hold = client.lock("a", on_lost=told.append).acquire(timeout=5)
     other = held(client, "b")
     assert hold is not None
-    if keeper == "after":
+    if watchdog == "after":
         renewed(hold)
     way(path)
     fresh = take(client.lock("a"))

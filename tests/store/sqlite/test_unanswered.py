@@ -1,4 +1,4 @@
-"""Requests that the store does not answer in time: nothing is lost, and the keeper goes on with what was begun."""
+"""Requests that the store does not answer in time: nothing is lost, and the watchdog goes on with what was begun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def claims(path: Path) -> int:
     return int(rows(path, "SELECT count(*) FROM claims")[0][0])
 
 
-def test_a_release_that_is_not_answered_is_finished_by_the_keeper(path: Path, connect: Connect) -> None:
+def test_a_release_that_is_not_answered_is_finished_by_the_watchdog(path: Path, connect: Connect) -> None:
     hold = connect(lease=30).lock("a").acquire()
     assert hold is not None
     with standstill(path):
@@ -30,7 +30,7 @@ def test_a_release_that_is_not_answered_is_finished_by_the_keeper(path: Path, co
     until(lambda: claims(path) == 0, what="the claim has left")
 
 
-def test_a_downgrade_that_is_not_answered_is_finished_by_the_keeper(path: Path, connect: Connect) -> None:
+def test_a_downgrade_that_is_not_answered_is_finished_by_the_watchdog(path: Path, connect: Connect) -> None:
     client, other = connect(lease=30), connect()
     hold = client.rwlock("a").write.acquire()
     assert hold is not None
@@ -98,10 +98,14 @@ def test_a_waiter_that_cannot_look_asks_again(path: Path, connect: Connect) -> N
     thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=PATIENCE)))
     thread.start()
     until(lambda: claims(path) == 2, what="both are in line")
-    (claim,) = waiter._core.keeper.renewing
+    (claim,) = waiter._core.watchdog.renewing
+
+    def given_up() -> bool:
+        waiter._core.me.inbox.deliver(claim, b"l")  # told to look: nobody can, once its lease must be renewed for that
+        return claim not in waiter._core.watchdog.renewing
+
     with standstill(path):
-        waiter._core.me.inbox.deliver(claim, b"l")  # told to look, when nobody can
-        until(lambda: claim not in waiter._core.keeper.renewing, what="the old id was given up")
+        until(given_up, what="the old id was given up")
     hold.release()
     thread.join(PATIENCE)
     assert got[0] is not None

@@ -4,13 +4,17 @@ tests/store/faults/test_bad_servers.py.
 
 from __future__ import annotations
 
+import random
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+import dibs
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.doctor import version_of
 from dibs.url import parse
@@ -77,3 +81,39 @@ def test_of_many_servers_one_that_lives_is_enough(tmp_path: Path) -> None:
     good = shared.fresh(tmp_path).removeprefix("zookeeper://")
     for api in APIS:
         assert getattr(taken(api, f"zookeeper://{dead},nowhere.invalid,{good}", PATIENCE), "token", 0)
+
+
+@pytest.mark.parametrize("silent", ["drops what comes", "never answers"])
+def test_a_try_on_a_cold_client_finds_the_one_server_that_answers(
+    silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind two that are silent; a try waits for three seconds at most."""
+    monkeypatch.setattr(random.SystemRandom, "shuffle", lambda *_: None)
+    good = shared.fresh(tmp_path).removeprefix("zookeeper://")
+    with ExitStack() as stack:
+        servers = [stack.enter_context(_listener()) for _ in range(2)]
+        if silent == "drops what comes":
+            for server in servers:
+                _fill(server, stack)
+        where = ",".join(f"127.0.0.1:{server.getsockname()[1]}" for server in servers)
+        client = stack.enter_context(dibs.connect(f"zookeeper://{where},{good}"))
+        assert client.lock("a").acquire(timeout=0)
+
+
+def _listener() -> socket.socket:
+    """Which nobody accepts from."""
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    made.listen(1)
+    return made
+
+
+def _fill(listener: socket.socket, stack: ExitStack) -> None:
+    """Until what comes is dropped."""
+    while True:
+        line = stack.enter_context(socket.socket())
+        line.settimeout(0.3)
+        try:
+            line.connect(listener.getsockname())
+        except TimeoutError:
+            return

@@ -57,10 +57,10 @@ def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pyt
     asked: list[bytes] = []
     send = Connection.send
 
-    def noting(connection: Connection, calls: Sequence[Call]) -> bytes:
+    def noting(connection: Connection, calls: Sequence[Call], *, ahead: bool = False) -> bytes:
         if connection is theirs:  # the holder looks at its own node, too
             asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
-        return send(connection, calls)
+        return send(connection, calls, ahead=ahead)
 
     with dibs.connect(url) as holder, dibs.connect(url) as waiter, ThreadPoolExecutor(1) as pool:
         with waiter.lock("connected", timeout=PATIENCE):

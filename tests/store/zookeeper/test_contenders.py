@@ -15,13 +15,13 @@ from dibs.backends.zookeeper.contenders import (
     LOCK,
     READ,
     WRITE,
-    judge,
+    Listing,
+    Verdict,
     owner_of,
     parse,
     prefix_of,
     uuid_of,
     word_of,
-    would_hold,
 )  # fmt: skip
 from dibs.core.line import ELECTION
 from dibs.core.rule import RW_CAPACITY, Claim, Entry, head
@@ -42,6 +42,14 @@ protections = st.one_of(
     st.sampled_from(["lock-", "__WRIT__", "_c_lock-0000000001-", "latch-0000000001-", "my lock for "]),
 )
 numbers = st.one_of(st.integers(0, 12), st.sampled_from([2**31 - 1, -(2**31), 2**30, 999_999_999]))
+
+
+def judge(children: list[str], own: str, claim: Claim) -> Verdict:
+    return Listing(children).judge(own, claim)
+
+
+def would_hold(children: list[str], claim: Claim) -> tuple[bool, str, str]:
+    return Listing(children).would_hold(claim)
 
 
 def claim_of(kind: str, weight: int = 1) -> Claim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -14,6 +15,10 @@ from kazoo.exceptions import BadArgumentsError
 import dibs
 from dibs.backends.zookeeper.paths import directory_of, levels, name_of, path_of, value_path
 from dibs.core import names
+from lab.curator import PATIENCE
+from lab.servers import shared
+from lab.servers.supervisor import Server
+from process.children import until
 
 ODD = [
     "a", "invoice:42", "a/b", "/", "//", "a%2Fb", "%", "%2F", "%25", "%cell", "%2f", ".", "..", "...", "zookeeper",
@@ -169,3 +174,20 @@ def test_what_we_hold_for_possible_is_what_a_real_server_does(below: KazooClient
         else:
             taken = True
         assert taken == is_one_that_a_server_takes(path), ascii(path)
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "/a"), ("x:y", "/x/y")])
+def test_two_names_of_one_path_do_not_make_a_client_wait_for_itself(
+    server: Server, tmp_path: Path, one: str, other: str
+) -> None:
+    with dibs.connect(shared.fresh(tmp_path), namespace="") as client:
+        with client.lock(one, timeout=PATIENCE), pytest.raises(dibs.BadName, match="the same path as"):
+            client.lock(other).acquire(timeout=PATIENCE)
+        with client.rlock(other, timeout=PATIENCE), pytest.raises(dibs.BadName, match="one way"):
+            client.rlock(one).acquire(timeout=PATIENCE)
+        with pytest.raises(dibs.BadName, match="the same path as"):
+            dibs.multi(client.lock(one), client.lock(other)).acquire(timeout=PATIENCE)
+        until(lambda: not client.inspect(one).holders, what="the member that was taken is given back")
+        for name in (one, other):
+            with client.lock(name, timeout=PATIENCE):
+                """One after the other."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Garbled, Welcome
-from dibs.backends.zookeeper.wire.session import LOST, Call, Connection, Phase, Session
+from dibs.backends.zookeeper.wire.session import LOST, WINDOW, Call, Connection, Phase, Session
 from dibs.core.deadline import margin
 
 PASSWORD = b"p" * 16
@@ -108,6 +108,31 @@ def test_answers_belong_to_the_requests_in_their_order() -> None:
     assert (first.value, third.value) == (None, None)
     assert not connection.pending
     assert connection.session.zxid == 3
+
+
+def test_requests_beyond_the_window_wait_for_answers_and_a_heartbeat_goes_ahead_of_them() -> None:
+    connection = up()
+    calls = [Call(codec.sync("/")) for _ in range(WINDOW + 3)]
+    sent = connection.send(calls)
+    assert sent == b"".join(codec.encode(xid, codec.sync("/")) for xid in range(1, WINDOW + 1))
+    beat = Call(codec.sync("/"))
+    assert connection.send([beat], ahead=True) == codec.encode(WINDOW + 1, codec.sync("/"))
+    assert connection.more() == b"", "no answer came, so there is no room"
+    connection.receive(b"".join(reply(xid) for xid in range(1, 4)))
+    assert connection.more() == b"".join(codec.encode(WINDOW + n, codec.sync("/")) for n in (2, 3))
+    connection.receive(b"".join(reply(xid) for xid in range(4, WINDOW + 2)))
+    assert beat.ended
+    assert connection.more() == codec.encode(WINDOW + 4, codec.sync("/"))
+    assert connection.more() == b""
+
+
+def test_requests_that_wait_to_be_sent_are_lost_with_the_connection() -> None:
+    connection = up()
+    calls = [Call(codec.sync("/")) for _ in range(WINDOW + 3)]
+    connection.send(calls)
+    connection.end()
+    assert list(connection.arrived) == calls
+    assert all(call.ended and call.error == LOST for call in calls)
 
 
 @pytest.mark.parametrize("xid", [2, 0, -3, 2**31 - 1, codec.AUTH, codec.SET_WATCHES])

@@ -5,7 +5,7 @@
 | option                     | what it says                                                                            |
 |----------------------------|-----------------------------------------------------------------------------------------|
 | `prefix`                   | what every name begins with, where several share a database                             |
-| `connections`              | how many each way to the store has at most: the face's; the keeper needs one more; 6    |
+| `connections`              | how many each way to the store has at most; 6. The watchdog needs two more              |
 | `mode`                     | "lease"; "session": a lock is held by a connection of its own, as by GET_LOCK           |
 | `tls`                      | "on": encrypted and verified, by host name too; "off"; else as the server offers it     |
 | `ca`, `certificate`, `key` | PEM files: whom to believe beside the system's authorities, who we are; they mean tls=on|
@@ -21,22 +21,24 @@ from typing import Any
 
 import pymysql
 
-from dibs.backends import given, tls
+from dibs.backends.common import options as opts
+from dibs.backends.common import tls
 from dibs.backends.mysql import engines
+from dibs.backends.mysql.epoch import Epoch
 from dibs.url import Url
 
 PORT = 3306
 CONNECTIONS = 6
-_COMMON: dict[str, given.Check] = {
-    "prefix": given.text,
-    "connections": given.number,
-    "mode": given.word("lease", "session"),
+_COMMON: dict[str, opts.Check] = {
+    "prefix": opts.text,
+    "connections": opts.number,
+    "mode": opts.word("lease", "session"),
 }
-_KNOWN: dict[str, given.Check] = {
+_KNOWN: dict[str, opts.Check] = {
     **_COMMON,
-    "tls": given.word("on", "off"),
-    **dict.fromkeys(tls.FILES, given.file),
-    "socket": given.file,
+    "tls": opts.word("on", "off"),
+    **dict.fromkeys(tls.FILES, opts.file),
+    "socket": opts.file,
 }
 
 
@@ -57,6 +59,7 @@ class Address:
         self.mode: str = options.get("mode", "lease")
         if self.connections < 1:
             raise ValueError(f"{shown}: connections= must be at least 1")
+        self.epoch = Epoch()
         self._settings = settings
         self._files = files
         """Where encryption is asked for by an option; None: it is not."""
@@ -64,7 +67,7 @@ class Address:
     @classmethod
     def of(cls, url: Url, **options: object) -> Address:
         _refuse_login(url)
-        found = given.options(url.shown, url.query, options, _KNOWN)
+        found = opts.parse(url.shown, url.query, options, _KNOWN)
         named = [option for option in tls.FILES if option in found]
         if named and found.get("tls") == "off":
             raise ValueError(f"{url.shown}: {named[0]}= means nothing with tls=off")
@@ -79,7 +82,7 @@ class Address:
     def of_engine(cls, engine: object, **options: object) -> Address:
         """With the settings of an engine of SQLAlchemy's, of either face: see engines.py for what is taken."""
         shown, settings = engines.read(engine)
-        return cls(shown, settings, given.options(shown, (), options, _COMMON), None)
+        return cls(shown, settings, opts.parse(shown, (), options, _COMMON), None)
 
     @property
     def database(self) -> str:
@@ -121,7 +124,7 @@ def _place(url: Url, socket: str | None) -> dict[str, Any]:
         if url.hosts:
             raise ValueError(f"{url.shown}: a host and socket= exclude each other: {url.scheme}:///database")
         return {"unix_socket": socket}
-    hosts = given.servers(url, PORT, "host:3306/database")
+    hosts = opts.servers(url, PORT, "host:3306/database")
     if len(hosts) > 1:
         raise ValueError(f"{url.shown}: {url.scheme}:// is one server: name the one that is written to")
     return {"host": hosts[0][0], "port": hosts[0][1]}
@@ -131,7 +134,7 @@ def _database(url: Url) -> str:
     name = url.path.removeprefix("/")
     if not name or "/" in name:
         raise ValueError(f"{url.shown}: the URL names one database: {url.scheme}://host:3306/database")
-    if not given.encodes(name) or len(name) > 64:
+    if not opts.encodes(name) or len(name) > 64:
         raise ValueError(f"{url.shown}: that is no name of a database")
     return name
 
@@ -145,7 +148,7 @@ def _refuse_login(url: Url) -> None:
 
 def _login(url: Url) -> dict[str, Any]:
     username, password = url.username or "", url.password or ""
-    if not given.encodes(username + password):
+    if not opts.encodes(username + password):
         raise ValueError(f"{url.shown}: user and password must be UTF-8")
     # As bytes: PyMySQL would take text for Latin-1, and quote what is not in its error.
     return {"user": username or None, "password": password.encode()}

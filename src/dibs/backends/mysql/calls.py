@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import json
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from dibs.backends.mysql.wire import Argument, call, literal, statement
 
@@ -29,6 +31,35 @@ class Call:
         if self.by is None:
             return call(self.routine, self.arguments)
         return call(self.routine, (*self.arguments, int((self.by + offset) * MICROSECONDS)))
+
+
+class Leaving(NamedTuple):
+    """A claim that goes, as leave_all.sql has it; `by` is an instant of the local clock."""
+
+    name: bytes
+    id: bytes
+    ticket: int
+    is_election: bool
+    is_doubtful: bool
+    by: float
+
+
+class LeaveAll:
+    """The routine of that name, with an instant for each claim: see `Call`."""
+
+    __slots__ = ("_client", "_leaving", "_wait")
+
+    def __init__(self, leaving: Sequence[Leaving], wait: bool, client: bytes) -> None:
+        self._leaving = leaving
+        self._wait = wait
+        self._client = client
+
+    def packed(self, offset: float) -> bytes:
+        listed = [
+            (name.hex(), id.hex(), ticket, int(is_election), int(is_doubtful), int((by + offset) * MICROSECONDS))
+            for name, id, ticket, is_election, is_doubtful, by in self._leaving
+        ]
+        return call("leave_all", (json.dumps(listed, separators=(",", ":")), int(self._wait), self._client))
 
 
 class Query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import Call, Query
-from dibs.backends.mysql.port import Port, number, row
+from dibs.backends.mysql.executor import MysqlExecutor, number, row
 from dibs.backends.mysql.watching import Watching
 from dibs.core.cells import LARGEST, UNSET, Kept, Spot, Write, token_of
 from dibs.errors import Conflict, StoreError, StoreUnavailable
@@ -17,7 +17,7 @@ _LONGEST_TOKEN = 10**20
 class MysqlCells:
     """See core/cells.py."""
 
-    def __init__(self, port: Port, watching: Watching, prefix: str) -> None:
+    def __init__(self, port: MysqlExecutor, watching: Watching, prefix: str) -> None:
         self._port = port
         self._watching = watching
         self._prefix = prefix

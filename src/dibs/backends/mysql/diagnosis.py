@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dibs.backends.mysql import schema
-from dibs.backends.mysql.link import make_of
+from dibs.backends.mysql.connection import make_of
 from dibs.info import Finding, duration, printable
 
 SETTINGS = (

@@ -13,8 +13,8 @@ from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import DENIED, MISSING, final
 from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
 from dibs.backends.mysql.diagnosis import Clock
-from dibs.backends.mysql.ear import Ear
-from dibs.backends.mysql.port import Port, number
+from dibs.backends.mysql.executor import MysqlExecutor, number
+from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.wire import Refusal, Sets
 from dibs.core.deadline import LEAST_PATIENCE
 from dibs.core.line import Me
@@ -39,8 +39,8 @@ _GONE = "DELETE FROM dibs_watchers WHERE id = {}"
 
 
 class Patient(NamedTuple):
-    port: Port
-    ear: Ear
+    port: MysqlExecutor
+    ear: MysqlSubscriber
     runtime: Runtime
     me: Me
     address: Address

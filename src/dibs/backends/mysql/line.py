@@ -12,17 +12,17 @@ from dibs.backends import ledger
 from dibs.backends.ledger import LINES
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import strange
-from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
-from dibs.backends.mysql.ear import Ear
-from dibs.backends.mysql.port import Port, number, row, words
+from dibs.backends.mysql.calls import MICROSECONDS, Call, LeaveAll, Leaving, Query
+from dibs.backends.mysql.executor import MysqlExecutor, number, row, words
+from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.watching import Watching
 from dibs.backends.mysql.wire import Row, Sets
 from dibs.core.cells import Spot
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
+from dibs.core.line import ELECTION, LINE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import BadName, Mismatch, StoreError
+from dibs.errors import BadName, Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 LONGEST_NAME = 2048
@@ -46,7 +46,9 @@ _WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
 class MysqlLine:
     """See core/line.py."""
 
-    def __init__(self, port: Port, ear: Ear, watching: Watching, runtime: Runtime, me: Me, address: Address) -> None:
+    def __init__(
+        self, port: MysqlExecutor, ear: MysqlSubscriber, watching: Watching, runtime: Runtime, me: Me, address: Address
+    ) -> None:
         self.port = port
         self._ear = ear
         self._watching = watching
@@ -61,13 +63,12 @@ class MysqlLine:
         call = Call(
             "join",
             (self.key(claim.name), claim.id, self._me.id, claim.kind, claim.capacity, claim.weight,
-             int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS), _number_of(place), claim.about,
-             int(again)),
+             int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS), _number_of(place), claim.about),
             claim.by,
         )  # fmt: skip
         claim.asked = True
         try:
-            said = words(await self.port.ask_once(call, until), 2)
+            said = self._words(await self.port.ask_once(call, until), 2)
         except Unsent:
             claim.asked = again
             raise
@@ -92,7 +93,8 @@ class MysqlLine:
         known = sorted((claim.ticket, claim.id.hex()) for claim in claims if claim.ticket is not None)
         listed = json.dumps(known, separators=(",", ":"))
         sets = await self.port.ask(Call("renew", (listed, self._me.id)), until)
-        _, mine, nexts = row(sets, 3)[:3]
+        _, mine, nexts, store = row(sets, 4)[:4]
+        self._address.epoch.check(store)
         self._deliver(mine)
         upcoming = _upcoming(nexts)
         standing: dict[int, Row] = {number(said[0]): said for said in sets[0]}
@@ -119,10 +121,50 @@ class MysqlLine:
             claim.by,
         )
         sets, is_repeated = await self.port.ask_often(call, until)
-        if self._runtime.jitter(1.0) < SWEEPS:
+        await self.sweep(SWEEPS)
+        return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
+
+    async def leave_all(self, leaving: Sequence[tuple[Claim, bool]], until: float) -> list[StoreError | None]:
+        for claim, _ in leaving:
+            self._ear.forget(claim.id)
+        going = [
+            Leaving(self.key(claim.name), claim.id, claim.ticket or 0, claim.kind == ELECTION, not answered, claim.by)
+            for claim, answered in leaving
+        ]
+        found: list[StoreError | None] = [None] * len(going)
+        order = sorted(range(len(going)), key=lambda position: going[position].name)
+        busy = order
+        if len({one.name for one in going}) > 1:
+            try:
+                alone = await self._leave_together([going[position] for position in order], until)
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable):
+                    raise
+                return [error] * len(going)
+            busy = [order[position] for position in alone]
+        for _, same in groupby(busy, lambda position: going[position].name):
+            positions = list(same)
+            try:
+                await self._leave_together([going[position] for position in positions], until, wait=True)
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable) and len(positions) == len(going):
+                    raise
+                for position in positions:
+                    found[position] = error
+        await self.sweep(SWEEPS * len(going))
+        return found
+
+    async def _leave_together(self, going: list[Leaving], until: float, *, wait: bool = False) -> list[int]:
+        """The positions of those that were left alone, as others have their names locked."""
+        said = self._words(await self.port.ask(LeaveAll(going, wait, self._me.id), until), 3)
+        self._deliver(_bytes(said[1]))
+        return [number(position) for position in said[2].split(b",") if position]
+
+    async def sweep(self, chance: float) -> None:
+        """Now and then."""
+        if self._runtime.jitter(1.0) < chance:
             with suppress(StoreError):  # somebody else will
                 await self.port.ask_once(Call("sweep", ()), self._runtime.now())
-        return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._ear.hear(claim.id, until))
@@ -181,14 +223,25 @@ class MysqlLine:
 
         return await examine(Patient(self.port, self._ear, self._runtime, self._me, self._address), until)
 
+    async def connect(self, until: float) -> None:
+        await self.port.connect(until)
+
+    def round_trip(self) -> float:
+        return self.port.round_trip()
+
     def close(self) -> None:
         self.port.close()
 
     def key(self, name: str) -> bytes:
         return key_of(self._prefix, name)
 
+    def _words(self, sets: Sets, least: int) -> list[bytes]:
+        """Of an answer from the store that the one before came from; else Replaced."""
+        self._address.epoch.check(row(sets, 2)[1])
+        return words(sets, least)
+
     def _is_done(self, sets: Sets) -> bool:
-        said = words(sets, 3)
+        said = self._words(sets, 3)
         if said[2]:
             self._deliver(_bytes(said[2]))
         return number(said[1]) == 1

@@ -12,16 +12,18 @@ from functools import cache
 from importlib.resources import files
 
 from dibs.backends.mysql.answers import DENIED, EXISTS, final
-from dibs.backends.mysql.link import Dialer, Link
+from dibs.backends.mysql.connection import Dialler, MysqlConnection
 from dibs.backends.mysql.wire import Refusal, statement
 from dibs.errors import StoreError, StoreUnavailable
 
 ROUTINES = (
-    "wake", "tell", "settle", "look", "enclosed", "apart", "join", "renew", "leave", "amend", "evict", "revoke", "hear",
-    "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
+    "wake", "tell", "settle", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all", "amend", "evict",
+    "revoke", "hear", "watch", "put", "admit", "sweep", "part", "take", "reserve", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are made: each is there before it is called by another."""
-TABLES = ("names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "held", "waits", "within")
+TABLES = (
+    "names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "marks", "held", "waits", "within",
+)  # fmt: skip
 IN_MEMORY = ("dibs_held", "dibs_waits")
 """What these say of session mode ends with the server, as the sessions do."""
 _ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
@@ -77,22 +79,22 @@ def rights(quoted: str) -> str:
     )
 
 
-def create(dialer: Dialer, until: float) -> None:
+def create(dialler: Dialler, until: float) -> None:
     """Whatever is missing; blocking."""
-    link = dialer.link(until)
+    link = dialler.connect(until)
     try:
         while link.ask(_ALONE, until)[0][0][0] != b"1":
-            if dialer.now() >= until:
+            if dialler.now() >= until:
                 raise StoreUnavailable("somebody else has been making the tables for too long")
         for text in (*tables(), *map(routine, ROUTINES)):
             _make(link, text, until)
     except Refusal as refusal:
         raise final(refusal) from None
     finally:
-        link.bid_farewell()
+        link.end()
 
 
-def _make(link: Link, text: str, until: float) -> None:
+def _make(link: MysqlConnection, text: str, until: float) -> None:
     try:
         link.ask(statement(text), until)
     except Refusal as refusal:

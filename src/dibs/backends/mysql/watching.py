@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import deque
 
 from dibs.backends.mysql.calls import MICROSECONDS, Call
-from dibs.backends.mysql.ear import Ear
-from dibs.backends.mysql.port import Port, number, row
+from dibs.backends.mysql.executor import MysqlExecutor, number, row
+from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.core.cells import Spot
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
@@ -21,7 +21,7 @@ GLANCE = 2.0
 
 
 class Watching:
-    def __init__(self, port: Port, ear: Ear, runtime: Runtime, me: Me, over: deque[bytes]) -> None:
+    def __init__(self, port: MysqlExecutor, ear: MysqlSubscriber, runtime: Runtime, me: Me, over: deque[bytes]) -> None:
         """`over`: keys that need not be told any more; those of all ways to the store."""
         self._port = port
         self._ear = ear

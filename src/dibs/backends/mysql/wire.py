@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dibs.backends.common import executor
 from dibs.errors import StoreUnavailable
 
 Argument = bytes | str | int
@@ -23,7 +24,7 @@ _MORE = 8
 """The bit of the status that says that another result set follows."""
 
 
-class Refusal(Exception):
+class Refusal(executor.Refusal):
     """An error that the server answered with."""
 
     def __init__(self, code: int, text: str) -> None:

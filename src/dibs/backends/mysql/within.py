@@ -16,8 +16,8 @@ from secrets import token_hex
 
 from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import Call, Query
+from dibs.backends.mysql.executor import MysqlExecutor, number, words
 from dibs.backends.mysql.line import key_of, mode_mismatch
-from dibs.backends.mysql.port import Port, number, words
 from dibs.backends.mysql.session.stands import ticket_of
 from dibs.backends.sql.own import Own, code_of
 from dibs.core.runtime import Runtime
@@ -39,12 +39,14 @@ _DONE = "DO RELEASE_LOCK({0})"
 class Enclosure:
     """`Encloses` of core/line.py."""
 
-    def __init__(self, port: Port, runtime: Runtime, database: str, prefix: str) -> None:
+    def __init__(self, port: MysqlExecutor, runtime: Runtime, database: str, prefix: str) -> None:
         self._port = port
         self._runtime = runtime
         self._now = runtime.now
         self._database = database
         self._prefix = prefix
+        self._sure = 0
+        """As in session/line.py."""
 
     async def enclose(self, own: Own, name: str, about: str, wait: float | None, patience: float) -> int | None:
         key, proof = key_of(self._prefix, name), f"dibs:{token_hex(16)}"
@@ -54,11 +56,12 @@ class Enclosure:
             if not await self._lock(own, key, proof, deadline, undoes_all):
                 return None
             try:
-                found = await self._port.ask(Call("within", (key, proof)), self._now() + patience)
+                found = await self._port.ask(Call("within", (key, proof, self._sure)), self._now() + patience)
             finally:
                 await own.run(own.marked(_DONE, 1), (proof,))
             said = words(found, 2)
-            if said[1] == b"held":
+            if said[1] == b"held" and len(said) > 3:
+                self._sure = max(self._sure, number(said[3]))
                 return ticket_of(said)
             if said[1] != b"free":
                 raise _refusal(said[1])

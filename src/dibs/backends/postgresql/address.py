@@ -9,7 +9,7 @@
 | `schema`      | where our tables and routines are; "dibs"                                                        |
 | `wake`        | "messages" (LISTEN and NOTIFY, the default, where they get through), or "looks"                  |
 | `mode`        | "lease" (the default), or "session": a lock is held by a connection of its own                    |
-| `connections` | how many at most a client's verbs use at once; 8. One to listen and one of the keeper's come on top |
+| `connections` | how many at most a client's verbs use at once; 8. One to listen and two of the watchdog come on top |
 
 Everything else is libpq's: `sslmode`, `sslrootcert`, `target_session_attrs`, `application_name`, `passfile` ...; it has
 the same meaning and the same defaults as there, the environment's `PG...` and `~/.pgpass` too.
@@ -24,7 +24,7 @@ from typing import Any
 from psycopg import ProgrammingError, pq
 from psycopg.conninfo import make_conninfo
 
-from dibs.backends import given
+from dibs.backends.common import options as opts
 from dibs.info import printable
 from dibs.url import Url
 
@@ -68,15 +68,17 @@ class Address:
         self._hosts = hosts
         self._settings = {key: str(value) for key, value in settings.items()}
         self._made: tuple[Attempt, ...] | None = None
+        self.was_let_in = False
+        """A login with these settings has succeeded: one that is refused later may succeed again."""
         self.attempts()
 
     @classmethod
     def of(cls, url: Url, **keywords: Any) -> Address:
         known = {**_own_options(), **dict.fromkeys(_libpq(), _setting)}
-        options = given.options(url.shown, url.query, keywords, known)
+        options = opts.parse(url.shown, url.query, keywords, known)
         settings = {key: options.pop(key) for key in list(options) if key not in _own_options()}
         if url.hosts:
-            given.servers(url, 5432, "host:5432/database")
+            opts.servers(url, 5432, "host:5432/database")
             if "host" in settings:
                 raise ValueError(f"{url.shown}: host= is given twice, in the URL and as an option")
         database = url.path.removeprefix("/")
@@ -99,7 +101,7 @@ class Address:
         found = read(driver)
         settings = {key: value for key, value in found.settings.items() if key in _libpq()}
         shown = _shown(settings)
-        options = given.options(shown, (), keywords, _own_options())
+        options = opts.parse(shown, (), keywords, _own_options())
         options.setdefault("connections", min(CONNECTIONS, found.most or CONNECTIONS))
         return cls(shown, (), settings, options)
 
@@ -134,11 +136,11 @@ class Address:
         raise ValueError(f"{self.shown}: libpq does not take these options: {printable(failure)}")
 
 
-def _own_options() -> dict[str, given.Check]:
+def _own_options() -> dict[str, opts.Check]:
     return {
         "schema": _schema,
-        "wake": given.word("messages", "looks"),
-        "mode": given.word(LEASE, SESSION),
+        "wake": opts.word("messages", "looks"),
+        "mode": opts.word(LEASE, SESSION),
         "connections": _connections,
     }
 
@@ -148,11 +150,11 @@ def _libpq() -> frozenset[str]:
 
 
 def _setting(shown: str, option: str, value: object) -> str:
-    return given.text(shown, option, str(value) if isinstance(value, int) else value)
+    return opts.text(shown, option, str(value) if isinstance(value, int) else value)
 
 
 def _connections(shown: str, option: str, value: object) -> int:
-    number = given.number(shown, option, value)
+    number = opts.number(shown, option, value)
     if number < 1:
         raise ValueError(f"{shown}: {option} must be at least 1")
     return number

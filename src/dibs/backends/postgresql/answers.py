@@ -4,9 +4,10 @@
 |------------------------------------------------------------------|------------------------------------------------|
 | no such routine, table or schema                                 | make them, once, and ask again                 |
 | the transaction is not READ COMMITTED (DB001, our own)           | say so with each verb from now on              |
-| tickets were set back (DB002, our own)                           | forget what is known of lines, and ask again   |
+| this is another store than before (DB003, our own)               | lose all that was held, and begin anew         |
 | a prepared statement is not there                                | prepare none any more: a pooler is in between  |
 | deadlock, serialization, the name's lock was not to be had       | ask again, until the deadline                  |
+| the queue of notifications is full                               | the same: the routine then sends none          |
 | no room, no memory, too many connections, starting, read-only    | ask again until the deadline, somewhere else   |
 | anything else: no privilege, a damaged record ...                | raise it: asking again would help nobody       |
 
@@ -15,14 +16,16 @@ What ended with its connection (FATAL) has an unknown outcome: that is no refusa
 
 from __future__ import annotations
 
+from dibs.backends.common import executor
+from dibs.core.line import Replaced
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
 MISSING = frozenset({"42883", "42P01", "3F000"})
 NOT_COMMITTED_READS = "DB001"
-SET_BACK = "DB002"
+REPLACED = "DB003"
 UNPREPARED = frozenset({"26000", "42P05"})
-_CROSSED = frozenset({"40001", "40P01", "55P03"})
+_CROSSED = frozenset({"40001", "40P01", "54000", "55P03"})
 _LATER = ("53", "57", "58", "25006")
 _ELSEWHERE = frozenset({"25006", "57P01", "57P02", "57P03"})
 _NO_RIGHT = "42501"
@@ -33,6 +36,7 @@ _STEPS = {
     "53100": "make room on the server's disk",
     "53200": "give the server more memory",
     "53300": "raise max_connections, or put a pooler before it",
+    "54000": "find the session that listens and stays in a transaction: pg_stat_activity",
     "55P03": "find out in pg_locks who keeps the lock of the name",
     "57014": "look at statement_timeout of this role, or at who cancelled it",
     "57P03": "wait until it has started",
@@ -46,7 +50,7 @@ _REFUSED_LOGINS = (
 )  # fmt: skip
 
 
-class Refusal(Exception):
+class Refusal(executor.Refusal):
     """An error that the server answered with: what was asked is not done."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -85,3 +89,9 @@ def not_connected(where: str, said: str) -> StoreError:
 def strange() -> StoreError:
     """For an answer of another shape than we asked for."""
     return StoreError("what answers there is not what our routine says", step="look at the routines in the database")
+
+
+def replaced() -> Replaced:
+    return Replaced(
+        "the tables were replaced or set back: every lock in them is lost", step="find out who does that, and stop it"
+    )

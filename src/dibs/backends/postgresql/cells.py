@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dibs.backends.postgresql.answers import strange
-from dibs.backends.postgresql.ear import Ear
+from dibs.backends.postgresql.connection import MICROSECONDS, Call
+from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.line import NOBODY
-from dibs.backends.postgresql.link import MICROSECONDS, Call
 from dibs.backends.postgresql.looks import GLANCE
-from dibs.backends.postgresql.port import Port, words_of
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.cells import UNSET, Kept, Spot, Write
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
@@ -20,7 +20,7 @@ HIGHEST = 2**63 - 2
 class PostgresqlCells:
     """See core/cells.py."""
 
-    def __init__(self, port: Port, ear: Ear | None, runtime: Runtime, me: Me) -> None:
+    def __init__(self, port: PostgresqlExecutor, ear: PostgresqlSubscriber | None, runtime: Runtime, me: Me) -> None:
         self._port = port
         self._verbs = port.routines
         self._ear = ear
@@ -42,7 +42,7 @@ class PostgresqlCells:
             raise _conflict((await self.get(write.spot, until)).version, write)
         values = (
             space.encode(), name.encode(), write.value, b"%d" % write.version, write.id, b"",
-            b"t" if write.asked else b"f",
+            b"t" if write.asked else b"f", self._port.floors.epoch,
         )  # fmt: skip
         write.asked = True
         words = words_of(await self._port.ask(Call(self._verbs.put, values, write.by, 5), until))
@@ -63,6 +63,7 @@ class PostgresqlCells:
         patience = max(min(until - now, 3600.0), 0.0)
         values = (
             spot.space.encode(), spot.name.encode(), b"%d" % version, key, client, b"%d" % (patience * MICROSECONDS),
+            self._port.floors.epoch,
         )  # fmt: skip
         words = await self._port.words(Call(self._verbs.watch, values), until)
         if words[1] != b"%d" % version:
@@ -73,7 +74,7 @@ class PostgresqlCells:
             await self._me.inbox.wait(key, min(until, now + GLANCE))
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
-        values = (name.encode(), b"%d" % token, b"t" if shared else b"f")
+        values = (name.encode(), b"%d" % token, b"t" if shared else b"f", self._port.floors.epoch)
         words = await self._port.words(Call(self._verbs.admit, values), until)
         if words[1] == b"-":
             raise StoreError("the record of this fence is not one of ours", step="find out who writes there")

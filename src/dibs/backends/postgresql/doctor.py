@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from dibs.backends.postgresql.answers import strange
-from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.link import MICROSECONDS, Call
-from dibs.backends.postgresql.port import Port
+from dibs.backends.postgresql.connection import MICROSECONDS, Call
+from dibs.backends.postgresql.executor import PostgresqlExecutor
 from dibs.backends.postgresql.routines import ROUTINES, SEQUENCE, TABLES, TEXT, statement
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.runtime import Runtime
 from dibs.info import Finding, printable
 
@@ -36,7 +36,7 @@ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_ob
   'standbys', current_setting('synchronous_standby_names'), 'replicas', (SELECT count(*) FROM pg_stat_replication),
   'timeout', (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'),
   'connections', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
-  'most', current_setting('max_connections')::int, 'role', current_user,
+  'most', current_setting('max_connections')::int, 'role', current_user, 'queue', pg_notification_queue_usage(),
   'old', (SELECT coalesce(max(date_part('epoch', clock_timestamp() - xact_start)), 0) FROM pg_stat_activity
           WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
   'encrypted', (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), 'local', inet_server_addr() IS NULL,
@@ -48,9 +48,8 @@ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_ob
   'tables', (SELECT jsonb_object_agg(relname, CASE relkind
                WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'UPDATE')
                     AND has_sequence_privilege(c.oid, 'SELECT')
-               ELSE has_table_privilege(c.oid, 'SELECT') AND (relname = 'dibs_store' OR (
-                    has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
-                    AND has_table_privilege(c.oid, 'DELETE'))) END)
+               ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+                    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') END)
              FROM pg_class c JOIN pg_namespace s ON s.oid = relnamespace
              WHERE nspname = $1 AND relkind IN ('r', 'S') AND relname LIKE 'dibs\\_%'),
   'routines', (SELECT jsonb_object_agg(proname, has_function_privilege(p.oid, 'EXECUTE'))
@@ -61,7 +60,12 @@ _ASKED = statement("dibs_doctor", _FACTS, TEXT)
 
 
 async def examine(
-    port: Port, ear: Ear | None, runtime: Runtime, wall: float, until: float, session: float | None = None
+    port: PostgresqlExecutor,
+    ear: PostgresqlSubscriber | None,
+    runtime: Runtime,
+    wall: float,
+    until: float,
+    session: float | None = None,
 ) -> list[Finding]:
     """`wall`: what the clock on the wall of this machine shows; `session`: the lease of connections in session mode."""
     began = runtime.now()
@@ -75,7 +79,7 @@ async def examine(
     hears = await port.hears(ear, until, touching=False)
     found = [
         *_state(facts, port.routines.schema), *_rights(facts, port.routines.schema), *_server(facts),
-        *_copies(facts), *_role(facts), *_waking(hears, ear is not None), *_way(port, facts),
+        *_copies(facts), *_role(facts), *_waking(facts, hears, ear is not None), *_way(port, facts),
         *_clock(there, wall, took),
     ]  # fmt: skip
     if session is not None:
@@ -178,8 +182,13 @@ def _role(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("note", "statement_timeout is shorter than a verb may take", "at least 2 s for this role")
 
 
-def _waking(hears: bool, wanted: bool) -> Iterator[Finding]:
-    if hears:
+def _waking(facts: dict[str, Any], hears: bool, wanted: bool) -> Iterator[Finding]:
+    if facts["queue"] >= 0.5:
+        yield Finding(
+            "note", f"the server's queue of notifications is {facts['queue']:.0%} full: waiters are not told, and look",
+            "end the session that listens and stays in a transaction: pg_stat_activity",
+        )  # fmt: skip
+    elif hears:
         yield Finding("promise", "who waits is told at once: messages get through")
     elif wanted:
         yield Finding(
@@ -190,7 +199,7 @@ def _waking(hears: bool, wanted: bool) -> Iterator[Finding]:
         yield Finding("note", 'wake="looks": who waits looks twice a second')
 
 
-def _way(port: Port, facts: dict[str, Any]) -> Iterator[Finding]:
+def _way(port: PostgresqlExecutor, facts: dict[str, Any]) -> Iterator[Finding]:
     if not port.is_direct():
         yield Finding("note", "a pooler is in between: statements are not prepared, which costs a little")
     if not (facts["encrypted"] or facts["local"] or facts["loopback"]):

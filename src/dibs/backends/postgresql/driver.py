@@ -39,6 +39,8 @@ def _engine(engine: Any) -> Read:
     dialect = engine.dialect
     if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg_async"):
         raise TypeError(f"this engine is on {dialect.name}+{dialect.driver}: give one on postgresql+psycopg, or a URL")
+    if dialect.dispatch.do_connect:
+        raise TypeError(_CALLED.format("what this engine does on do_connect"))
     positional, arguments = dialect.create_connect_args(engine.url)
     if getattr(engine.pool, "_creator", None) is not None and _has_creator(engine):
         raise TypeError(_CALLED.format("the engine's creator"))

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 from dibs.backends import ledger
 from dibs.backends.postgresql import packing, view
-from dibs.backends.postgresql.answers import strange
-from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.link import MICROSECONDS, Call
+from dibs.backends.postgresql.answers import replaced, strange
+from dibs.backends.postgresql.connection import MICROSECONDS, Call
+from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.looks import GLANCE, Looks
-from dibs.backends.postgresql.port import Port, words_of
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
+from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Leave, Me, Place, Signal, Unsent, read_signal
 from dibs.core.rule import Claim, Standing, fits
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
@@ -28,7 +28,9 @@ _YES, _NO = b"t", b"f"
 class PostgresqlLine:
     """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
 
-    def __init__(self, port: Port, ear: Ear | None, looks: Looks, runtime: Runtime, me: Me) -> None:
+    def __init__(
+        self, port: PostgresqlExecutor, ear: PostgresqlSubscriber | None, looks: Looks, runtime: Runtime, me: Me
+    ) -> None:
         self._port = port
         self._verbs = port.routines
         self._floors = port.floors
@@ -45,7 +47,8 @@ class PostgresqlLine:
         values = [
             name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
             b"%d" % claim.weight, b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS),
-            _word(place), claim.about.encode(), b"%d" % self._verbs.key_of(name), b"",
+            _word(place), claim.about.encode(), b"%d" % self._verbs.key_of(name), b"", b"%d" % floors.highest,
+            floors.epoch,
         ]  # fmt: skip
         before, claim.asked = claim.asked, True
         try:
@@ -58,11 +61,18 @@ class PostgresqlLine:
             standing = self._standing(words[3:])
             if standing.ticket:
                 claim.ticket = standing.ticket
+                floors.highest = max(floors.highest, standing.ticket)
             if not hears and place is not NOWHERE:
                 (self._looks.forget if standing.holds else self._looks.expect)(claim)
             return standing
         if words[2] == b"m":
             raise _mismatch(claim, words)
+        if words[2] == b"r":
+            floors.begin_anew()
+            raise replaced()
+        if words[2] == b"f":
+            floors.forget()
+            raise StoreUnavailable("what was known of this line was not true")
         return None
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
@@ -76,6 +86,7 @@ class PostgresqlLine:
             packing.numbers([claim.ticket or 0 for claim in claims]),
             packing.blobs([claim.id for claim in claims]),
             extends,
+            floors.epoch,
         )
         words = await self._port.words(Call(self._verbs.renew, values), until)
         answers = words[1].split(b",") if len(words) == 2 else []
@@ -84,16 +95,15 @@ class PostgresqlLine:
         return [None if said == b"-" else self._standing(said.split(b":")) for said in answers]
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        name = claim.name
-        await self._port.words(
-            Call(self._verbs.amend, (name.encode(), b"%d" % self._floors.of(name), claim.id, b"%d" % weight)), until
-        )
+        name, floors = claim.name, self._floors
+        values = (name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % weight, floors.epoch)
+        await self._port.words(Call(self._verbs.amend, values), until)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         name, floors = claim.name, self._floors
         values = (
             name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % (claim.ticket or 0),
-            _YES if answered else _NO, b"",
+            _YES if answered else _NO, b"", floors.epoch,
         )  # fmt: skip
         result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
         words = words_of(result, 3)
@@ -102,6 +112,37 @@ class PostgresqlLine:
         if others := self._looks.on(name):  # nobody else tells them
             await self._look_at(others, until)
         return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
+        floors, now = self._floors, self._runtime.now()
+        claims = [claim for claim, _ in leaving]
+        lefts = [0 if answered else max(int((claim.by - now) * MICROSECONDS), 0) for claim, answered in leaving]
+        values = (
+            packing.texts([claim.name for claim in claims]),
+            packing.numbers([floors.of(claim.name) for claim in claims]),
+            packing.blobs([claim.id for claim in claims]),
+            packing.numbers(lefts),
+            floors.epoch,
+        )
+        try:
+            await self._port.words(Call(self._verbs.leave_all, values), until)
+        except StoreUnavailable:
+            raise
+        except StoreError:  # one of them may be why: the others must not suffer from it
+            return [await self._refused_to_leave(claim, answered, until) for claim, answered in leaving]
+        for claim in claims:
+            self._looks.forget(claim)
+        names = {claim.name for claim in claims}
+        if others := [claim for claim in self._looks.all() if claim.name in names]:  # nobody else tells them
+            await self._look_at(others, until)
+        return [None] * len(claims)
+
+    async def _refused_to_leave(self, claim: Claim, answered: bool, until: float) -> StoreError | None:
+        try:
+            await self.leave(claim, answered, until)
+        except StoreError as error:
+            return error
+        return None
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         ear = self._ear
@@ -180,6 +221,12 @@ class PostgresqlLine:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
 
         return await examine(self._port, self._ear, self._runtime, datetime.now(UTC).timestamp(), until)
+
+    async def connect(self, until: float) -> None:
+        await self._port.connect(until)
+
+    def round_trip(self) -> float:
+        return self._port.round_trip()
 
     def close(self) -> None:
         self._port.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dibs.core.rule import Claim
 
 GLANCE, _FIRST = 0.75, 0.05
-"""Seconds between two looks, in the end: with the keeper's renewals less than two statements a second."""
+"""Seconds between two looks, in the end: with the watchdog's renewals less than two statements a second."""
 
 
 class Looks:

@@ -20,23 +20,27 @@ _INCLUDED = re.compile(r"^ *-- \((\w+\.sql)\)\n", re.MULTILINE)
 _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
 """A plan that was made while the table was small must not read all of it once it has grown; and what must read all of a
 table all the same looks so dear then that it would be compiled first."""
-_CLOCK = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
+_PATH = "SET search_path = pg_catalog, pg_temp"
+"""For routines that are not asked often: see guard.sql."""
+_CLOCK = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint"
+_FRESH = "md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text)"
 _NOW = f"(SELECT {_CLOCK} AS n OFFSET 0) AS clock"
 _KNOWN_KEYS = 10_000
 _keys: dict[tuple[str, str], int] = {}
 PAGE = 500
 """Names that a listing asks for at once."""
 TABLES = (
-    "dibs_store", "dibs_claims", "dibs_tombs", "dibs_outsiders", "dibs_cells", "dibs_writes", "dibs_watchers",
-    "dibs_keys",
+    "dibs_store", "dibs_claims", "dibs_floors", "dibs_tombs", "dibs_outsiders", "dibs_cells", "dibs_writes",
+    "dibs_watchers", "dibs_keys",
 )  # fmt: skip
 SEQUENCE = "dibs_tickets"
 _TABLES = ("tables", "helpers")
 _VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "session", "sweep")
 ROUTINES = tuple(
     f"dibs_{VERSION}_{verb}"
-    for verb in ("key", "tell", "join", "leave", "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit",
-                 "sweep", "claimed", "locks", "take", "lighten", "resign", "seen", "ask", "oust", "within")
+    for verb in ("key", "send", "tell", "replaced", "begins", "raise", "truncated", "join", "leave", "leave_all",
+                 "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit", "sweep", "window", "claimed",
+                 "locks", "take", "lighten", "resign", "seen", "ask", "oust", "within")
 )  # fmt: skip
 TEXT, BYTES, NUMBER, INTEGER, TRUTH, BIG = 25, 17, 20, 23, 16, 1700
 TEXTS, NUMBERS, BLOBS = 1009, 1016, 1001
@@ -58,18 +62,19 @@ class Routines:
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self._quoted = quoted(schema)
-        call = self._call
-        self.join = call("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT,
-                         NUMBER, NUMBER)  # fmt: skip
-        self.leave = call("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
-        self.renew = call("renew", TEXTS, NUMBERS, NUMBERS, BLOBS, TRUTH)
-        self.amend = call("amend", TEXT, NUMBER, BYTES, NUMBER)
-        self.evict = call("evict", TEXT, NUMBER, NUMBER)
-        self.revoke = call("revoke", TEXT, NUMBER, NUMBER)
-        self.follow = call("follow", TEXT, NUMBER, NUMBER, BYTES, BYTES, NUMBER)
-        self.put = call("put", TEXT, TEXT, BYTES, NUMBER, BYTES, NUMBER, TRUTH)
-        self.watch = call("watch", TEXT, TEXT, NUMBER, BYTES, BYTES, NUMBER)
-        self.admit = call("admit", TEXT, BIG, TRUTH)
+        call, verb = self._call, self._verb
+        self.join = verb("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT,
+                         NUMBER, NUMBER, NUMBER)  # fmt: skip
+        self.leave = verb("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
+        self.leave_all = verb("leave_all", TEXTS, NUMBERS, BLOBS, NUMBERS)
+        self.renew = verb("renew", TEXTS, NUMBERS, NUMBERS, BLOBS, TRUTH)
+        self.amend = verb("amend", TEXT, NUMBER, BYTES, NUMBER)
+        self.evict = verb("evict", TEXT, NUMBER, NUMBER)
+        self.revoke = verb("revoke", TEXT, NUMBER, NUMBER)
+        self.follow = verb("follow", TEXT, NUMBER, NUMBER, BYTES, BYTES, NUMBER)
+        self.put = verb("put", TEXT, TEXT, BYTES, NUMBER, BYTES, NUMBER, TRUTH)
+        self.watch = verb("watch", TEXT, TEXT, NUMBER, BYTES, BYTES, NUMBER)
+        self.admit = verb("admit", TEXT, BIG, TRUTH)
         self.sweep = call("sweep")
         self.lighten = call("lighten", NUMBER)
         self.resign = call("resign", TEXT, NUMBER)
@@ -80,19 +85,26 @@ class Routines:
         self.attempt = statement(
             "dibs_attempt",
             f"SELECT {_said_of('0', f'{_CLOCK} / 1000', '$3')},"
-            f" set_config('dibs.had', {_either('pg_try_advisory_lock')}::text, false)",
+            f" pg_catalog.set_config('dibs.had', {_either('pg_catalog.pg_try_advisory_lock')}::text, false)",
             NUMBER, TRUTH, TEXT,
         )  # fmt: skip
         self.await_turn = statement(
-            "dibs_await_turn", f"SELECT {_either('pg_advisory_lock')}, set_config('dibs.had', 'true', false)",
+            "dibs_await_turn",
+            f"SELECT {_either('pg_catalog.pg_advisory_lock')}, pg_catalog.set_config('dibs.had', 'true', false)",
             NUMBER, TRUTH,
         )  # fmt: skip
         self.look = self._look()
-        self.unlock = statement("dibs_unlock", f"SELECT {_CLOCK}, pg_advisory_unlock($1)", NUMBER)
-        self.unlock_shared = statement("dibs_unlock_shared", f"SELECT {_CLOCK}, pg_advisory_unlock_shared($1)", NUMBER)
-        self.unlock_all = statement("dibs_unlock_all", f"SELECT {_CLOCK}, pg_advisory_unlock_all()")
-        self.cancel = statement("dibs_cancel", f"SELECT {_CLOCK}, pg_cancel_backend($1::integer)", NUMBER)
-        self.notify = statement("dibs_notify", f"SELECT {_CLOCK}, pg_notify($1, $2)", TEXT, TEXT)
+        self.unlock = statement("dibs_unlock", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock($1)", NUMBER)
+        self.unlock_shared = statement(
+            "dibs_unlock_shared", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock_shared($1)", NUMBER
+        )
+        self.unlock_all = statement("dibs_unlock_all", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock_all()")
+        self.cancel = statement("dibs_cancel", f"SELECT {_CLOCK}, pg_catalog.pg_cancel_backend($1::integer)", NUMBER)
+        self.notify = statement(
+            "dibs_notify",
+            f"SELECT {_CLOCK}, pg_catalog.pg_notify($1, $2) WHERE pg_catalog.pg_notification_queue_usage() < 0.5",
+            TEXT, TEXT,
+        )  # fmt: skip
         claims, cells, keys = (f"{self._quoted}.{table}" for table in ("dibs_claims", "dibs_cells", "dibs_keys"))
         self.ping = statement(
             "dibs_ping",
@@ -106,20 +118,22 @@ class Routines:
         seen = "ticket, weight, until - n, n - asked, n - held, kind, capacity, about"
         self.line = statement(
             "dibs_line",
-            f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE name = $1 AND until > n ORDER BY ticket",
+            f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE name = $1 AND until > n AND ticket >="
+            f" coalesce((SELECT ticket FROM {self._quoted}.dibs_floors WHERE name = $1), 0) ORDER BY ticket",
             TEXT,
         )
         self.lines = statement(
             "dibs_lines",
             f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE until > n AND name IN ("
-            f"SELECT DISTINCT name FROM {claims} WHERE name > $2 AND name >= $1 AND starts_with(name, $1)"
+            f"SELECT DISTINCT name FROM {claims} WHERE name > $2 AND name >= $1 AND pg_catalog.starts_with(name, $1)"
             f" AND until > {_CLOCK} ORDER BY name LIMIT {PAGE})"
             " ORDER BY name, ticket",
             TEXT, TEXT,
         )  # fmt: skip
         self.identity = statement("dibs_identity", f"SELECT n, id FROM {self._quoted}.dibs_store, {_NOW}")
         self.get = statement(
-            "dibs_get", f"SELECT n, encode(value, 'hex'), version FROM {cells}, {_NOW} WHERE space = $1 AND name = $2",
+            "dibs_get",
+            f"SELECT n, pg_catalog.encode(value, 'hex'), version FROM {cells}, {_NOW} WHERE space = $1 AND name = $2",
             TEXT, TEXT,
         )  # fmt: skip
 
@@ -130,19 +144,31 @@ class Routines:
         return statement(
             "dibs_look",
             "SELECT CASE WHEN had AND k.name = $2 AND k.kind = $3 AND k.capacity = $4 AND $3 <> 'election'"
-            f" AND t >= n - 1000000 AND NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = $2)"
-            f" THEN concat(n, ' s ', t, left({said}, 0))"
+            f" AND t >= n - 100000 AND NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = $2)"
+            f" THEN pg_catalog.concat(n, ' s ', t, pg_catalog.left({said}, 0))"
             f" ELSE {schema}.dibs_{VERSION}_take($2, $1, $3, $4, $5, $6, had) END"
-            f" FROM (SELECT {_CLOCK} AS n, nextval('{schema}.{SEQUENCE}') AS t,"
-            " current_setting('dibs.had') = 'true' AS had OFFSET 0) AS now"
+            f" FROM (SELECT {_CLOCK} AS n, pg_catalog.nextval('{schema}.{SEQUENCE}') AS t,"
+            " pg_catalog.current_setting('dibs.had')::boolean AS had OFFSET 0) AS now"
             f" LEFT JOIN {schema}.dibs_keys AS k ON k.key = $1",
             NUMBER, TEXT, TEXT, NUMBER, TRUTH, TEXT,
         )  # fmt: skip
 
     def _call(self, verb: str, *types: int) -> Statement:
         name = f"dibs_{VERSION}_{verb}"
-        places = ", ".join(f"${n + 1}" for n in range(len(types)))
-        return statement(name, f"SELECT {self._quoted}.{name}({places})", *types)
+        return statement(name, f"SELECT {self._quoted}.{name}({_places(types)})", *types)
+
+    def _verb(self, verb: str, *types: int) -> Statement:
+        """One that is for the store that its client knows: the last value is that one's id, or empty if it knows none
+        yet. Nobody can drop the tables while the statement runs: it has read one of them."""
+        name, schema, known = f"dibs_{VERSION}_{verb}", self._quoted, f"${len(types) + 1}"
+        return statement(
+            name,
+            f"SELECT CASE WHEN ({known} OPERATOR(pg_catalog.=) id OR {known} OPERATOR(pg_catalog.=) '')"
+            f" AND claims OPERATOR(pg_catalog.=) '{schema}.dibs_claims'::regclass"
+            f" THEN {schema}.{name}({_places(types)}) ELSE {schema}.dibs_{VERSION}_replaced(claims) END, id AS epoch"
+            f" FROM {schema}.dibs_store",
+            *types, TEXT,
+        )  # fmt: skip
 
     def key_of(self, name: str) -> int:
         """What stands for a name in session mode, and inside a transaction: 64 bits of SHA-256 over schema and name, as
@@ -165,6 +191,7 @@ class Routines:
         )
         return "\n".join([
             "BEGIN ISOLATION LEVEL READ COMMITTED;",
+            f"{_PATH.replace('SET', 'SET LOCAL', 1)};",
             f"SELECT pg_advisory_xact_lock({_key(self.schema)});",
             f"DO $dibs$ BEGIN {make} END $dibs$;",
             *[rendered(part, schema, self.schema) for part in (*_TABLES, *_VERBS)],
@@ -189,10 +216,15 @@ def statement(name: str, sql: str, *types: int) -> Statement:
     return Statement(name.encode(), sql.encode(), types, tuple(int(kind in binary) for kind in types))
 
 
+def _places(types: tuple[int, ...]) -> str:
+    return ", ".join(f"${n + 1}" for n in range(len(types)))
+
+
 def _said_of(token: str, since: str, about: str) -> str:
     """What a session says of itself: see `seen` in session.sql."""
     return (
-        f"set_config('application_name', concat_ws(' ', 'dibs', {token}, {since}, to_hex($1 & 65535), {about}), false)"
+        "pg_catalog.set_config('application_name',"
+        f" pg_catalog.concat_ws(' ', 'dibs', {token}, {since}, pg_catalog.to_hex($1 & 65535), {about}), false)"
     )
 
 
@@ -205,11 +237,13 @@ def quoted(schema: str) -> str:
 
 
 def rendered(part: str, schema: str, name: str) -> str:
-    text = _INCLUDED.sub(lambda found: _text(found[1]), _text(f"{part}.sql"))
     return (
-        text.replace("{schema}", schema)
+        _text(f"{part}.sql")
+        .replace("{schema}", schema)
         .replace("{settings}", _PLANS)
+        .replace("{path}", _PATH)
         .replace("{clock}", _CLOCK)
+        .replace("{fresh}", _FRESH)
         .replace("{seed}", str(_key(name)))
     )
 
@@ -221,4 +255,4 @@ def _key(schema: str) -> int:
 
 @lru_cache
 def _text(file: str) -> str:
-    return (_FOLDER / file).read_text()
+    return _INCLUDED.sub(lambda found: _text(found[1]), (_FOLDER / file).read_text())

@@ -19,12 +19,12 @@ import psycopg
 from dibs.backends import ledger
 from dibs.backends.postgresql import view
 from dibs.backends.postgresql.answers import MISSING, Refusal, final, strange
-from dibs.backends.postgresql.link import Call, Link, broken
-from dibs.backends.postgresql.port import Port, words_of
+from dibs.backends.postgresql.connection import Call, PostgresqlConnection, broken
+from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.stands import GONE, HOLDS, WAITS, Stand, Stands
 from dibs.backends.postgresql.talk import Talk
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
-from dibs.core.line import NOWHERE, Me, Place, Signal, read_signal
+from dibs.core.line import NOWHERE, Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import DibsError, Mismatch, StoreError, StoreUnavailable
@@ -51,7 +51,7 @@ class Asks(NamedTuple):
 
 
 class SessionLine:
-    def __init__(self, port: Port, talk: Talk, stands: Stands, runtime: Runtime, me: Me) -> None:
+    def __init__(self, port: PostgresqlExecutor, talk: Talk, stands: Stands, runtime: Runtime, me: Me) -> None:
         self._port = port
         self._verbs = port.routines
         self._talk = talk
@@ -102,14 +102,13 @@ class SessionLine:
         if words[1] != b"b":
             raise _refused(claim, words)
 
-    async def _asked(self, stand: Stand, until: float) -> tuple[list[bytes], Link]:
+    async def _asked(self, stand: Stand, until: float) -> tuple[list[bytes], PostgresqlConnection]:
         """What `take` answers, on a connection that is the stand's from then on."""
         stands, pause, made, call = self._stands, FIRST_PAUSE, False, self._asks_for(stand).take
         while True:
             link = stands.sessions.idle()
             if link is None:
                 link = await self._runtime.offload(lambda: stands.sessions.dial(until))
-                stands.sessions.attend(link)
             stands.lend(stand, link)
             try:
                 words = words_of(await self._talk.exchange(link, call, until))
@@ -206,7 +205,7 @@ class SessionLine:
             return
         result = await self._talk.arrived(link, until)
         if result is not None:
-            link.hear(result)
+            link.note(result)
             stand.anchor, stand.pinged = sent_at, None
             stand.revoked = stand.revoked or result.get_value(0, 1) == _YES
 
@@ -244,14 +243,69 @@ class SessionLine:
             stands.drop(stand)  # what was not given back goes with its connection
             stands.free(stand)
 
-    async def _settled(self, stand: Stand, link: Link, until: float) -> None:
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
+        """Those who hold are asked all at once, each on its own connection; the others leave one by one."""
+        begun = {claim.id: stand for claim, answered in leaving if (stand := self._begin_leaving(claim, answered))}
+        done: list[StoreError | None] = []
+        try:
+            for claim, answered in leaving:
+                try:
+                    stand = begun.pop(claim.id, None)
+                    if stand is None:
+                        await self.leave(claim, answered, until)
+                    else:
+                        await self._end_leaving(stand, until)
+                    done.append(None)
+                except StoreError as error:
+                    done.append(error)
+        finally:
+            for stand in begun.values():
+                self._stands.drop(stand)
+                self._stands.free(stand)
+        return done
+
+    def _begin_leaving(self, claim: Claim, answered: bool) -> Stand | None:
+        """None: it does not hold, or somebody uses its connection."""
+        stands = self._stands
+        stand = stands.find(claim)
+        if stand is None or not stand.busy.acquire(blocking=False):
+            return None
+        if stand.state is HOLDS and stand.link is not None and stand.pinged is None:
+            stands.finish(claim)
+            if not answered:
+                stands.bury(claim)
+            try:
+                stand.link.begin(self._unlocking(stand))
+            except (psycopg.Error, StoreUnavailable):
+                stands.drop(stand)
+            else:
+                return stand
+        stands.free(stand)
+        return None
+
+    async def _end_leaving(self, stand: Stand, until: float) -> None:
+        stands = self._stands
+        try:
+            if stand.link is not None:
+                result = await self._talk.arrived(stand.link, until)
+                if result is None:
+                    raise StoreUnavailable("the server did not answer in time")
+                stand.link.note(result)
+                stands.give_back(stand)
+        except Refusal as refusal:
+            raise final(refusal) from None
+        finally:
+            stands.drop(stand)  # what was not given back goes with its connection
+            stands.free(stand)
+
+    async def _settled(self, stand: Stand, link: PostgresqlConnection, until: float) -> None:
         """Before anything else is asked, the answer that is still owed."""
         await self._proven(stand, until)
         if stand.pinged is not None:
             link.close()
             raise StoreUnavailable("the server did not answer in time")
 
-    async def _give_back(self, stand: Stand, link: Link | None, until: float) -> bool:
+    async def _give_back(self, stand: Stand, link: PostgresqlConnection | None, until: float) -> bool:
         if link is None or stand.state is GONE:
             return False
         if stand.state is WAITS:
@@ -274,7 +328,7 @@ class SessionLine:
             return Call(self._verbs.resign, (stand.claim.name.encode(), key))
         return Call(self._verbs.unlock_shared if stand.shared else self._verbs.unlock, (key,))
 
-    async def _withdraw(self, stand: Stand, link: Link, until: float) -> None:
+    async def _withdraw(self, stand: Stand, link: PostgresqlConnection, until: float) -> None:
         """Cancel what it waits for; it may have been granted in that moment. If that cannot be done, the connection is
         closed, which the server notices by itself."""
         self._stands.stop_waiting(link)
@@ -326,6 +380,12 @@ class SessionLine:
 
         wall = datetime.now(UTC).timestamp()
         return await examine(self._port, self._stands.ear, self._runtime, wall, until, self._me.lease)
+
+    async def connect(self, until: float) -> None:
+        await self._port.connect(until)
+
+    def round_trip(self) -> float:
+        return self._port.round_trip()
 
     def close(self) -> None:
         self._port.close()

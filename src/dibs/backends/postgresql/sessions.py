@@ -8,15 +8,13 @@ state anything is in doubt is closed: with it goes what it held.
 
 from __future__ import annotations
 
-from collections import deque
-
 from psycopg import pq
 
-from dibs.backends.hangups import Hangups
-from dibs.backends.idle import outworn
+from dibs.backends.common.connections import SESSION_DIALS, Begun, Pool, expired
+from dibs.backends.common.disconnects import Disconnects
 from dibs.backends.postgresql.answers import Refusal, final
-from dibs.backends.postgresql.link import Dialer, Link
-from dibs.errors import Closed, StoreError
+from dibs.backends.postgresql.connection import Dialler, PostgresqlConnection
+from dibs.errors import StoreError
 
 _TRUSTED = 0.1
 """Seconds after which an idle connection is looked at before it is used."""
@@ -36,16 +34,19 @@ _ASKED = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_i
 
 
 class Sessions:
-    def __init__(self, dialer: Dialer, hangups: Hangups[Link], lease: float, most: int) -> None:
-        self._dialer = dialer
+    def __init__(self, dialler: Dialler, hangups: Disconnects[PostgresqlConnection], lease: float, most: int) -> None:
+        self._dialler = dialler
         self._hangups = hangups
-        self._now = dialer.now
+        self._now = dialler.now
         self._lease = lease
         self._most = most
-        self._idle: deque[Link] = deque()
+        self._pool = Pool(
+            self._connect, dialler.now, dialler.round_trip, dialler.address.shown, keep=most, dials=SESSION_DIALS
+        )
+        self._idle = self._pool.idle
         self._closed = False
 
-    def idle(self) -> Link | None:
+    def idle(self) -> PostgresqlConnection | None:
         """One that is there, and surely lives longer than a question takes."""
         while self._idle:
             try:
@@ -53,21 +54,22 @@ class Sessions:
             except IndexError:  # another thread was quicker
                 break
             age = self._now() - link.used_at
-            if age < self._lease / 2 and self._dialer.suits(link) and (age < _TRUSTED or not link.is_stale()):
+            if age < self._lease / 2 and (age < _TRUSTED or not link.is_stale()):
                 return link
             self.drop(link)
         return None
 
-    def dial(self, until: float) -> Link:
-        """Blocks."""
-        if self._closed:
-            raise Closed("this client was closed", step="connect again")
+    def dial(self, until: float) -> PostgresqlConnection:
+        """Blocks. One that is not there in time is left to the next caller."""
+        return self._pool.take(until)
+
+    def _connect(self, until: float, begun: Begun) -> PostgresqlConnection:
         if pq.version() < _HAS_PIPELINES:
             raise StoreError(
                 'the libpq here is older than 14, and cannot ask two things in one trip, as mode="session" does',
                 step="install psycopg[binary], which brings its own",
             )
-        link = self._dialer.link(until)
+        link = self._dialler.connect(until, begun)
         try:
             if not link.is_direct:
                 raise StoreError(
@@ -81,37 +83,34 @@ class Sessions:
                     "this server is a standby: what is locked there is not locked on the primary",
                     step="name the primary, or several hosts: postgresql://h1,h2/db takes the one to write to",
                 )
-            link.hear(answer)
+            link.note(answer)
         except Refusal as refusal:
             link.close()
             raise final(refusal) from None
         except BaseException:
             link.close()
             raise
+        self._hangups.attend(link.fileno(), link)  # from now on its end is heard of
         return link
 
-    def attend(self, link: Link) -> None:
-        """By whoever dialled it, once it has come: from now on its end is heard of."""
-        self._hangups.attend(link.fileno(), link)
-
-    def give(self, link: Link) -> None:
+    def give(self, link: PostgresqlConnection) -> None:
         """It holds nothing any more."""
-        if self._closed or not link.is_idle() or len(self._idle) >= self._most:
+        if self._closed or not link.is_reusable() or len(self._idle) >= self._most:
             self.drop(link)
         else:
             self._idle.append(link)
 
-    def drop(self, link: Link) -> None:
+    def drop(self, link: PostgresqlConnection) -> None:
         self._hangups.ignore(link.fileno(), link)
         link.close()
 
     def tidy(self) -> None:
         """Close those that nobody will use any more, before the server does and writes it into its log."""
         before = self._now() - self._lease / 2
-        for link in outworn(self._idle, lambda one: one.used_at <= before):
+        for link in expired(self._idle, lambda one: one.used_at <= before):
             self.drop(link)
 
-    def ended(self, link: Link) -> None:
+    def ended(self, link: PostgresqlConnection) -> None:
         """The server hung up: if that one is idle, nobody need find out by using it."""
         try:
             self._idle.remove(link)
@@ -123,13 +122,13 @@ class Sessions:
         self._closed = True
         while self._idle:
             self.drop(self._idle.pop())
+        self._pool.close()
 
     def abandon(self) -> None:
         self._closed = True
-        while self._idle:
-            self._idle.pop().abandon()
+        self._pool.abandon()
 
-    def _settings(self, link: Link) -> str:
+    def _settings(self, link: PostgresqlConnection) -> str:
         version = link.conn.server_version if link.conn is not None else 0
         text = _SETTINGS
         if version >= _HAS_USER_TIMEOUT:

@@ -14,13 +14,13 @@ from math import inf
 
 import psycopg
 
-from dibs.backends.hangups import Hangups
-from dibs.backends.poked import Poked
+from dibs.backends.common.disconnects import Disconnects
+from dibs.backends.common.wakeup import Wakeup
 from dibs.backends.postgresql.answers import Refusal
-from dibs.backends.postgresql.ear import Ear
-from dibs.backends.postgresql.link import Dialer, Link
-from dibs.backends.postgresql.port import words_of
+from dibs.backends.postgresql.connection import Dialler, PostgresqlConnection
+from dibs.backends.postgresql.executor import words_of
 from dibs.backends.postgresql.sessions import Sessions
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FOREVER, left_for, valid_until
 from dibs.core.line import LOOK, YOURS, Me
 from dibs.core.rule import Claim, Standing
@@ -50,7 +50,7 @@ class Stand:
         self.key = key
         self.shared = claim.weight < claim.capacity
         self.state = ASKS
-        self.link: Link | None = None
+        self.link: PostgresqlConnection | None = None
         self.busy = allocate_lock()
         self.anchor = -inf
         """When the last statement went out that the server has answered: it holds for a lease longer than that."""
@@ -76,13 +76,13 @@ class Stand:
 
 
 class Stands:
-    def __init__(self, dialer: Dialer, runtime: Runtime, me: Me, ear: Ear | None, most: int) -> None:
+    def __init__(self, dialler: Dialler, runtime: Runtime, me: Me, ear: PostgresqlSubscriber | None, most: int) -> None:
         self.lease = me.lease
         self._me = me
         self._now = runtime.now
         self.ear = ear
-        self._hangups = Hangups(runtime, self._ended, self._tidied)
-        self.sessions = Sessions(dialer, self._hangups, me.lease, most)
+        self._hangups = Disconnects(runtime, self._ended, self._tidied)
+        self.sessions = Sessions(dialler, self._hangups, me.lease, most)
         self._stands: dict[bytes, Stand] = {}
         self._linked: dict[int, Stand] = {}
         """By the number of its socket."""
@@ -91,7 +91,7 @@ class Stands:
         self.is_swept = False
         self._reading = allocate_lock()
         self._closed = False
-        self._poked = Poked()
+        self._poked = Wakeup()
         self.fileno, self.poke = self._poked.fileno, self._poked.poke
         if ear is not None:
             self._poked.attend(ear.fileno())
@@ -117,17 +117,17 @@ class Stands:
         """Too late, or given up before."""
         return self._now() > claim.by or claim.id in self._buried
 
-    def lend(self, stand: Stand, link: Link) -> None:
+    def lend(self, stand: Stand, link: PostgresqlConnection) -> None:
         """From now on that connection is this stand's; one that it had before is gone."""
         stand.link, stand.state = link, ASKS
         self._linked[link.fileno()] = stand
 
-    def wait(self, stand: Stand, link: Link) -> None:
+    def wait(self, stand: Stand, link: PostgresqlConnection) -> None:
         """It has asked the server to be told when its turn has come."""
         stand.state = WAITS
         self._poked.attend(link.fileno())
 
-    def stop_waiting(self, link: Link) -> None:
+    def stop_waiting(self, link: PostgresqlConnection) -> None:
         self._poked.ignore(link.fileno())
 
     def give_back(self, stand: Stand) -> None:
@@ -146,7 +146,7 @@ class Stands:
         if link is not None:
             self.sessions.drop(link)
 
-    def _unlinked(self, stand: Stand) -> Link | None:
+    def _unlinked(self, stand: Stand) -> PostgresqlConnection | None:
         link, stand.link = stand.link, None
         if link is not None and self._linked.get(link.fileno()) is stand:  # not another's that bears its number by now
             self._linked.pop(link.fileno(), None)
@@ -174,7 +174,7 @@ class Stands:
         finally:
             self.free(stand)
 
-    def _heard(self, stand: Stand, link: Link) -> list[tuple[bytes, bytes]]:
+    def _heard(self, stand: Stand, link: PostgresqlConnection) -> list[tuple[bytes, bytes]]:
         try:
             result = link.received()
             if result is None:
@@ -243,7 +243,7 @@ class Stands:
     def _tidied(self) -> None:
         self.sessions.tidy()
 
-    def _ended(self, link: Link) -> None:
+    def _ended(self, link: PostgresqlConnection) -> None:
         """In the thread of the hang-ups: whose connection it was is looked at at once."""
         stand = self._linked.get(link.fileno())
         if stand is None:

@@ -1,26 +1,23 @@
 """The `postgresql://` store: a server, or the one of several that can be written to, also behind a pooler.
 
-Making it does no I/O; the first question connects, and makes the tables if they are missing. A client has one
-connection to listen on, and each way to the store (the face's, the keeper's) connections of its own: what one of them
-suffers the other does not, and those who wait take none from those who hold.
+The first request makes the tables if they are missing. A client has one subscriber; waiters take no connection.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dibs.backends.kept import Kept
+from dibs.backends.common.lifecycle import NetworkStore, make_wire
 from dibs.backends.postgresql.address import SESSION, Address
 from dibs.backends.postgresql.cells import PostgresqlCells
-from dibs.backends.postgresql.ear import Ear
+from dibs.backends.postgresql.connection import Dialler
+from dibs.backends.postgresql.executor import Floors, PostgresqlExecutor
 from dibs.backends.postgresql.line import PostgresqlLine
-from dibs.backends.postgresql.link import Dialer
 from dibs.backends.postgresql.looks import Looks
-from dibs.backends.postgresql.pool import Pool
-from dibs.backends.postgresql.port import Floors, Port, Wire
 from dibs.backends.postgresql.routines import Routines
 from dibs.backends.postgresql.session import SessionLine
 from dibs.backends.postgresql.stands import Stands
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.backends.postgresql.talk import Talk, ThreadTalk
 from dibs.backends.postgresql.within import Enclosure
 from dibs.core.cells import Cells
@@ -29,7 +26,7 @@ from dibs.core.runtime import Runtime
 from dibs.url import Url
 
 
-class PostgresqlStore:
+class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, RECORDS, DDL, WITHIN}
     )
@@ -37,57 +34,42 @@ class PostgresqlStore:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self.shown = address.shown
         self._routines = Routines(address.schema)
-        self._begin()
+        super().__init__(address.shown)
 
     def _begin(self) -> None:
+        super()._begin()
         self._floors = Floors()
         self._looks = Looks()
-        self._kept: Kept[Ear] = Kept()
 
     def open(self, runtime: Runtime, me: Me) -> Line:
-        return PostgresqlLine(self.port(runtime), self.listening(runtime, me), self._looks, runtime, me)
+        return PostgresqlLine(self.executor(runtime), self.subscriber(runtime, me), self._looks, runtime, me)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
-        return PostgresqlCells(self.port(runtime), self.listening(runtime, me), runtime, me)
+        return PostgresqlCells(self.executor(runtime), self.subscriber(runtime, me), runtime, me)
 
     def open_within(self, runtime: Runtime, me: Me) -> Encloses:
-        return Enclosure(self.port(runtime))
+        return Enclosure(self.executor(runtime))
 
     def ddl(self) -> str:
         """The statements that make the tables and routines, for whoever may run them."""
         return f"{self._routines.ddl()}\n{self._routines.grants()}\n"
 
-    def close(self) -> None:
-        self._kept.close()
+    def dialler(self, runtime: Runtime) -> Dialler:
+        return Dialler(self._address, runtime.now, self._resources.round_trip())
 
-    def before_fork(self) -> None:
-        """The child closes what it inherits, without a word to the server."""
+    def executor(self, runtime: Runtime) -> PostgresqlExecutor:
+        dialler = self.dialler(runtime)
+        wire = make_wire(dialler.connect, runtime, dialler.round_trip, self.shown, self._address.connections)
+        self._resources.wires.append(wire)
+        return PostgresqlExecutor(wire, dialler, runtime, self._routines, self._floors)
 
-    def after_fork(self, child: bool) -> None:
-        if child:
-            self._kept.abandon()
-            self._begin()
-
-    def port(self, runtime: Runtime) -> Port:
-        dialer = Dialer(self._address, runtime.now)
-        wire = self._wire(dialer, runtime)
-        self._kept.wires.append(wire)
-        return Port(wire, dialer, runtime, self._routines, self._floors)
-
-    def _wire(self, dialer: Dialer, runtime: Runtime) -> Wire:
-        if runtime.soon is None:
-            return Pool(dialer, self._address.connections)
-        from dibs.backends.postgresql.stream import Streams  # noqa: PLC0415  (threads have no use for asyncio)
-
-        return Streams(dialer, runtime, self._address.connections)
-
-    def listening(self, runtime: Runtime, me: Me) -> Ear | None:
-        if self._kept.ear is None and self._address.wake == "messages":
-            self._kept.ear = ear = Ear(Dialer(self._address, runtime.now), runtime, me)
-            me.inbox.listen(ear)
-        return self._kept.ear
+    def subscriber(self, runtime: Runtime, me: Me) -> PostgresqlSubscriber | None:
+        resources = self._resources
+        if resources.subscriber is None and self._address.wake == "messages":
+            resources.subscriber = subscriber = PostgresqlSubscriber(self.dialler(runtime), runtime, me)
+            me.inbox.listen(subscriber)
+        return resources.subscriber
 
 
 def of_url(url: Url, **options: Any) -> Store:
@@ -119,11 +101,11 @@ class SessionStore:
     def open(self, runtime: Runtime, me: Me) -> Line:
         stands = self._stands
         if stands is None:
-            dialer = Dialer(self._address, runtime.now)
-            ear = self._place.listening(runtime, me)
-            stands = self._stands = Stands(dialer, runtime, me, ear, self._address.connections)
+            subscriber = self._place.subscriber(runtime, me)
+            dialler = self._place.dialler(runtime)
+            stands = self._stands = Stands(dialler, runtime, me, subscriber, self._address.connections)
             me.inbox.listen(stands)
-        return SessionLine(self._place.port(runtime), self._talk(runtime), stands, runtime, me)
+        return SessionLine(self._place.executor(runtime), self._talk(runtime), stands, runtime, me)
 
     def close(self) -> None:
         stands, self._stands = self._stands, None

@@ -12,14 +12,14 @@ from typing import Protocol
 
 from psycopg.pq.abc import PGresult
 
-from dibs.backends.postgresql.link import Call, Link
+from dibs.backends.postgresql.connection import Call, PostgresqlConnection
 
 
 class Talk(Protocol):
-    async def exchange(self, link: Link, call: Call, until: float) -> PGresult:
+    async def exchange(self, link: PostgresqlConnection, call: Call, until: float) -> PGresult:
         """Ask, and wait for the answer; a refusal leaves the link as good as it was."""
 
-    async def arrived(self, link: Link, until: float) -> PGresult | None:
+    async def arrived(self, link: PostgresqlConnection, until: float) -> PGresult | None:
         """What was begun on it, once it has come; None: not by then, and it may be waited for again."""
 
     async def have(self, busy: LockType, until: float) -> bool:
@@ -30,12 +30,10 @@ class ThreadTalk:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
 
-    async def exchange(self, link: Link, call: Call, until: float) -> PGresult:
-        result = link.exchange(call, until)
-        link.hear(result)
-        return result
+    async def exchange(self, link: PostgresqlConnection, call: Call, until: float) -> PGresult:
+        return link.exchange(call, until)
 
-    async def arrived(self, link: Link, until: float) -> PGresult | None:
+    async def arrived(self, link: PostgresqlConnection, until: float) -> PGresult | None:
         return link.arrived(until)
 
     async def have(self, busy: LockType, until: float) -> bool:

@@ -18,8 +18,8 @@ from psycopg.pq.abc import PGresult
 
 from dibs.backends import ledger
 from dibs.backends.postgresql.answers import strange
-from dibs.backends.postgresql.link import MICROSECONDS, Call, rows
-from dibs.backends.postgresql.port import Port, words_of
+from dibs.backends.postgresql.connection import MICROSECONDS, Call, rows
+from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.routines import PAGE
 from dibs.core.rule import Entry
 from dibs.info import LockInfo, Participant, read_about
@@ -44,13 +44,13 @@ def _plain(text: str) -> str:
     return "".join(c if " " <= c < "\x7f" else "?" for c in text)
 
 
-async def line(port: Port, name: str, until: float) -> LockInfo:
+async def line(port: PostgresqlExecutor, name: str, until: float) -> LockInfo:
     result, _ = await port.ask_often(Call(port.routines.line, (name.encode(),)), until)
     found = _claims(result) or await _sessions(port, (name, "", ""), until)
     return next(iter(found), LockInfo(name=name))
 
 
-async def lines(port: Port, prefix: str, after: str, until: float) -> list[LockInfo]:
+async def lines(port: PostgresqlExecutor, prefix: str, after: str, until: float) -> list[LockInfo]:
     """Sessions are no more than connections: they are on one page, as far as that of the claims reaches."""
     result, _ = await port.ask_often(Call(port.routines.lines, (prefix.encode(), after.encode())), until)
     claims = _claims(result)
@@ -59,7 +59,7 @@ async def lines(port: Port, prefix: str, after: str, until: float) -> list[LockI
     return sorted([*claims, *(one for one in sessions if end is None or one.name <= end)], key=lambda one: one.name)
 
 
-async def revoke(port: Port, name: str, token: int, until: float) -> bool:
+async def revoke(port: PostgresqlExecutor, name: str, token: int, until: float) -> bool:
     verbs, words = port.routines, _named(port, name, token)
     if (await port.words(Call(verbs.revoke, words), until, 3))[2] == b"1":
         return True
@@ -67,7 +67,7 @@ async def revoke(port: Port, name: str, token: int, until: float) -> bool:
     return (await port.words(Call(verbs.ask, values), until))[1] == b"1"
 
 
-async def evict(port: Port, name: str, token: int, until: float) -> bool:
+async def evict(port: PostgresqlExecutor, name: str, token: int, until: float) -> bool:
     """Remove the claim, or end the session."""
     result, is_repeated = await port.ask_often(Call(port.routines.evict, _named(port, name, token)), until)
     if words_of(result, 3)[2] == b"1" or is_repeated:
@@ -76,8 +76,8 @@ async def evict(port: Port, name: str, token: int, until: float) -> bool:
     return words_of(result)[1] == b"1" or is_repeated
 
 
-def _named(port: Port, name: str, token: int) -> tuple[bytes, bytes, bytes]:
-    return name.encode(), b"%d" % port.floors.of(name), b"%d" % token
+def _named(port: PostgresqlExecutor, name: str, token: int) -> tuple[bytes, ...]:
+    return name.encode(), b"%d" % port.floors.of(name), b"%d" % token, port.floors.epoch
 
 
 def _claims(result: PGresult) -> list[LockInfo]:
@@ -100,7 +100,7 @@ def _entry(row: Sequence[Any]) -> Entry:
     )  # fmt: skip
 
 
-async def _sessions(port: Port, which: Sequence[str], until: float) -> list[LockInfo]:
+async def _sessions(port: PostgresqlExecutor, which: Sequence[str], until: float) -> list[LockInfo]:
     result, _ = await port.ask_often(Call(port.routines.seen, [word.encode() for word in which]), until)
     try:
         return [_info(list(several)) for _, several in groupby(rows(result), lambda row: row[1])]

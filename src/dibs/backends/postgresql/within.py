@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dibs.backends.postgresql.link import Call
-from dibs.backends.postgresql.port import Port
+from dibs.backends.postgresql.connection import Call
+from dibs.backends.postgresql.executor import PostgresqlExecutor
 from dibs.backends.postgresql.session import leased
 from dibs.backends.sql.own import Own, code_of
 from dibs.core.deadline import FIRST_PAUSE
 from dibs.errors import StoreError
 
 _BEGIN, _UNDO, _END = "SAVEPOINT dibs_within", "ROLLBACK TO SAVEPOINT dibs_within", "RELEASE SAVEPOINT dibs_within"
-_TRY = "SELECT pg_backend_pid(), pg_try_advisory_xact_lock(CAST({0} AS bigint))"
-_WAIT = "SELECT pg_backend_pid(), pg_advisory_xact_lock(CAST({0} AS bigint)) IS NOT NULL"
-_LIMIT = "SELECT current_setting('lock_timeout')"
-_SET_LIMIT = "SELECT set_config('lock_timeout', {0}, true)"
+_TRY = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_try_advisory_xact_lock(CAST({0} AS bigint))"
+_WAIT = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_advisory_xact_lock(CAST({0} AS bigint)) IS NOT NULL"
+_LIMIT = "SELECT pg_catalog.current_setting('lock_timeout')"
+_SET_LIMIT = "SELECT pg_catalog.set_config('lock_timeout', {0}, true)"
 _NOT_IN_TIME = "55P03"
 
 
 class Enclosure:
     """`Encloses` of core/line.py."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: PostgresqlExecutor) -> None:
         self._port = port
 
     async def enclose(self, own: Own, name: str, about: str, wait: float | None, patience: float) -> int | None:
@@ -71,7 +71,7 @@ class Enclosure:
             if code_of(error) != _NOT_IN_TIME:
                 raise
             await own.run(_UNDO, ())
-            _, rows = await own.run("SELECT pg_backend_pid(), false", ())
+            _, rows = await own.run("SELECT pg_catalog.pg_backend_pid(), false", ())
             return int(rows[0][0]), False
         await own.run(own.marked(_SET_LIMIT, 1), (before,))
         return int(rows[0][0]), True

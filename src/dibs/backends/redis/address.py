@@ -26,7 +26,8 @@ from typing import Any
 
 from redis.connection import AbstractConnection
 
-from dibs.backends import given, tls
+from dibs.backends.common import options as opts
+from dibs.backends.common import tls
 from dibs.backends.redis import driver as drivers
 from dibs.backends.redis.settings import Place, Settings
 from dibs.url import Url
@@ -36,16 +37,16 @@ PORT = 6379
 SENTINEL_PORT = 26379
 LONGEST_PATH = 107
 """Bytes of a Unix socket's path: the kernel's limit."""
-_COMMON: dict[str, given.Check] = {
-    "prefix": given.text,
-    "replicas": given.number,
-    "wake": given.word("messages", "spin"),
+_COMMON: dict[str, opts.Check] = {
+    "prefix": opts.text,
+    "replicas": opts.number,
+    "wake": opts.word("messages", "spin"),
 }
-_FILES: dict[str, given.Check] = dict.fromkeys(tls.FILES, given.file)
-_LOGIN: dict[str, given.Check] = {"sentinel_username": given.text, "sentinel_password": given.text}
-_KNOWN: dict[str, dict[str, given.Check]] = {
-    "single": {**_COMMON, "db": given.number, **_FILES},
-    "sentinel": {**_COMMON, "db": given.number, **_LOGIN, **_FILES},
+_FILES: dict[str, opts.Check] = dict.fromkeys(tls.FILES, opts.file)
+_LOGIN: dict[str, opts.Check] = {"sentinel_username": opts.text, "sentinel_password": opts.text}
+_KNOWN: dict[str, dict[str, opts.Check]] = {
+    "single": {**_COMMON, "db": opts.number, **_FILES},
+    "sentinel": {**_COMMON, "db": opts.number, **_LOGIN, **_FILES},
     "cluster": {**_COMMON, **_FILES},
 }
 _EXAMPLES = {"single": "host:6379/0", "sentinel": "h1,h2,h3/service", "cluster": "h1,h2,h3"}
@@ -93,7 +94,7 @@ class Address:
         if url.scheme == "unix":
             known = {option: check for option, check in known.items() if option not in _FILES}
         _refuse_login(url)
-        found = given.options(url.shown, url.query, options, known)
+        found = opts.parse(url.shown, url.query, options, known)
         files = tls.files(url.shown, found, secure, "rediss" + url.scheme.removeprefix("redis"))
         service, db = _path(url, topology)
         if db is not None and "db" in found:
@@ -121,7 +122,7 @@ class Address:
             read.topology,
             read.places,
             read.settings,
-            options=given.options(read.shown, (), options, _COMMON),
+            options=opts.parse(read.shown, (), options, _COMMON),
             service=read.service,
             sentinels=read.sentinels,
             least_sentinels=read.least_sentinels,
@@ -159,7 +160,7 @@ class Address:
 def _places(url: Url, topology: str) -> tuple[Place, ...]:
     if url.scheme == "unix":
         return (_socket(url),)
-    hosts = given.servers(url, SENTINEL_PORT if topology == "sentinel" else PORT, _EXAMPLES[topology])
+    hosts = opts.servers(url, SENTINEL_PORT if topology == "sentinel" else PORT, _EXAMPLES[topology])
     if topology == "single" and len(hosts) > 1:
         raise ValueError(
             f"{url.shown}: {url.scheme}:// is one server; for several write {url.scheme}+sentinel://,"
@@ -192,7 +193,7 @@ def _path(url: Url, topology: str) -> tuple[str | None, int | None]:
         service, *parts = parts
     if len(parts) > 1:
         raise ValueError(f"{url.shown}: too many parts in the path: {url.scheme}://{_EXAMPLES[topology]}")
-    return service, given.number(url.shown, "the database", parts[0]) if parts else None
+    return service, opts.number(url.shown, "the database", parts[0]) if parts else None
 
 
 def _refuse_login(url: Url) -> None:
@@ -206,7 +207,7 @@ def _refuse_login(url: Url) -> None:
 def _login(url: Url) -> dict[str, str | None]:
     """Redis lets a user in without a password, and a password without a user."""
     username, password = url.username or "", url.password or ""
-    if not given.encodes(username + password):
+    if not opts.encodes(username + password):
         raise ValueError(f"{url.shown}: user and password must be UTF-8")
     return {"username": username or None, "password": password or None}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 
+from dibs.backends.common import executor
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
@@ -42,7 +43,7 @@ _WRAPPED = re.compile(r"user_script: ?\d+: -?([A-Z]{2,}) ")
 _DAMAGED = "what stands there is damaged, or not one of ours"
 
 
-class Refusal(Exception):
+class Refusal(executor.Refusal):
     """An error that the server answered with."""
 
     def __init__(self, text: str) -> None:
@@ -72,9 +73,13 @@ def final(refusal: Refusal, key: bytes) -> StoreError:
     return kind(f"the server refused: {text}", step=step)
 
 
+class RefusedOne(StoreUnavailable):
+    """One of many requests was refused for good, which must not be raised for all the others."""
+
+
 def unavailable(error: StoreError) -> StoreUnavailable:
-    """For one of many who are asked at once: what is refused it for good must not be raised for all the others."""
-    return error if isinstance(error, StoreUnavailable) else StoreUnavailable(error.what, step=error.step)
+    """For one of many requests that are sent at once."""
+    return error if isinstance(error, StoreUnavailable) else RefusedOne(error.what, step=error.step)
 
 
 def strange() -> StoreError:

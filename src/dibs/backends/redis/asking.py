@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as Silent
 
-from dibs.backends import tls
+from dibs.backends.common import tls
 from dibs.backends.redis.settings import Place
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable

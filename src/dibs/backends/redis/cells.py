@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dibs.backends.redis import scripts
 from dibs.backends.redis.answers import Refusal, final, strange
-from dibs.backends.redis.ear import Ear
+from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.line import SPIN
-from dibs.backends.redis.port import Port
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.cells import FENCE, LARGEST, UNSET, Kept, Spot, Write
 from dibs.core.deadline import FOREVER
 from dibs.core.line import Me
@@ -22,7 +22,7 @@ _REMEMBERED = 60 * MICROSECONDS
 class RedisCells:
     """See core/cells.py."""
 
-    def __init__(self, port: Port, ear: Ear | None, runtime: Runtime, me: Me, keys: Keys) -> None:
+    def __init__(self, port: RedisExecutor, ear: RedisSubscriber | None, runtime: Runtime, me: Me, keys: Keys) -> None:
         self._port = port
         self._keys = keys
         self._ear = ear

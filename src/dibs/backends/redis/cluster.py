@@ -7,7 +7,7 @@ the slots: it is believed where no other knows more, and a key in none of them h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
@@ -15,7 +15,9 @@ from redis.exceptions import ResponseError
 
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.asking import Asking, ask, facts, named
+from dibs.backends.redis.failover import Failover
 from dibs.backends.redis.settings import Place
+from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 Table = list[Place | None]
@@ -25,6 +27,8 @@ MOVES = 5
 
 
 class Cluster:
+    failover: ClassVar[Failover | None] = None
+
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
         self._address = address
         self._asking = Asking(address.shown, now)
@@ -61,6 +65,12 @@ class Cluster:
 
     def all(self) -> list[Place]:
         return list(dict.fromkeys(place for place in self._table if place is not None))
+
+    def attend(self, runtime: Runtime) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def _learn(self, until: float) -> None:
         fullest: list[tuple[Table, list[Place]]] = []

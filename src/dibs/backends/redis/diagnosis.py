@@ -188,12 +188,17 @@ def _replication(node: Seen, address: Address) -> Iterator[Finding]:
                 "note", f"the replica {named(copy.place)} is not in step: what is granted meanwhile is unknown to it "
                 "if it takes over", "look at the link between it and its primary",
             )  # fmt: skip
-    if node.copies and not wanted:
+    if node.copies and not wanted and address.topology == "sentinel":
+        yield Finding(
+            "note", "a replica that takes over may lack the last grants: their holders lose them, before anything new "
+            "is granted", "replicas=1 makes that rare",
+        )  # fmt: skip
+    elif node.copies and not wanted:
         yield Finding(
             "note", "a replica that takes over may lack the last grants, and then two hold",
             "replicas=1 makes that rare, a fence makes it harmless",
         )  # fmt: skip
-    if node.copies and address.topology != "cluster" and "min_slaves_good_slaves" not in node.facts:
+    if node.copies and address.topology == "single" and "min_slaves_good_slaves" not in node.facts:
         yield Finding(
             "note", "a primary that is cut off from its replicas goes on granting, while one of them takes its place",
             "min-replicas-to-write 1, min-replicas-max-lag 10",

@@ -16,12 +16,12 @@ from dibs.backends.redis import diagnosis, rights, scripts
 from dibs.backends.redis.address import Address, Place
 from dibs.backends.redis.answers import Refusal
 from dibs.backends.redis.asking import named
+from dibs.backends.redis.connection import TIME
 from dibs.backends.redis.diagnosis import Clock, Copy, Seen
-from dibs.backends.redis.ear import Ear
+from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.link import TIME
-from dibs.backends.redis.port import Port
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import LEAST_PATIENCE
 from dibs.core.line import YOURS, Me
 from dibs.core.runtime import Runtime
@@ -34,8 +34,8 @@ _SETTINGS = ("appendfsync", "save")
 
 
 class Patient(NamedTuple):
-    port: Port
-    ear: Ear | None
+    port: RedisExecutor
+    ear: RedisSubscriber | None
     runtime: Runtime
     me: Me
     keys: Keys

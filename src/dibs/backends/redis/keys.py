@@ -27,9 +27,12 @@ class Keys:
     (b'app/dibs:invoice:42|line', b'dibs:disk|fence')
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, is_sharded: bool = False) -> None:
         self._prefix = prefix
+        self.floor = None if is_sharded else f"{prefix}dibs:floor".encode()
+        """See lua/floor.lua."""
         self.identity = f"{prefix}dibs:identity".encode()
+        self.leases = f"{prefix}dibs:leases".encode()
 
     def line(self, name: str) -> bytes:
         return f"{self._prefix}{name}|line".encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -10,15 +10,16 @@ from typing import Any
 from dibs.backends import ledger
 from dibs.backends.redis import scripts
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.answers import strange
-from dibs.backends.redis.ear import Ear
+from dibs.backends.redis.answers import RefusedOne, strange
+from dibs.backends.redis.executor import RedisExecutor
+from dibs.backends.redis.failover import lease_class
 from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.listing import Listing
-from dibs.backends.redis.port import Port
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.backends.redis.voting import Voting
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, Me, Place, Signal, Unsent, read_signal
+from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Leave, Me, Place, Signal, Unsent, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
@@ -34,7 +35,7 @@ class RedisLine:
     """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
 
     def __init__(
-        self, port: Port, ear: Ear | None, runtime: Runtime, me: Me, keys: Keys, address: Address
+        self, port: RedisExecutor, ear: RedisSubscriber | None, runtime: Runtime, me: Me, keys: Keys, address: Address
     ) -> None:  # fmt: skip
         self._port = port
         self._address = address
@@ -46,27 +47,44 @@ class RedisLine:
         self._glance = FOREVER if ear is not None else SPIN
         self._listing = Listing(port, keys)
         self._voting = Voting(port)
+        self._failover = port.failover
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         ear, key = self._ear, self._keys.line(claim.name)
         if ear is not None and place is not NOWHERE and not ear.is_ready():
             await ear.ready(until)
-        standing = await self._join(claim, key, place, until)
+        join = self._join if self._failover is None else self._join_in_term
+        standing = await join(claim, key, place, until)
         if place is OUTSIDE and ear is not None and standing is not None:
             if not standing.holds and not ear.hears(key, claim.id):
                 with suppress(StoreUnavailable):  # not to hear costs time, and no more than to wait until one does
                     await ear.listen(key, claim.id, min(until, self._runtime.now() + claim.waiting / 3))
-                standing = await self._join(claim, key, place, until)  # it may have become free before we listened
+                standing = await join(claim, key, place, until)  # it may have become free before we listened
             if standing is not None and standing.holds:
                 ear.ignore(key, claim.id)
         return standing
+
+    async def _join_in_term(self, claim: Claim, key: bytes, place: Place, until: float) -> Standing | None:
+        failover = self._failover
+        assert failover is not None
+        await self._note_leases((claim.lease,), until)
+        if place is NOWHERE and (grace := failover.grace()):
+            raise _too_soon(grace)
+        standing = await self._join(claim, key, place, until)
+        if standing is None:
+            return None
+        counted = failover.counted(claim.id, standing)
+        if place is NOWHERE and counted is not standing:  # the primary was replaced while it was asked
+            await self.leave(claim, answered=True, until=until)
+            raise _too_soon(failover.grace())
+        return counted
 
     async def _join(self, claim: Claim, key: bytes, place: Place, until: float) -> Standing | None:
         call = Call(
             scripts.JOIN, key,
             (claim.id, self._channel, claim.kind, claim.capacity, claim.weight, int(claim.lease * MICROSECONDS),
              int(claim.waiting * MICROSECONDS), _word(place), claim.about),
-            claim.by,
+            claim.by, self._keys.floor,
         )  # fmt: skip
         before, claim.asked = claim.asked, True
         try:
@@ -91,6 +109,8 @@ class RedisLine:
         return None
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
+        if self._failover is not None:
+            await self._note_leases({claim.lease for claim in claims}, until)
         lines: dict[str, list[Claim]] = {}
         for claim in claims:
             lines.setdefault(claim.name, []).append(claim)
@@ -106,7 +126,13 @@ class RedisLine:
             if len(reply) != 1 + len(part):
                 raise strange()
             for claim, said in zip(part, reply[1:], strict=True):
-                found[claim.id] = None if said is None else self._standing(said, 0)
+                standing = found[claim.id] = None if said is None else self._standing(said, 0)
+                if self._failover is None:
+                    continue
+                if standing is None:
+                    self._failover.forget(claim.id)
+                else:
+                    found[claim.id] = self._failover.counted(claim.id, standing)
         standings = [found[claim.id] for claim in claims]
         _raise_if_all_failed(standings)
         return standings
@@ -114,18 +140,50 @@ class RedisLine:
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         await self._port.ask(Call(scripts.AMEND, self._keys.line(claim.name), (claim.id, weight)), until)
 
+    async def _note_leases(self, leases: Iterable[float], until: float) -> None:
+        """Before anything is granted for so long: the next primary must know how long to wait (see failover.py)."""
+        term = await self._port.term(until)
+        if term is None:
+            return
+        for lease in term.unnoted(leases, self._runtime.now()):
+            call = Call(scripts.LEASES, self._keys.leases, (int(lease * MICROSECONDS), lease_class(lease)))
+            reply = await self._port.ask(call, until)
+            if len(reply) != 2 or not isinstance(reply[1], int):
+                raise strange()
+            if self._failover is not None and term is self._failover.term:  # else it may be another server's answer
+                term.note(lease, reply[1] / MICROSECONDS, self._runtime.now())
+
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        reply, is_repeated = await self._port.ask_often(self._leaving(claim, answered), until)
+        return _is_done(reply) or is_repeated  # an earlier copy may be what removed it
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
+        calls = [self._leaving(claim, answered) for claim, answered in leaving]
+        found: list[StoreError | None] = []
+        for reply in await self._port.ask_all(calls, until):
+            if isinstance(reply, RefusedOne):
+                found.append(StoreError(reply.what, step=reply.step))
+            elif isinstance(reply, StoreUnavailable):
+                found.append(reply)
+            else:
+                found.append(None if len(reply) == 2 else strange())
+        _raise_if_all_failed(found)
+        return found
+
+    def _leaving(self, claim: Claim, answered: bool) -> Call:
         key = self._keys.line(claim.name)
         if self._ear is not None and self._ear.hears(key, claim.id):
             self._ear.ignore(key, claim.id)
+        if self._failover is not None:
+            self._failover.forget(claim.id)
         doubt = "" if answered else "unanswered"
-        call = Call(scripts.LEAVE, key, (claim.id, int(claim.waiting * MICROSECONDS), claim.kind, doubt))
-        reply, is_repeated = await self._port.ask_often(call, until)
-        return _is_done(reply) or is_repeated  # an earlier copy may be what removed it
+        return Call(scripts.LEAVE, key, (claim.id, int(claim.waiting * MICROSECONDS), claim.kind, doubt))
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         if self._ear is not None:
             signal = read_signal(await self._ear.hear(claim.id, until))
+            if signal is YOURS and self._failover is not None and not self._failover.grants_by_message(claim.id):
+                return LOOK
             # With replicas to wait for, what a message says counts once a renewal was kept by them.
             return LOOK if signal is not None and self._port.replicas else signal
         is_outside = claim.ticket is None
@@ -179,7 +237,7 @@ class RedisLine:
         return f"redis:{found.decode(errors='replace')}"
 
     async def stamp(self, claim: Claim, token: int, until: float) -> bool:
-        return await self._voting.stamp(self._keys.line(claim.name), claim.id, token, until)
+        return await self._voting.stamp(self._keys, claim, token, until)
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
         return await self._voting.settled(self._keys.line(claim.name), least, until)
@@ -192,6 +250,12 @@ class RedisLine:
 
         who = Patient(self._port, self._ear, self._runtime, self._me, self._keys, self._address)
         return await examine(who, until)
+
+    async def connect(self, until: float) -> None:
+        await self._port.connect(until)
+
+    def round_trip(self) -> float:
+        return self._port.round_trip()
 
     def close(self) -> None:
         self._port.close()
@@ -229,6 +293,12 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
         raise strange() from None
 
 
+def _too_soon(grace: float) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the primary was replaced a moment ago: nothing new is granted for {grace:.1f} s", step="wait for the lock"
+    )
+
+
 def _is_done(reply: list[Any]) -> bool:
     """Of what says no more than that."""
     if len(reply) != 2:
@@ -243,9 +313,9 @@ def _two(reply: list[Any]) -> tuple[int, int]:
     return reply[1], reply[2]
 
 
-def _raise_if_all_failed(standings: Sequence[Standing | StoreUnavailable | None]) -> None:
-    failed = [standing for standing in standings if isinstance(standing, StoreUnavailable)]
-    if failed and len(failed) == len(standings):
+def _raise_if_all_failed(outcomes: Sequence[object]) -> None:
+    failed = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)]
+    if failed and len(failed) == len(outcomes):
         raise failed[0]
 
 

@@ -8,29 +8,34 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from dibs.backends.redis.answers import Refusal, final, strange
+from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.port import Port
 from dibs.backends.redis.scripts import Command
 
 PAGE = 500
 _COUNT = 1000
+_MOST = 8
+"""Listings under way whose names are kept; some are never finished."""
 
 
 class Listing:
-    def __init__(self, port: Port, keys: Keys) -> None:
+    def __init__(self, port: RedisExecutor, keys: Keys) -> None:
         self._port = port
         self._keys = keys
-        self._begun: tuple[str, list[str]] | None = None
-        """The prefix of the listing that is under way, and what was found."""
+        self._begun: dict[str, list[str]] = {}
+        """By prefix: the names that the listings under way found. The oldest come first."""
 
     async def page(self, prefix: str, after: str, until: float) -> list[str]:
-        begun = self._begun
-        if begun is None or begun[0] != prefix or not after:
-            begun = self._begun = (prefix, await self._scan(prefix, until))
-        names = begun[1]
+        names = self._begun.get(prefix) if after else None
+        if names is None:
+            names = await self._scan(prefix, until)
+            self._begun.pop(prefix, None)
+            self._begun[prefix] = names
+            for abandoned in list(self._begun)[:-_MOST]:
+                self._begun.pop(abandoned, None)
         at = bisect_right(names, after)
         if at >= len(names):
-            self._begun = None
+            self._begun.pop(prefix, None)
         return names[at : at + PAGE]
 
     async def _scan(self, prefix: str, until: float) -> list[str]:

@@ -1,5 +1,6 @@
 """The scripts: one per verb, in lua/. Those about a line begin with what they share: stands.lua, which reads, and
-line.lua, which walks and writes. A verb that often has done without the latter says where it is to come."""
+line.lua, which walks and writes. A verb that often has done without the latter says where it is to come. Verbs that
+give tickets have floor.lua, too."""
 
 from __future__ import annotations
 
@@ -67,21 +68,29 @@ class Wait:
 
 class Call:
     """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
-    time (see link.py), rounded down, that is early."""
+    time (see link.py), rounded down, that is early. `floor`: a second key, at the same server."""
 
-    __slots__ = ("args", "by", "key", "script")
+    __slots__ = ("args", "by", "floor", "key", "script")
 
-    def __init__(self, script: Script, key: bytes, args: tuple[Argument, ...], by: float | None = None) -> None:
+    def __init__(
+        self, script: Script, key: bytes, args: tuple[Argument, ...], by: float | None = None,
+        floor: bytes | None = None,
+    ) -> None:  # fmt: skip
         self.script = script
         self.key = key
         self.args = args
         self.by = by
+        self.floor = floor
 
     def packed(self, offset: float) -> bytes:
-        by = self.by
-        if by is None:
-            return _pack(("EVALSHA", self.script.sha, 1, self.key, *self.args))
-        return _pack(("EVALSHA", self.script.sha, 1, self.key, *self.args, int((by + offset) * MICROSECONDS)))
+        return _pack(("EVALSHA", self.script.sha, *self.rest(offset)))
+
+    def rest(self, offset: float) -> tuple[Argument, ...]:
+        """What follows the script, or its name."""
+        by = () if self.by is None else (int((self.by + offset) * MICROSECONDS),)
+        if self.floor is None:
+            return (1, self.key, *self.args, *by)
+        return (2, self.key, self.floor, *self.args, *by)
 
 
 class Whole:
@@ -93,9 +102,7 @@ class Whole:
         self._call = call
 
     def packed(self, offset: float) -> bytes:
-        call = self._call
-        by = () if call.by is None else (int((call.by + offset) * MICROSECONDS),)
-        return _pack(("EVAL", call.script.text, 1, call.key, *call.args, *by))
+        return _pack(("EVAL", self._call.script.text, *self._call.rest(offset)))
 
 
 def _read(name: str) -> str:
@@ -103,14 +110,15 @@ def _read(name: str) -> str:
 
 
 _STANDS, _LINE, _HERE = _read("stands"), _read("line"), "-- (line.lua)\n"
+_FLOOR, _FLOOR_HERE = _read("floor"), "-- (floor.lua)\n"
 
 
 def _verb(name: str) -> Script:
-    text = _read(name)
+    text = _read(name).replace(_FLOOR_HERE, _FLOOR)
     return Script(name, _STANDS + (text.replace(_HERE, _LINE) if _HERE in text else _LINE + text))
 
 
 JOIN, RENEW, LEAVE, AMEND = _verb("join"), _verb("renew"), _verb("leave"), _verb("amend")
 EVICT, REVOKE, LOOK, FOREMOST = _verb("evict"), _verb("revoke"), _verb("look"), _verb("foremost")
 STAMP = _verb("stamp")
-PUT, ADMIT = Script("put", _read("put")), Script("admit", _read("admit"))
+PUT, ADMIT, LEASES = Script("put", _read("put")), Script("admit", _read("admit")), Script("leases", _read("leases"))

@@ -1,32 +1,55 @@
 """The primary of a service, from the sentinels that watch it.
 
-A sentinel may be the last to hear of a fail-over, and a primary that was cut off may not know that it is none any
-more: what a sentinel says is believed once that server itself says that it is a primary. No thread, no subscription:
-who finds the primary silent or READONLY asks again.
+A sentinel may be the last to hear of a fail-over, so a majority of them must name the same primary, of the same
+fail-over. The server itself must say that it is a primary, too: a new one may not be one yet. failover.py says what
+that is worth, and asks again once a second.
+
+Sentinels that the URL does not name are found through those that it names, when these are no majority.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import RedisError, ResponseError
 
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.asking import Asking, ask, facts, named
+from dibs.backends.redis.failover import Failover, Term
 from dibs.backends.redis.settings import Place
+from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
+
+
+class _Opinion(NamedTuple):
+    """What one sentinel says."""
+
+    primary: Place
+    epoch: int
+    """The number of the fail-over that made it the primary."""
+    since: float
+    """The local instant by which the sentinel had named it."""
+    sentinels: int
+    """How many there are, as far as it knows."""
 
 
 class Sentinel:
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
         self._address = address
+        self._now = now
         self._asking = Asking(address.shown, now)
         self._service = address.service or ""
         self._sentinels = address.places
-        """In the order in which they are asked: who answered is the first."""
+        """In the order in which they are asked: those that answered come first."""
+        self._open: dict[Place, _Channel] = {}
+        """Connections that nobody uses now."""
+        self._closed = False
         self._primary: Place | None = None
+        self.failover = Failover(now)
 
     def locate(self, key: bytes) -> Place | None:
         return self._primary
@@ -48,37 +71,133 @@ class Sentinel:
         primary = self._primary
         return [] if primary is None else [primary]
 
+    def attend(self, runtime: Runtime) -> None:
+        self.failover.attend(runtime, self.learn)
+
+    def close(self) -> None:
+        self._closed = True
+        self.failover.close()
+        self._close_open()
+
+    def _close_open(self) -> None:
+        for sentinel in list(self._open):
+            if (channel := self._open.pop(sentinel, None)) is not None:
+                channel.close()
+
+    def _put_back(self, sentinel: Place, channel: _Channel) -> None:
+        self._open[sentinel] = channel
+        if self._closed:  # while it was asked
+            self._close_open()
+
     def _learn(self, until: float) -> None:
+        asked_at = self._now()
+        opinions: dict[bytes | Place, _Opinion] = {}
         doubted: dict[Place, StoreError] = {}
+        answered: list[Place] = []
 
-        def question(sentinel: Place, patience: float) -> tuple[Place, Place]:
-            primary = self._primary_by(sentinel, patience)
-            if primary not in doubted:
-                doubt = self._doubt(primary, patience)
-                if doubt is None:
-                    return sentinel, primary
-                doubted[primary] = doubt
-            raise doubted[primary]
+        def question(sentinel: Place, patience: float) -> Term:
+            voter, opinion = self._opinion_of(sentinel, patience)
+            opinions[voter] = opinion
+            answered.append(sentinel)
+            term = self._elected(opinions, opinion, asked_at)
+            if opinion.primary not in doubted and not self._is_known(term):
+                doubt = self._doubt(opinion.primary, patience)
+                if doubt is not None:
+                    doubted[opinion.primary] = doubt
+            if opinion.primary in doubted:
+                raise doubted[opinion.primary]
+            return term
 
-        what = f'no sentinel leads to the primary of "{printable(self._service)}"'
-        sentinel, primary = self._asking.in_turn(self._sentinels, question, until, what)
-        self._sentinels = (sentinel, *(other for other in self._sentinels if other != sentinel))
-        self._primary = primary
+        what = f'no majority of the sentinels leads to the primary of "{printable(self._service)}"'
+        try:
+            term = self._asking.in_turn(self._sentinels, question, until, what)
+        except StoreUnavailable:
+            others = self._others(answered, until)
+            if not others:
+                raise
+            self._sentinels += others
+            term = self._asking.in_turn(others, question, until, what)
+        finally:
+            self._sentinels = tuple(dict.fromkeys((*answered, *self._sentinels)))
+        self.failover.term = term
+        self._primary = term.primary
 
-    def _primary_by(self, sentinel: Place, patience: float) -> Place:
-        def told(*words: str) -> Any:
-            return ask(self._address.sentinel_connection(sentinel, patience), "SENTINEL", *words)
+    def _elected(self, opinions: dict[bytes | Place, _Opinion], last: _Opinion, asked_at: float) -> Term:
+        """The term that a majority is in, confirmed; StoreUnavailable while they are too few."""
+        agreed = [one for one in opinions.values() if (one.primary, one.epoch) == (last.primary, last.epoch)]
+        count = max(len(self._address.places), *(one.sentinels for one in opinions.values()))
+        if 2 * len(agreed) <= count:
+            raise StoreUnavailable(f"{len(agreed)} of {count} name {named(last.primary)}")
+        term = self.failover.term
+        if term is None or (term.primary, term.epoch) != (last.primary, last.epoch):
+            term = Term(last.primary, last.epoch)
+        term.confirm(asked_at, max(one.since for one in agreed))
+        return term
 
-        least = self._address.least_sentinels
-        if least and (seen := _others_seen(told("MASTERS"), self._service)) < least:
-            raise StoreUnavailable(f"{named(sentinel)} sees {seen} other sentinels, of the {least} that it should")
-        answer = told("GET-MASTER-ADDR-BY-NAME", self._service)
-        if answer is None:
-            raise _unknown(sentinel, self._service, told("MASTERS"))
-        match answer:
-            case [bytes() as host, bytes() as port] if port.isdigit():
-                return self._address.reachable((host.decode(errors="replace"), int(port)))
-        raise StoreUnavailable(f"{named(sentinel)} does not answer as a sentinel does")
+    def _is_known(self, term: Term) -> bool:
+        return term is self.failover.term and term.primary == self._primary
+
+    def _opinion_of(self, sentinel: Place, patience: float) -> tuple[bytes | Place, _Opinion]:
+        """With the id by which a sentinel that has two addresses counts once."""
+        channel = self._open.pop(sentinel, None)
+        if channel is not None:
+            try:
+                return self._told_by(channel, sentinel)
+            except Disconnected:  # since it was last used
+                pass
+        return self._told_by(_Channel(self._address.sentinel_connection(sentinel, patience)), sentinel)
+
+    def _told_by(self, channel: _Channel, sentinel: Place) -> tuple[bytes | Place, _Opinion]:
+        try:
+            opinion = self._read(channel, sentinel)
+        except BaseException:
+            channel.close()
+            raise
+        self._put_back(sentinel, channel)
+        return channel.id or sentinel, opinion
+
+    def _read(self, channel: _Channel, sentinel: Place) -> _Opinion:
+        try:
+            told = facts(channel.ask("MASTER", self._service))
+        except ResponseError as error:
+            if "No such master" not in str(error):
+                raise
+            told = None
+        if told is None:
+            raise _unknown(sentinel, self._service, channel.ask("MASTERS"))
+        host, port, others = told.get(b"ip"), _number(told, b"port"), _number(told, b"num-other-sentinels")
+        if not isinstance(host, bytes) or not port:
+            raise StoreUnavailable(f"{named(sentinel)} does not answer as a sentinel does")
+        if others < self._address.least_sentinels:
+            least = self._address.least_sentinels
+            raise StoreUnavailable(f"{named(sentinel)} sees {others} other sentinels, of the {least} that it should")
+        if b"failover_in_progress" in told.get(b"flags", b""):
+            raise StoreUnavailable(f"{named(sentinel)} is replacing the primary")
+        return _Opinion(
+            self._address.reachable((host.decode(errors="replace"), port)),
+            _number(told, b"config-epoch"),
+            self._now() - _number(told, b"role-reported-time") / 1000,
+            others + 1,
+        )
+
+    def _others(self, answered: list[Place], until: float) -> tuple[Place, ...]:
+        """Sentinels that those who answered know, and we did not."""
+        found: dict[Place, None] = {}
+        for sentinel in answered:
+            channel = self._open.pop(sentinel, None)
+            if channel is None or self._now() >= until:
+                continue
+            try:
+                told = channel.ask("SENTINELS", self._service)
+            except RedisError:
+                channel.close()
+                continue
+            self._put_back(sentinel, channel)
+            for other in told if isinstance(told, list) else ():
+                host, port = facts(other).get(b"ip"), _number(facts(other), b"port")
+                if isinstance(host, bytes) and port:
+                    found[(host.decode(errors="replace"), port)] = None
+        return tuple(place for place in found if place not in self._sentinels)
 
     def _doubt(self, primary: Place, patience: float) -> StoreError | None:
         """Why this is not the primary, now."""
@@ -92,9 +211,38 @@ class Sentinel:
         return StoreUnavailable(f"{named(primary)} is said to be the primary, and is not, or not yet")
 
 
-def _others_seen(masters: object, service: str) -> int:
-    seen = _services(masters).get(service, {}).get(b"num-other-sentinels")
-    return int(seen) if isinstance(seen, bytes) and seen.isdigit() else 0
+class _Channel:
+    """A connection to one sentinel, kept between questions."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        self.id: bytes | None = None
+        try:
+            connection.connect()
+            self.id = self._id()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, *words: str) -> Any:
+        self._connection.send_command("SENTINEL", *words)
+        return self._connection.read_response()
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _id(self) -> bytes | None:
+        """None: it does not say so (before Redis 6.2, or by its ACL)."""
+        try:
+            id = self.ask("MYID")
+        except ResponseError:
+            return None
+        return id if isinstance(id, bytes) else None
+
+
+def _number(told: dict[bytes, Any], name: bytes) -> int:
+    value = told.get(name)
+    return int(value) if isinstance(value, bytes) and value.isdigit() else 0
 
 
 def _services(masters: object) -> dict[str, dict[bytes, Any]]:

@@ -1,22 +1,17 @@
-"""The `redis://` family: one server, a primary found by Sentinel, a cluster.
-
-Making it does no I/O; the first question connects. A client has one subscription connection, and each way to the store
-(the face's, the keeper's) connections of its own: what one of them suffers the other does not.
-"""
+"""The `redis://` family: one server, a primary found by Sentinel, a cluster. A client has one subscriber."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dibs.backends.kept import Kept
+from dibs.backends.common.lifecycle import NetworkStore
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.cells import RedisCells
-from dibs.backends.redis.ear import Ear
+from dibs.backends.redis.executor import RedisExecutor, Wire
 from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.line import RedisLine
-from dibs.backends.redis.link import Dialer
-from dibs.backends.redis.pool import Pool
-from dibs.backends.redis.port import Port, Wire
+from dibs.backends.redis.servers import Dialler, Servers
+from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.backends.redis.where import where
 from dibs.core.cells import Cells
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, Line, Me
@@ -25,54 +20,52 @@ from dibs.runtime.threads import boottime
 from dibs.url import Url
 
 
-class RedisStore:
+class RedisStore(NetworkStore[RedisSubscriber]):
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES, RECORDS})
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self.shown = address.shown
-        self._keys = Keys(address.prefix)
-        self._begin()
+        self._keys = Keys(address.prefix, address.topology == "cluster")
+        super().__init__(address.shown)
 
     def _begin(self) -> None:
+        super()._begin()
         self._where = where(self._address, boottime)
-        self._kept: Kept[Ear] = Kept()
 
     def open(self, runtime: Runtime, me: Me) -> Line:
-        return RedisLine(self._port(runtime), self._listening(runtime, me), runtime, me, self._keys, self._address)
+        port, subscriber = self._executor(runtime), self._subscriber(runtime, me)
+        return RedisLine(port, subscriber, runtime, me, self._keys, self._address)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
-        return RedisCells(self._port(runtime), self._listening(runtime, me), runtime, me, self._keys)
+        return RedisCells(self._executor(runtime), self._subscriber(runtime, me), runtime, me, self._keys)
 
     def close(self) -> None:
-        self._kept.close()
+        self._where.close()
+        super().close()
 
-    def before_fork(self) -> None:
-        """The child closes what it inherits, without a word to the server."""
-
-    def after_fork(self, child: bool) -> None:
-        if child:
-            self._kept.abandon()
-            self._begin()
-
-    def _port(self, runtime: Runtime) -> Port:
-        wire = self._wire(runtime)
-        self._kept.wires.append(wire)
-        return Port(wire, self._where, runtime, self._address.replicas)
+    def _executor(self, runtime: Runtime) -> RedisExecutor:
+        wire, resources = self._wire(runtime), self._resources
+        resources.wires.append(wire)
+        self._where.attend(runtime)
+        return RedisExecutor(wire, self._where, runtime, self._address.replicas, resources.slowest)
 
     def _wire(self, runtime: Runtime) -> Wire:
-        dialer = Dialer(self._address, runtime.now)
+        dialler = self._dialler(runtime)
         if runtime.soon is None:
-            return Pool(dialer, self._where)
-        from dibs.backends.redis.stream import Streams  # noqa: PLC0415  (threads have no use for asyncio)
+            return Servers(dialler, self._where)
+        from dibs.backends.redis.aio_connection import AioServers  # noqa: PLC0415  (threads do not need asyncio)
 
-        return Streams(dialer, self._where, runtime)
+        return AioServers(dialler, self._where, runtime)
 
-    def _listening(self, runtime: Runtime, me: Me) -> Ear | None:
-        if self._kept.ear is None and self._address.wake == "messages":
-            dialer = Dialer(self._address, runtime.now)
-            self._kept.ear = Ear(dialer, self._where, runtime, me, self._keys.client(me.id))
-        return self._kept.ear
+    def _dialler(self, runtime: Runtime) -> Dialler:
+        return Dialler(self._address, runtime.now, self._resources.round_trip)
+
+    def _subscriber(self, runtime: Runtime, me: Me) -> RedisSubscriber | None:
+        resources = self._resources
+        if resources.subscriber is None and self._address.wake == "messages":
+            channel = self._keys.client(me.id)
+            resources.subscriber = RedisSubscriber(self._dialler(runtime), self._where, runtime, me, channel)
+        return resources.subscriber
 
 
 def of_url(url: Url, **options: Any) -> RedisStore:
@@ -80,5 +73,5 @@ def of_url(url: Url, **options: Any) -> RedisStore:
 
 
 def of_driver(driver: object, **options: Any) -> RedisStore:
-    """With the settings of a client of redis-py's, of either face."""
+    """With the settings of a client of redis-py's, of either API."""
     return RedisStore(Address.of_driver(driver, **options))

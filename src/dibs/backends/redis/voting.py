@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import inf
 
 from dibs.backends.redis import scripts
-from dibs.backends.redis.port import Port
+from dibs.backends.redis.executor import RedisExecutor
+from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.core.rule import Claim
 from dibs.errors import StoreError, StoreUnavailable
 
 _INFO, _TIME = Command("INFO", "server"), Command("TIME")
@@ -18,11 +20,12 @@ _COARSE = 1.0
 class Voting:
     """Over one port."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: RedisExecutor) -> None:
         self._port = port
 
-    async def stamp(self, key: bytes, id: bytes, token: int, until: float) -> bool:
-        (_, stamped), is_kept = await self._port.ask_kept(Call(scripts.STAMP, key, (id, token)), until)
+    async def stamp(self, keys: Keys, claim: Claim, token: int, until: float) -> bool:
+        call = Call(scripts.STAMP, keys.line(claim.name), (claim.id, token), floor=keys.floor)
+        (_, stamped), is_kept = await self._port.ask_kept(call, until)
         return stamped == 1 and is_kept
 
     async def settled(self, key: bytes, least: float, until: float) -> float:

@@ -7,15 +7,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.cluster import Cluster
+from dibs.backends.redis.failover import Failover
 from dibs.backends.redis.sentinel import Sentinel
 from dibs.backends.redis.settings import Place
+from dibs.core.runtime import Runtime
 
 
 class Where(Protocol):
+    @property
+    def failover(self) -> Failover | None:
+        """Where sentinels choose the primary: which grants count."""
+        ...
+
     def locate(self, key: bytes) -> Place | None:
         """None: learn first; and if it is None even then, no server has this key now."""
         ...
@@ -42,6 +49,12 @@ class Where(Protocol):
         """Every primary that is known."""
         ...
 
+    def attend(self, runtime: Runtime) -> None:
+        """Keep up with fail-overs, in a thread, while the store is used."""
+        ...
+
+    def close(self) -> None: ...
+
 
 def where(address: Address, now: Callable[[], float]) -> Where:
     if address.topology == "sentinel":
@@ -53,6 +66,8 @@ def where(address: Address, now: Callable[[], float]) -> Where:
 
 class Single:
     """There is nothing to learn, and nowhere else to go."""
+
+    failover: ClassVar[Failover | None] = None
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -74,3 +89,9 @@ class Single:
 
     def all(self) -> list[Place]:
         return [self._place]
+
+    def attend(self, runtime: Runtime) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

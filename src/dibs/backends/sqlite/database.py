@@ -1,9 +1,9 @@
 """One connection to the file, and the atomic step: everything a verb does happens in one `BEGIN IMMEDIATE`.
 
 An attempt never waits. The mutex, the turn and SQLite's own lock are each taken at once or not at all, so an attempt
-may run in an event loop; `persist` repeats it, with short naps, until the caller's patience is over. The turn is an OS
-lock that writers take first, as politeness only: SQLite's busy handler sleeps for milliseconds where the others need
-fifty microseconds. After 50 ms, or when a stopped process keeps the turn, a verb goes on without it.
+may run in an event loop; `persist` retries it until the caller's patience is over, with naps that grow up to 50 ms. The
+turn is an OS lock that writers take first, as politeness only: SQLite's busy handler sleeps for milliseconds where the
+others need a hundred microseconds. After 50 ms, or when a stopped process keeps the turn, a verb goes on without it.
 
 Mutex and transaction are context managers made in C: no interrupt can leave either of them open. Every step compares
 the open file with its path; removed or replaced means that every claim in it is void.
@@ -16,14 +16,14 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
+from dibs.backends.ledger import Tombs
 from dibs.backends.sqlite.presence import Others
-from dibs.backends.sqlite.table import APPLICATION, STATEMENTS, VERSION, BlockUsedUp, SqliteTable, damaged
+from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable, damaged
 from dibs.core.line import Replaced
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import boottime
@@ -31,11 +31,12 @@ from dibs.runtime.threads import boottime
 T = TypeVar("T")
 Inode = tuple[int, int]
 
-POLITE_FOR = 0.05
-_SPINS = 40
-_NAP, _LONGER_NAP = 0.00005, 0.002
-_BUSY = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
-_OLDEST_SQLITE = (3, 37, 0)
+_POLITE_FOR = 0.05
+_SLICE = 0.05
+_SPINS, _CLOSE = 40, 0.001
+"""How often, and for how long, a step that found the file busy retries without a nap: others need 0.1 ms each."""
+_NAP, _URGENT_NAP, _LONGEST_NAP = 0.00005, 0.002, 0.05
+BUSY_CODES = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
 
 
 class Busy:
@@ -52,7 +53,7 @@ class Home(Protocol):
     directory: Path
     generation: int
     me: bytes
-    tombs: dict[bytes, float]
+    tombs: Tombs
     others: Others
 
     def now(self) -> float: ...
@@ -60,6 +61,12 @@ class Home(Protocol):
     def replaced(self, generation: int) -> None: ...
 
     def settle_in(self) -> Inode | None: ...
+
+    def is_known(self, generation: int) -> bool: ...
+
+    def move_in(self, table: SqliteTable, now: float) -> None: ...
+
+    def moved_in(self, generation: int) -> None: ...
 
 
 class Database:
@@ -73,7 +80,8 @@ class Database:
         self._table: SqliteTable
         self._durable = False
         self._turn = -1
-        self._generation = -1
+        self._made_for = self._generation = -1
+        """The generation that the connection was made for, and that in which it can be used."""
         self._name = str(store.path)
         self._log_name = f"{store.path}-wal"
         self._inode: Inode | None = None
@@ -82,14 +90,15 @@ class Database:
         self._forking = False
 
     def attempt(
-        self, work: Callable[[SqliteTable, float], T], *, polite: bool = True, durable: bool = False
-    ) -> T | Busy:
+        self, work: Callable[[SqliteTable, float], T], *, polite: bool = True, durable: bool = False,
+        registers: bool = False,
+    ) -> T | Busy:  # fmt: skip
         """One try at an atomic step; what ends it early leaves nothing of it behind. Only a durable one waits for the
-        disk: what it wrote survives a power cut."""
+        disk: what it wrote survives a power cut. The first one on a connection `registers` this client."""
         try:
             with self.mutex:
-                connection = self._ready()
-                if connection is None or (polite and not self._take_turn()):
+                connection = self._connection if registers else self._ready()
+                if connection is None or (not self._take_turn() and polite):
                     return BUSY
                 try:
                     if durable is not self._durable:
@@ -102,7 +111,7 @@ class Database:
                 finally:
                     fcntl.flock(self._turn, fcntl.LOCK_UN)
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            if _code(error) in _BUSY:
+            if code_of(error) in BUSY_CODES:
                 return BUSY
             raise self._failed(error) from None
 
@@ -116,21 +125,20 @@ class Database:
             self.check_patience(until)
 
     def insist(
-        self, work: Callable[[SqliteTable, float], T], begun: float, until: float, *, durable: bool = False
-    ) -> T | Busy:
-        """Try for a while, at most until `until`; the tasks of a client take turns at this. `begun`: the first try."""
-        spins, end = 0, min(self._store.now() + POLITE_FOR, until)
-        while True:
-            polite = self._store.now() - begun < POLITE_FOR
+        self, work: Callable[[SqliteTable, float], T], begun: float, until: float, *, durable: bool = False,
+        urgent: bool = False,
+    ) -> T | Busy:  # fmt: skip
+        """Try for a while, at most until `until`; the tasks of a client take turns at this. `begun`: the first try.
+        `urgent`: others wait for this step, so it looks more often."""
+
+        def once(polite: bool) -> T | Busy:
             try:
-                done = self.attempt(work, polite=polite, durable=durable) if self._open() else BUSY
+                return self.attempt(work, polite=polite, durable=durable) if self._open(polite) else BUSY
             except BlockUsedUp:
                 self.persist(lambda table, now: table.reserve(now), until, durable=True)
-                continue
-            if not isinstance(done, Busy) or self._store.now() >= end:
-                return done
-            spins += 1
-            _pause(spins, polite)
+                return BUSY
+
+        return _insist(once, begun, until, _URGENT_NAP if urgent else _LONGEST_NAP)
 
     def check_patience(self, until: float) -> None:
         if self._store.now() >= until:
@@ -150,20 +158,23 @@ class Database:
 
     def look(self, work: Callable[[sqlite3.Connection, SqliteTable], T], until: float) -> T:
         """As `read`, but in no transaction."""
-        spins = 0
-        while True:
-            if self._open():
-                try:
+        begun = self._store.now()
+
+        def once(polite: bool) -> T | Busy:
+            try:
+                if self._open(polite):
                     with self.mutex:
                         connection = self._ready()
                         if connection is not None:
                             return work(connection, self._table)
-                except (sqlite3.Error, UnicodeDecodeError) as error:
-                    if _code(error) not in _BUSY:
-                        raise self._failed(error) from None
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                if code_of(error) not in BUSY_CODES:
+                    raise self._failed(error) from None
+            return BUSY
+
+        while isinstance(done := _insist(once, begun, until), Busy):
             self.check_patience(until)
-            spins += 1
-            _pause(spins, False)
+        return done
 
     def close(self) -> None:
         with self.mutex:
@@ -197,7 +208,7 @@ class Database:
         """The connection, if it is open to the file, and the log, that stand at the path now."""
         if self._connection is None or self._generation != self._store.generation:
             return None
-        if _inode(self._name) != self._inode or not self._has_its_log():
+        if inode_of(self._name) != self._inode or not self._has_its_log():
             self._store.replaced(self._generation)
             raise removed()
         return self._connection
@@ -208,7 +219,7 @@ class Database:
         if now < self._log_seen_at + 1:
             return True
         self._log_seen_at = now
-        return self._log is None or _inode(self._log_name) == self._log
+        return self._log is None or inode_of(self._log_name) == self._log
 
     def _take_turn(self) -> bool:
         try:
@@ -217,34 +228,48 @@ class Database:
             return False
         return True
 
-    def _open(self) -> bool:
-        """Make sure that there is a connection to the file of today. False: somebody is in the way, for a moment."""
+    def _open(self, polite: bool) -> bool:
+        """Connect to the current file and register this client there. False: busy, try again."""
         if self._connection is not None and self._generation == self._store.generation:
             return True
         inode = self._store.settle_in()
         if inode is None:
             return False
+        generation = self._store.generation
         with self.mutex:
+            if (self._connection is None or self._made_for != generation) and not self._connect(generation, inode):
+                return False
+        if not self._store.is_known(generation):
+            if inode_of(self._name) != inode:
+                self._store.replaced(generation)
+                raise removed()
+            if isinstance(self.attempt(self._store.move_in, polite=polite, registers=True), Busy):
+                return False
+            self._store.moved_in(generation)
+        self._generation = generation
+        return True
+
+    def _connect(self, generation: int, inode: Inode) -> bool:
+        self._close()
+        self._made_for, self._inode = generation, inode
+        try:
+            self._turn = open_turn(self._store.directory)
+            connection = connect(self._path)
+            self._log = inode_of(self._log_name)
+        except OSError as error:
+            raise StoreError(f"the turn file cannot be opened: {error.strerror}") from None
+        except sqlite3.Error as error:
             self._close()
-            self._generation, self._inode = self._store.generation, inode
-            try:
-                self._turn = open_turn(self._store.directory)
-                connection = connect(self._path)
-                self._log = _inode(self._log_name)
-            except OSError as error:
-                raise StoreError(f"the turn file cannot be opened: {error.strerror}") from None
-            except sqlite3.Error as error:
-                self._close()
-                if _code(error) in _BUSY:
-                    return False
-                if _code(error) == sqlite3.SQLITE_CANTOPEN or _inode(self._name) != inode:
-                    self._store.replaced(self._generation)
-                    raise removed() from None
-                raise translated(error) from None
-            self._durable = False
-            self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
-            self._connection = connection
-            return True
+            if code_of(error) in BUSY_CODES:
+                return False
+            if code_of(error) == sqlite3.SQLITE_CANTOPEN or inode_of(self._name) != inode:
+                self._store.replaced(generation)
+                raise removed() from None
+            raise translated(error) from None
+        self._durable = False
+        self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
+        self._connection = connection
+        return True
 
     def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
         self._durable = False  # until it is true: an interrupt in between must not make it seem so
@@ -259,7 +284,7 @@ class Database:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(_existing(path), timeout=0, isolation_level=None, check_same_thread=False, uri=True)
+    connection = sqlite3.connect(existing(path), timeout=0, isolation_level=None, check_same_thread=False, uri=True)
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -271,115 +296,36 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def begin(path: Path, looked_at: Inode, move_in: Callable[[sqlite3.Connection, int], T]) -> T | Busy:
-    """The first transaction on a file, alone with it: refuse what is not ours, prepare what is new."""
-    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step="use a Python with SQLite 3.37 or later")
-    try:
-        connection = sqlite3.connect(_existing(path), timeout=POLITE_FOR, isolation_level=None, uri=True)
-    except sqlite3.Error as error:
-        raise translated(error) from None
-    try:
-        # From here on only what was opened is asked: what lies at the path may have changed since it was looked at.
-        if _inode(str(path)) != looked_at:
-            raise removed()
-        _mark(connection)
-        if _version(connection) == VERSION:  # before the write lock: whoever renews meanwhile need not wait for it
-            check_tables(connection)
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")
-            version = _version(connection)
-            if version not in (0, VERSION):
-                step = "upgrade dibs" if version > VERSION else "stop who uses it, and move the file away"
-                raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step=step)
-            if version == 0 and _tables(connection):
-                raise damaged("its tables are not those of dibs")
-            return move_in(connection, version)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        if _code(error) in _BUSY:
-            return BUSY
-        raise translated(error) from None
-    finally:
-        connection.close()
-
-
-def _mark(connection: sqlite3.Connection) -> None:
-    """A new file becomes ours, before it becomes a WAL database: so the mark can be read without opening one."""
-    if connection.execute("PRAGMA page_count").fetchone() == (0,):
-        connection.execute("PRAGMA page_size = 1024")
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-        raise foreign()
-    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
-        raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
-
-
-def check_tables(connection: sqlite3.Connection) -> None:
-    """They do what we think: no trigger, no view, no row out of order that would lead a search astray."""
-    if _tables(connection) != set(STATEMENTS):
-        raise damaged("its tables are not those of dibs")
-    if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
-        raise damaged("SQLite's own check fails")
-    if connection.execute("SELECT count(*) FROM store").fetchone() != (1,):
-        raise damaged("it has no identity")
-
-
-def _tables(connection: sqlite3.Connection) -> set[str]:
-    """Everything in the schema, but for the statistics that an operator's ANALYZE leaves."""
-    found = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'")
-    return {str(text) for (text,) in found}
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+def _insist(
+    once: Callable[[bool], T | Busy], begun: float, until: float, longest_nap: float = _LONGEST_NAP
+) -> T | Busy:
+    """Retry for one slice, at most until `until`, with naps that grow with the time since `begun`, the first try. Two
+    hundred processes that stay close take the processor from the one that they wait for."""
+    tries, now = 0, boottime()
+    end = min(now + _SLICE, until)
+    while True:
+        waited = now - begun
+        done = once(waited < _POLITE_FOR)
+        if now >= end or not isinstance(done, Busy):
+            return done
+        tries += 1
+        if tries < _SPINS and waited < _CLOSE:
+            os.sched_yield()
+        else:
+            time.sleep(max(min(waited / 4, longest_nap, until - now), _NAP))
+        now = boottime()
 
 
 def open_turn(directory: Path) -> int:
     return os.open(directory / "turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-@contextmanager
-def turn(directory: Path) -> Iterator[None]:
-    """The turn, waited for, for the first transaction on a file; also this is politeness only."""
-    file = open_turn(directory)
-    end = boottime() + POLITE_FOR
-    try:
-        while boottime() < end:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_LONGER_NAP)
-        yield
-    finally:
-        os.close(file)
-
-
-def recognise(path: Path) -> None:
-    """Look at what is there without touching it: no lock, no journal, no write. An empty file is welcome.
-
-    Only for a file that nobody of ours can be at work on: without locks, one that is being made looks damaged.
-    """
-    if not path.stat().st_size:
-        return
-    try:
-        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
-        try:
-            found = connection.execute("PRAGMA application_id").fetchone()[0]
-        finally:
-            connection.close()
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise translated(error) from None
-    if found != APPLICATION:
-        raise foreign()
-
-
-def _existing(path: Path) -> str:
+def existing(path: Path) -> str:
     """As SQLite's URI: it opens the file, and never makes one."""
     return f"file:{quote(str(path.absolute()))}?mode=rw"
 
 
-def _inode(path: str) -> Inode | None:
+def inode_of(path: str) -> Inode | None:
     try:
         found = os.stat(path)  # noqa: PTH116  (half the time of Path.stat, twice at every step)
     except OSError:
@@ -387,21 +333,13 @@ def _inode(path: str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def _pause(spins: int, polite: bool) -> None:
-    """Others need fifty microseconds each: stay close for a while, then look less often."""
-    if spins < _SPINS:
-        os.sched_yield()
-    else:
-        time.sleep(_NAP if polite else _LONGER_NAP)
-
-
-def _code(error: Exception) -> int:
+def code_of(error: Exception) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def translated(error: Exception) -> StoreError:
     """What SQLite said, as an error of ours. Its texts quote no values, except those that are no UTF-8."""
-    code = _code(error)
+    code = code_of(error)
     if isinstance(error, UnicodeDecodeError) or (not code and "decode" in str(error)):
         return damaged("a text in it is no UTF-8")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -410,13 +348,9 @@ def translated(error: Exception) -> StoreError:
         return StoreError("the disk of the database is full", step="make room")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return StoreError("the database can only be read", step="make the file and its directory writable")
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, *_BUSY):
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, *BUSY_CODES):
         return StoreUnavailable(f"the database does not answer: {error}", step="check the disk and its directory")
     return StoreError(f"the database refused: {error}", step="report this, please")
-
-
-def foreign() -> StoreError:
-    return StoreError("the file is a database of something else", step="give dibs a file of its own")
 
 
 def removed() -> Replaced:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dibs.backends.sqlite import files
-from dibs.backends.sqlite.database import check_tables
+from dibs.backends.sqlite.opening import check_tables
 from dibs.backends.sqlite.presence import try_liveness
 from dibs.backends.sqlite.table import SqliteTable
 from dibs.errors import StoreError

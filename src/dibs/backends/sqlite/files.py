@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,11 +52,18 @@ def prepare(path: Path, *, make_directory: bool) -> None:
         raise StoreError(
             "everybody may write to the directory of the database", step=f"chmod 700 {path.parent}, or another place"
         )
-    kind = kind_of(path.parent)
+    real = Path(os.path.realpath(path.parent))
+    mounts = _mounts()
+    kind = file_system(directory.st_dev, str(real), mounts)
     if kind in _NETWORK:
         raise StoreError(
             f"the database would lie on a network file system ({kind}), where its locks prove nothing",
             step="put it on a local disk, or use a network store",
+        )
+    if is_mounted(str(real / path.name), mounts):
+        raise StoreError(
+            "only the file itself is mounted here, as into a container: its log and its locks beside it are not shared",
+            step=f"mount its directory as {path.parent}",
         )
     _make(path)
     check(path)
@@ -108,18 +116,27 @@ def file_system(device: int, path: str, mounts: str) -> str:
     """The type of the file system a path lies on, from the text of /proc/self/mountinfo; empty if it is not told."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     by_device, by_path, longest = "", "", -1
+    for number, point, kind in _parse(mounts):
+        if number == wanted:
+            by_device = kind
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:
+            by_path, longest = kind, len(point)
+    return by_device or by_path
+
+
+def is_mounted(path: str, mounts: str) -> bool:
+    """Whether something is mounted at this very path, by the text of /proc/self/mountinfo."""
+    return any(point == path for _, point, _ in _parse(mounts))
+
+
+def _parse(mounts: str) -> Iterator[tuple[str, str, str]]:
+    """Device, place and type of each mount."""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()[:1]
-        if len(fields) < 5 or not kind:
-            continue
-        if fields[2] == wanted:
-            by_device = kind[0]
-        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:
-            by_path, longest = kind[0], len(point)
-    return by_device or by_path
+        if len(fields) >= 5 and kind:
+            yield fields[2], _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]), kind[0]
 
 
 def _mounts() -> str:

@@ -10,8 +10,9 @@ from dibs.backends.ledger import LINES
 from dibs.backends.sqlite.port import Port, addressed
 from dibs.backends.sqlite.table import SqliteTable
 from dibs.core.cells import Spot
-from dibs.core.line import Place, Signal, read_signal
+from dibs.core.line import Leave, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
+from dibs.errors import StoreError
 from dibs.info import Finding, LockInfo
 
 
@@ -24,7 +25,13 @@ class SqliteLine:
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         return await self._port.tell(lambda table, now: addressed(table, *ledger.join(table, claim, place, now)), until)
 
-    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | None]:
+        """Most looks of those who wait write nothing, and readers wait for nobody. Not in a loop, where a reader goes
+        to a thread."""
+        if self._port.is_blocking:
+            seen = await self._port.read(lambda table, now: ledger.look(table, claims, now), until)
+            if seen is not None:
+                return seen
         return await self._port.tell(lambda table, now: addressed(table, *ledger.renew(table, claims, now)), until)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
@@ -32,8 +39,19 @@ class SqliteLine:
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         return await self._port.tell(
-            lambda table, now: addressed(table, *ledger.leave(table, claim, answered, now)), until
+            lambda table, now: addressed(table, *ledger.leave(table, claim, answered, now)), until, urgent=True
         )
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        return await self._port.tell(
+            lambda table, now: addressed(table, *ledger.leave_all(table, leaving, now)), until, urgent=True
+        )
+
+    async def connect(self, until: float) -> None:
+        """The file is opened at first use: that takes a millisecond."""
+
+    def round_trip(self) -> float:
+        return 0.0
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._port.me.inbox.wait(claim.id, until))

@@ -45,8 +45,11 @@ class Port:
         self._db = db
         self._runtime = runtime
         self.me = me
+        self.is_blocking = runtime.soon is None
 
-    async def step(self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False) -> T:
+    async def step(
+        self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False, urgent: bool = False
+    ) -> T:
         done: T | Busy
         try:
             if durable:  # that one waits for the disk: not in a loop
@@ -58,14 +61,19 @@ class Port:
         begun = self._store.now()
         while isinstance(done, Busy):
             # In slices: in asyncio all tasks share one thread for this, and a patient one must not delay a hasty one.
-            done = await self._runtime.offload(lambda: self._db.insist(work, begun, until, durable=durable))
+            done = await self._runtime.offload(
+                lambda: self._db.insist(work, begun, until, durable=durable, urgent=urgent)
+            )
             if isinstance(done, Busy):
                 self._db.check_patience(until)
         return done
 
-    async def tell(self, work: Callable[[SqliteTable, float], Told[T]], until: float, *, durable: bool = False) -> T:
+    async def tell(
+        self, work: Callable[[SqliteTable, float], Told[T]], until: float, *, durable: bool = False,
+        urgent: bool = False,
+    ) -> T:  # fmt: skip
         """A step that others are to hear of, once it is committed."""
-        answer, wakes = await self.step(work, until, durable=durable)
+        answer, wakes = await self.step(work, until, durable=durable, urgent=urgent)
         if wakes:
             self._store.wake(wakes, self.me)
         return answer

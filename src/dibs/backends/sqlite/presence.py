@@ -14,10 +14,12 @@ import _socket as socket  # `socket` itself makes enumerations of some hundred c
 import fcntl
 import os
 import re
+import select
 from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
 from struct import pack
+from types import BuiltinFunctionType
 
 from dibs.backends.sqlite import files
 
@@ -71,7 +73,12 @@ class Presence:
         return self._take(socket.MSG_DONTWAIT)
 
     def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
-        """One call into the kernel, which waits: what lies between its wake-up and ours is a waiter's latency."""
+        """One call into the kernel, which waits: what lies between its wake-up and ours is a waiter's latency. Where
+        gevent or eventlet has replaced `select`, that is what waits: the kernel would stop all other greenlets."""
+        if not isinstance(select.select, BuiltinFunctionType):
+            with suppress(OSError, ValueError):  # closed meanwhile
+                select.select([self], [], [], patience)
+            return self.read()
         microseconds = max(int(patience * 1e6), 1000)
         if microseconds != self._patience:
             self._patience = microseconds

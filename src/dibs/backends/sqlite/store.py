@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
-from dibs.backends.ledger import Wake
-from dibs.backends.sqlite import database, files
+from dibs.backends.ledger import Tombs, Wake
+from dibs.backends.sqlite import files, opening
 from dibs.backends.sqlite.cells import SqliteCells
-from dibs.backends.sqlite.database import Busy, Database
+from dibs.backends.sqlite.database import Database, Inode
 from dibs.backends.sqlite.line import SqliteLine
 from dibs.backends.sqlite.port import Port
 from dibs.backends.sqlite.presence import MOST, Others, Presence, sweep
-from dibs.backends.sqlite.table import Client, SqliteTable
+from dibs.backends.sqlite.table import Client, Leftovers, SqliteTable
 from dibs.core.cells import Cells, Spot
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, Line, Me
 from dibs.core.runtime import Runtime
@@ -57,11 +57,13 @@ class SqliteStore:
 
     def _fresh(self) -> None:
         self.me = b""
-        self.tombs: dict[bytes, float] = {}
+        self.tombs = Tombs()
         self.unwatched: deque[tuple[Spot, bytes]] = deque()
         self.others = Others(self.directory, boottime)
         self.presence: Presence | None = None
-        self._inode: tuple[int, int] | None = None
+        self._inode: Inode | None = None
+        self._leftovers = Leftovers([], [], set())
+        self._known_in = -1
         self._settling = _thread.allocate_lock()
         self._forking = False
         self._databases: WeakSet[Database] = WeakSet()
@@ -100,18 +102,16 @@ class SqliteStore:
             made.close()
 
     def close(self) -> None:
-        presence = self.presence
-        if presence is not None:
+        if self._inode is not None and self.is_known(self.generation):
             made = Database(self)
-            if self._inode is not None:
-                with suppress(StoreError):
-                    made.persist(lambda table, _: table.unregister(), self.now() + 0.5)
+            with suppress(StoreError):
+                made.persist(lambda table, _: table.unregister(), self.now() + 0.5)
             made.close()
         self._closed = True  # a thread that still looks must not move in again
         for one in list(self._databases):
             one.close()
+        presence, self.presence = self.presence, None
         if presence is not None:
-            self.presence = None
             presence.close()
 
     def replaced(self, generation: int) -> None:
@@ -120,11 +120,10 @@ class SqliteStore:
             self.generation += 1
             self._inode = None
 
-    def settle_in(self) -> database.Inode | None:
+    def settle_in(self) -> Inode | None:
         """Make or recognise the file, and be present in it: once per file. None: busy, for a moment."""
         if self._inode is not None and self.presence is not None:
             return self._inode
-        known: set[str] | Busy
         with self._settling:
             if self._closed:
                 raise Closed("this client was closed", step="connect again")
@@ -133,37 +132,52 @@ class SqliteStore:
             try:
                 files.prepare(self.path, make_directory=self._default)
                 if not self.directory.exists():
-                    database.recognise(self.path)
+                    opening.recognise(self.path)
                 files.private_directory(self.directory)
                 if self.presence is None:
                     self.presence = Presence(self.directory, self.me)
-                with database.turn(self.directory):
-                    found = files.check(self.path)
-                    known = database.begin(self.path, (found.st_dev, found.st_ino), self._move_in)
+                found = files.check(self.path)
+                inode = (found.st_dev, found.st_ino)
+                if not opening.begin(self.path, inode, self.directory, self._create, self._look):
+                    return None
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise
                 raise _unsettled(error) from None
-            if isinstance(known, Busy):
-                return None
-            self._inode = (found.st_dev, found.st_ino)
+            self._inode = inode
             if self._client is not None:
                 self._client.inbox.listen(self.presence)
-        with suppress(OSError):
-            sweep(self.directory, known)
         return self._inode
 
-    def _move_in(self, connection: sqlite3.Connection, version: int) -> set[str]:
-        """Inside the first transaction on a file: make its tables if it is new, be known, sweep what the dead left."""
+    def _create(self, connection: sqlite3.Connection) -> None:
+        self._table(connection).create(os.urandom(8).hex(), _wall())
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        """What the dead left is looked for before the write lock is taken: that takes longer, the more clients there
+        are."""
+        self._leftovers = self._table(connection).leftovers(self.now(), lambda live: (self.directory / live).exists())
+
+    def _table(self, connection: sqlite3.Connection) -> SqliteTable:
+        return SqliteTable(connection, self.me, self.tombs, self.others.dead)
+
+    def is_known(self, generation: int) -> bool:
+        """Whether the file of that generation knows this client."""
+        return generation == self._known_in
+
+    def move_in(self, table: SqliteTable, now: float) -> None:
+        """This client's first step on a file: be known, sweep what the dead left."""
         presence = self.presence
         assert presence is not None
-        table = SqliteTable(connection, self.me, self.tombs, self.others.dead)
-        wall = time.time_ns() // 1000
-        if version == 0:
-            table.create(os.urandom(8).hex(), wall)
-        table.note_boot(_boot(), _clock(), self.now(), wall)
+        table.note_boot(_boot(), _clock(), now, _wall())
         table.register(Client(presence.live, presence.dev, presence.ino, presence.address))
-        return table.sweep(self.now(), lambda live: (self.directory / live).exists())
+        table.sweep(self._leftovers, now)
+
+    def moved_in(self, generation: int) -> None:
+        """It is committed: only now may files go that say who is dead."""
+        if self._known_in != generation:
+            self._known_in = generation
+            with suppress(OSError):
+                sweep(self.directory, self._leftovers.stay)
 
     def wake(self, wakes: Sequence[tuple[Wake, str | None]], me: Me) -> None:
         letters: dict[str, list[bytes]] = {}
@@ -194,6 +208,10 @@ class SqliteStore:
         if self._forking:
             self._forking = False
             self._settling.release()
+
+
+def _wall() -> int:
+    return time.time_ns() // 1000
 
 
 def _unsettled(error: OSError) -> StoreError:

@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dibs.backends.ledger import NOBODY
+from dibs.backends.ledger import NOBODY, Tombs
 from dibs.backends.sqlite.presence import ID_SIZE, names_of
 from dibs.core.cells import UNSET, Kept, Spot, Write
 from dibs.core.rule import Claim, Entry
@@ -70,7 +70,8 @@ _ADD = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _WRITE = "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?"
 _REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
 _TICKETS = "SELECT base, reserved FROM store"
-_RESERVE = f"UPDATE store SET reserved = max(reserved, base + ? + {BLOCK})"
+_RESERVE = f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < base + ?1 + {BLOCK // 2}"
+"""Of many who find the block used up one writes, and waits for the disk."""
 _CLIENT = "SELECT live, dev, ino, address FROM clients WHERE id = ?"
 _BUSY = "SELECT * FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
 _OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
@@ -124,14 +125,22 @@ class Client(NamedTuple):
         return len(id) == ID_SIZE and (self.live, self.address) == names_of(id)
 
 
+class Leftovers(NamedTuple):
+    """Who of the clients that the database knows is not there any more."""
+
+    dead: list[tuple[bytes]]
+    gone: list[tuple[bytes]]
+    """Without a word: nothing says that they are dead, nor that they are alive."""
+    stay: set[str]
+    """The names of the others."""
+
+
 class SqliteTable:
     """What ledger.Table asks for, over one connection."""
 
     glance = 1.0
 
-    def __init__(
-        self, connection: sqlite3.Connection, me: bytes, tombs: dict[bytes, float], is_dead: Callable[..., bool]
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, is_dead: Callable[..., bool]) -> None:
         self._db = connection
         self._execute = connection.execute
         self._me = me
@@ -211,10 +220,7 @@ class SqliteTable:
     # Tombs are kept in memory: the join and the leave of one claim always come from one process.
 
     def bury(self, id: bytes, until: float, now: float) -> None:
-        for tomb, end in list(self._tombs.items()):
-            if end <= now:
-                self._tombs.pop(tomb, None)
-        self._tombs[id] = until
+        self._tombs.bury(id, until, now)
 
     def buried(self, id: bytes) -> bool:
         return id in self._tombs
@@ -305,23 +311,28 @@ class SqliteTable:
         self._execute("DELETE FROM watchers WHERE client = ?", (self._me,))
         self._execute("DELETE FROM clients WHERE id = ?", (self._me,))
 
-    def sweep(self, now: float, exists: Callable[[str], bool]) -> set[str]:
-        """Remove what dead clients left; gives the names of those who stay. Waiters find out at their next look."""
-        stay = {self._me.hex()}
+    def leftovers(self, now: float, exists: Callable[[str], bool]) -> Leftovers:
+        """What dead clients left; nothing is changed yet."""
+        left = Leftovers([], [], {self._me.hex()})
         for id, *rest in self._execute("SELECT id, live, dev, ino, address FROM clients").fetchall():
             client = Client(*rest)
             if id == self._me:
                 continue
             if not client.belongs_to(id):
-                self._execute("DELETE FROM clients WHERE id = ?", (id,))
+                left.gone.append((id,))
                 continue
             busy = self._execute("SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1", (id, now)).fetchone()
             if self._is_dead(id, client.live, client.dev, client.ino):
-                self._execute("DELETE FROM claims WHERE client = ?", (id,))
+                left.dead.append((id,))
             elif busy is not None or exists(client.live):
-                stay.add(id.hex())
-                continue
-            self._execute("DELETE FROM clients WHERE id = ?", (id,))
+                left.stay.add(id.hex())
+            else:
+                left.gone.append((id,))
+        return left
+
+    def sweep(self, left: Leftovers, now: float) -> None:
+        """Remove it. Waiters find out at their next look."""
+        self._db.executemany("DELETE FROM claims WHERE client = ?", left.dead)
+        self._db.executemany("DELETE FROM clients WHERE id = ?", left.dead + left.gone)
         self._execute("DELETE FROM outsiders WHERE until <= ?", (now,))
         self._execute("DELETE FROM watchers WHERE client NOT IN (SELECT id FROM clients)")
-        return stay

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dibs.backends import given, tls
+from dibs.backends.common import options as opts
+from dibs.backends.common import tls
 from dibs.url import Url
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 PORT = 2181
 _OPTIONS = {
-    "auth": given.word("digest", "sasl"),
-    "acl": given.word("open", "creator", "creator-read"),
-    "layout": given.word("semaphore-mutex"),
-    **dict.fromkeys(tls.FILES, given.file),
+    "auth": opts.word("digest", "sasl"),
+    "acl": opts.word("open", "creator", "creator-read"),
+    "layout": opts.word("semaphore-mutex"),
+    **dict.fromkeys(tls.FILES, opts.file),
 }
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_A_PATH = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
@@ -66,7 +67,7 @@ class Address:
 
     @classmethod
     def of(cls, url: Url, **options: object) -> Address:
-        found = given.options(url.shown, url.query, options, _OPTIONS, {"ssl_context": _checked_context})
+        found = opts.parse(url.shown, url.query, options, _OPTIONS, {"ssl_context": _checked_context})
         secure = url.scheme == "zookeepers"
         files = _check_tls_options(url, found, secure)
         login = _login(url)
@@ -74,7 +75,7 @@ class Address:
             raise ValueError(f"{url.shown}: auth= says how a login is shown, and the URL has none")
         return cls(
             shown=url.shown,
-            servers=given.servers(url, PORT, "h1,h2,h3/chroot"),
+            servers=opts.servers(url, PORT, "h1,h2,h3/chroot"),
             chroot=_chroot(url),
             login=login,
             auth=found.get("auth", "digest"),

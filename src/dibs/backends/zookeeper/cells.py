@@ -7,13 +7,16 @@ answered. It lives by the session: if that ended meanwhile, what happened is not
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
+
 from dibs.backends.zookeeper.contenders import uuid_of
 from dibs.backends.zookeeper.nodes import node_of
 from dibs.backends.zookeeper.paths import value_path
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Refused, Request
 from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.session import Session
+from dibs.backends.zookeeper.wire.session import Call, Session
 from dibs.backends.zookeeper.wire.watches import DATA, EXISTENCE
 from dibs.core.cells import FENCE, UNSET, Kept, Spot, Write, record_of, token_of
 from dibs.core.line import LOOK, Me
@@ -21,21 +24,16 @@ from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreUnavailable
 
 _LARGEST_VERSION = 2**31 - 2
-_REMADE = 20
-"""How often directories may be removed under us, amidst one put."""
+_UNDER_WAY = 64
 
 
 class ZookeeperCells:
-    def __init__(
-        self, port: Port, written: dict[bytes, tuple[int, float]], runtime: Runtime, me: Me, chroot: str
-    ) -> None:
+    def __init__(self, port: Port, puts: Puts, runtime: Runtime, me: Me, chroot: str) -> None:
         self._port = port
-        self._written = written
+        self._puts = puts
         self._runtime = runtime
         self._me = me
         self._chroot = chroot
-        self._asked_in: dict[bytes, Session] = {}
-        """The session in which a put that is not answered yet was first asked."""
 
     async def get(self, spot: Spot, until: float) -> Kept:
         path = self._path(spot)
@@ -47,27 +45,31 @@ class ZookeeperCells:
         now = self._runtime.now()
         if now > write.by:
             raise StoreUnavailable("it came too late to be put")
-        self._forget(now)
-        if write.id in self._written:
-            return self._written[write.id][0]
-        await self._port.ready(until)
-        session = self._port.wire.session
-        if write.asked and self._asked_in.get(write.id, session) is not session:
-            raise StoreUnavailable("the session ended before it was answered")
-        write.asked = True
-        self._asked_in[write.id] = session
-        version = await self._put(write, until)
-        self._asked_in.pop(write.id, None)
-        self._written[write.id] = (version, write.by)
-        return version
+        puts = self._puts
+        puts.forget(now)
+        if write.id not in puts.versions:
+            await self._port.ready(until)
+            session = self._port.wire.session
+            if puts.first_session(write, session) is not session:
+                raise StoreUnavailable("the session ended before it was answered")
+            write.asked = True
+            if write.version <= _LARGEST_VERSION:
+                await self._put(write, until)
+            puts.answered(write)
+        if write.id not in puts.versions:
+            there = await self.get(write.spot, until)
+            raise Conflict(
+                f"it is at version {there.version}, not at {write.version}", step="read it again, then write"
+            )
+        return puts.versions[write.id]
 
-    async def _put(self, write: Write, until: float) -> int:
+    async def _put(self, write: Write, until: float) -> None:
+        """If it was done, now or before, its version is noted by whoever reads the reply: also if by then nobody waits
+        for it any more, so that no note stays behind."""
         path = self._path(write.spot)
         directory = path.rpartition("/")[0]
         notes = f"{directory.rpartition('/')[0]}/%written"
         note = f"{notes}/{uuid_of(write.id)}"
-        if write.version > _LARGEST_VERSION:
-            raise await self._conflict(write, until)
         change: Request = (
             codec.put(path, write.value, write.version - 1)
             if write.version
@@ -75,16 +77,21 @@ class ZookeeperCells:
         )
         data = b"%d" % (write.version + 1)
         both = codec.multi([codec.create(note, data, self._port.acl, codec.EPHEMERAL), change])
-        for _ in range(_REMADE):
-            call, there = await self._port.ask([both, codec.exists(path)], until)
-            checked(call)
-            if not isinstance(call.value, Refused) or call.value.errors[0] == codec.NODE_EXISTS:
+
+        def answered(call: Call) -> None:
+            refused = call.value.errors if isinstance(call.value, Refused) else ()
+            if call.error == codec.OK and (not refused or refused[0] == codec.NODE_EXISTS):
+                self._puts.done(write)
                 self._port.wire.post(codec.delete(note))
-                return write.version + 1
-            if codec.NO_NODE not in call.value.errors or (write.version and there.error == codec.NO_NODE):
-                raise await self._conflict(write, until)
-            await self._port.make([directory, notes], until)
-        raise StoreUnavailable("the directory of this name is removed again and again")
+
+        def missing(calls: list[Call]) -> bool:
+            refused = calls[0].value.errors if isinstance(calls[0].value, Refused) else ()
+            return codec.NO_NODE in refused and not (write.version and calls[1].error == codec.NO_NODE)
+
+        calls = await self._port.ask_in(
+            [directory, notes], [both, codec.exists(path)], until, [answered], missing=missing
+        )
+        checked(calls[0])
 
     async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
         path = self._path(spot)
@@ -128,10 +135,38 @@ class ZookeeperCells:
     def _path(self, spot: Spot) -> str:
         return self._chroot + value_path(spot.space, spot.name)
 
-    async def _conflict(self, write: Write, until: float) -> Conflict:
-        there = await self.get(write.spot, until)
-        return Conflict(f"it is at version {there.version}, not at {write.version}", step="read it again, then write")
 
-    def _forget(self, now: float) -> None:
-        for id in [id for id, (_, by) in self._written.items() if by < now]:
-            del self._written[id]
+class Puts:
+    """The puts of a client: those that were done, until no copy of them can come, and those under way."""
+
+    def __init__(self) -> None:
+        self.versions: dict[bytes, int] = {}
+        """Which version each reached that was done."""
+        self._ends: deque[tuple[float, bytes]] = deque()
+        self._under_way: dict[bytes, tuple[Session, float]] = {}
+        """In which session one was first asked that is not answered yet, and until when it may be asked."""
+        self._most = _UNDER_WAY
+
+    def first_session(self, write: Write, session: Session) -> Session:
+        """In which it was first asked; this one, if it was not yet."""
+        return self._under_way.setdefault(write.id, (session, write.by))[0]
+
+    def answered(self, write: Write) -> None:
+        self._under_way.pop(write.id, None)
+
+    def done(self, write: Write) -> None:
+        if write.id not in self.versions:
+            self.versions[write.id] = write.version + 1
+            self._ends.append((write.by, write.id))
+        self.answered(write)
+
+    def forget(self, now: float) -> None:
+        ends = self._ends
+        while ends and ends[0][0] < now:
+            with suppress(IndexError):  # another thread was quicker
+                self.versions.pop(ends.popleft()[1], None)
+        if len(self._under_way) >= self._most:  # those whose callers gave up are never answered here
+            for id, (_, by) in list(self._under_way.items()):
+                if by < now:
+                    self._under_way.pop(id, None)
+            self._most = 2 * len(self._under_way) + _UNDER_WAY

@@ -11,19 +11,22 @@ from collections.abc import Sequence
 
 from dibs.backends.zookeeper import view
 from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.contenders import LOCKS, owner_of, prefix_of
 from dibs.backends.zookeeper.doctor import examine, version_of
+from dibs.backends.zookeeper.nodes import children_of, rotate
 from dibs.backends.zookeeper.paths import path_of
 from dibs.backends.zookeeper.permits import Permits, is_semaphore
 from dibs.backends.zookeeper.queue import Queue
 from dibs.backends.zookeeper.stands import Stand, Stands
 from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.codec import refusal
 from dibs.backends.zookeeper.wire.port import Port, checked
 from dibs.backends.zookeeper.wire.session import Call
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, NOWHERE, Me, Place, Signal, read_signal
+from dibs.core.line import LINE, NOWHERE, Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import DibsError, StoreUnavailable, Unsupported
+from dibs.errors import DibsError, StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
 BUSY = Standing(0, False, 0.0, FOREVER, False)
@@ -44,7 +47,7 @@ class ZookeeperLine:
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         if self._now() > claim.by or self._stands.is_buried(claim.id):
             return None
-        stand = self._stands.find(claim.id) or self._stands.begin(claim, self._chroot + path_of(claim.name))
+        stand = self._stands.find(claim.id) or self._stands.begin(claim, *self._where(claim))
         try:
             await self._port.ready(until)
             self._check_lease(claim)
@@ -83,7 +86,7 @@ class ZookeeperLine:
         else:
             stand.claim.asked = True
             if watch is not None:
-                stand.wait_for(*watch, lower=0)
+                stand.wait_for(*watch)
         return BUSY
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
@@ -106,18 +109,20 @@ class ZookeeperLine:
                 stand.watch_own()
         if any(stand.unseen for stand in there):
             await self._sync(until)
+        since = self._now()
         for stand in there:
             if (stand.doubtful or stand.stale) and stand.stands and stand.looked_at_until <= self._now():
-                await self._look(stand, until)
+                await self._look(stand, until, since)
 
-    async def _look(self, stand: Stand, until: float) -> None:
+    async def _look(self, stand: Stand, until: float, since: float = FOREVER) -> None:
+        """With replies to requests that were sent after `since`, if there are any."""
         recipe = self._recipe(stand.claim)
         stand.looked_at_until = until
         try:
             if stand.doubtful:
-                await recipe.find(stand, until)
+                await recipe.find(stand, until, since)
             else:
-                await recipe.look(stand, until)
+                await recipe.look(stand, until, since)
         finally:
             stand.looked_at_until = 0.0
 
@@ -142,12 +147,73 @@ class ZookeeperLine:
             if not stand.session.over:
                 return await recipe.leave(stand, until)
             return False  # what lived by that session is gone, or goes with it
-        if stand is not None:
-            self._port.wire.send((), drop=stand.watching())
-            if stand.session is None and not stand.doubtful:
-                return False
-        search = stand or Stand(self._stands, claim, self._chroot + path_of(claim.name))
-        return await recipe.clear(search, until)
+        self._end_watching(stand)
+        if stand is not None and stand.session is None and not stand.doubtful:
+            return False
+        return await recipe.clear(stand or self._stands.stranger(claim, *self._where(claim)), until)
+
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        """All nodes that are known go in one pipeline; others are looked for first, each directory listed once."""
+        nodes: list[tuple[int, str]] = []
+        searched: dict[str, dict[str, int]] = {}
+        for number, (claim, answered) in enumerate(leaving):
+            if not answered:
+                self._stands.bury(claim)
+            stand = self._stands.finish(claim.id)
+            self._end_watching(stand)
+            if not claim.asked:
+                continue
+            if stand is None or stand.doubtful or (stand.session is not None and not answered):
+                for directory in self._recipe(claim).directories(self._chroot + path_of(claim.name)):
+                    searched.setdefault(directory, {})[prefix_of(claim.id)] = number
+            elif stand.session is not None and not stand.session.over:
+                nodes += [(number, path) for path in stand.nodes]
+        replies = await self._remove(nodes, until) if nodes else []
+        if searched:
+            replies += await self._search(searched, until)
+        return _by_number(replies, len(leaving))
+
+    def _end_watching(self, stand: Stand | None) -> None:
+        if stand is not None and (drop := stand.watching()):
+            self._port.wire.send((), drop=drop)
+
+    async def _remove(self, nodes: Sequence[tuple[int, str]], until: float) -> list[tuple[int, StoreError | None]]:
+        """What became of each."""
+        replies: list[tuple[int, StoreError | None]] = []
+        errors = await self._port.ask_each([codec.delete(path) for _, path in nodes], until)
+        for (number, path), error in zip(nodes, errors, strict=True):
+            if isinstance(error, StoreUnavailable):
+                replies.append((number, error))
+            elif error not in (codec.OK, codec.NO_NODE):
+                replies.append((number, refusal(error)))
+            else:
+                replies.append((number, None))
+                rotate(self._port, path, path.rpartition("/")[0])
+        return replies
+
+    async def _search(self, searched: dict[str, dict[str, int]], until: float) -> list[tuple[int, StoreError | None]]:
+        """Find and remove the nodes of claims of which it is not known whether they have any."""
+        replies: list[tuple[int, StoreError | None]] = []
+        nodes: list[tuple[int, str]] = []
+        try:
+            asked = [codec.sync(self._chroot or "/"), *map(codec.children, searched)]
+            _, *listed = await self._port.ask(asked, until)
+        except StoreUnavailable as error:
+            return [(number, error) for numbers in searched.values() for number in numbers.values()]
+        for (directory, numbers), call in zip(searched.items(), listed, strict=True):
+            if call.error in (codec.OK, codec.NO_NODE):
+                replies += [(number, None) for number in numbers.values()]
+                names = [(numbers.get(owner_of(name)), name) for name in children_of(call)]
+                nodes += [(number, f"{directory}/{name}") for number, name in names if number is not None]
+            else:
+                replies += [(number, refusal(call.error)) for number in numbers.values()]
+        return replies + (await self._remove(nodes, until) if nodes else [])
+
+    async def connect(self, until: float) -> None:
+        await self._port.ready(until)
+
+    def round_trip(self) -> float:
+        return self._port.wire.round_trip
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))
@@ -177,6 +243,11 @@ class ZookeeperLine:
     def close(self) -> None:
         """The session is the store's."""
 
+    def _where(self, claim: Claim) -> tuple[str, str]:
+        """The directory of its name, and the one of its queue."""
+        directory = self._chroot + path_of(claim.name)
+        return directory, f"{directory}/{LOCKS}" if is_semaphore(claim, self._address.layout) else directory
+
     def _recipe(self, claim: Claim) -> Queue | Permits:
         return self._permits if is_semaphore(claim, self._address.layout) else self._queue
 
@@ -188,3 +259,14 @@ class ZookeeperLine:
                 f"a lease of {claim.lease:g} s is not to be had: the server's sessions last {timeout:g} s",
                 step="leave lease= away, or end the hold by max_hold=",
             )
+
+
+def _by_number(replies: Sequence[tuple[int, StoreError | None]], count: int) -> list[StoreError | None]:
+    """One result for each of so many claims. StoreUnavailable: there was no reply at all."""
+    unanswered = [error for _, error in replies if isinstance(error, StoreUnavailable)]
+    if unanswered and len(unanswered) == len(replies):
+        raise unanswered[0]
+    results: list[StoreError | None] = [None] * count
+    for number, error in replies:
+        results[number] = results[number] or error
+    return results

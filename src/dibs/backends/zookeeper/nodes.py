@@ -8,10 +8,11 @@ from dibs.backends.zookeeper import shown
 from dibs.backends.zookeeper.contenders import LEASES, LOCKS, REFUSE_AT, ROTATE_AT, number_of, parse, prefix_of
 from dibs.backends.zookeeper.stands import Stand
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.codec import Created, Node, refusal
+from dibs.backends.zookeeper.wire.codec import Node, refusal
 from dibs.backends.zookeeper.wire.port import Port, checked
 from dibs.backends.zookeeper.wire.session import Call
 from dibs.backends.zookeeper.wire.watches import Watch
+from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import printable
@@ -25,15 +26,12 @@ async def stood(port: Port, stand: Stand, created: Call, until: float) -> None:
     if created.error != codec.OK:
         stand.claim.asked = stand.doubtful = False  # the server said no: there is nothing to look for
         raise refusal(created.error)
-    made, session = created.value, port.wire.session
-    assert isinstance(made, Created)
-    if made.stat.owner != session.id:
+    if stand.session is None:
         raise StoreUnavailable("the session ended just then")
-    stand.session, stand.place, stand.nodes, stand.ticket = session, made.path, [made.path], made.stat.czxid
-    stand.claim.ticket = stand.ticket
-    if not 0 <= number_of(made.path) < REFUSE_AT:
+    if not 0 <= number_of(stand.place) < REFUSE_AT:
         await withdraw(port, stand, until)
-        raise used_up(port, made.path.rpartition("/")[0])
+        raise used_up(port, stand.place.rpartition("/")[0])
+    stand.doubtful = False
 
 
 def used_up(port: Port, directory: str) -> StoreError:
@@ -73,9 +71,14 @@ async def withdraw(port: Port, stand: Stand, until: float) -> None:
     stand.claim.asked = False
 
 
-async def own(port: Port, stand: Stand, directories: Sequence[str], until: float) -> dict[str, Node]:
-    """All that bear its id, by their paths."""
-    _, *listed = await port.ask([codec.sync(stand.directory), *map(codec.children, directories)], until)
+async def own(
+    port: Port, stand: Stand, directories: Sequence[str], until: float, since: float = FOREVER
+) -> dict[str, Node]:
+    """All that bear its id, by their paths; as they were after `since`."""
+    shared = stand.queue.shared(
+        "found", lambda: [codec.sync(stand.directory), *map(codec.children, directories)], listed=1
+    )
+    _, *listed = (await port.share(shared, until, since)).calls
     prefix = prefix_of(stand.claim.id)
     paths = [
         f"{directory}/{name}"

@@ -10,10 +10,11 @@ The ticket of a claim is that of its place in `locks`; its permits bear it in th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from dibs.backends.zookeeper import shown
-from dibs.backends.zookeeper.contenders import LEASE, LEASES, LOCK, LOCKS, in_order, prefix_of
+from dibs.backends.zookeeper.contenders import LEASE, LEASES, LOCK, LOCKS, Listing, leaf_of, prefix_of
 from dibs.backends.zookeeper.nodes import (
     GLANCES,
     busy_as,
@@ -33,10 +34,12 @@ from dibs.backends.zookeeper.nodes import (
 )  # fmt: skip
 from dibs.backends.zookeeper.stands import Stand
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.codec import Refused, Request
+from dibs.backends.zookeeper.wire.codec import Children, Refused, Request
 from dibs.backends.zookeeper.wire.port import Port, checked
 from dibs.backends.zookeeper.wire.session import Call
+from dibs.backends.zookeeper.wire.shared import Seen, Shared
 from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA
+from dibs.core.deadline import FOREVER
 from dibs.core.rule import Claim, fits
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError
@@ -46,13 +49,13 @@ MOST = 1000
 
 
 class _Seen(NamedTuple):
-    locks: list[str]
+    locks: Listing | None
+    """None: it was not asked for, as the claim is known to be first."""
     leases: list[str]
     size: bytes
     version: int
     strange: list[str]
-    ready: bool
-    """Permits have a directory."""
+    epoch: int
 
 
 class Permits:
@@ -65,43 +68,66 @@ class Permits:
         if claim.weight > MOST:
             raise StoreError(f"{claim.weight} permits are more than {MOST} nodes", step="ask for fewer at once")
         stand.data = shown.written(claim.about, port.wire.session.timeout)
+        stand.word, stand.first = LOCK, Stand.tell_look
         node = f"{stand.directory}/{LOCKS}/{prefix_of(claim.id)}{LOCK}"
-        claim.asked = stand.doubtful = True
-        entering = [codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL), *_looking(stand)]
-        created, *looked = await port.ask(entering, until)
+        making = codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
+        stand.asks()
+        if stand.queue.is_crowded and stand.queue.size == _size(claim):  # the number may tell it whom to wait for
+            numbered = partial(stand.numbered, _nothing)
+            created, _ = await port.ask([making, codec.exists(stand.queue.path)], until, thens=[stand.made, numbered])
+            if created.error != codec.NO_NODE:
+                await stood(port, stand, created, until)
+                if not stand.placed:
+                    await self.look(stand, until)
+                return
+        created, *looked = await port.ask([making, *_looking(stand)], until, thens=[stand.made])
         if created.error == codec.NO_NODE:
             # Whoever stands in the directory itself would take our own directories there for contenders.
-            await self._unlike(stand, looked, until)
-            created, *looked = await port.ask_in(_parts(stand), entering, until)
+            await self._unlike(stand, _seen(Seen(looked, 0.0, stand.epoch)), until)
+            created, *looked = await port.ask_in([stand.queue.path], [making, *_looking(stand)], until, [stand.made])
         await stood(port, stand, created, until)
-        stand.doubtful = False
-        await self._go_on(stand, looked, until)
+        seen = _seen(Seen(looked, 0.0, stand.epoch))
+        if seen.locks is not None and isinstance(children := looked[0].value, Children):
+            stand.queue.learn(seen.locks, children.stat)
+        await self._go_on(stand, seen, until)
 
-    async def look(self, stand: Stand, until: float) -> None:
-        if not stand.holds:
-            await self._go_on(stand, await self._port.ask(_looking(stand), until), until)
+    async def look(self, stand: Stand, until: float, since: float = FOREVER) -> None:
+        if stand.holds:
+            return
+        stand.stale = True  # until that is answered: if it is not, the next renewal looks
+        firsts: list[bool] = []
+        if stand.stands and stand.follow(lambda: firsts.append(True)) and not firsts:
+            return
+        if firsts:
+            calls = await self._port.ask(_looking(stand)[1:], until)
+            seen = _seen_behind(None, calls, stand.epoch)
+        else:
+            seen = _seen(await self._port.share(_shared(stand), until, since))
+        await self._go_on(stand, seen, until)
 
     async def peek(self, stand: Stand, until: float) -> tuple[bool, tuple[str, str] | None]:
-        _, *looked = await self._port.ask([codec.sync(stand.directory), *_looking(stand)], until)
-        seen = await self._unlike(stand, looked, until)
-        if not (seen.locks or seen.leases):
+        synced = stand.queue.shared("synced", lambda: [codec.sync(stand.directory), *_looking(stand)], listed=1)
+        seen = await self._unlike(stand, _seen(await self._port.share(synced, until), 1), until)
+        line = seen.locks.line if seen.locks is not None else []
+        if not (line or seen.leases):
             return True, None
         _check_size(stand.claim, seen)
-        if seen.locks:
-            return False, (DATA, f"{stand.directory}/{LOCKS}/{seen.locks[-1]}")
+        if line:
+            return False, (DATA, f"{stand.directory}/{LOCKS}/{line[-1].name}")
         free = fits(len(seen.leases), stand.claim.weight, stand.claim.capacity)
         return free, (CHILDREN, f"{stand.directory}/{LEASES}")
 
     async def leave(self, stand: Stand, until: float) -> bool:
         there = await removed(self._port, stand.nodes, until, stand.watching())
+        stand.queue.gone(leaf_of(stand.place))
         locks, leases = _parts(stand)
         rotate(self._port, stand.place, locks)
         rotate(self._port, stand.nodes[-1], leases)
         return all(there)
 
-    async def find(self, stand: Stand, until: float) -> None:
+    async def find(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """After a lost answer. Permits that are all there hold, as they came in one step; else its place counts."""
-        found = await own(self._port, stand, _parts(stand), until)
+        found = await own(self._port, stand, _parts(stand), until, since)
         ours = of_session(self._port, found)
         leases = [path for path in ours if f"/{LEASES}/" in path]
         places = [path for path in ours if f"/{LOCKS}/" in path]
@@ -116,43 +142,46 @@ class Permits:
     async def clear(self, stand: Stand, until: float) -> bool:
         return await cleared(self._port, stand, _parts(stand), until)
 
+    def directories(self, directory: str) -> list[str]:
+        return [f"{directory}/{LOCKS}", f"{directory}/{LEASES}"]
+
     async def lighten(self, stand: Stand, weight: int, until: float) -> None:
         surplus = stand.nodes[weight:]
         if stand.holds and surplus:
             stand.nodes = stand.nodes[:weight]
             await removed(self._port, surplus, until)
 
-    async def _go_on(self, stand: Stand, looked: list[Call], until: float) -> None:
+    async def _go_on(self, stand: Stand, seen: _Seen, until: float) -> None:
         """As far as what was seen lets it."""
         try:
-            seen = await self._unlike(stand, looked, until)
+            seen = await self._unlike(stand, seen, until)
         except Mismatch:
             await withdraw(self._port, stand, until)
             raise
-        place = stand.place.rpartition("/")[2]
-        if place not in seen.locks:
+        stand.epoch = seen.epoch
+        before = "" if seen.locks is None else seen.locks.before(leaf_of(stand.place))
+        if before is None:
             stand.end()
             return
-        before = seen.locks[: seen.locks.index(place)]
         if before or seen.leases:
             try:
                 _check_size(stand.claim, seen)
             except Mismatch:
                 await withdraw(self._port, stand, until)
                 raise
+        stand.queue.size = _size(stand.claim)
         if before:
-            stand.wait_for(DATA, f"{stand.directory}/{LOCKS}/{before[-1]}", len(before))
+            stand.wait_for(DATA, f"{stand.directory}/{LOCKS}/{before}")
         else:
             await self._take(stand, seen, until)
 
-    async def _unlike(self, stand: Stand, looked: list[Call], until: float) -> _Seen:
+    async def _unlike(self, stand: Stand, seen: _Seen, until: float) -> _Seen:
         """What was seen, once nobody stands there as something else; Mismatch: somebody stays."""
         for glance in range(GLANCES):
-            seen = _seen(looked)
             if not seen.strange:
                 return seen
             await moment(self._runtime, glance)
-            looked = await self._port.ask(_looking(stand), until)
+            seen = _seen(await self._port.share(_shared(stand), until))
         raise mismatch(stand, seen.strange[0])
 
     async def _take(self, stand: Stand, seen: _Seen, until: float) -> None:
@@ -161,7 +190,7 @@ class Permits:
         if seen.size != _size(claim):
             self._port.wire.post(codec.put(stand.directory, _size(claim), seen.version))
         if not fits(len(leases), claim.weight, claim.capacity):
-            stand.wait_for(CHILDREN, directory, len(leases))
+            stand.wait_for(CHILDREN, directory)
             # What went between that list and this watch would be missed otherwise.
             (listed,) = await self._port.ask([codec.children(directory)], until)
             if not fits(len(children_of(listed)), claim.weight, claim.capacity):
@@ -170,10 +199,9 @@ class Permits:
         data = shown.written(claim.about, self._port.wire.session.timeout, stand.ticket, held=True)
         node = f"{directory}/{prefix_of(claim.id)}{LEASE}"
         lease = codec.create(node, data, self._port.acl, codec.EPHEMERAL_SEQUENTIAL)
-        if not seen.ready:
-            await self._port.make([directory], until)
+        taking = codec.multi([*[lease] * claim.weight, codec.delete(stand.place)])
         stand.changing = stand.doubtful = True  # the end of its place is no news now
-        (call,) = await self._port.ask([codec.multi([*[lease] * claim.weight, codec.delete(stand.place)])], until)
+        (call,) = await self._port.ask_in([directory], [taking], until, missing=_misses_leases)
         checked(call)
         if isinstance(call.value, Refused):
             stand.changing = stand.doubtful = False
@@ -181,17 +209,16 @@ class Permits:
             return
         assert isinstance(call.value, list)
         stand.nodes, stand.data = [path for path in call.value if isinstance(path, str)], data
+        stand.queue.gone(leaf_of(stand.place))
         stand.changing = stand.doubtful = False
         stand.granted()
 
     async def _refused(self, stand: Stand, errors: tuple[int, ...], until: float) -> None:
-        """No permits: their directory was removed, or our place was, or numbers are so high that they repeat."""
+        """No permits: our place was removed, or numbers are so high that they repeat."""
         if codec.NODE_EXISTS in errors:
             await withdraw(self._port, stand, until)
             raise used_up(self._port, f"{stand.directory}/{LEASES}")
-        stand.stale = codec.NO_NODE in errors[:-1]
-        if not stand.stale:
-            stand.end(stand.place)
+        stand.end(stand.place)
 
 
 def is_semaphore(claim: Claim, layout: str | None) -> bool:
@@ -206,18 +233,37 @@ def _looking(stand: Stand) -> list[Request]:
     return [*map(codec.children, _parts(stand)), codec.get(stand.directory), codec.children(stand.directory)]
 
 
-def _seen(looked: list[Call]) -> _Seen:
-    line, other = in_order(children_of(looked[0]))
-    size = node_of(looked[2])
-    strange = [name for name in children_of(looked[3]) if name not in (LOCKS, LEASES) and not name.startswith("%")]
+def _shared(stand: Stand) -> Shared:
+    return stand.queue.shared("looking", lambda: _looking(stand), listed=0)
+
+
+def _seen(seen: Seen, start: int = 0) -> _Seen:
+    """What the replies to `_looking` say, the first of which has that number."""
+    checked(seen.calls[start], codec.NO_NODE)
+    return _seen_behind(seen.listing(start), seen.calls[start + 1 :], seen.epoch)
+
+
+def _seen_behind(locks: Listing | None, looked: list[Call], epoch: int) -> _Seen:
+    leases, node, inside = looked
+    size = node_of(node)
+    strange = [name for name in children_of(inside) if name not in (LOCKS, LEASES) and not name.startswith("%")]
     return _Seen(
-        [one.name for one in line],
-        children_of(looked[1]),
+        locks,
+        children_of(leases),
         b"" if size is None else size.data,
         0 if size is None else size.stat.version,
-        strange + [f"{LOCKS}/{name}" for name in other],
-        looked[1].error == codec.OK,
+        strange + [f"{LOCKS}/{name}" for name in (locks.strange if locks is not None else ())],
+        epoch,
     )
+
+
+def _misses_leases(calls: list[Call]) -> bool:
+    """Nothing was taken, as the directory of permits is not there."""
+    return isinstance(calls[0].value, Refused) and codec.NO_NODE in calls[0].value.errors[:-1]
+
+
+def _nothing() -> None:
+    """It is first, and has yet to look whether there are permits."""
 
 
 def size_of(data: bytes) -> int:

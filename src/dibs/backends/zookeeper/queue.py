@@ -8,17 +8,19 @@ A node of another kind before ours is given a moment: it may be a try that is ju
 
 from __future__ import annotations
 
+from functools import partial
+
 from dibs.backends.zookeeper import shown
 from dibs.backends.zookeeper.contenders import (
     LEASES,
     LOCKS,
     READ,
+    Listing,
     Verdict,
-    judge,
+    leaf_of,
     parse,
     prefix_of,
     word_of,
-    would_hold,
 )  # fmt: skip
 from dibs.backends.zookeeper.nodes import (
     GLANCES,
@@ -36,10 +38,12 @@ from dibs.backends.zookeeper.nodes import (
 )  # fmt: skip
 from dibs.backends.zookeeper.stands import Stand
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.codec import Refused
+from dibs.backends.zookeeper.wire.codec import Children, Refused
 from dibs.backends.zookeeper.wire.port import Port, checked
 from dibs.backends.zookeeper.wire.session import Call
+from dibs.backends.zookeeper.wire.shared import Seen, Shared
 from dibs.backends.zookeeper.wire.watches import DATA
+from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Runtime
 
 
@@ -49,37 +53,63 @@ class Queue:
         self._runtime = runtime
 
     async def enter(self, stand: Stand, until: float) -> None:
-        claim, port = stand.claim, self._port
-        stand.look_again = self.look_again
+        claim, port, queue = stand.claim, self._port, stand.queue
+        stand.look_again, stand.word = self.look_again, word_of(claim)
         stand.data = shown.written(claim.about, port.wire.session.timeout)
-        node = f"{stand.directory}/{prefix_of(claim.id)}{word_of(claim)}"
-        claim.asked = stand.doubtful = True
-        created, listed = await port.ask_in(
-            [stand.directory],
-            [codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL), codec.children(stand.directory)],
-            until,
+        node = f"{stand.directory}/{prefix_of(claim.id)}{stand.word}"
+        making = codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
+        stand.asks()
+        if queue.is_crowded:
+            created, _ = await port.ask_in(
+                [stand.directory],
+                [making, codec.exists(stand.directory)],
+                until,
+                [stand.made, partial(stand.numbered, stand.granted)],
+            )
+            await stood(port, stand, created, until)
+            if not stand.placed:
+                await self.look(stand, until)
+            return
+        listings: list[Listing] = []
+
+        def listed(call: Call) -> None:
+            if not isinstance(children := call.value, Children):
+                return
+            if children == [leaf_of(stand.place)]:  # as it mostly is
+                queue.learn_one(children[0], stand.word, children.stat)
+                stand.granted()
+            else:
+                listings.append(Listing(children))
+                queue.learn(listings[-1], children.stat)
+
+        created, listing = await port.ask_in(
+            [stand.directory], [making, codec.children(stand.directory)], until, [stand.made, listed]
         )
         await stood(port, stand, created, until)
-        stand.doubtful = False
-        await self._judge(stand, children_of(listed), until)
+        checked(listing)
+        if not stand.placed:
+            await self._judge(stand, listings[-1], stand.epoch, until)
 
-    async def look(self, stand: Stand, until: float) -> None:
+    async def look(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """List again, and wait for the right one, or hold."""
-        (listed,) = await self._port.ask([codec.children(stand.directory)], until)
-        await self._judge(stand, children_of(listed), until)
+        stand.stale = True  # until that is answered: if it is not, the next renewal looks
+        seen = await self._port.share(_listing(stand), until, since)
+        checked(seen.calls[0], codec.NO_NODE)
+        await self._judge(stand, seen.listing(0), seen.epoch, until)
 
     def look_again(self, stand: Stand) -> None:
         """The same by whoever reads, without waiting: so only who may go on is woken."""
 
-        def listed(call: Call) -> None:
+        def listed(seen: Seen) -> None:
             if stand.over or stand.gone or stand.holds:
                 return
-            if call.error != codec.OK:
-                stand.unanswered(call)
+            if seen.calls[0].error != codec.OK:
+                stand.unanswered(seen.calls[0])
             elif stand.session is None:
-                self._look_from_outside(stand, children_of(call))
+                self._look_from_outside(stand, seen.listing(0))
             else:
-                verdict = judge(children_of(call), _name(stand), stand.claim)
+                stand.epoch = seen.epoch
+                verdict = seen.listing(0).judge(_name(stand), stand.claim)
                 if verdict.foreign:
                     stand.tell_look()
                 elif verdict.holds:
@@ -87,14 +117,16 @@ class Queue:
                 else:
                     self._apply(stand, verdict)
 
-        self._port.wire.post(codec.children(stand.directory), listed)
+        stand.stale = True  # until that is answered
+        _listing(stand).ask(listed)
 
     async def peek(self, stand: Stand, until: float) -> tuple[bool, tuple[str, str] | None]:
         """Of one that does not stand: would it hold? And what to watch until it might."""
         stand.look_again = self.look_again
         for glance in range(GLANCES):
-            calls = await self._port.ask([codec.sync(stand.directory), codec.children(stand.directory)], until)
-            holds, last, foreign = would_hold(children_of(calls[1]), stand.claim)
+            seen = await self._port.share(_synced(stand), until)
+            checked(seen.calls[1], codec.NO_NODE)
+            holds, last, foreign = seen.listing(1).would_hold(stand.claim)
             if not foreign or await self._cleared(stand, foreign, until):
                 return holds, (DATA, f"{stand.directory}/{last}") if last else None
             await moment(self._runtime, glance)
@@ -103,19 +135,24 @@ class Queue:
     async def leave(self, stand: Stand, until: float) -> bool:
         """False: its node was not there any more."""
         there = await removed(self._port, stand.nodes, until, stand.watching())
+        stand.queue.gone(_name(stand))
         rotate(self._port, stand.place, stand.directory)
         return all(there)
 
-    async def find(self, stand: Stand, until: float) -> None:
+    async def find(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """After a lost answer: take over what is ours and lives by our session, remove the rest."""
-        found = await own(self._port, stand, [stand.directory], until)
+        found = await own(self._port, stand, [stand.directory], until, since)
         first = min(of_session(self._port, found), key=lambda path: parse(path) or path, default=None)
         if await taken_over(self._port, stand, found, [] if first is None else [first], until):
             stand.place = stand.place or stand.nodes[0]
             await self.look(stand, until)
 
     async def clear(self, stand: Stand, until: float) -> bool:
-        return await cleared(self._port, stand, [stand.directory], until)
+        return await cleared(self._port, stand, self.directories(stand.directory), until)
+
+    def directories(self, directory: str) -> list[str]:
+        """Where the nodes of a claim stand."""
+        return [directory]
 
     async def lighten(self, stand: Stand, weight: int, until: float) -> None:
         """A writer becomes a reader, in its place: the READ that bears its number comes as the WRIT goes."""
@@ -136,9 +173,10 @@ class Queue:
         stand.changing = stand.doubtful = False
         stand.watch_own()
 
-    async def _judge(self, stand: Stand, children: list[str], until: float) -> None:
+    async def _judge(self, stand: Stand, listing: Listing, epoch: int, until: float) -> None:
         for glance in range(GLANCES):
-            verdict = judge(children, _name(stand), stand.claim)
+            stand.epoch = epoch
+            verdict = listing.judge(_name(stand), stand.claim)
             if not verdict.foreign or await self._cleared(stand, verdict.foreign, until):
                 if verdict.holds:
                     stand.granted()
@@ -146,24 +184,25 @@ class Queue:
                     self._apply(stand, verdict)
                 return
             await moment(self._runtime, glance)
-            (listed,) = await self._port.ask([codec.children(stand.directory)], until)
-            children = children_of(listed)
+            seen = await self._port.share(_listing(stand), until)
+            checked(seen.calls[0], codec.NO_NODE)
+            listing, epoch = seen.listing(0), seen.epoch
         await withdraw(self._port, stand, until)
         raise mismatch(stand, verdict.foreign)
 
     def _apply(self, stand: Stand, verdict: Verdict) -> None:
         """To one that does not hold."""
         if verdict.stands:
-            stand.wait_for(DATA, f"{stand.directory}/{verdict.watch}", verdict.lower)
+            stand.wait_for(DATA, f"{stand.directory}/{verdict.watch}")
         else:
             stand.end()
 
-    def _look_from_outside(self, stand: Stand, children: list[str]) -> None:
-        holds, last, foreign = would_hold(children, stand.claim)
+    def _look_from_outside(self, stand: Stand, listing: Listing) -> None:
+        holds, last, foreign = listing.would_hold(stand.claim)
         if holds or foreign or not last:
             stand.tell_look()
         else:
-            stand.wait_for(DATA, f"{stand.directory}/{last}", 0)
+            stand.wait_for(DATA, f"{stand.directory}/{last}")
 
     async def _cleared(self, stand: Stand, foreign: str, until: float) -> bool:
         """What a semaphore left behind when nobody used it any more is no other kind."""
@@ -179,4 +218,14 @@ class Queue:
 
 
 def _name(stand: Stand) -> str:
-    return stand.nodes[0].rpartition("/")[2]
+    return leaf_of(stand.nodes[0])
+
+
+def _listing(stand: Stand) -> Shared:
+    return stand.queue.shared("listing", lambda: [codec.children(stand.directory)], listed=0)
+
+
+def _synced(stand: Stand) -> Shared:
+    return stand.queue.shared(
+        "synced", lambda: [codec.sync(stand.directory), codec.children(stand.directory)], listed=1
+    )

@@ -1,9 +1,9 @@
 """The claims of one client as they stand in the store, and what the server says of them meanwhile.
 
 A `Stand` knows its node and whom it waits for. Its methods that take an event or a call are called by whoever reads
-(see wire/client.py), one at a time: they note what happened, tell the waiter, and ask on without waiting. With exactly
-one contender before a mutex, the end of that one's node is the grant; whatever is less clear makes it `stale`, and the
-next look lists again. Watches that were set again at another server are less clear.
+(see wire/client.py), one at a time: they note what happened, tell the waiter, and ask on without waiting. Where the
+directory knows who stands before a mutex, the end of the last one of them is the grant; whatever is less clear makes it
+`stale`, and the next look lists again. Watches that were set again at another server are less clear.
 
 The own node is watched with the one ahead, or by the heart once it is held for 100 ms: its end is the end of the claim,
 and Curator's word in it asks to let go. One that waited has the instant of its grant written down after a second.
@@ -14,24 +14,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dibs.backends.zookeeper import shown
+from dibs.backends.zookeeper.contenders import LATCH, LOCK, leaf_of
+from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
-from dibs.backends.zookeeper.wire.codec import Event, Node, Stat
+from dibs.backends.zookeeper.wire.codec import Created, Event, Node, Stat
 from dibs.backends.zookeeper.wire.session import LOST, Call, Session
 from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA, Watch
 from dibs.core.deadline import FOREVER, left_for
-from dibs.core.line import ELECTION, LOOK, YOURS, Me, Signal
+from dibs.core.line import LOOK, YOURS, Me, Signal
 from dibs.core.rule import Claim, Standing
+from dibs.errors import BadName
 
 WATCHED_AFTER = 0.1
 WRITTEN_AFTER = 1.0
+_TOMBS = 64
 
 
 class Stand:
-    def __init__(self, table: Stands, claim: Claim, directory: str) -> None:
+    def __init__(self, table: Stands, claim: Claim, directory: str, queue: Directory) -> None:
         self._table = table
         self.claim = claim
         self.directory = directory
+        self.queue = queue
+        """Where it stands in line: that directory, or one in it."""
+        self.word = ""
         self.session: Session | None = None
         self.place = ""
         """The node that gave it its place in line."""
@@ -42,17 +49,18 @@ class Stand:
         self.holds = self.gone = self.stale = self.over = False
         self.doubtful = claim.asked
         """A node of it may be there that nobody here knows of: an answer was lost."""
-        self.sure = True
-        """Since the last list nothing was missed."""
-        self.lower = 0
+        self.epoch = 0
+        """The connection, by its number, over which its own node was last seen; over a later one it may be gone."""
         self.waiting_for: tuple[str, str] | None = None
         self.look_again: Callable[[Stand], None] = Stand.tell_look
         """What to do when what it waited for has ended, and that does not say enough."""
+        self.first: Callable[[Stand], None] = Stand.now_holds
+        """What to do once nobody stands before it."""
         self.revoked = False
         self.changing = False
         """One of its nodes is being replaced by others: ends of nodes are no news meanwhile."""
         self.looked_at_until = 0.0
-        """Somebody is looking, or finding, or taking: waiter and keeper may both want to, and two would do it twice."""
+        """Somebody is looking, or finding, or taking: waiter and watchdog may both want to, and would do it twice."""
         self._own: dict[str, int] = {}
         """Which of its nodes are watched, and the version that was seen."""
 
@@ -61,6 +69,11 @@ class Stand:
         """Its node is there, as far as anybody knows."""
         session = self.session
         return session is not None and not (self.gone or session.over)
+
+    @property
+    def placed(self) -> bool:
+        """It holds, or waits to be told."""
+        return self.holds or self.waiting_for is not None
 
     @property
     def unseen(self) -> bool:
@@ -79,10 +92,43 @@ class Stand:
             self.holds = True
             self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
 
-    def wait_for(self, kind: str, path: str, lower: int) -> None:
+    def asks(self) -> None:
+        """Its node is about to be made, over the connection that there is now."""
+        self.claim.asked = self.doubtful = True
+        self.epoch = self._table.wire.epoch
+
+    def made(self, call: Call) -> None:
+        """Its node was; by whoever reads."""
+        created, session = call.value, self._table.wire.session
+        if isinstance(created, Created) and created.stat.owner == session.id:
+            self.session, self.place, self.nodes = session, created.path, [created.path]
+            self.ticket = self.claim.ticket = created.stat.czxid
+
+    def numbered(self, first: Callable[[], None], call: Call) -> None:
+        """Its directory was looked at after that; by whoever reads. The number of its node may tell whom to wait for,
+        or that it is first."""
+        if isinstance(stat := call.value, Stat) and self.session is not None:
+            self.queue.made(leaf_of(self.place), self.word, stat)
+            if not self.over:
+                self.follow(first)
+
+    def follow(self, first: Callable[[], None]) -> bool:
+        """Wait for the one before it, or call `first` if there is none; False: who is before it is not known."""
+        before = self.queue.before(leaf_of(self.nodes[0]), self.word) if self._is_in_order() else None
+        if before:
+            self.wait_for(DATA, f"{self.queue.path}/{before}")
+        elif before is not None:
+            first()
+        return before is not None
+
+    def _is_in_order(self) -> bool:
+        """It follows whoever is nearest before it, and its own node was seen over this connection."""
+        return self.word in (LOCK, LATCH) and self.stands and self.epoch == self._table.wire.epoch
+
+    def wait_for(self, kind: str, path: str) -> None:
         """Be told when that ends, or changes; and of the own node."""
-        self.lower, self.stale, self.sure = lower, False, True
-        if self._may_be_told():
+        self.stale = False
+        if self._is_in_order():
             self.watch_own()  # before: or somebody could remove it, and we would take the next event for a grant
         else:
             self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
@@ -93,10 +139,6 @@ class Stand:
             call = Call(asking, self._asked)
             if not self._table.wire.send((call,), (kind, path, self.moved)):
                 self._asked(call)
-
-    def _may_be_told(self) -> bool:
-        """The end of the one before it will be the grant."""
-        return self.lower == 1 and self.claim.kind in ("mutex", ELECTION)
 
     def stop_waiting(self) -> None:
         if self.waiting_for is not None:
@@ -140,10 +182,11 @@ class Stand:
             return
         (kind, path), self.waiting_for = self.waiting_for, None
         if event.kind == codec.CHANGED:
-            self.wait_for(kind, path, self.lower)
-        elif event.kind == codec.DELETED and self.sure and self._may_be_told():
-            self.now_holds()
-        else:
+            self.wait_for(kind, path)
+            return
+        if event.kind == codec.DELETED:
+            self.queue.gone(leaf_of(path))
+        if not (event.kind == codec.DELETED and self.follow(lambda: self.first(self))):
             self.look_again(self)
 
     def now_holds(self) -> None:
@@ -176,6 +219,8 @@ class Stand:
         """It lives by all of its nodes: with one of them gone, the others go too."""
         if not self.gone:
             self.gone = True
+            if path:
+                self.queue.gone(leaf_of(path))
             for other in self.nodes:
                 if path and other != path:
                     self._table.wire.post(codec.delete(other))
@@ -248,27 +293,51 @@ class Stands:
         self.me = me
         self.now = now
         self.wire: Wire
+        self._directories: dict[str, Directory] = {}
         self._table: dict[bytes, Stand] = {}
         self._tombs: dict[bytes, float] = {}
+        self._most_tombs = _TOMBS
+        """With so many, those that are over are removed."""
         self._notes: list[tuple[float, Stand, Callable[[], None]]] = []
 
     def find(self, id: bytes) -> Stand | None:
         return self._table.get(id)
 
-    def begin(self, claim: Claim, directory: str) -> Stand:
-        stand = self._table[claim.id] = Stand(self, claim, directory)
+    def begin(self, claim: Claim, directory: str, queue: str) -> Stand:
+        there = self._directories.get(queue)
+        if there is None:
+            there = self._directories.setdefault(queue, Directory(self.wire, queue, claim.name))
+        elif there.name != claim.name:
+            # The core takes them for two locks: a task that has one would wait for the other, and so for itself.
+            raise BadName(
+                f"{claim.name!r} is the same path as {there.name!r}, which this client is using",
+                step="write the name in one way",
+            )
+        there.claims.add(claim.id)
+        stand = self._table[claim.id] = Stand(self, claim, directory, there)
         return stand
+
+    def stranger(self, claim: Claim, directory: str, queue: str) -> Stand:
+        """Of a claim that nothing is known of here but that it may stand."""
+        return Stand(self, claim, directory, Directory(self.wire, queue, claim.name))
 
     def finish(self, id: bytes) -> Stand | None:
         """From here on nothing that happens to its node is news."""
         stand = self._table.pop(id, None)
         if stand is not None:
             stand.over = True
+            queue = stand.queue
+            queue.claims.discard(id)
+            if not queue.claims:
+                # Another thread may come just now: then there are two, and each knows less.
+                self._directories.pop(queue.path, None)
         return stand
 
     def bury(self, claim: Claim) -> None:
-        now = self.now()
-        self._tombs = {id: end for id, end in self._tombs.items() if end > now}
+        if len(self._tombs) >= self._most_tombs:
+            now = self.now()
+            self._tombs = {id: end for id, end in self._tombs.items() if end > now}
+            self._most_tombs = 2 * len(self._tombs) + _TOMBS
         self._tombs[claim.id] = claim.by
 
     def is_buried(self, id: bytes) -> bool:
@@ -280,7 +349,6 @@ class Stands:
 
     def attached(self) -> None:
         for stand in list(self._table.values()):
-            stand.sure = False
             if stand.stale and not stand.holds:
                 self.wire.tell(self.me.inbox, stand.claim.id, LOOK.value)
 

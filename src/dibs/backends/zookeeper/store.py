@@ -1,7 +1,7 @@
 """The `zookeeper://` store: one session for each client, in Curator's formats.
 
 Making it does no I/O; the first question connects. All of a client's claims live by its session, so there is one for
-the face and the keeper alike. In asyncio the socket belongs to the session's own thread, and the keeper waits in an
+the face and the watchdog alike. In asyncio the socket belongs to the session's own thread, and the watchdog waits in an
 inbox of its own.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.cells import ZookeeperCells
+from dibs.backends.zookeeper.cells import Puts, ZookeeperCells
 from dibs.backends.zookeeper.line import ZookeeperLine
 from dibs.backends.zookeeper.stands import Stands
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
+from dibs.backends.zookeeper.wire.feed import Feed
 from dibs.backends.zookeeper.wire.port import Port
 from dibs.core.cells import Cells
 from dibs.core.line import CELLS, FAIR, PERMITS, RECORDS, RW, Line, Me
@@ -38,7 +39,7 @@ class ZookeeperStore:
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
         opened = self._open(runtime, me)
-        return ZookeeperCells(opened.port(runtime, me, self._address), opened.writes, runtime, me, self._address.chroot)
+        return ZookeeperCells(opened.port(runtime, me, self._address), opened.puts, runtime, me, self._address.chroot)
 
     def close(self) -> None:
         if self._opened is not None:
@@ -67,12 +68,10 @@ class _Opened:
         self._face = runtime
         self._leading: Inbox = me.inbox if runtime is blocking else blocking.inbox()
         self.stands = Stands(me, runtime.now)
-        self.wire = Wire(
-            address, me.lease, blocking, self._leading, self.stands, for_a_loop=self._leading is not me.inbox
-        )
+        feed = None if runtime is blocking else Feed(me.inbox, runtime)
+        self.wire = Wire(address, me.lease, blocking, self._leading, self.stands, feed)
         self.stands.wire = self.wire
-        self.writes: dict[bytes, tuple[int, float]] = {}
-        """What was put lately: the version each reached, and until when a copy of it may still come."""
+        self.puts = Puts()
 
     def port(self, runtime: Runtime, me: Me, address: Address) -> Port:
         inbox = me.inbox if runtime is self._face else self._leading

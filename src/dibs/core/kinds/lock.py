@@ -27,10 +27,10 @@ from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, margin, patience, seconds
 from dibs.core.grant import Request
 from dibs.core.holds import Hold
-from dibs.core.kinds.taken import Taken, noting
+from dibs.core.kinds.taken import Taken, Takes
 from dibs.core.line import FAIR, LEASES, PERMITS, RECORDS, RW
 from dibs.core.rule import RW_CAPACITY
-from dibs.errors import AcquireTimeout, DibsError, StoreError, Unsupported
+from dibs.errors import AcquireTimeout, DibsError, Unsupported
 from dibs.info import LockInfo, duration, in_the_way, show_command
 
 
@@ -151,17 +151,14 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
 
 async def not_free(client: Client, name: str, limit: float | None, own_token: int | None) -> AcquireTimeout:
     """The error that says who was in the way."""
-    try:
-        info = await client.look(name, client.prefix + name, LEAST_PATIENCE)
-    except StoreError:
-        info = None
+    info = await client.look_together(name, client.prefix + name, LEAST_PATIENCE)
     what = f"not free after {duration(limit)}" if limit else "not free"
     if info is not None:
         what += f": {in_the_way(info, own_token, datetime.now(UTC), client.is_me)}"
     return client.error(AcquireTimeout, name, what, info=info, step=show_command(name))
 
 
-class Lock:
+class Lock(Takes[Hold]):
     """See the table above; `dibs.Lock` and its kin are faces of this."""
 
     def __init__(
@@ -191,7 +188,7 @@ class Lock:
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
         self._about: tuple[object, object, str] = (None, None, "")
-        self.taken: Taken[Hold] = Taken(name, client)
+        self.taken = Taken(name, client)
 
     def attempt(self, timeout: object = UNSET, blocking: object = True, n: object = 1) -> Attempt:
         """Checks the arguments; asks nothing yet. The calling thread or task is the one that takes."""
@@ -223,18 +220,14 @@ class Lock:
             self._about = (taker, client.me, client.about(self.label, self.options.info))
         return self._about[2]
 
-    def latest(self) -> Hold:
-        """What `release()` means."""
-        return self.taken.latest()
-
     def abandon(self, hold: Hold) -> None:
-        """From an exception: nothing is awaited, the keeper does the rest. Does nothing to a hold that is over."""
         self.client.book.abandon(hold)
 
     async def give_back(self, hold: Hold) -> None:
         # After close() every hold is lost already: that is what its release says, not that the client is closed.
         if not self.client.closed and not self.client.is_ready():
             await self.client.open()
+        self.taken.released(hold)
         try:
             await self.client.book.release(hold)
         except DibsError as error:
@@ -246,14 +239,6 @@ class Lock:
             await self.client.book.downgrade(hold)
         except DibsError as error:
             raise self.client.seen(error, self.name) from None
-
-    async def end(self, hold: Hold, raised: BaseException | None) -> None:
-        """The end of `with` on a hold itself."""
-        await noting(raised, self.give_back(hold))
-
-    async def exit(self, raised: BaseException | None) -> None:
-        """The end of `with` on the lock."""
-        await self.end(self.taken.opened_here(), raised)
 
     def owned(self) -> bool:
         return self.client.book.held_by(self.request.name, self.owner(self.client.runtime.taker()))
@@ -312,6 +297,7 @@ class Attempt:
             if lock.options.max_hold is not None or (hold.grant is not None and hold.grant.lasts_until != FOREVER):
                 self._limit(lock.options.max_hold)
             lock.taken.remember(hold, entered=entered)
+            hold.when_lost = lock.taken.one_lost
         return held
 
     async def enter(self) -> None:
@@ -332,8 +318,7 @@ class Attempt:
         self.hold.asker = block
 
     def abandon(self) -> None:
-        self.lock.client.book.abandon(self.hold)
-        self.lock.taken.forget(self.hold)
+        self.lock.drop(self.hold)
 
     async def _guarded(self, guard_lock: Lock, about: str) -> bool:
         """A stripe: first the claim on the name itself, which this hold then cannot be without."""
@@ -347,7 +332,6 @@ class Attempt:
         guard.hold.asker = self.hold.still
         if self.hold.notify and guard.hold.grant is not None:
             guard.hold.notify = [self.hold.tell_lost]
-            guard.hold.grant.watched = True
         if await book.acquire(self.hold, lock.request, lock.share, about, self.deadline):
             return True
         await book.release(guard.hold)
@@ -358,7 +342,7 @@ class Attempt:
         assert grant is not None
         hold.ends_at = min(grant.lasts_until, FOREVER if max_hold is None else hold.began + max_hold)
         grant.ends_at = min(grant.ends_at, hold.ends_at)
-        hold.client.keeper.schedule(grant)
+        hold.client.watchdog.schedule(grant)
 
 
 def mutex(client: Client, name: str, options: Options, *, share: bool) -> Lock:

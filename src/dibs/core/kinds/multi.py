@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dibs.core.deadline import FOREVER, patience
 from dibs.core.holds import Hold, wait_for_any
 from dibs.core.kinds.lock import UNSET, Attempt, Lock, limit_of
-from dibs.core.kinds.taken import Taken, noting
+from dibs.core.kinds.taken import Taken, Takes
 from dibs.errors import AcquireTimeout, DibsError, LockLost, Mismatch
 
 
@@ -48,6 +48,10 @@ class MultiHold:
     def parts(self) -> list[Hold]:
         return [attempt.hold for attempt in self.attempts.values()]
 
+    @property
+    def lost_seen(self) -> bool:
+        return any(hold.lost_seen for hold in self.parts)
+
     def wanted(self) -> bool:
         return not self.over
 
@@ -69,13 +73,10 @@ class MultiHold:
         return await wait_for_any(self.parts, Hold.is_lost, until)
 
     def abandon(self) -> None:
-        """From an exception: see `Lock.abandon`."""
+        """From an exception: see `Takes`."""
         self.over = True
         for attempt in list(self.attempts.values()):
-            attempt.lock.abandon(attempt.hold)
-
-    async def end(self, raised: BaseException | None) -> None:
-        await noting(raised, self.release())
+            attempt.abandon()
 
     async def release(self) -> None:
         """In reverse order; every member is given back even if one fails."""
@@ -93,7 +94,7 @@ class MultiHold:
             raise failed
 
 
-class Multi:
+class Multi(Takes[MultiHold]):
     """`dibs.multi` and `dibs.aio.multi` are faces of this."""
 
     def __init__(self, locks: Sequence[Lock], timeout: object, show: Callable[[Hold, Lock], object]) -> None:
@@ -103,17 +104,17 @@ class Multi:
         self.locks = tuple(locks)
         self.name = ", ".join(dict.fromkeys(lock.name for lock in locks))
         self.timeout = patience(timeout)
-        self.taken: Taken[MultiHold] = Taken(self.name, locks[0].client)
+        self.taken = Taken(self.name, locks[0].client)
 
     def attempt(self, timeout: object = UNSET, blocking: object = True) -> MultiAttempt:
         return MultiAttempt(self, limit_of(self.timeout, timeout, blocking))
 
-    def latest(self) -> MultiHold:
-        """What `release()` means."""
-        return self.taken.latest()
+    async def give_back(self, hold: MultiHold) -> None:
+        self.taken.released(hold)
+        await hold.release()
 
-    async def exit(self, raised: BaseException | None) -> None:
-        await self.taken.opened_here().end(raised)
+    def abandon(self, hold: MultiHold) -> None:
+        hold.abandon()
 
     def owned(self) -> bool:
         return all(lock.owned() for lock in self.locks)
@@ -162,10 +163,7 @@ class MultiAttempt:
             attempt.hand_over(block)
 
     def abandon(self) -> None:
-        self.hold.abandon()
-        for attempt in list(self.hold.attempts.values()):
-            attempt.abandon()
-        self.multi.taken.forget(self.hold)
+        self.multi.drop(self.hold)
 
     async def _merged(self) -> dict[Line, _Member]:
         """One member per line, in the global order."""

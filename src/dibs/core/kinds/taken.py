@@ -2,21 +2,29 @@
 
 `release()` means the latest one that the calling thread or task took through this object. A `with` pairs by thread or
 task; one that ends elsewhere takes the only open one.
+
+A hold that was released is forgotten at once. One that was lost may never be released, as the permits of a rate limit:
+it is kept only while its thread or task can still ask what became of it, and took no other one since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.client import Client
 from dibs.errors import DibsError, NotHeld
+
+_FEW = 64
+"""The memory is swept after so many were taken or lost, or half as many as it has, if that is more."""
 
 
 class Takeable(Protocol):
     taker: object
     over: bool
+
+    @property
+    def lost_seen(self) -> bool: ...
 
     def wanted(self) -> bool: ...
 
@@ -25,31 +33,57 @@ H = TypeVar("H", bound=Takeable)
 
 
 class Taken(Generic[H]):
-    __slots__ = ("_client", "_entered", "_name", "_taken")
+    __slots__ = ("_client", "_entered", "_name", "_taken", "_until_sweep")
 
     def __init__(self, name: str, client: Client) -> None:
         self._name = name
         self._client = client
-        self._taken: list[H] = []
+        self._taken: dict[H, None] = {}
+        """In their order; each step on it is one in C: whoever is told of a loss sweeps beside the others."""
         self._entered: list[H] = []
+        self._until_sweep = _FEW
 
     def remember(self, hold: H, *, entered: bool) -> None:
-        while self._taken and self._taken[-1].over:
-            self._taken.pop()
-        self._taken.append(hold)
+        self._taken[hold] = None
         if entered:
             self._entered.append(hold)
+        self._until_sweep -= 1
+        if self._until_sweep <= 0:
+            self._sweep()
+
+    def one_lost(self) -> None:
+        self._until_sweep -= 1
+        if self._until_sweep <= 0:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        takers: set[object] = set()
+        for hold in reversed(list(self._taken)):
+            taker = hold.taker
+            if hold.over or (hold.lost_seen and (taker in takers or _has_ended(taker))):
+                self._taken.pop(hold, None)
+            else:
+                takers.add(taker)
+        self._until_sweep = max(_FEW, len(self._taken) // 2)
+
+    def released(self, hold: H) -> None:
+        """A `with` may still end with it."""
+        self._taken.pop(hold, None)
 
     def forget(self, hold: H) -> None:
         """No `release()` and no `with` will come for it any more."""
-        for there in (self._taken, self._entered):
-            if hold in there:
-                there.remove(hold)
+        self.released(hold)
+        self.left(hold)
+
+    def left(self, hold: H) -> None:
+        """Its `with` ends."""
+        if hold in self._entered:
+            self._entered.remove(hold)
 
     def latest(self) -> H:
         """What `release()` means."""
         taker = self._client.runtime.taker()
-        for hold in reversed(self._taken):
+        for hold in reversed(list(self._taken)):
             if hold.taker is taker and hold.wanted():
                 return hold
         raise self._client.error(
@@ -58,13 +92,10 @@ class Taken(Generic[H]):
         )  # fmt: skip
 
     def opened_here(self) -> H:
-        """Take out what the end of a `with` means."""
+        """What the end of a `with` means."""
         taker = self._client.runtime.taker()
         if len(self._entered) == 1 and self._entered[0].taker is taker:  # nearly always
-            hold = self._entered.pop()
-            if hold in self._taken:
-                self._taken.remove(hold)
-            return hold
+            return self._entered[0]
         mine = [hold for hold in self._entered if hold.taker is taker]
         if not mine and len(self._entered) > 1:
             raise RuntimeError(
@@ -73,11 +104,41 @@ class Taken(Generic[H]):
             )
         if not self._entered:
             raise self._client.error(NotHeld, self._name, "no with block is open on this object", step="enter it first")
-        hold = (mine or self._entered)[-1]
-        self._entered.remove(hold)
-        with suppress(ValueError):
-            self._taken.remove(hold)
-        return hold
+        return (mine or self._entered)[-1]
+
+
+class Takes(Protocol[H]):
+    """A lock, or several as one: what holds are taken through, and given back."""
+
+    taken: Taken[H]
+
+    async def give_back(self, hold: H) -> None: ...
+
+    def abandon(self, hold: H) -> None:
+        """From an exception: nothing is awaited, the watchdog does the rest. Does nothing to a hold that is over."""
+
+    def latest(self) -> H:
+        """What `release()` means."""
+        return self.taken.latest()
+
+    def end(self, hold: H, raised: BaseException | None) -> Coroutine[Any, Any, None]:
+        """The end of `with` on a hold itself."""
+        return noting(raised, self.give_back(hold))
+
+    def exit(self, hold: H, raised: BaseException | None) -> Coroutine[Any, Any, None]:
+        """The end of `with` on the lock."""
+        self.taken.left(hold)
+        return noting(raised, self.give_back(hold))
+
+    def drop(self, hold: H) -> None:
+        """From an exception: `abandon` what no user has, or whose `with` ends."""
+        self.abandon(hold)
+        self.taken.forget(hold)
+
+
+def _has_ended(taker: Any) -> bool:
+    """A task that is done, or a thread."""
+    return bool(taker.done() if hasattr(taker, "done") else hasattr(taker, "is_alive") and not taker.is_alive())
 
 
 async def noting(raised: BaseException | None, giving_back: Awaitable[None]) -> None:

@@ -103,6 +103,10 @@ class Seat:
     def leave(self, claim: Claim, *, answered: bool = True) -> bool:
         return step(self.line.leave(claim, answered, self.soon))
 
+    def leave_all(self, *claims: Claim, answered: bool = True) -> None:
+        errors = step(self.line.leave_all([(claim, answered) for claim in claims], self.soon))
+        assert list(errors) == [None] * len(claims)
+
     def amend(self, claim: Claim, weight: int) -> None:
         step(self.line.amend(claim, weight, self.soon))
 

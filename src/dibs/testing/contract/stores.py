@@ -30,9 +30,9 @@ def _sqlite(place: Path) -> str:
     return f"sqlite:///{place / 'locks.db'}"
 
 
-WHOLE, STORE, VERBS = "whole", "store", "verbs"
-PARTS = (WHOLE, STORE, VERBS)
-"""What is asked of a store: everything; what depends on the store; its verbs, and little else."""
+WHOLE, STORE, VERBS, LOCK = "whole", "store", "verbs", "lock"
+PARTS = (WHOLE, STORE, VERBS, LOCK)
+"""What is asked of a store: everything; what depends on the store; its verbs, and little else; locks alone."""
 SERVERLESS: dict[str, Fresh] = {"memory": _memory, "sqlite": _sqlite}
 
 

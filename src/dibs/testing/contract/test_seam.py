@@ -8,6 +8,7 @@ import pytest
 
 import dibs
 from dibs.core.line import FAIR, LEASES, LOOK, NOWHERE, OUTSIDE, PERMITS, RECORDS, RW, YOURS
+from dibs.runtime.threads import step
 from dibs.testing.contract.seats import BRIEF, Seat, until
 from dibs.testing.contract.worlds import needs
 
@@ -239,6 +240,39 @@ def test_leave_says_whether_the_claim_stood_until_then(ana: Seat) -> None:
     claim, standing = ana.joined()
     assert ana.evict(standing.ticket)
     assert ana.leave(claim) is False
+
+
+@needs(FAIR)
+def test_many_leave_at_once_and_those_they_kept_waiting_are_woken(ana: Seat, bob: Seat) -> None:
+    mine = [ana.joined(name=name)[0] for name in ("c", "a", "b")]
+    waits, _ = bob.joined()
+    ana.leave_all(*mine, mine[0])
+    assert bob.freed(waits)
+    assert [ana.holders(name) for name in ("b", "c")] == [[], []]
+    ana.leave_all(*mine)
+    assert bob.holders() != [], "the second time it changes nothing"
+
+
+def test_what_leaves_at_once_unanswered_does_not_stand_again(ana: Seat) -> None:
+    claims = [ana.joined(name="a")[0], ana.claim(name="b")]
+    ana.leave_all(*claims, answered=False)
+    assert [ana.join(claim) for claim in claims] == [None, None]
+    assert ana.names() == []
+
+
+@needs(FAIR)
+def test_who_leaves_at_once_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:
+    claim, first = ana.joined()
+    forged, waits = copy(claim), bob.joined()[0]
+    forged.id = bytes(byte ^ 1 for byte in claim.id)
+    step(bob.line.leave_all([(forged, True), (waits, True)], bob.soon))
+    assert (bob.holders(), bob.waiters()) == ([first.ticket], [])
+
+
+def test_a_line_connects_and_knows_its_round_trip(ana: Seat) -> None:
+    step(ana.line.connect(ana.soon))
+    ana.joined()
+    assert 0.0 <= ana.line.round_trip() < 30.0
 
 
 def test_a_leave_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:

@@ -76,7 +76,7 @@ async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> No
     await ana(hold.release)
     theirs = await pending
     theirs.check()
-    await eventually(lambda: theirs.remaining > 20)  # the keeper renews it before half of the waiting lease is gone
+    await eventually(lambda: theirs.remaining > 20)  # the watchdog renews it before half of the waiting lease is gone
 
 
 @every_form

@@ -1,4 +1,4 @@
-"""The waiting loop over a real store, with a keeper that stands still: what a message is worth when a claim expired."""
+"""The waiting loop over a real store, a watchdog that stands still: what a message to an expired claim is worth."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import Grant, Request
-from dibs.core.keeper import Keeper
 from dibs.core.line import FAIR, LEASES, YOURS, Me
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import LineGrantor
+from dibs.core.watchdog import Watchdog
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing.contract.seats import BRIEF, Seat, until
 from dibs.testing.contract.worlds import above_the_store, needs
@@ -31,7 +31,7 @@ class _Open:
 
 
 class Standstill:
-    """A keeper's thread that never gets its turn, as under a C call that keeps the GIL."""
+    """A watchdog's thread that never gets its turn, as under a C call that keeps the GIL."""
 
     def ring(self) -> None: ...
 
@@ -51,8 +51,8 @@ class Waiter:
     def __init__(self, seat: Seat, lease: float) -> None:
         runtime: Runtime = StandstillRuntime(seat.now, 0.01)
         me = Me(seat.me.id, seat.me.inbox, lease, seat.me.news)
-        self.keeper = Keeper(runtime, me, lambda: self.grantor, runtime.mutex())
-        self.grantor = LineGrantor(seat.line, runtime, me, self.keeper, 10.0, _Open())
+        self.watchdog = Watchdog(runtime, me, lambda: self.grantor, runtime.mutex())
+        self.grantor = LineGrantor(seat.line, runtime, me, self.watchdog, 10.0, _Open())
         self.grant = Grant(Request("a", "mutex", 1, lease, True, True))
         self.held: bool | None = None
         self._thread = threading.Thread(target=self._wait, daemon=True)

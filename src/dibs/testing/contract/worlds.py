@@ -21,7 +21,7 @@ import pytest
 from dibs.core.line import QUORUM
 from dibs.testing.contract.clocks import PATIENCE, clock_of
 from dibs.testing.contract.harness import FACES, MUTEXES, NEEDED, ONE_KIND, World
-from dibs.testing.contract.stores import VERBS, WHOLE, Subject, chosen
+from dibs.testing.contract.stores import LOCK, VERBS, WHOLE, Subject, chosen
 
 LONGEST_TEST = 100.0
 
@@ -120,6 +120,8 @@ def _is_asked(item: pytest.Function) -> bool:
         return False
     part = subject.part
     if part != WHOLE and (item.get_closest_marker("dibs_above_the_store") or params.get("mutex", ONE_KIND) != ONE_KIND):
+        return False
+    if part == LOCK and item.path.stem != "test_mutex":
         return False
     if part == VERBS and "world" in params and not item.get_closest_marker("dibs_every_form"):
         return False

@@ -7,6 +7,7 @@ is all that there is to know. Leaving while waiting closes the session: whatever
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -15,10 +16,11 @@ from dibs.backends import ledger
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.answers import MISSING, final, strange
 from dibs.backends.mysql.calls import MICROSECONDS, Call, Query, Ready, Request
+from dibs.backends.mysql.connection import Dialler
+from dibs.backends.mysql.executor import number, words
 from dibs.backends.mysql.line import SWEEPS, MysqlLine, mode_mismatch
-from dibs.backends.mysql.link import ATTEMPT, LEAST, Dialer
-from dibs.backends.mysql.port import number
 from dibs.backends.mysql.session import view
+from dibs.backends.mysql.session.leaving import Leaving
 from dibs.backends.mysql.session.session import Session
 from dibs.backends.mysql.session.sessions import Sessions
 from dibs.backends.mysql.session.stands import Asks, Stand, Stands, ticket_of
@@ -40,11 +42,12 @@ _NAP = 0.001
 _GLANCE = 0.25
 """How often who watches a leader looks."""
 _TAKE = (
-    "/*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),"
+    "/*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >="
+    " TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000, LASTVAL(dibs_tickets), 0)),"
     " kind = {2}, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = {3},"
     " about = {4} WHERE lock_name = {0} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
 )
-"""See apart.sql. MySQL has no sequences: there it is always the routine that takes."""
+"""See apart.sql and ticket.sql; where the counter is behind the clock, or has no sequence, the routine takes."""
 _GIVE = "DO RELEASE_LOCK({})"
 """Only the session that has it can do so: if it answers, it had it until then."""
 _ALIVE = (
@@ -61,18 +64,20 @@ class SessionLine:
     """See core/line.py."""
 
     def __init__(
-        self, leased: MysqlLine, sessions: Sessions, stands: Stands, dialer: Dialer, runtime: Runtime, me: Me
+        self, leased: MysqlLine, sessions: Sessions, stands: Stands, dialler: Dialler, runtime: Runtime, me: Me
     ) -> None:
         """`leased`: the line in tables of the same store."""
         self._leased = leased
         self._port = leased.port
         self._sessions = sessions
         self._stands = stands
-        self._dialer = dialer
+        self._dialler = dialler
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
         self._asks: dict[tuple[str, str, str, int], Asks] = {}
+        self._sure = 0
+        """Tickets below this are never given again, not even after a crash of the server (sure.sql)."""
         self._blocks = runtime.soon is None
         self._readable = _in_threads(self._now) if self._blocks else _in_a_loop(self._now)
 
@@ -89,7 +94,7 @@ class SessionLine:
             except Refusal as refusal:
                 if refusal.code not in MISSING:
                     raise final(refusal) from None
-                await self._runtime.offload(lambda: schema.create(self._dialer, until))
+                await self._runtime.offload(lambda: schema.create(self._dialler, until))
         raise strange()
 
     async def _take(self, claim: Claim, place: Place, until: float) -> Standing | None:
@@ -104,8 +109,10 @@ class SessionLine:
             said = await self._take_free(session, stand.asks.take, until)
             if said is None:
                 wait = 0 if place is NOWHERE else _WAIT
-                call = Call("take", (stand.asks.key, wait, *self._words(claim)))
+                call = Call("take", (stand.asks.key, wait, *self._words(claim), self._sure))
                 said = await self._exchange(session, call, until)
+                if said[1] == b"held" and len(said) > 3:
+                    self._sure = max(self._sure, number(said[3]))
         except BaseException:
             self._stands.finish(claim.id)
             self._sessions.discard(session)
@@ -140,7 +147,14 @@ class SessionLine:
         """Most takes: it is free, and was had in this mode lately. None: it is not so."""
         await self._whole(session, request, until)
         answer = session.answer()
-        return [b"", b"held", b"%d" % answer.made] if answer.changed else None
+        if not answer.changed or not answer.made:
+            return None
+        if answer.made >= self._sure:
+            said = words(await self._port.ask(Call("reserve", (answer.made,)), until), 2)
+            self._sure = max(self._sure, number(said[1]))
+            if answer.made >= self._sure:  # the counter was reset in this very moment
+                return None
+        return [b"", b"held", b"%d" % answer.made]
 
     def _outcome(self, stand: Stand, said: list[bytes]) -> Standing | None:
         claim, what = stand.claim, said[1]
@@ -236,9 +250,50 @@ class SessionLine:
             return await self._drop(stand, session, until)
         self._stands.ignore(session)
         self._sessions.discard(session)
-        with suppress(StoreError):  # then the server sees it by itself, within a second
-            await self._port.ask_once(Call("quit", (session.number, stand.ticket)), until)
+        await self._quit([(session.number, stand.ticket)], until)
         return True
+
+    async def leave_all(self, leaving: Sequence[tuple[Claim, bool]], until: float) -> list[StoreError | None]:
+        found: list[StoreError | None] = [None] * len(leaving)
+        those = Leaving(self._stands, self._sessions)
+        try:
+            for position, (claim, answered) in enumerate(leaving):
+                those.tell(position, claim, answered, self._now())
+            while those.told:
+                position, session = those.told[-1]
+                found[position] = await self._given(session, until)
+                those.told.pop()
+        except BaseException:
+            those.abandon()
+            raise
+        if those.waits:
+            await self._quit(those.waits, until)
+        for position in those.rest:
+            try:
+                await self.leave(*leaving[position], until)
+            except StoreError as error:
+                found[position] = error
+        await self._leased.sweep(SWEEPS * len(leaving))
+        return found
+
+    async def _given(self, session: Session, until: float) -> StoreUnavailable | None:
+        """Read that a user lock was given back."""
+        try:
+            while not session.read():
+                if not await self._readable(session, until):
+                    self._sessions.discard(session)
+                    return StoreUnavailable("the server did not answer in time; the session was closed")
+            session.answer()
+        except (StoreError, Refusal):  # it ended before it could be given back
+            self._sessions.discard(session)
+        else:
+            self._sessions.give(session)
+        return None
+
+    async def _quit(self, waits: list[tuple[int, int]], until: float) -> None:
+        """End what the sessions of waiters, which are closed here, do in the server."""
+        with suppress(StoreError):  # then the server sees it by itself, within a second
+            await self._port.ask_once(Call("quit", (json.dumps(waits),)), until)
 
     async def _drop(self, stand: Stand, session: Session, until: float) -> bool:
         try:
@@ -254,9 +309,7 @@ class SessionLine:
             self._sessions.discard(session)
             raise
         self._sessions.give(session)
-        if self._runtime.jitter(1.0) < SWEEPS:
-            with suppress(StoreError):  # somebody else will
-                await self._port.ask_once(Call("sweep", ()), self._now())
+        await self._leased.sweep(SWEEPS)
         return True
 
     async def _from_desk(self, stand: Stand, until: float) -> Session | None:
@@ -299,6 +352,12 @@ class SessionLine:
     async def doctor(self, until: float) -> list[Finding]:
         return await self._leased.doctor(until)
 
+    async def connect(self, until: float) -> None:
+        await self._leased.connect(until)
+
+    def round_trip(self) -> float:
+        return self._leased.round_trip()
+
     def close(self) -> None:
         self._leased.close()
 
@@ -332,7 +391,8 @@ class SessionLine:
 
     async def _whole(self, session: Session, request: Request, until: float) -> list[bytes] | None:
         now = self._now()
-        until = min(max(until, now + LEAST), now + ATTEMPT)
+        trip = self._dialler.round_trip
+        until = min(max(until, now + trip.least), now + trip.attempt)
         while session.asked:  # what is left of an answer that told enough, or a renewal that was not waited for
             if session.read():
                 session.answer()
@@ -360,10 +420,10 @@ def _in_threads(now: Callable[[], float]) -> Readable:
 
 
 def _in_a_loop(now: Callable[[], float]) -> Readable:
-    from dibs.backends import loops  # noqa: PLC0415  (threads have no use for asyncio)
+    from dibs.backends.common import aio_wait  # noqa: PLC0415  (threads have no use for asyncio)
 
     async def readable(session: Session, until: float) -> bool:
-        return await loops.readable(session.fd, until - now())
+        return await aio_wait.readable(session.fd, until - now())
 
     return readable
 

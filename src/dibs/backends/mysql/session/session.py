@@ -6,12 +6,12 @@ has it closes it (`discard` of sessions.py), and with it goes what it holds in t
 
 from __future__ import annotations
 
-import select
 import ssl
 
+from dibs.backends.common.wakeup import Readiness
 from dibs.backends.mysql.calls import Request
-from dibs.backends.mysql.link import Link, broken
-from dibs.backends.mysql.port import words
+from dibs.backends.mysql.connection import MysqlConnection, broken
+from dibs.backends.mysql.executor import words
 from dibs.backends.mysql.wire import Answer
 from dibs.errors import StoreUnavailable
 
@@ -23,7 +23,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_answer",
-        "_poll",
+        "_readiness",
         "claim_id",
         "cut",
         "fd",
@@ -34,7 +34,7 @@ class Session:
         "used_at",
     )
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: MysqlConnection, number: int) -> None:
         self.link = link
         self.number = number
         """The server's, of this session."""
@@ -47,8 +47,7 @@ class Session:
         """The server ended it."""
         self.sent_at = self.used_at = link.used_at
         self._answer: Answer | None = None
-        self._poll = select.poll()
-        self._poll.register(self.sock, select.POLLIN)
+        self._readiness = Readiness(self.fd)
 
     @property
     def asked(self) -> bool:
@@ -64,7 +63,7 @@ class Session:
 
     def wait(self, patience: float) -> bool:
         """Whether something is there to be read; the one that blocks, for threads."""
-        return bool(self._poll.poll(max(patience, 0.0) * 1000))
+        return self._readiness.wait(patience)
 
     def read(self) -> bool:
         """Take in what has come. True: the answer is whole."""

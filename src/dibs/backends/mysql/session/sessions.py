@@ -13,17 +13,16 @@ from collections import deque
 from contextlib import suppress
 from weakref import WeakSet
 
-from dibs.backends.hangups import Hangups
-from dibs.backends.idle import outworn
+from dibs.backends.common.connections import SESSION_DIALS, TRUSTED, Begun, Pool, closed, expired
+from dibs.backends.common.disconnects import Disconnects
 from dibs.backends.mysql.answers import unsent
-from dibs.backends.mysql.link import Dialer
-from dibs.backends.mysql.pool import TRUSTED
-from dibs.backends.mysql.port import number
+from dibs.backends.mysql.connection import Dialler, MysqlConnection
+from dibs.backends.mysql.executor import number
 from dibs.backends.mysql.session.session import Session
 from dibs.backends.mysql.wire import Refusal, statement
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
-from dibs.errors import Closed, StoreError
+from dibs.errors import StoreError
 
 _WHO = statement(
     "SELECT CONNECTION_ID(), @@version_comment, @@version, IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
@@ -38,16 +37,19 @@ _ALIVE = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 9))
 
 
 class Sessions:
-    def __init__(self, dialer: Dialer, runtime: Runtime, me: Me, most: int) -> None:
+    def __init__(self, dialler: Dialler, runtime: Runtime, me: Me, most: int) -> None:
         """`most`: so many are kept that nobody uses."""
-        self._dialer = dialer
-        self._now = dialer.now
+        self._dialler = dialler
+        self._now = dialler.now
         self._me = me
         self._most = most
         self._idle: deque[Session] = deque()
+        self._dialled = Pool(
+            self._connect, dialler.now, dialler.round_trip, dialler.shown, keep=most, dials=SESSION_DIALS
+        )
         self._open: WeakSet[Session] = WeakSet()
         """Weakly: one that an interrupt has dropped is closed by that."""
-        self._hangups = Hangups(runtime, self._ended, self._tidied)
+        self._hangups = Disconnects(runtime, self._ended, self._tidied)
         self._closed = False
         self.database = b""
         """Its name, as the server has it; known once there was a session."""
@@ -80,12 +82,13 @@ class Sessions:
         self._hangups.ignore(session.fd, session)
         self._open.discard(session)
         if farewell:
-            session.link.bid_farewell()
+            session.link.end()
         else:
             session.link.close()
 
     def close(self) -> None:
         self._closed = True
+        self._dialled.close()
         self._hangups.close()
         for session in list(self._open):
             self.discard(session, farewell=not session.asked)
@@ -94,14 +97,13 @@ class Sessions:
     def abandon(self) -> None:
         """In a forked child."""
         self._closed = True
+        self._dialled.abandon()
         self._hangups.abandon()
         for session in list(self._open):
             session.link.close()
 
-    def _made(self, until: float) -> Session:
-        if self._closed:
-            raise Closed("this client was closed", step="connect again")
-        link = self._dialer.link(until)
+    def _connect(self, until: float, begun: Begun) -> MysqlConnection:
+        link = self._dialler.connect(until, begun)
         try:
             (who,) = link.ask(_WHO, until)[0]
             if refusal := unfit(link.greeted_as, *who[:3]):
@@ -116,19 +118,27 @@ class Sessions:
             raise
         keep_alive(link.sock, self._me.lease)
         self.database = who[3] or b""
-        session = Session(link, number(who[0]))
+        link.number = number(who[0])
+        return link
+
+    def _made(self, until: float) -> Session:
+        """Blocks. One that is not there in time is left to the next caller."""
+        link = self._dialled.take(until)
+        session = Session(link, link.number)
         self._open.add(session)
         if self._closed:
             self.discard(session)
-            raise Closed("this client was closed", step="connect again")
+            raise closed()
         self._hangups.attend(session.fd, session)
         return session
 
     def _tidied(self) -> None:
         """End those that nobody will use any more, before the server does and writes it into its log."""
         before = self._now() - self._me.lease / 2
-        for session in outworn(self._idle, lambda one: one.used_at <= before):
+        for session in expired(self._idle, lambda one: one.used_at <= before):
             self.discard(session, farewell=True)
+        for link in expired(self._dialled.idle, lambda one: one.used_at <= before):
+            link.end()
 
     def _ended(self, session: Session) -> None:
         session.cut = True

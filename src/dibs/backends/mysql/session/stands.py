@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dibs.backends.common.wakeup import Wakeup
 from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.session.session import Session
 from dibs.backends.mysql.session.sessions import Sessions
 from dibs.backends.mysql.wire import Refusal
-from dibs.backends.poked import Poked
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LOOK, YOURS
 from dibs.core.rule import Claim, Standing
@@ -75,7 +75,7 @@ class Stands:
     def __init__(self, sessions: Sessions, now: Callable[[], float]) -> None:
         self._sessions = sessions
         self._now = now
-        self._poked = Poked()
+        self._poked = Wakeup()
         self._all: dict[bytes, Stand] = {}
         self._waiting: dict[int, Stand] = {}
         """By the number of the socket."""

@@ -1,6 +1,6 @@
 """The `mysql://` store in session mode: see line.py. Latches, cells and fences are those of the store in tables.
 
-The face and the keeper share the sessions, as claims live by them; what is not about a claim goes by the connections
+The face and the watchdog share the sessions, as claims live by them; what is not about a claim goes by the connections
 that each of them has.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.link import Dialer
 from dibs.backends.mysql.session.line import SessionLine
 from dibs.backends.mysql.session.sessions import Sessions
 from dibs.backends.mysql.session.stands import Stands
@@ -30,11 +29,11 @@ class SessionStore:
         self._shared: tuple[Sessions, Stands] | None = None
 
     def open(self, runtime: Runtime, me: Me) -> Line:
-        dialer = Dialer(self._address, runtime.now)
+        dialler = self._leased.dialler(runtime)
         if self._shared is None:
-            sessions = Sessions(dialer, runtime, me, self._address.connections)
+            sessions = Sessions(dialler, runtime, me, self._address.connections)
             self._shared = sessions, Stands(sessions, runtime.now)
-        return SessionLine(self._leased.open(runtime, me), *self._shared, dialer, runtime, me)
+        return SessionLine(self._leased.open(runtime, me), *self._shared, dialler, runtime, me)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
         return self._leased.open_cells(runtime, me)

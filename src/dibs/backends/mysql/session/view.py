@@ -11,7 +11,7 @@ from itertools import groupby
 
 from dibs.backends import ledger
 from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
-from dibs.backends.mysql.port import Port, number, words
+from dibs.backends.mysql.executor import MysqlExecutor, number, words
 from dibs.backends.mysql.wire import Row
 from dibs.core.rule import Claim
 from dibs.info import LockInfo, Participant, read_about
@@ -36,12 +36,12 @@ _REVOKE = f"UPDATE dibs_held SET revoked = 1 WHERE {_SPOT}"
 _REVOKED = f"SELECT COUNT(*) FROM dibs_held WHERE {_SPOT} AND revoked"
 
 
-async def line(port: Port, key: bytes, name: str, until: float) -> LockInfo:
+async def line(port: MysqlExecutor, key: bytes, name: str, until: float) -> LockInfo:
     (found,) = await port.ask(Query(_LINE, key), until)
     return _info(name, found)
 
 
-async def page(port: Port, prefix: bytes, wanted: bytes, after: bytes, until: float) -> list[LockInfo]:
+async def page(port: MysqlExecutor, prefix: bytes, wanted: bytes, after: bytes, until: float) -> list[LockInfo]:
     """`prefix`: what the store's own begins with, which is not shown."""
     (found,) = await port.ask(Query(_LINES, after, len(wanted), wanted), until)
     lines = [(name, list(rows)) for name, rows in groupby(found, lambda one: one[0] or b"")]
@@ -50,13 +50,13 @@ async def page(port: Port, prefix: bytes, wanted: bytes, after: bytes, until: fl
     return [_info(name[len(prefix) :].decode(errors="replace"), rows) for name, rows in lines]
 
 
-async def revoke(port: Port, key: bytes, token: int, until: float) -> bool:
+async def revoke(port: MysqlExecutor, key: bytes, token: int, until: float) -> bool:
     await port.ask(Query(_REVOKE, key, token), until)
     (found,) = await port.ask(Query(_REVOKED, key, token), until)
     return number(found[0][0]) > 0
 
 
-async def evict(port: Port, key: bytes, token: int, until: float) -> bool:
+async def evict(port: MysqlExecutor, key: bytes, token: int, until: float) -> bool:
     sets, is_repeated = await port.ask_often(Call("end", (key, token)), until)
     return words(sets, 2)[1] == b"1" or is_repeated
 

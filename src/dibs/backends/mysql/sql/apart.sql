@@ -9,12 +9,13 @@
 --   * a join behind the mark finds the user lock or the row taken, and is refused; or takes them itself for as long as
 --     its claim is not committed: whoever gets them then finds the claim.
 -- Where claims stand nobody holds in another mode: who tries sees them, and lets go again. Those that are over are
--- removed by it, so that no renewal that is on its way revives them.
+-- removed by it, so that no renewal that is on its way revives them. So a join that has passed here wipes the mark; a
+-- row that is new, as the one before was forgotten or somebody removed it, is marked for all modes.
 -- A row in dibs_held that is `plain` spares who takes in session mode the look: it is written by one that has the user
 -- lock and has looked, and removed by a join that has the user lock, or made not plain by who is inside a transaction,
 -- before that one looks whether the user lock is free. The take is one statement, which has the table meanwhile.
 CREATE PROCEDURE dibs_1_apart(
-  IN p_name VARBINARY(2048), IN p_apart TINYINT, OUT p_key VARCHAR(64), OUT p_kind VARBINARY(64)
+  IN p_name VARBINARY(2048), IN p_apart TINYINT, OUT p_key VARBINARY(64), OUT p_kind VARBINARY(64)
 )
 SQL SECURITY INVOKER
 BEGIN

@@ -5,7 +5,7 @@ CREATE PROCEDURE dibs_1_end(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGN
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_session BIGINT UNSIGNED;
-  DECLARE v_key VARCHAR(64);
+  DECLARE v_key VARBINARY(64);
   DECLARE v_done TINYINT DEFAULT 0;
   DECLARE v_times INT DEFAULT 0;
   SELECT session, lock_name INTO v_session, v_key FROM dibs_held

@@ -3,21 +3,22 @@
 -- Gives  words with blanks between them, bytes in hexadecimal: (now, what, ticket, holds, left, next, revoked, mine, kind, capacity)
 --        what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
 --        and is not to; 2: what is there is of another kind or size, or mode (kind
---        'session' or 'within'). `mine`: ids of this client that hold from now on.
+--        'session' or 'within'). `mine`: ids of this client that hold from now on. And, in a column of its own, which
+--        store this is: see epoch.py.
 -- Effect A claim that fits holds, one that does not waits: in line (place 0), outside (1), nowhere (2). The same id
 --        again is told how it stands; nothing is moved or extended.
 CREATE PROCEDURE dibs_1_join(
   IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16), IN p_kind VARBINARY(64),
   IN p_capacity BIGINT, IN p_weight BIGINT, IN p_lease BIGINT, IN p_waiting BIGINT, IN p_place TINYINT,
-  IN p_about BLOB, IN p_again TINYINT, IN p_by BIGINT
+  IN p_about BLOB, IN p_by BIGINT
 )
 SQL SECURITY INVOKER
 verb: BEGIN
-  DECLARE v_floor, v_ticket, v_own, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_floor, v_ticket, v_own, v_first, v_last, v_least BIGINT UNSIGNED;
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_capacity, v_until, v_left BIGINT;
   DECLARE v_next BIGINT DEFAULT -1;
   DECLARE v_kind VARBINARY(64);
-  DECLARE v_key VARCHAR(64);
+  DECLARE v_key VARBINARY(64);
   DECLARE v_blocked, v_revoked TINYINT DEFAULT 0;
   DECLARE v_holds TINYINT DEFAULT p_weight <= p_capacity;
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
@@ -26,14 +27,13 @@ verb: BEGIN
   -- (lock.sql)
   IF v_now > p_by OR (v_tombs > v_now AND EXISTS (SELECT 1 FROM dibs_tombs WHERE id = p_id)) THEN
     COMMIT;
-    SELECT CONCAT_WS(' ', v_now, 0);
+    SELECT CONCAT_WS(' ', v_now, 0), (SELECT id FROM dibs_store WHERE one = 1);
     LEAVE verb;
   END IF;
-  SELECT MIN(ticket) INTO v_first FROM dibs_claims WHERE name = p_name AND ticket >= v_floor;
+  SELECT MIN(ticket), MAX(ticket) INTO v_first, v_last FROM dibs_claims WHERE name = p_name AND ticket >= v_floor;
+  SET v_least = GREATEST(v_floor, IFNULL(v_last, 0) + 1);
   IF v_first IS NOT NULL THEN
-    IF p_again THEN
-      SELECT ticket INTO v_own FROM dibs_claims WHERE name = p_name AND ticket >= v_floor AND id = p_id LIMIT 1;
-    END IF;
+    SELECT ticket INTO v_own FROM dibs_claims WHERE id = p_id AND name = p_name LIMIT 1;
     CALL dibs_1_settle(
       p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
       v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
@@ -47,16 +47,18 @@ verb: BEGIN
       COMMIT;
       IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
       IF v_left > 0 THEN
-        SELECT CONCAT_WS(' ', v_now, 1, v_own, v_own <= v_last, v_left, v_next, v_revoked, HEX(v_mine));
+        SELECT CONCAT_WS(' ', v_now, 1, v_own, v_own <= v_last, v_left, v_next, v_revoked, HEX(v_mine)),
+          (SELECT id FROM dibs_store WHERE one = 1);
       ELSE
-        SELECT CONCAT_WS(' ', v_now, 0, 0, 0, 0, 0, 0, HEX(v_mine));
+        SELECT CONCAT_WS(' ', v_now, 0, 0, 0, 0, 0, 0, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
       END IF;
       LEAVE verb;
     END IF;
     IF v_first > 0 AND (v_kind <> p_kind OR v_capacity <> p_capacity) THEN
       COMMIT;
       IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-      SELECT CONCAT_WS(' ', v_now, 2, 0, 0, 0, 0, 0, HEX(v_mine), HEX(v_kind), v_capacity);
+      SELECT CONCAT_WS(' ', v_now, 2, 0, 0, 0, 0, 0, HEX(v_mine), HEX(v_kind), v_capacity),
+        (SELECT id FROM dibs_store WHERE one = 1);
       LEAVE verb;
     END IF;
     SET v_holds = NOT v_blocked AND v_used + p_weight <= p_capacity;
@@ -71,7 +73,7 @@ verb: BEGIN
     END IF;
     COMMIT;
     IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-    SELECT CONCAT_WS(' ', v_now, 1, 0, 0, 0, v_next, 0, HEX(v_mine));
+    SELECT CONCAT_WS(' ', v_now, 1, 0, 0, 0, v_next, 0, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
     LEAVE verb;
   END IF;
   IF v_apart AND IFNULL(v_first, 0) = 0 THEN
@@ -79,9 +81,11 @@ verb: BEGIN
     IF v_key IS NULL THEN
       COMMIT;
       IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-      SELECT CONCAT_WS(' ', v_now, 2, 0, 0, 0, 0, 0, HEX(v_mine), HEX(v_kind), 1);
+      SELECT CONCAT_WS(' ', v_now, 2, 0, 0, 0, 0, 0, HEX(v_mine), HEX(v_kind), 1),
+        (SELECT id FROM dibs_store WHERE one = 1);
       LEAVE verb;
     END IF;
+    UPDATE dibs_names SET apart = 0 WHERE name = p_name;
   END IF;
   SET v_left = IF(v_holds, p_lease, p_waiting);
   -- (ticket.sql)
@@ -91,7 +95,7 @@ verb: BEGIN
     v_ticket, p_name, p_id, p_client, p_kind, p_capacity, p_weight, p_lease, p_waiting, v_now + v_left, v_now,
     IF(v_holds, v_now, NULL), NULL, 0, p_about
   );
-  IF p_place = 1 AND p_again THEN
+  IF p_place = 1 AND v_outside > v_now THEN
     DELETE FROM dibs_watchers WHERE id = p_id;
   END IF;
   IF v_holds AND p_kind = 'election' THEN
@@ -100,5 +104,6 @@ verb: BEGIN
   COMMIT;
   IF v_key IS NOT NULL THEN DO RELEASE_LOCK(v_key); END IF;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT CONCAT_WS(' ', v_now, 1, v_ticket, v_holds, v_left, IF(v_holds, -1, v_next), 0, HEX(v_mine));
+  SELECT CONCAT_WS(' ', v_now, 1, v_ticket, v_holds, v_left, IF(v_holds, -1, v_next), 0, HEX(v_mine)),
+    (SELECT id FROM dibs_store WHERE one = 1);
 END

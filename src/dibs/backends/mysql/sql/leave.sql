@@ -26,7 +26,7 @@ verb: BEGIN
       UPDATE dibs_names SET floor = p_ticket + 1 WHERE name = p_name;
     END IF;
     COMMIT;
-    SELECT CONCAT_WS(' ', v_now, v_own, '');
+    SELECT CONCAT_WS(' ', v_now, v_own, ''), (SELECT id FROM dibs_store WHERE one = 1);
     LEAVE verb;
   END IF;
   IF p_ticket > 0 THEN
@@ -52,5 +52,5 @@ verb: BEGIN
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT CONCAT_WS(' ', v_now, v_own > 0, HEX(v_mine));
+  SELECT CONCAT_WS(' ', v_now, v_own > 0, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
 END

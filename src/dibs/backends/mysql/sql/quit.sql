@@ -1,17 +1,28 @@
--- quit: session mode. End the session of a waiter that gave up, before the server sees by itself that it is gone.
+-- quit: session mode. End the sessions of waiters that gave up, before the server sees by itself that they are gone.
 --
--- By its row, which no session but that one has written: numbers of sessions begin anew when the server starts. Should
--- it have the lock by now, that goes with it.
--- Gives  words, as take: (now, 1 if it was there)
-CREATE PROCEDURE dibs_1_quit(IN p_session BIGINT UNSIGNED, IN p_ticket BIGINT UNSIGNED)
+-- `p_waits`: a JSON list of [session, ticket]. By their rows, which no session but those have written: numbers of
+-- sessions begin anew when the server starts. Should one have the lock by now, that goes with it.
+-- Gives  words, as take: (now, how many were there)
+CREATE PROCEDURE dibs_1_quit(IN p_waits MEDIUMTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_done TINYINT DEFAULT 0;
-  DECLARE CONTINUE HANDLER FOR 1094 SET v_done = 0; -- there is no such session any more
-  IF EXISTS (SELECT 1 FROM dibs_waits WHERE session = p_session AND ticket = p_ticket) THEN
-    SET v_done = 1;
-    KILL CONNECTION p_session;
-    DELETE FROM dibs_waits WHERE session = p_session AND ticket = p_ticket;
-  END IF;
+  DECLARE v_session, v_ticket BIGINT UNSIGNED;
+  DECLARE v_done INT DEFAULT 0;
+  DECLARE v_over TINYINT DEFAULT 0;
+  DECLARE waits CURSOR FOR
+    SELECT w.session, w.ticket FROM JSON_TABLE(p_waits, '$[*]' COLUMNS (
+      session BIGINT UNSIGNED PATH '$[0]', ticket BIGINT UNSIGNED PATH '$[1]'
+    )) j JOIN dibs_waits w ON w.session = j.session AND w.ticket = j.ticket;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
+  DECLARE CONTINUE HANDLER FOR 1094 SET v_done = v_done - 1; -- there is no such session any more
+  OPEN waits;
+  ending: LOOP
+    FETCH waits INTO v_session, v_ticket;
+    IF v_over THEN LEAVE ending; END IF;
+    SET v_done = v_done + 1;
+    KILL CONNECTION v_session;
+    DELETE FROM dibs_waits WHERE session = v_session AND ticket = v_ticket;
+  END LOOP;
+  CLOSE waits;
   SELECT CONCAT_WS(' ', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_done);
 END

@@ -1,7 +1,7 @@
 -- renew: extend claims, and say how each stands; for those who wait it is a look.
 --
 -- `p_claims`: a JSON list of [ticket, id in hexadecimal], by ticket: rows are locked in that order, and no name is.
--- Gives  rows of (ticket, holds, left, revoked) for those that stand; then one of (now, mine, nexts), where `nexts` is
+-- Gives  rows of (ticket, holds, left, revoked) for those that stand; then one of (now, mine, nexts, store), where `nexts` is
 --        name=microseconds, the name in hexadecimal, with commas, for the names in which some of them wait
 -- Effect Only what is not over is extended, and nothing is shortened, except what a clock that was set back made longer
 --        than its lease. Who holds goes first: no line that somebody waits in keeps it waiting.
@@ -14,7 +14,7 @@ BEGIN
   DECLARE v_mine, v_nexts MEDIUMBLOB DEFAULT '';
   DECLARE names CURSOR FOR
     SELECT DISTINCT c.name FROM
-      JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id CHAR(32) PATH '$[1]')) j
+      JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
       STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
     WHERE c.held IS NULL;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
@@ -24,7 +24,7 @@ BEGIN
   START TRANSACTION;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   UPDATE
-    JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id CHAR(32) PATH '$[1]')) j
+    JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
     STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
   SET c.until = v_now + c.lease, c.freed = NULL
   WHERE c.until > v_now AND c.held IS NOT NULL;
@@ -43,7 +43,7 @@ BEGIN
     START TRANSACTION;
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     UPDATE
-      JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id CHAR(32) PATH '$[1]')) j
+      JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
       STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
     SET
       c.until = IF(c.held IS NULL, LEAST(GREATEST(c.until, v_now + c.waiting), v_now + c.lease), v_now + c.lease),
@@ -52,8 +52,9 @@ BEGIN
     COMMIT;
   END IF;
   SELECT c.ticket, c.held IS NOT NULL, c.until - v_now, c.revoked FROM
-    JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id CHAR(32) PATH '$[1]')) j
+    JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
     STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
   WHERE c.until > v_now;
-  SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_mine, v_nexts;
+  SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_mine, v_nexts,
+    (SELECT id FROM dibs_store WHERE one = 1);
 END

@@ -22,5 +22,5 @@ BEGIN
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
-  SELECT CONCAT_WS(' ', v_now, v_done, HEX(v_mine));
+  SELECT CONCAT_WS(' ', v_now, v_done, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
 END

@@ -49,7 +49,9 @@ BEGIN
         SET p_changed = 1, v_election = v_election OR v_kind = 'election';
         ITERATE walk;
       END IF;
+      SET v_until = NULL;
       SELECT until INTO v_until FROM dibs_claims WHERE ticket = v_ticket LOCK IN SHARE MODE;
+      IF v_until IS NULL THEN ITERATE walk; END IF; -- swept
     END IF;
     IF v_weight < 0 OR v_capacity < 1 THEN -- it would make room for others instead of taking it
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'dibs-damaged claim';

@@ -3,8 +3,8 @@
 
 -- One row for each name in use. Verbs that change a line lock it first; what stands in it is only what saves reading:
 -- no claim of the name has a ticket below `floor`, after `outside` nobody waits outside its line, and after `tombs` no id
--- is remembered that left it. `apart` is no such saving: it is 1 once the name was used in session mode,
--- 2 inside transactions, 3 in both; see apart.sql.
+-- is remembered that left it. `apart` says in which other modes than by a lease the name may be held: 1 in session mode,
+-- 2 inside transactions, 3 in both, and in a row that is new; see apart.sql.
 CREATE TABLE dibs_names (
   name VARBINARY(2048) NOT NULL PRIMARY KEY,
   floor BIGINT UNSIGNED NOT NULL,
@@ -16,7 +16,7 @@ CREATE TABLE dibs_names (
 -- The counter of the tickets, which are the tokens, for all modes of a name: see ticket.sql. It begins at the clock, so
 -- that tables that are made anew go on rising.
 /*M!100600 EXECUTE IMMEDIATE CONCAT('CREATE SEQUENCE IF NOT EXISTS dibs_tickets START WITH ',
-  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ' INCREMENT BY 0 CACHE 1000000') */;
+  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ' INCREMENT BY 0 CACHE 200000') */;
 
 /*!80000 CREATE TABLE IF NOT EXISTS dibs_tickets (ticket BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY) */;
 
@@ -40,6 +40,7 @@ CREATE TABLE dibs_claims (
   revoked TINYINT NOT NULL,
   about BLOB NOT NULL,
   KEY line (name, ticket),
+  KEY id (id),
   KEY freed (client, freed)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
@@ -81,13 +82,20 @@ CREATE TABLE dibs_writes (
   KEY until (until)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- One row: which store this is.
+-- One row: which store this is. Tables that are made anew are another one.
 CREATE TABLE dibs_store (
   one TINYINT NOT NULL PRIMARY KEY,
   id BINARY(16) NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 INSERT IGNORE INTO dibs_store VALUES (1, UNHEX(REPLACE(UUID(), '-', '')));
+
+-- Of the whole store: how often tickets were made sure of (sure.sql), and the name at which the last sweep ended.
+CREATE TABLE dibs_marks (
+  mark VARBINARY(16) NOT NULL PRIMARY KEY,
+  times BIGINT UNSIGNED NOT NULL,
+  name VARBINARY(2048) NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Session mode: one row for each name that was held lately. Who holds is whoever has the user lock `lock_name`; if that is
 -- `session`, the row is about it. While `plain` is 1, nobody holds the name in another mode who does not have that user

@@ -1,7 +1,7 @@
 -- take: session mode. Have the user lock of a name in this session, at once, or after so many seconds of waiting.
 --
 -- Gives  words with blanks between them, bytes in hexadecimal, in one row for each of at most two result sets:
---        (now, 'held', ticket)    it is had, by whoever asked
+--        (now, 'held', ticket, sure)    it is had, by whoever asked; for `sure` see sure.sql
 --        (now, 'waits', ticket)   not yet: another answer follows
 --        (now, 'busy')            it is not free
 --        (now, 'other', kind)     it is had as another kind; 'session' stands for none that is known
@@ -11,12 +11,13 @@
 -- A name that is free, and was had so lately, is had without this: see session/line.py.
 -- The server hands a user lock to who has waited longest. It ends a wait whose client is gone within a second.
 CREATE PROCEDURE dibs_1_take(
-  IN p_key VARCHAR(64), IN p_wait INT, IN p_name VARBINARY(2048), IN p_kind VARBINARY(64), IN p_lease BIGINT,
-  IN p_about VARBINARY(2048)
+  IN p_key VARBINARY(64), IN p_wait INT, IN p_name VARBINARY(2048), IN p_kind VARBINARY(64), IN p_lease BIGINT,
+  IN p_about VARBINARY(2048), IN p_sure BIGINT UNSIGNED
 )
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_ticket BIGINT UNSIGNED;
+  DECLARE v_least BIGINT UNSIGNED DEFAULT 0;
   DECLARE v_now BIGINT;
   DECLARE v_apart, v_held, v_plain TINYINT DEFAULT 0;
   DECLARE v_kind VARBINARY(64);
@@ -47,16 +48,15 @@ verb: BEGIN
     END IF;
   END IF;
   SET v_ticket = 0;
-  /*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(NEXTVAL(dibs_tickets)),
+  -- As _TAKE of session/line.py.
+  /*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >=
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000, LASTVAL(dibs_tickets), 0)),
     kind = p_kind, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = p_lease,
     about = p_about WHERE lock_name = p_key AND plain; */
   /*M!100600 IF ROW_COUNT() THEN SET v_ticket = LAST_INSERT_ID(); END IF; */
   IF v_ticket = 0 THEN
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-    CALL dibs_1_part(p_name, 1, v_apart, v_kind);
-    IF v_apart & 2 THEN
-      CALL dibs_1_enclosed(p_name, v_held);
-    END IF;
+    CALL dibs_1_part(p_name, 1, v_apart, v_kind, v_held);
     IF v_kind IS NOT NULL OR v_held THEN
       DO RELEASE_LOCK(p_key);
       SELECT CONCAT_WS(' ', v_now, IF(v_held, 'within', 'leased'), HEX(v_kind));
@@ -71,10 +71,12 @@ verb: BEGIN
       REPLACE INTO dibs_held VALUES
         (p_key, v_plain, CONNECTION_ID(), v_ticket, p_kind, 0, v_now, p_lease, p_name, p_about);
     END;
+    SET v_apart = 0;
     SELECT apart INTO v_apart FROM dibs_names WHERE name = p_name;
     IF v_apart <> 1 THEN -- since then a transaction has come, which could not wait for the row
       UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
     END IF;
   END IF;
-  SELECT CONCAT_WS(' ', 0, 'held', v_ticket);
+  -- (sure.sql)
+  SELECT CONCAT_WS(' ', 0, 'held', v_ticket, p_sure);
 END

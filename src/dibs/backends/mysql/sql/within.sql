@@ -1,17 +1,18 @@
 -- within: look, on a connection of ours, at a name that a transaction of the caller's own has just locked.
 --
 -- `p_proof` is a user lock that the caller's session has meanwhile: only on the same server is it seen here.
--- Gives  words, as take: (now, 'held', ticket), (now, 'leased', kind), (now, 'session'): held in another mode;
+-- Gives  words, as take: (now, 'held', ticket, sure), (now, 'leased', kind), (now, 'session'): held in another mode;
 --        (now, 'elsewhere'): the row that was locked is not this one; (now, 'free'): it is locked no longer
 -- The row was locked before this, and stays so until the transaction ends; for the order see apart.sql.
-CREATE PROCEDURE dibs_1_within(IN p_name VARBINARY(2048), IN p_proof VARCHAR(64))
+CREATE PROCEDURE dibs_1_within(IN p_name VARBINARY(2048), IN p_proof VARBINARY(64), IN p_sure BIGINT UNSIGNED)
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_ticket BIGINT UNSIGNED;
+  DECLARE v_least BIGINT UNSIGNED DEFAULT 0;
   DECLARE v_now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   DECLARE v_held TINYINT DEFAULT 0;
   DECLARE v_kind VARBINARY(64);
-  DECLARE p_key VARCHAR(64);
+  DECLARE p_key VARBINARY(64);
   DECLARE v_apart TINYINT;
 
   CALL dibs_1_enclosed(p_name, v_held);
@@ -19,7 +20,7 @@ verb: BEGIN
     SELECT CONCAT_WS(' ', v_now, IF(IS_USED_LOCK(p_proof) IS NULL, 'elsewhere', 'free'));
     LEAVE verb;
   END IF;
-  CALL dibs_1_part(p_name, 2, v_apart, v_kind);
+  CALL dibs_1_part(p_name, 2, v_apart, v_kind, v_held);
   IF v_kind IS NOT NULL THEN
     SELECT CONCAT_WS(' ', v_now, 'leased', HEX(v_kind));
     LEAVE verb;
@@ -33,5 +34,6 @@ verb: BEGIN
   END IF;
   DO RELEASE_LOCK(p_key);
   -- (ticket.sql)
-  SELECT CONCAT_WS(' ', v_now, 'held', v_ticket);
+  -- (sure.sql)
+  SELECT CONCAT_WS(' ', v_now, 'held', v_ticket, p_sure);
 END

@@ -11,6 +11,7 @@ DECLARE
   -- (walk_declare.sql)
 BEGIN
   -- (begin.sql)
+  -- (since.sql)
   SELECT ticket, weight INTO amended_, weighed_ FROM {schema}.dibs_claims
     WHERE name = name_ AND ticket >= since_ AND id = id_ AND weight > weight_;
   IF NOT FOUND THEN

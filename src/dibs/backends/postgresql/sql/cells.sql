@@ -31,7 +31,9 @@ BEGIN
   ELSE
     UPDATE {schema}.dibs_cells SET value = value_, version = version_ + 1 WHERE space = space_ AND name = name_;
   END IF;
-  DELETE FROM {schema}.dibs_writes WHERE until < now_;
+  IF now_ % 256 = 0 THEN
+    PERFORM {schema}.dibs_1_sweep();
+  END IF;
   INSERT INTO {schema}.dibs_writes VALUES (id_, version_ + 1, by_);
   PERFORM {schema}.dibs_1_tell(space_, name_);
   IF current_setting('synchronous_commit') = 'off' THEN
@@ -55,6 +57,7 @@ BEGIN
   -- (begin.sql)
   SELECT version INTO there_ FROM {schema}.dibs_cells WHERE space = space_ AND name = name_;
   IF coalesce(there_, 0) = version_ AND client_ <> '' THEN
+    DELETE FROM {schema}.dibs_watchers WHERE space = space_ AND name = name_ AND until < now_;
     INSERT INTO {schema}.dibs_watchers VALUES (space_, name_, key_, client_, now_ + patience_)
       ON CONFLICT (space, name, key) DO UPDATE SET until = now_ + patience_;
   END IF;

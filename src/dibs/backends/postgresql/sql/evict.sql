@@ -12,15 +12,17 @@ DECLARE
   waiting_ bigint;
 BEGIN
   -- (begin.sql)
+  -- (since.sql)
   FOR turn_ IN 1..2 LOOP
     -- (walk.sql)
     EXIT WHEN turn_ = 2;
-    SELECT id, waiting INTO leaver_, waiting_ FROM {schema}.dibs_claims
+    SELECT id, waiting INTO own_, waiting_ FROM {schema}.dibs_claims
       WHERE name = name_ AND ticket = token_ AND ticket <= last_;
     EXIT WHEN NOT FOUND;
-    INSERT INTO {schema}.dibs_tombs VALUES (leaver_, now_ + waiting_) ON CONFLICT DO NOTHING;
+    leavers_ := ARRAY[own_];
+    INSERT INTO {schema}.dibs_tombs VALUES (own_, now_ + waiting_) ON CONFLICT DO NOTHING;
   END LOOP;
-  RETURN concat_ws(' ', now_, floor_, (leaver_ IS NOT NULL)::int);
+  RETURN concat_ws(' ', now_, floor_, (own_ IS NOT NULL)::int);
 END $dibs$;
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_revoke(name_ text, since_ bigint, token_ bigint)
@@ -30,6 +32,7 @@ DECLARE
   -- (walk_declare.sql)
 BEGIN
   -- (begin.sql)
+  -- (since.sql)
   -- (walk.sql)
   UPDATE {schema}.dibs_claims SET revoked = true WHERE name = name_ AND ticket = token_ AND ticket <= last_;
   RETURN concat_ws(' ', now_, floor_, FOUND::int);

@@ -15,9 +15,11 @@ DECLARE
   until_ bigint;
 BEGIN
   -- (begin.sql)
+  -- (since.sql)
   SELECT ticket, until INTO ticket_, until_ FROM {schema}.dibs_claims
     WHERE name = name_ AND ticket >= since_ AND until > now_ ORDER BY ticket LIMIT 1;
   IF coalesce(ticket_, 0) = seen_ AND client_ <> '' THEN
+    DELETE FROM {schema}.dibs_watchers WHERE space = space_ AND name = name_ AND until < now_;
     INSERT INTO {schema}.dibs_watchers VALUES (space_, name_, key_, client_, now_ + patience_)
       ON CONFLICT (space, name, key) DO UPDATE SET until = now_ + patience_;
   END IF;

@@ -2,15 +2,18 @@
 --
 -- Gives  now floor v                                     void: it came too late, was given up before, or has expired
 --        now floor s ticket holds left next revoked      how it stands; ticket 0: it does not, and is not to
+--        now 0 f                                         `since_` cannot be true
+--        now 0 r                                         tickets were set back: nothing that clients know is true
 --        now floor m capacity kind                       what is there is of another kind or size; kind "session": the
 --                                                        name is held by a connection (see session.sql)
 -- Effect A claim that fits holds, one that does not waits: in line; outside (place "outside", which is noted for
 --        whoever leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
--- Cost   as the walk, one look for a tomb, one row. `since_`: no ticket below it stands in this line any more.
+-- Cost   as the walk, one look for a tomb, one row. `since_`: no ticket below it stands in this line any more. `seen_`:
+--        the highest ticket that this client was ever given.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_join(
   name_ text, since_ bigint, id_ bytea, client_ bytea, kind_ text, capacity_ bigint, weight_ bigint, lease_ bigint,
-  waiting_ bigint, place_ text, about_ text, session_ bigint, by_ bigint
+  waiting_ bigint, place_ text, about_ text, session_ bigint, by_ bigint, seen_ bigint
 ) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -19,13 +22,25 @@ DECLARE
   ticket_ bigint;
   holds_ boolean;
   left_ bigint;
+  above_ bigint;
+  pages_ bigint;
 BEGIN
   -- (begin.sql)
   IF now_ > by_ OR EXISTS (SELECT FROM {schema}.dibs_tombs WHERE id = id_) THEN
     RETURN now_ || ' 0 v';
   END IF;
   own_ := id_;
+  IF since_ = 0 THEN
+    pages_ := pg_stat_get_xact_blocks_fetched('{schema}.dibs_claims'::regclass);
+    -- (since.sql)
+  END IF;
   -- (walk.sql)
+  IF pages_ IS NOT NULL THEN
+    pages_ := pg_stat_get_xact_blocks_fetched('{schema}.dibs_claims'::regclass) - pages_;
+    IF pages_ > 64 AND floor_ > 0 THEN
+      PERFORM {schema}.dibs_1_begins(name_, floor_);
+    END IF;
+  END IF;
   IF stood_ THEN
     RETURN now_ || ' 0 v';
   END IF;
@@ -57,8 +72,26 @@ BEGIN
     DELETE FROM {schema}.dibs_outsiders WHERE name = name_ AND id = id_;
   END IF;
   -- (ticket.sql)
-  IF ticket_ <= since_ THEN
-    RAISE EXCEPTION 'dibs: tickets were set back' USING ERRCODE = 'DB002';
+  IF ticket_ <= seen_ THEN
+    -- The sequence was set back: it goes on above what was given, and whatever clients know of lines is void.
+    PERFORM {schema}.dibs_1_raise(seen_);
+    UPDATE {schema}.dibs_store SET id = {fresh};
+    DELETE FROM {schema}.dibs_floors;
+    RETURN now_ || ' 0 r';
+  ELSIF ticket_ <= since_ THEN
+    DELETE FROM {schema}.dibs_floors WHERE name = name_;
+    RETURN now_ || ' 0 f';
+  ELSIF floor_ > 0 THEN
+    -- Nobody comes to stand before others. A ticket of decades ahead is none of ours, and does not matter.
+    SELECT max(ticket) INTO above_ FROM {schema}.dibs_claims
+      WHERE name = name_ AND ticket >= ticket_ AND ticket < now_ + 1000000000000000;
+    IF above_ IS NOT NULL THEN
+      PERFORM {schema}.dibs_1_raise(above_);
+      ticket_ := nextval('{schema}.dibs_tickets');
+    END IF;
+  END IF;
+  IF (pages_ > 64 AND floor_ = 0) OR (pages_ IS NULL AND ticket_ % 1024 = 0 AND floor_ < ticket_) THEN
+    PERFORM {schema}.dibs_1_begins(name_, CASE floor_ WHEN 0 THEN ticket_ ELSE floor_ END);
   END IF;
   left_ := CASE WHEN holds_ THEN lease_ ELSE waiting_ END;
   INSERT INTO {schema}.dibs_claims VALUES (name_, ticket_, id_, client_, kind_, capacity_, weight_, lease_, waiting_,

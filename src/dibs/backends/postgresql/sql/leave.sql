@@ -1,9 +1,9 @@
--- leave: a claim goes, and whoever holds because of that is told.
+-- leave: a claim goes, and whoever holds because of that is told. leave_all: the same for many.
 --
 -- Gives  now floor stood                                 stood: 1, or 0 if it did not stand any more
 -- Effect Idempotent. A leave that follows an unanswered join leaves a tombstone until `by_`, and a copy of that join
 --        which comes later does nothing. It is not waited for until it is on the disk: a crash may forget it, and the
---        successor then waits until the lease is over.
+--        successor then waits until the lease is over. One of some thousands also sweeps.
 -- Cost   as the walk.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_leave(
@@ -16,8 +16,9 @@ DECLARE
 BEGIN
   -- (begin.sql)
   done_ := set_config('synchronous_commit', 'off', true);
+  -- (since.sql)
   own_ := id_;
-  leaver_ := id_;
+  leavers_ := ARRAY[id_];
   -- (walk.sql)
   IF NOT stood_ THEN
     DELETE FROM {schema}.dibs_claims
@@ -28,8 +29,43 @@ BEGIN
     END IF;
   END IF;
   IF NOT answered_ AND now_ <= by_ THEN
-    DELETE FROM {schema}.dibs_tombs WHERE until < now_;
     INSERT INTO {schema}.dibs_tombs VALUES (id_, by_) ON CONFLICT DO NOTHING;
   END IF;
+  IF now_ % 4096 = 0 THEN
+    done_ := {schema}.dibs_1_sweep();
+  END IF;
   RETURN concat_ws(' ', now_, CASE floor_ WHEN 0 THEN greatest(since_, ticket_) ELSE floor_ END, stood_::int);
+END $dibs$;
+
+-- Gives  now 1
+-- Effect As `leave` of each. `lefts_`: how long a tombstone is to last, 0 for none. All claims of a name go in one walk, so
+--        that nobody is told who leaves too. Names are locked in their order, as `renew` locks rows.
+-- Cost   as a walk of each name, and of the whole line where one of its claims does not hold.
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_leave_all(
+  names_ text[], sinces_ bigint[], ids_ bytea[], lefts_ bigint[]
+) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+#variable_conflict use_column
+DECLARE
+  -- (walk_declare.sql)
+  n record;
+  name_ text;
+  since_ bigint;
+BEGIN
+  -- (guard.sql)
+  PERFORM set_config('synchronous_commit', 'off', true);
+  FOR n IN SELECT name COLLATE "C" AS name, max(since) AS since, array_agg(id) AS ids
+           FROM unnest(names_, sinces_, ids_) AS t (name, since, id) GROUP BY 1 ORDER BY 1 LOOP
+    name_ := n.name; since_ := n.since; leavers_ := n.ids;
+    -- (lock.sql)
+    -- (since.sql)
+    -- (walk.sql)
+    DELETE FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_ AND id = ANY (leavers_);
+    DELETE FROM {schema}.dibs_outsiders WHERE name = name_ AND id = ANY (leavers_);
+  END LOOP;
+  INSERT INTO {schema}.dibs_tombs SELECT id, now_ + lasts FROM unnest(ids_, lefts_) AS t (id, lasts) WHERE lasts > 0
+    ON CONFLICT DO NOTHING;
+  IF now_ % 256 = 0 THEN
+    PERFORM {schema}.dibs_1_sweep();
+  END IF;
+  RETURN now_ || ' 1';
 END $dibs$;

@@ -20,18 +20,17 @@ DECLARE
   expired_ boolean;
   found_ text[];
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'dibs: this transaction is not READ COMMITTED' USING ERRCODE = 'DB001';
-  END IF;
+  -- (guard.sql)
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  now_ := date_part('epoch', clock_timestamp()) * 1000000;
+  now_ := {clock};
   found_ := array_fill('-'::text, ARRAY[cardinality(names_)]);
   FOR c IN SELECT * FROM unnest(names_, sinces_, tickets_, ids_) WITH ORDINALITY AS t (name, since, ticket, id, at)
            ORDER BY name COLLATE "C", ticket LOOP
     IF name_ IS DISTINCT FROM c.name THEN
       name_ := c.name; since_ := c.since; used_ := 0; last_ := 0; next_ := 0; expired_ := false;
+      -- (since.sql)
       FOR w IN SELECT ticket, capacity, weight, until FROM {schema}.dibs_claims
                WHERE name = name_ AND ticket >= since_ ORDER BY ticket LOOP
         expired_ := expired_ OR w.until <= now_;

@@ -20,15 +20,18 @@
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_claimed(name_ text, now_ bigint) RETURNS boolean
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
+DECLARE
+  since_ bigint := 0;
 BEGIN
-  DELETE FROM {schema}.dibs_claims WHERE name = name_ AND until <= now_;
-  RETURN EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_);
+  -- (since.sql)
+  DELETE FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_ AND until <= now_;
+  RETURN EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_);
 END $dibs$;
 
 -- locks: who has which key, or waits for it, in this database. Before PostgreSQL 14 nobody knows since when.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_locks() RETURNS TABLE (
   pid integer, key bigint, granted boolean, exclusive boolean, since text
-) LANGUAGE sql AS $dibs$
+) LANGUAGE sql {path} AS $dibs$
   SELECT pid, classid::bigint << 32 | objid::bigint, bool_and(granted), bool_or(mode = 'ExclusiveLock'),
     min(to_jsonb(pg_locks) ->> 'waitstart')
   FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
@@ -49,7 +52,7 @@ $dibs$;
 -- Cost   one read by two keys.
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_take(
   name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, had_ boolean
-) RETURNS text LANGUAGE plpgsql AS $dibs$
+) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 #variable_conflict use_column
 DECLARE
   space_ CONSTANT text := 'line';
@@ -103,7 +106,7 @@ BEGIN
 END $dibs$;
 
 -- lighten: from exclusive to shared; nobody comes between.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_lighten(key_ bigint) RETURNS text LANGUAGE plpgsql AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_lighten(key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 BEGIN
   PERFORM pg_advisory_lock_shared(key_);
   PERFORM pg_advisory_unlock(key_);
@@ -111,7 +114,7 @@ BEGIN
 END $dibs$;
 
 -- resign: give the key of an election back, and tell those who follow it.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_resign(name_ text, key_ bigint) RETURNS text LANGUAGE plpgsql AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_resign(name_ text, key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 DECLARE
   had_ CONSTANT boolean := pg_advisory_unlock(key_);
 BEGIN
@@ -129,7 +132,7 @@ END $dibs$;
 CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
   name text, kind text, capacity bigint, granted boolean, exclusive boolean, pid integer, token bigint, said text,
   since bigint, about text, login text, quiet bigint
-) LANGUAGE sql AS $dibs$
+) LANGUAGE sql {path} AS $dibs$
   SELECT k.name, k.kind, k.capacity, l.granted, l.exclusive, l.pid, t.token, a.said[4],
     coalesce(t.token + a.said[2]::bigint * 1000, t.token),
     CASE WHEN a.said IS NULL AND k.pid = l.pid THEN k.about ELSE '' END, a.login,
@@ -177,7 +180,7 @@ END $dibs$;
 -- Gives  now done                                        done: 0 if nobody holds with that token
 -- Effect Waits a second for that session to be gone. Between the look and the end a session could give back, and take
 --        again under another token: a matter of microseconds, and its client is told.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_oust(name_ text, token_ bigint) RETURNS text LANGUAGE plpgsql AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_oust(name_ text, token_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 #variable_conflict use_column
 DECLARE
   pid_ integer;

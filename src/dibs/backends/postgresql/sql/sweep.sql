@@ -1,26 +1,43 @@
 -- sweep: remove what the dead left where nobody comes by any more.
 --
 -- Gives  now
--- Effect What expired a minute ago keeps nobody waiting: whoever waits looks more often than that, and removes it.
+-- Effect What expired a minute ago keeps nobody waiting: whoever waits looks more often than that, and removes it. A row
+--        that somebody else has locked is left to the next sweep.
+-- Cost   64 pages of each table, anywhere in it: while a transaction stays open elsewhere, tables grow.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_sweep() RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_sweep() RETURNS text LANGUAGE plpgsql {path} {settings} AS $dibs$
 #variable_conflict use_column
 DECLARE
-  long_ago_ CONSTANT bigint := (date_part('epoch', clock_timestamp()) - 60) * 1000000;
+  now_ CONSTANT bigint := {clock};
+  t record;
   k record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
-  DELETE FROM {schema}.dibs_claims WHERE until < long_ago_;
-  DELETE FROM {schema}.dibs_tombs WHERE until < long_ago_;
-  DELETE FROM {schema}.dibs_outsiders WHERE until < long_ago_;
-  DELETE FROM {schema}.dibs_watchers WHERE until < long_ago_;
-  DELETE FROM {schema}.dibs_writes WHERE until < long_ago_;
+  FOR t IN SELECT * FROM (VALUES ('dibs_claims', 'until', 60), ('dibs_tombs', 'until', 60), ('dibs_outsiders', 'until', 60),
+             ('dibs_watchers', 'until', 60), ('dibs_writes', 'until', 60), ('dibs_floors', 'ticket', 86400)
+           ) AS t (of, age, seconds), {schema}.dibs_1_window(of) AS p LOOP
+    EXECUTE format(
+      'DELETE FROM {schema}.%1$s WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.%1$s '
+      'WHERE ctid >= $1 AND ctid < $2 AND %2$s < $3 FOR UPDATE SKIP LOCKED))', t.of, t.age
+    ) USING t.first, t.last, now_ - t.seconds * 1000000::bigint;
+  END LOOP;
   -- A key that nobody has needs no row: the next one writes it. Under both locks, so that nobody finds the key taken.
-  FOR k IN SELECT key, name FROM {schema}.dibs_keys AS k
-           WHERE NOT EXISTS (SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.key = k.key) LIMIT 100 LOOP
+  FOR k IN SELECT key, name FROM {schema}.dibs_keys AS k, {schema}.dibs_1_window('dibs_keys') AS p
+           WHERE k.ctid >= p.first AND k.ctid < p.last
+             AND NOT EXISTS (SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.key = k.key) LIMIT 100 LOOP
     IF pg_try_advisory_xact_lock({schema}.dibs_1_key('line', k.name)) AND pg_try_advisory_xact_lock(k.key) THEN
       DELETE FROM {schema}.dibs_keys WHERE key = k.key;
     END IF;
   END LOOP;
-  RETURN long_ago_ + 60000000;
+  RETURN now_;
+END $dibs$;
+
+-- 64 pages of a table, or all it has.
+CREATE OR REPLACE FUNCTION {schema}.dibs_1_window(of_ text, OUT first tid, OUT last tid) LANGUAGE plpgsql {path} AS $dibs$
+DECLARE
+  pages_ CONSTANT bigint := pg_relation_size('{schema}.' || of_) / current_setting('block_size')::int;
+  at_ CONSTANT bigint := floor(random() * greatest(pages_ - 63, 1));
+BEGIN
+  first := format('(%s,0)', at_);
+  last := format('(%s,0)', at_ + 64);
 END $dibs$;

@@ -1,13 +1,13 @@
 -- The tables. Times are microseconds since 1970 of the server's clock. Nothing is a row that many pairs write: a claim is
 -- added and removed, and tickets come from a sequence; so a transaction that stays open elsewhere makes no pair slow.
 
-CREATE TABLE IF NOT EXISTS {schema}.dibs_store (
-    one smallint PRIMARY KEY CHECK (one = 1),
-    id text NOT NULL
-);
-INSERT INTO {schema}.dibs_store VALUES (1, md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))
-    ON CONFLICT DO NOTHING;
-CREATE SEQUENCE IF NOT EXISTS {schema}.dibs_tickets AS bigint;
+-- Whoever makes the sequence anew begins above all earlier tickets.
+DO $dibs$ BEGIN
+  IF to_regclass('{schema}.dibs_tickets') IS NULL THEN
+    CREATE SEQUENCE {schema}.dibs_tickets AS bigint;
+    PERFORM setval('{schema}.dibs_tickets', {clock});
+  END IF;
+END $dibs$;
 CREATE TABLE IF NOT EXISTS {schema}.dibs_claims (
     name text COLLATE "C" NOT NULL,
     ticket bigint NOT NULL CHECK (ticket > 0),
@@ -25,11 +25,15 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_claims (
     about text NOT NULL,
     PRIMARY KEY (name, ticket)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+-- Below which ticket nobody stands: of lines in which many came and went. What is left of them may not be cleaned up yet.
+CREATE TABLE IF NOT EXISTS {schema}.dibs_floors (
+    name text COLLATE "C" PRIMARY KEY,
+    ticket bigint NOT NULL
+);
 CREATE TABLE IF NOT EXISTS {schema}.dibs_tombs (
     id bytea PRIMARY KEY,
     until bigint NOT NULL
 );
-CREATE INDEX IF NOT EXISTS dibs_tombs_until ON {schema}.dibs_tombs (until);
 CREATE TABLE IF NOT EXISTS {schema}.dibs_outsiders (
     name text COLLATE "C" NOT NULL,
     id bytea NOT NULL,
@@ -49,7 +53,6 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_writes (
     version bigint NOT NULL,
     until bigint NOT NULL
 );
-CREATE INDEX IF NOT EXISTS dibs_writes_until ON {schema}.dibs_writes (until);
 CREATE TABLE IF NOT EXISTS {schema}.dibs_watchers (
     space text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
@@ -68,3 +71,11 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_keys (
     token bigint NOT NULL,
     about text NOT NULL
 );
+-- Which store this is. Claims that were made anew, or came from a dump, are another one: see `_verb` in routines.py.
+CREATE TABLE IF NOT EXISTS {schema}.dibs_store (
+    one smallint PRIMARY KEY CHECK (one = 1),
+    id text NOT NULL,
+    claims oid NOT NULL
+);
+INSERT INTO {schema}.dibs_store AS store VALUES (1, {fresh}, '{schema}.dibs_claims'::regclass)
+    ON CONFLICT (one) DO UPDATE SET id = excluded.id, claims = excluded.claims WHERE store.claims <> excluded.claims;

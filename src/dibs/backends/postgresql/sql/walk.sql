@@ -6,9 +6,9 @@
     was_ := CASE WHEN w.ticket = amended_ THEN weighed_ ELSE w.weight END;
     held_ := before_ + was_ <= w.capacity;
     before_ := before_ + was_;
-    IF w.id = leaver_ OR w.until <= now_ THEN
+    IF w.id = ANY (leavers_) OR w.until <= now_ THEN
       DELETE FROM {schema}.dibs_claims
-        WHERE name = name_ AND ticket = w.ticket AND (id = leaver_ OR until <= now_);
+        WHERE name = name_ AND ticket = w.ticket AND (id = ANY (leavers_) OR until <= now_);
       IF FOUND THEN
         gone_ := w.kind;
         stood_ := stood_ OR w.id = own_;
@@ -35,7 +35,7 @@
     IF NOT held_ THEN
       told_ := told_ + 1;
       IF w.client <> '' THEN
-        PERFORM pg_notify('dibs_' || encode(w.client, 'hex'), encode(w.id, 'hex') || 'y');
+        PERFORM {schema}.dibs_1_send(w.client, w.id, 'y');
       END IF;
     END IF;
   END LOOP;
@@ -44,6 +44,6 @@
   END IF;
   IF told_ = 0 AND NOT blocked_ AND (gone_ IS NOT NULL OR amended_ IS NOT NULL) THEN
     FOR w IN DELETE FROM {schema}.dibs_outsiders WHERE name = name_ RETURNING client, id LOOP
-      PERFORM pg_notify('dibs_' || encode(w.client, 'hex'), encode(w.id, 'hex') || 'l');
+      PERFORM {schema}.dibs_1_send(w.client, w.id, 'l');
     END LOOP;
   END IF;

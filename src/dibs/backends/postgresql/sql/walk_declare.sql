@@ -15,6 +15,6 @@
   first_kind_ text;
   first_capacity_ bigint;
   own_ bytea;
-  leaver_ bytea;
+  leavers_ bytea[];
   amended_ bigint;
   weighed_ bigint;

@@ -8,7 +8,7 @@ local ticket, found = tonumber(ARGV[1]), 0
 for _, entry in ipairs(settle().holding) do
   if entry[TICKET] == ticket then
     found = 1
-    tombs[entry[ID]] = now + entry[WAITING] -- a late copy of its join must not stand again
+    bury(entry[ID], now + entry[WAITING]) -- a late copy of its join must not stand again
     settle(entry[ID])
     break
   end

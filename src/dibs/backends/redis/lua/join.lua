@@ -1,5 +1,6 @@
 -- join: stand in line, or hold, or neither.
 --
+-- KEYS   the line, the floor
 -- ARGV   id, channel of the client, kind, capacity, weight, lease, waiting, place, about, by
 -- Gives  {now}                                          void: it came too late, was given up before, or has expired
 --        {now, ticket, holds, left, next, revoked}      how it stands; ticket 0: it does not, and is not to
@@ -11,23 +12,32 @@
 local id, channel, kind, place, about = ARGV[1], ARGV[2], ARGV[3], ARGV[8], ARGV[9]
 local capacity, weight, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local waiting, by = tonumber(ARGV[7]), tonumber(ARGV[10])
+kept = KEYS[2] and BRIEFLY or LONGER
+
+-- (floor.lua)
 
 local function fresh(before, holds)
-  top = math.max(top + 1, now)
+  top = math.max(top + 1, now, least())
+  cover(top)
   local till = now + (holds and lease or waiting)
   return { id, top, before, '', channel, kind, capacity, weight, lease, waiting, till, now, holds and now or 0, 0, about }
 end
 
 -- Most joins: nobody is in line, nobody is to be told, and the key stays long enough. They need nothing of line.lua.
-if first == '' and now <= by and not stands[6] and kind ~= 'election' and now + lease + DAY <= keeps then
+if first == '' and now <= by and not stands[6] and kind ~= 'election' and now + lease + kept <= keeps then
   local own = fresh('', true)
-  redis.call('HSET', key, id, cmsgpack.pack(own), 'first', id, 'last', id, 'top', number(top))
+  if covered == known then
+    redis.call('HSET', key, id, cmsgpack.pack(own), 'first', id, 'last', id, 'top', number(top))
+  else
+    redis.call('HSET', key, id, cmsgpack.pack(own), 'first', id, 'last', id, 'top', number(top),
+      'covered', number(covered))
+  end
   return { now, top, 1, lease, -1, 0 }
 end
 
 -- (line.lua)
 
-if now > by or tombs[id] then
+if now > by or is_buried(id) then
   return { now }
 end
 local holds, next = true, -1
@@ -53,13 +63,17 @@ if first ~= '' then
 end
 if not holds and place ~= 'line' then
   if place == 'outside' then
-    write('outside', number(math.max(outside, now + waiting)))
+    outside = math.max(outside, now + waiting)
+    write('outside', number(outside))
   end
   commit()
   return { now, 0, 0, 0, next, 0 }
 end
 local own = fresh(last, holds)
 write('top', number(top))
+if covered ~= known then
+  write('covered', number(covered))
+end
 entries[id] = own
 changed[id] = true
 if first == '' then

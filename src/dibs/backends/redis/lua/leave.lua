@@ -10,6 +10,10 @@ local id, waiting, kind, doubt = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] ==
 -- Most leaves: it is alone in line, and nobody is to be told. They need nothing of line.lua.
 if id == first and id == last and not doubt and not stands[6] and kind ~= 'election' and outside <= now then
   redis.call('HDEL', key, id, 'first', 'last')
+  if keeps > now + 2 * kept + LATE then
+    redis.call('HSET', key, 'keeps', number(now + 2 * kept))
+    redis.call('PEXPIREAT', key, number(math.floor((now + 2 * kept) / 1000)))
+  end
   return { now, 1 }
 end
 
@@ -21,7 +25,7 @@ if own and entries[id] then
   unlink(own)
 end
 if doubt then
-  tombs[id] = now + waiting
+  bury(id, now + waiting)
 end
 commit()
 return { now, own and 1 or 0 }

@@ -7,7 +7,17 @@
 local MOST = 2000 -- arguments of one command: Lua has a stack of some thousands
 local insert = table.insert
 
-local tombs = stands[6] and cmsgpack.unpack(stands[6]) or {}
+local CLEARED = 8 -- tombs that are over are removed so many at a time, as others come: a crowd may leave thousands
+local oldest_tomb, next_tomb = 0, 0
+if stands[6] then
+  local from, to = string.match(stands[6], '^(%d+) (%d+)$') -- version 0.1.0 wrote them in another form, for seconds
+  oldest_tomb, next_tomb = tonumber(from or 0), tonumber(to or 0)
+  if next_tomb > MUCH then
+    damaged('tombs')
+  end
+end
+local fresh_tomb = next_tomb -- from here on they are made by the change in hand
+local buried = {} -- the ids of these
 local entries = {} -- what was read, by id; false: it does not stand here
 local changed = {} -- ids whose record is to be written
 local weighed = {} -- by id: what it weighed before the change in hand
@@ -141,6 +151,36 @@ local function write(field, value)
   insert(written, value)
 end
 
+local function is_buried(id)
+  local by = stands[6] and redis.call('HGET', key, '~' .. id)
+  return by and tonumber(by) >= now
+end
+
+local function bury(id, by)
+  buried[id] = true
+  write('~' .. id, number(by))
+  write('#' .. number(next_tomb), id)
+  next_tomb = next_tomb + 1
+end
+
+local function clear_tombs()
+  for n = oldest_tomb, math.min(oldest_tomb + CLEARED, fresh_tomb) - 1 do
+    local id = redis.call('HGET', key, '#' .. number(n)) or ''
+    if buried[id] or is_buried(id) then
+      break
+    end
+    insert(removed, '#' .. number(n))
+    insert(removed, '~' .. id)
+    oldest_tomb = n + 1
+  end
+  local numbers = number(oldest_tomb) .. ' ' .. number(next_tomb)
+  if oldest_tomb < next_tomb and numbers ~= stands[6] then
+    write('tombs', numbers)
+  elseif oldest_tomb >= next_tomb and stands[6] then
+    insert(removed, 'tombs')
+  end
+end
+
 local function in_parts(command, list)
   if #list <= MOST then
     return list[1] and redis.call(command, key, unpack(list))
@@ -164,27 +204,18 @@ local function commit()
       write('last', last)
     end
   end
-  if next(tombs) ~= nil then
-    for id, by in pairs(tombs) do
-      if by < now then
-        tombs[id] = nil
-      end
-    end
-    if next(tombs) ~= nil then
-      write('tombs', cmsgpack.pack(tombs))
-    elseif stands[6] then
-      insert(removed, 'tombs')
-    end
+  local latest = math.max(outside, now)
+  if oldest_tomb < next_tomb or stands[6] then
+    clear_tombs()
   end
-  local latest = 0
   for id in pairs(changed) do
     local entry = entries[id]
     latest = math.max(latest, entry[UNTIL])
     write(id, cmsgpack.pack(entry))
   end
-  local prolonged = written[1] and math.max(latest, now) + DAY > keeps
-  if prolonged then
-    keeps = math.max(latest, now) + 2 * DAY
+  local changes = written[1] and latest + kept > keeps or first == '' and keeps > latest + 2 * kept + LATE
+  if changes then
+    keeps = latest + 2 * kept
     write('keeps', number(keeps))
   end
   -- Nothing is lost if one of these is refused. A server whose memory is full refuses a script whose first write may
@@ -194,7 +225,7 @@ local function commit()
   end
   in_parts('HSET', written)
   in_parts('HDEL', removed)
-  if prolonged then
+  if changes then
     redis.call('PEXPIREAT', key, number(math.floor(keeps / 1000)))
   end
   -- Not to be allowed to say it is no failure of what was done: those who wait look, too.

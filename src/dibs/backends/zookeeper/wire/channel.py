@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from dibs.backends.tls import failure
+from dibs.backends.common.tls import failure
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -11,12 +11,15 @@ over, whatever a server would say: it is taken up again only to be closed, and a
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Request
+from dibs.backends.zookeeper.wire.dial import Dial
+from dibs.backends.zookeeper.wire.feed import Feed
 from dibs.backends.zookeeper.wire.hand import Hand
 from dibs.backends.zookeeper.wire.session import PATIENCE, Call, Phase, Session
 from dibs.backends.zookeeper.wire.stream import Soon, Stream
@@ -32,7 +35,10 @@ IDLE = 60.0
 _SLICE, _SHORT_SLICE = 1.0, 0.1
 """How long the heart reads at a time; the second, while it waits for the answer to a beat."""
 _ATTEMPT = 2.0
-"""What one server is given to take a session up, at most."""
+"""What one server is given for each round trip until it has taken a session up, at most."""
+_GREETING = 0.5
+"""The same, while others have not been asked yet."""
+_SHORTEST = 0.2
 _PAUSES = (0.02, 0.1, 0.25, 0.5)
 """Between two rounds of all servers."""
 _GOODBYE = 1.0
@@ -60,17 +66,22 @@ class Owner(Protocol):
 
 class Wire:
     def __init__(
-        self, address: Address, lease: float, runtime: Runtime, inbox: Inbox, owner: Owner, *, for_a_loop: bool
+        self, address: Address, lease: float, runtime: Runtime, inbox: Inbox, owner: Owner, feed: Feed | None
     ) -> None:
-        """`inbox` is the one whose waiters lead; `runtime` a blocking one."""
+        """`inbox` is the one whose waiters lead; `runtime` a blocking one; `feed` leads to an event loop, if there is
+        one."""
         self._address = address
         self._lease = lease
-        self._now = runtime.now
+        self.now = self._now = runtime.now
+        self.mutex = runtime.mutex()
+        """Over what claims of this client share."""
+        self.epoch = 0
+        """How often a server took the session up."""
         self._inbox = inbox
         self._owner = owner
-        self._quiet = 0.0 if for_a_loop else QUIET
+        self._quiet = QUIET if feed is None else 0.0
         self._heart = runtime.worker(self._turn)
-        self._stream = Stream(runtime, inbox, self._cut_off)
+        self._stream = Stream(runtime, inbox, self._cut_off, feed)
         self._servers = list(address.servers)
         random.SystemRandom().shuffle(self._servers)
         self.session = Session(lease)
@@ -97,6 +108,11 @@ class Wire:
     @property
     def up(self) -> bool:
         return self._stream.up
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds that a reply may take now."""
+        return self._stream.round_trip.estimate
 
     @property
     def trouble(self) -> str:
@@ -185,13 +201,15 @@ class Wire:
         """Send a beat when it is due; one that is not answered while it could still help ends the connection."""
         patience = self.session.timeout * PATIENCE
         if self._beat is not None:
-            if now >= self._beat + patience:
+            # Answers come in order: while others come, the beat waits for its turn behind them.
+            silent_at = max(self._beat, self._stream.heard_at) + patience
+            if now >= silent_at:
                 self._break(f"no answer within {patience:.2g} s")
                 return now
-            return self._beat + patience
+            return silent_at
         if now < self.session.beat_at:
             return self.session.beat_at
-        self._beat, session, used_at = now, self.session, self._used_at
+        self._beat, session = now, self.session
 
         def answered(call: Call) -> None:
             if session is self.session and self._beat == now:
@@ -201,8 +219,10 @@ class Wire:
                     self._owner.beaten()
                 self.tell(self._inbox, _HEART, b"!")
 
-        self.post(codec.sync(self._address.chroot or "/"), answered)
-        self._used_at = used_at
+        beat = Call(codec.sync(self._address.chroot or "/"), answered)
+        beat.sent_at = now
+        if not self._stream.send((beat,), ahead=True):
+            answered(beat)
         return now + patience
 
     def _break(self, why: str) -> None:
@@ -240,63 +260,80 @@ class Wire:
         if self._brief and now < (at := self._taken_at + _PAUSES[min(self._brief, len(_PAUSES)) - 1]):
             return at - now  # it was cut off at once: without a pause it would be again
         self.refusal = None
-        for number in range(len(self._servers)):
-            host, port = self._servers[number]
-            try:
-                self._take_up(host, port)
-            except StoreUnavailable as error:
-                self._stream.trouble = f"{host}:{port}: {error.what}"
-            except StoreError as error:
-                self.refusal = error
-                break
-            else:
-                self._servers.append(self._servers.pop(number))  # another one first, if this one fails
+        dial = Dial(self._servers, self._now, _ATTEMPT)
+        try:
+            if self._take_up_one_of(dial):
                 self._rounds = 0
                 self._brief += 1
                 self._taken_at = self._now()
                 self._announce()
                 return 0.0
+        finally:
+            dial.close()
         if self.refusal is not None:
             self._announce()
         self._rounds += 1
         return _PAUSES[min(self._rounds, len(_PAUSES)) - 1]
 
+    def _take_up_one_of(self, dial: Dial) -> bool:
+        """One server is greeted at a time: a session belongs to the last one that was."""
+        while (dialled := dial.connected()) is not None:
+            host, port = dialled.host, dialled.port
+            way = 4 * (self._now() - dialled.began)
+            patience = max(min(_ATTEMPT, self.session.timeout * PATIENCE), _SHORTEST, way)
+            if dial.alternatives and not self._rounds:  # another one may answer: do not wait long for this one
+                patience = min(patience, max(_GREETING, way))
+            try:
+                self._take_up(host, port, patience, dialled.socket)
+            except StoreUnavailable as error:
+                self._stream.trouble = f"{host}:{port}: {error.what}"
+            except StoreError as error:
+                self.refusal = error
+                return False
+            else:
+                self._servers.remove((host, port))
+                self._servers.append((host, port))  # another one first, if this one fails
+                return True
+        self._stream.trouble = dial.trouble or self._stream.trouble
+        return False
+
     def _announce(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
         for inbox, key in arrivals:
-            inbox.deliver(key, b"!")
+            self.tell(inbox, key, b"!")
+        self._stream.deliver()
         self._stream.poke()
 
-    def _take_up(self, host: str, port: int) -> None:
+    def _take_up(self, host: str, port: int, patience: float, connected: socket.socket | None) -> None:
+        """At that server; `connected` is the connection, if it is made already."""
         if self._corpse is not None:
-            self._close_corpse(host, port, self._corpse)
-            self._corpse = None
+            self._close_corpse(host, port, self._corpse, patience, connected)
+            self._corpse = connected = None
         again, deadline = self.session.id != 0, self.session.deadline
-        hand = self._hold_out(host, port, self.session)
+        hand = Hand(self._address, host, port, self.session, self._now, patience, connected)
         if hand.connection.phase is Phase.ENDED:
             hand.link.close()
             self._begin_anew()
             if not again:
                 raise StoreUnavailable("the server gives no session")
-            self._take_up(host, port)  # a new one, at the same server: it has just shown that it serves
+            self._take_up(host, port, patience, None)  # a new one, at a server that has just shown that it serves
             return
         try:
             if again and self._now() >= deadline:
                 self._bury("the session was taken up again too late")
                 raise StoreUnavailable("the session was taken up again too late")
+            self.epoch += 1  # before: another thread may read as soon as it begins
+            self._owner.attached()
             self._stream.begin(hand.link, hand.connection)
         except BaseException:
             hand.link.close()
             raise
-        self._owner.attached()
         self._stream.deliver()
 
-    def _hold_out(self, host: str, port: int, session: Session) -> Hand:
-        patience = max(min(_ATTEMPT, session.timeout * PATIENCE), 0.2)
-        return Hand(self._address, host, port, session, self._now, patience)
-
-    def _close_corpse(self, host: str, port: int, session: Session) -> None:
-        hand = self._hold_out(host, port, session)
+    def _close_corpse(
+        self, host: str, port: int, session: Session, patience: float, connected: socket.socket | None
+    ) -> None:
+        hand = Hand(self._address, host, port, session, self._now, patience, connected)
         try:
             if hand.connection.phase is Phase.UP:
                 hand.ask(codec.close())

@@ -139,7 +139,21 @@ class Reader:
         count = self.int()
         if count * _INT.size > len(self._data):
             raise Garbled("a reply is shorter than what it should hold")
-        return [self.text() for _ in range(count)]
+        data, at, found = self._data, self._at, []
+        try:
+            for _ in range(count):  # a loop of its own: there may be thousands
+                (size,) = _INT.unpack_from(data, at)
+                at += _INT.size
+                if not 0 <= size <= len(data) - at:
+                    raise Garbled("a reply is shorter than what it should hold")
+                found.append(data[at : at + size].decode())
+                at += size
+        except struct.error:
+            raise Garbled("a reply is shorter than what it should hold") from None
+        except UnicodeDecodeError:
+            raise Garbled("a reply holds a text that is not UTF-8") from None
+        self._at = at
+        return found
 
     def stat(self) -> Stat:
         return Stat(*self.unpack(_STAT))
@@ -244,8 +258,18 @@ def _node(reader: Reader) -> Node:
     return Node(reader.buffer(), reader.stat())
 
 
-def _children(reader: Reader) -> list[str]:
-    return reader.texts()
+class Children(list[str]):
+    """The names of a node's children; `stat` is the node's own."""
+
+    __slots__ = ("stat",)
+
+    def __init__(self, names: list[str], stat: Stat) -> None:
+        super().__init__(names)
+        self.stat = stat
+
+
+def _children(reader: Reader) -> Children:
+    return Children(reader.texts(), reader.stat())
 
 
 def create(path: str, data: bytes, acl: bytes, mode: int) -> Request:
@@ -274,7 +298,7 @@ def put(path: str, data: bytes, version: int) -> Request:
 
 
 def children(path: str, *, watch: bool = False) -> Request:
-    """Gives their names."""
+    """Gives `Children`."""
     return Request(12, text(path) + bytes((watch,)), _children)
 
 

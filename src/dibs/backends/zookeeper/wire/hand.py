@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 from dibs.backends.zookeeper.address import Address
@@ -17,11 +18,19 @@ class Hand:
     """Held out to one server; once it is shaken, `link` and `connection` are there."""
 
     def __init__(
-        self, address: Address, host: str, port: int, session: Session, now: Callable[[], float], patience: float
+        self,
+        address: Address,
+        host: str,
+        port: int,
+        session: Session,
+        now: Callable[[], float],
+        patience: float,
+        connected: socket.socket | None = None,
     ) -> None:
+        """`patience`: for each round trip. `connected`: the connection, if it is made already."""
         self._now = now
-        self._until = now() + patience
-        self.link = Link(host, port, address.tls, patience)
+        self._until = now() + patience * _round_trips(address)
+        self.link = Link(host, port, address.tls, patience, connected)
         try:
             self.connection = Connection(session, now())
             self.link.send(self.connection.greet())
@@ -71,3 +80,8 @@ class Hand:
                     self.connection.receive(self.link.take_in(raw) if raw else b"")
                 except Garbled as error:
                     raise StoreUnavailable(f"it does not speak ZooKeeper's protocol: {error}") from None
+
+
+def _round_trips(address: Address) -> int:
+    """Until a connection is of use: TLS, greeting, login."""
+    return (2 if address.secure else 0) + 1 + (0 if address.login is None else 1 if address.auth == "digest" else 2)

@@ -6,11 +6,11 @@ one thread at a time is in `Bell.wait`.
 
 from __future__ import annotations
 
-import select
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dibs.backends.common.wakeup import READ, WRITE, new_poll
 from dibs.backends.zookeeper.wire.channel import Plain, Tls
 from dibs.errors import StoreUnavailable
 
@@ -21,9 +21,17 @@ _CHUNK = 1 << 16
 
 
 class Link:
-    def __init__(self, host: str, port: int, context: SSLContext | None, patience: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: SSLContext | None,
+        patience: float,
+        connected: socket.socket | None = None,
+    ) -> None:
+        """`connected`: the connection, if it is made already."""
         try:
-            self._socket = socket.create_connection((host, port), timeout=patience)
+            self._socket = connected or socket.create_connection((host, port), timeout=patience)
         except OSError as error:
             raise StoreUnavailable(said(error)) from None
         try:
@@ -79,8 +87,8 @@ class Link:
         """Wait until there is something to read, or room to send. Never, if another thread has closed it meanwhile."""
         if (number := self.fileno()) < 0:
             return False
-        poll = select.poll()
-        poll.register(number, select.POLLIN | (select.POLLOUT if self.stuck else 0))
+        poll = new_poll()
+        poll.register(number, READ | WRITE if self.stuck else READ)
         return bool(poll.poll(max(patience, 0.0) * 1000))
 
     def close(self) -> None:
@@ -110,8 +118,8 @@ class Bell:
         self._ear, self._cord = socket.socketpair()
         self._ear.setblocking(False)
         self._cord.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._ear, select.POLLIN)
+        self._poll = new_poll()
+        self._poll.register(self._ear, READ)
         self._listens_to = self._ear.fileno()
         self._link: Link | None = None
         self._links = -1
@@ -126,7 +134,7 @@ class Bell:
         if link is not self._link:
             self._attend(link)
         if link is not None and link is self._link and (stuck := link.stuck) is not self._both_ways:
-            self._poll.modify(self._links, select.POLLIN | (select.POLLOUT if stuck else 0))
+            self._poll.modify(self._links, READ | WRITE if stuck else READ)
             self._both_ways = stuck
         heard = False
         for descriptor, _ in self._poll.poll(patience * 1000 if patience > 0 else 0):
@@ -148,7 +156,7 @@ class Bell:
             self._poll.unregister(self._links)
         if link is not None and (number := link.fileno()) >= 0:  # another thread may have closed it meanwhile
             self._links = number
-            self._poll.register(number, select.POLLIN)
+            self._poll.register(number, READ)
             self._both_ways = False
             self._link = link
 

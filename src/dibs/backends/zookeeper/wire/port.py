@@ -6,7 +6,7 @@ patience a caller knows nothing: the answer is dropped when it comes, the order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from dibs.backends.zookeeper.paths import levels
@@ -14,10 +14,13 @@ from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
 from dibs.backends.zookeeper.wire.codec import Request, refusal
 from dibs.backends.zookeeper.wire.session import LOST, Call
+from dibs.backends.zookeeper.wire.shared import Seen, Shared
 from dibs.backends.zookeeper.wire.watches import Watch
+from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
+Then = Callable[[Call], None]
 _keys = count(1)
 _SLICE = 1.0
 """Nobody waits longer without a look at the clock."""
@@ -45,20 +48,91 @@ class Port:
         return self._now() < until and not self.wire.closing
 
     async def ask(
-        self, requests: Sequence[Request], until: float, watch: Watch | None = None, drop: Sequence[Watch] = ()
+        self,
+        requests: Sequence[Request],
+        until: float,
+        watch: Watch | None = None,
+        drop: Sequence[Watch] = (),
+        thens: Sequence[Then] = (),
     ) -> list[Call]:
-        """All of them answered; raises StoreUnavailable if the last one was not: then nothing is known of any."""
+        """All of them answered; raises StoreUnavailable if the last one was not: then nothing is known of any. `thens`
+        are called with the first replies by whoever reads, in their order."""
         calls = [Call(request) for request in requests]
-        last, wire = calls[-1], self.wire
-        hand = self._inbox.lead() if wire.up else None
+        for call, then in zip(calls, thens, strict=False):
+            call.then = then
+        await self._exchange(calls, until, watch, drop)
+        if not calls[-1].ended:
+            raise StoreUnavailable(f"no answer in time{self._trouble()}")
+        return self._answered(calls)
+
+    async def ask_each(
+        self, requests: Sequence[Request], until: float, drop: Sequence[Watch] = ()
+    ) -> list[StoreUnavailable | int]:
+        """The server's error for each, 0 for those that were done, or why there was no answer to that one. Those whose
+        answer was lost are asked again as long as there is time."""
+        results: list[StoreUnavailable | int] = [StoreUnavailable("no answer in time")] * len(requests)
+        missing, dropped = list(range(len(requests))), drop
+        while missing:
+            calls = [Call(requests[number]) for number in missing]
+            try:
+                await self._exchange(calls, until, None, dropped)
+            except StoreUnavailable as error:
+                results = [error if isinstance(result, StoreUnavailable) else result for result in results]
+            dropped = ()
+            for number, call in zip(missing, calls, strict=True):
+                if call.ended and call.error != LOST:
+                    results[number] = call.error
+            missing = [number for number in missing if isinstance(results[number], StoreUnavailable)]
+            if not self.may_ask_again(until):
+                break
+        return results
+
+    async def _exchange(self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]) -> None:
+        """Send them, and wait until the last one has ended, or until then."""
+        hand = self._inbox.lead() if self.wire.up else None
         if hand is None or not self._ask_alone(calls, until, watch, drop):
             await self._ask_among_others(calls, until, watch, drop)
-        if not last.ended:
+
+    async def share(self, shared: Shared, until: float, since: float = FOREVER) -> Seen:
+        """The replies to shared requests that were sent after `since`, or after this call."""
+        latest = shared.latest
+        if latest is not None and latest.sent_at >= since:
+            return latest
+        key = b"%d" % next(_keys)
+        inbox, wire = self._inbox, self.wire
+        replies: list[Seen] = []
+
+        def replied(seen: Seen) -> None:
+            replies.append(seen)
+            wire.tell(inbox, key, b"!")
+
+        hand = inbox.lead() if wire.up else None
+        if hand is not None:
+            try:
+                wire.recover()
+                if self._ask_shared(shared, replied):
+                    self._read_until(lambda: bool(replies), until)
+            finally:
+                inbox.resign()
+        if not replies and self._now() < until:
+            inbox.expect(key)
+            try:
+                while not self._ask_shared(shared, replied):
+                    await self._arrival(key, until)
+                while not replies and self._now() < until:
+                    await inbox.wait(key, until)
+            finally:
+                inbox.forget(key)
+        if not replies:
             raise StoreUnavailable(f"no answer in time{self._trouble()}")
+        self._answered(replies[0].calls)
+        return replies[0]
+
+    def _answered(self, calls: list[Call]) -> list[Call]:
         if calls[0].error == codec.LOGIN_WANTED:  # and then it hangs up
             raise refusal(codec.LOGIN_WANTED)
-        if last.error == LOST:
-            raise StoreUnavailable(f"the connection broke before the answer came ({wire.trouble})")
+        if calls[-1].error == LOST:
+            raise StoreUnavailable(f"the connection broke before the answer came ({self.wire.trouble})")
         return calls
 
     def _ask_alone(self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]) -> bool:
@@ -66,15 +140,26 @@ class Port:
         inbox, wire, last = self._inbox, self.wire, calls[-1]
         try:
             wire.recover()
+            last.sent_at = self._now()
             if not wire.send(calls, watch, drop):
                 return False
-            while not last.ended and (left := until - self._now()) > 0:
-                others = wire.receive(min(left, _SLICE))
-                if others:
-                    inbox.deliver_all(others)
+            self._read_until(lambda: last.ended, until)
             return True
         finally:
             inbox.resign()
+
+    def _read_until(self, done: Callable[[], bool], until: float) -> None:
+        """By whoever leads."""
+        while not done() and (left := until - self._now()) > 0:
+            others = self.wire.receive(min(left, _SLICE))
+            if others:
+                self._inbox.deliver_all(others)
+
+    def _ask_shared(self, shared: Shared, replied: Callable[[Seen], None]) -> bool:
+        if not self.wire.up:
+            return False
+        shared.ask(replied)
+        return True
 
     async def _ask_among_others(
         self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]
@@ -82,34 +167,61 @@ class Port:
         """Whoever reads brings the answer, perhaps ourselves."""
         key = b"%d" % next(_keys)
         inbox, wire, last = self._inbox, self.wire, calls[-1]
-        last.then = lambda _: wire.tell(inbox, key, b"!")
+        first = last.then
+
+        def replied(call: Call) -> None:
+            if first is not None:
+                first(call)
+            wire.tell(inbox, key, b"!")
+
+        last.then = replied
         inbox.expect(key)
         try:
-            while not (wire.up and wire.send(calls, watch, drop, self._soon)):
+            while not (wire.up and self._send(calls, watch, drop)):
                 await self._arrival(key, until)
             while not last.ended and self._now() < until:
                 await inbox.wait(key, until)
         finally:
             inbox.forget(key)
 
-    async def ask_in(self, directories: Sequence[str], requests: Sequence[Request], until: float) -> list[Call]:
-        """The same where the first makes a node in directories, which are made if they are not there."""
+    def _send(self, calls: list[Call], watch: Watch | None, drop: Sequence[Watch]) -> bool:
+        calls[-1].sent_at = self._now()
+        return self.wire.send(calls, watch, drop, self._soon)
+
+    async def ask_in(
+        self,
+        directories: Sequence[str],
+        requests: Sequence[Request],
+        until: float,
+        thens: Sequence[Then] = (),
+        *,
+        missing: Callable[[list[Call]], bool] = lambda calls: calls[0].error == codec.NO_NODE,
+    ) -> list[Call]:
+        """The same where the first makes nodes in directories, which are made if they are `missing`. They are made in
+        the same breath: a caller that ends in between would leave directories behind that nobody ever used, and which
+        not every server removes."""
+        making: list[Request] = []
         for _ in range(_REMADE):
-            calls = await self.ask(requests, until)
-            if calls[0].error != codec.NO_NODE:
+            if making:
+                requests_too, thens_too = [*making, *requests], [*[_nothing] * len(making), *thens]
+                calls = await self.ask(requests_too, until, thens=thens_too)
+            else:
+                calls = await self.ask(requests, until, thens=thens)
+            made, calls = calls[: len(making)], calls[len(making) :]
+            if not missing(calls):
                 return calls
-            await self.make(directories, until)
+            if any(call.error == codec.UNIMPLEMENTED for call in made):
+                self._containers = False
+            elif made and made[-1].error == codec.NO_AUTH:  # above it we need not be allowed to make anything
+                raise refusal(codec.NO_AUTH)
+            making = self._making(directories)
         raise StoreUnavailable("the directory of this name is removed again and again")
 
-    async def make(self, directories: Sequence[str], until: float) -> None:
+    def _making(self, directories: Sequence[str]) -> list[Request]:
         """Containers, which the server removes once they are empty; before 3.5.3 it has none."""
-        paths = [path for directory in directories for path in levels(directory)]
         mode = codec.CONTAINER if self._containers else codec.PERSISTENT
-        calls = await self.ask([codec.create(path, b"", self.acl, mode) for path in paths], until)
-        if any(call.error == codec.UNIMPLEMENTED for call in calls):
-            self._containers = False
-        elif calls[-1].error == codec.NO_AUTH:  # above them we may not be allowed to make anything, nor need to
-            raise refusal(codec.NO_AUTH)
+        paths = [path for directory in directories for path in levels(directory)]
+        return [codec.create(path, b"", self.acl, mode) for path in paths]
 
     def _trouble(self) -> str:
         return "" if self.wire.up else f" ({self.wire.trouble})"
@@ -130,3 +242,7 @@ def checked(call: Call, *allowed: int) -> int:
     if call.error != codec.OK and call.error not in allowed:
         raise refusal(call.error)
     return call.error
+
+
+def _nothing(_: Call) -> None:
+    """Nobody waits for that reply."""

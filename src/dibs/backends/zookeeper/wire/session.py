@@ -33,11 +33,15 @@ time-out is at least two ticks), and so short that a third of it is left before 
 PATIENCE = BEAT / 2
 """Of the time-out, for the answer to a beat: then there is time left to take the session up elsewhere."""
 
+WINDOW = 500
+"""Requests that are sent and not answered, at most; others wait here. A server stops reading from its clients when it
+has 1,000 requests to answer, and a heartbeat would wait behind them."""
+
 
 class Call:
     """One request under way; at its end `error` says how it went, and `value` what it brought."""
 
-    __slots__ = ("ended", "error", "request", "then", "value", "xid")
+    __slots__ = ("ended", "error", "request", "sent_at", "then", "value", "xid")
 
     def __init__(self, request: Request, then: Callable[[Call], None] | None = None, xid: int = 0) -> None:
         self.request = request
@@ -47,6 +51,8 @@ class Call:
         self.error = LOST
         self.ended = False
         self.value: object = None
+        self.sent_at = 0.0
+        """Set where somebody waits for the answer: how long that took is measured."""
 
 
 class Session:
@@ -100,6 +106,8 @@ class Connection:
         self.phase = Phase.GREETING
         self.arrived: deque[Call | Event] = deque()
         self.pending: deque[Call] = deque()
+        self.waiting: deque[Call] = deque()
+        """What is to be sent once others were answered."""
         self._buffer = bytearray()
         self._begun = now
         self._xid = 0
@@ -108,8 +116,22 @@ class Connection:
         session = self.session
         return codec.greeting(session.zxid, round(session.timeout * 1000), session.id, session.password)
 
-    def send(self, calls: Sequence[Call]) -> bytes:
-        """The bytes of these requests; their answers come in this order."""
+    def send(self, calls: Sequence[Call], *, ahead: bool = False) -> bytes:
+        """The bytes of these requests, as far as they go out now; their answers come in this order. `ahead`: of all
+        that wait to be sent."""
+        if ahead or (not self.waiting and len(self.pending) + len(calls) <= WINDOW):
+            return self._encode(calls)
+        self.waiting.extend(calls)
+        return self.more()
+
+    def more(self) -> bytes:
+        """The bytes of requests that waited, now that others were answered."""
+        waiting, room = self.waiting, WINDOW - len(self.pending)
+        if not waiting or room <= 0:
+            return b""
+        return self._encode([waiting.popleft() for _ in range(min(room, len(waiting)))])
+
+    def _encode(self, calls: Sequence[Call]) -> bytes:
         out = []
         for call in calls:
             if not call.xid:
@@ -130,12 +152,13 @@ class Connection:
     def end(self) -> None:
         """Nothing comes any more: what is pending is lost."""
         self.phase = Phase.ENDED
-        while self.pending:
-            call = self.pending[0]
-            if not call.ended:
-                call.error, call.ended = LOST, True
-                self.arrived.append(call)
-            self.pending.popleft()
+        for calls in (self.pending, self.waiting):
+            while calls:
+                call = calls[0]
+                if not call.ended:
+                    call.error, call.ended = LOST, True
+                    self.arrived.append(call)
+                calls.popleft()
 
     def _welcome(self, data: bytes) -> None:
         said = codec.welcome(data)

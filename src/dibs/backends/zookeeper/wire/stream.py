@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dibs.backends.zookeeper.wire.codec import SET_WATCHES, Event, Garbled
+from dibs.backends.zookeeper.wire.feed import Feed
 from dibs.backends.zookeeper.wire.link import Bell, Link
-from dibs.backends.zookeeper.wire.session import Call, Connection
+from dibs.backends.zookeeper.wire.round_trip import RoundTrip
+from dibs.backends.zookeeper.wire.session import LOST, Call, Connection
 from dibs.backends.zookeeper.wire.watches import Watch, Watches
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreUnavailable
@@ -35,23 +37,27 @@ class _Parcel(NamedTuple):
 
 
 class Stream:
-    def __init__(self, runtime: Runtime, inbox: Inbox, ended: Callable[[], None]) -> None:
-        """`inbox`: whose waiters lead. `ended` is called when a connection was."""
+    def __init__(self, runtime: Runtime, inbox: Inbox, ended: Callable[[], None], feed: Feed | None = None) -> None:
+        """`inbox`: whose waiters lead. `ended` is called when a connection was. `feed`: for messages to others."""
         self._now = runtime.now
         self._inbox = inbox
+        self._feed = feed
         self._ended = ended
         self._mutex = runtime.mutex()
         """Over what is sent, and in which order."""
         self._reading = runtime.mutex()
         self.bell = Bell()
         self.watches = Watches()
+        self.round_trip = RoundTrip()
         self._link: Link | None = None
         self._connection: Connection | None = None
         self._broken: str | None = None
         self._planned_at = 0.0
         """When what was put together last was to go out soon; 0: it has."""
         self._amidst = self._sending = self._deputy = self._closed = False
-        self._read_at = 0.0
+        self._dealing = False
+        """What is said meanwhile goes out in one piece afterwards."""
+        self._read_at = self.heard_at = 0.0
         self._parcels: list[_Parcel] = []
         self.trouble = "not connected yet"
         """What was wrong when something last was."""
@@ -71,10 +77,17 @@ class Stream:
             self._link, self._connection = link, connection
 
     def send(
-        self, calls: Sequence[Call], watch: Watch | None = None, drop: Sequence[Watch] = (), soon: Soon | None = None
+        self,
+        calls: Sequence[Call],
+        watch: Watch | None = None,
+        drop: Sequence[Watch] = (),
+        soon: Soon | None = None,
+        *,
+        ahead: bool = False,
     ) -> bool:
-        """Back to back. Watches are dropped, and then entered, in the same step. False: not connected. With `soon`, and
-        while other answers are awaited anyway, it goes out together with what others have to say in this moment."""
+        """Back to back, `ahead` of all that wait to be sent. Watches are dropped, and then entered, in the same step.
+        False: not connected. With `soon`, and while other answers are awaited anyway, it goes out together with what
+        others have to say in this moment."""
         with self._mutex:
             if drop:
                 dropped = [self.watches.drop(*one) for one in drop]
@@ -91,8 +104,10 @@ class Stream:
                 self.watches.add(*watch)
             self._sending = True
             try:
-                if soon is None or not connection.pending:
-                    link.send(connection.send(calls))
+                if self._dealing:
+                    link.put(connection.send(calls, ahead=ahead))
+                elif soon is None or not connection.pending:
+                    link.send(connection.send(calls, ahead=ahead))
                 else:
                     link.put(connection.send(calls))
                     if self._now() - self._planned_at > _GLANCE:  # or the loop that was to do it was closed before
@@ -102,7 +117,7 @@ class Stream:
                 self._broken = error.what
                 self._ended()
             self._sending = False
-            if self._broken is not None or (link.stuck and not self._planned_at):
+            if self._broken is not None or (link.stuck and not (self._planned_at or self._dealing)):
                 self.bell.ring()
         return True
 
@@ -225,7 +240,12 @@ class Stream:
                 data = link.take_in(raw) if raw else b""
                 if link.stuck:
                     link.flush()
+            if data:
+                self.heard_at = self._read_at
             connection.receive(data)
+            if connection.waiting:
+                with self._mutex:
+                    link.send(connection.more())
         except StoreUnavailable as error:
             self._broken = error.what
         except Garbled as error:
@@ -238,16 +258,28 @@ class Stream:
         if connection is None:
             return
         arrived = connection.arrived
-        while arrived:
-            item = arrived[0]
-            if isinstance(item, Event):
-                with self._mutex:
-                    told = self.watches.told(item)
-                for watcher in told:
-                    watcher(item)
-            elif item.then is not None:
-                item.then(item)
-            arrived.popleft()
+        if not arrived:
+            return
+        self._dealing = True
+        try:
+            while arrived:
+                item = arrived[0]
+                if isinstance(item, Event):
+                    with self._mutex:
+                        told = self.watches.told(item)
+                    for watcher in told:
+                        watcher(item)
+                else:
+                    if item.sent_at and item.error != LOST:
+                        self.round_trip.note(self._read_at - item.sent_at)
+                    if item.then is not None:
+                        item.then(item)
+                arrived.popleft()
+        finally:
+            self._dealing = False
+            link = self._link
+            if link is not None and link.stuck:
+                self.send(())
 
     def _end(self) -> None:
         """By whoever reads."""
@@ -271,12 +303,9 @@ class Stream:
     def _own(self, parcels: list[_Parcel]) -> list[tuple[bytes, bytes]]:
         """Those of the waiters that lead are theirs to hand over; others are delivered."""
         own: list[tuple[bytes, bytes]] = []
-        others: dict[int, tuple[Inbox, list[tuple[bytes, bytes]]]] = {}
+        others: list[tuple[bytes, bytes]] = []
         for parcel in parcels:
-            if parcel.inbox is self._inbox:
-                own.append((parcel.key, parcel.message))
-            else:
-                others.setdefault(id(parcel.inbox), (parcel.inbox, []))[1].append((parcel.key, parcel.message))
-        for inbox, messages in others.values():
-            inbox.deliver_all(messages)
+            (own if parcel.inbox is self._inbox else others).append((parcel.key, parcel.message))
+        if others and self._feed is not None:
+            self._feed.put(others)
         return own

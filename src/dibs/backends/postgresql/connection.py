@@ -1,0 +1,398 @@
+"""One connection to one server, through libpq. psycopg's `pq` is its C interface; what psycopg builds on top of it is
+not used: it costs more than all that we do with an answer.
+
+`is_direct`: it is the server itself that answers, and not a pooler; only then are statements prepared, and only then is
+anything set for the whole session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from typing import NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from dibs.backends.common.connections import Begun, Connection, not_watched
+from dibs.backends.common.round_trip import LEAST, RoundTrip
+from dibs.backends.common.wakeup import Readiness
+from dibs.backends.postgresql.address import Address, Attempt
+from dibs.backends.postgresql.answers import Refusal, not_connected, strange
+from dibs.backends.postgresql.routines import Statement
+from dibs.core.line import Unsent
+from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import printable
+
+MICROSECONDS = 1_000_000
+_HELLO = b"SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_backend_pid()"
+_ALIVE = b"SET client_connection_check_interval = 500"
+"""So that a server which lets a verb wait for a lock notices that nobody wants the answer any more."""
+_HAS_ALIVE = 140_000
+_STATED = (b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT")
+_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
+_FATAL = (b"FATAL", b"PANIC")
+_NAP = 0.25
+"""Seconds after which a dial looks whether it is still wanted."""
+
+
+class Call(NamedTuple):
+    """A statement with its values; `at` is the place of the instant `by`, which becomes one of the server's clock."""
+
+    statement: Statement
+    values: Sequence[bytes]
+    by: float = 0.0
+    at: int = -1
+    first: Call | None = None
+    """What is asked before it in the same trip: it sees what was committed by the time that one was done."""
+
+    def packed(self, offset: float) -> Sequence[bytes]:
+        if self.at < 0:
+            return self.values
+        values = list(self.values)
+        values[self.at] = b"%d" % ((self.by + offset) * MICROSECONDS)
+        return values
+
+
+class PostgresqlConnection(Connection):
+    failures = (psycopg.Error,)
+
+    def __init__(self, dialler: Dialler, attempt: Attempt, until: float, begun: Begun) -> None:
+        """Blocks; raises Unsent if the server cannot be reached, StoreError if it refuses."""
+        super().__init__(dialler.now)
+        self.conn: PGconn | None = None
+        self._prepared: set[bytes] = set()
+        self._results: list[PGresult] = []
+        """What has come of the answer so far."""
+        self._next: Call | None = None
+        """What is to be asked once its statement is prepared."""
+        self._preparing: list[tuple[int, bytes]] = []
+        """Which of the results says that a statement is prepared."""
+        self.is_flushed = True
+        self._is_piped = False
+        self._fd = -1
+        self.is_stated = dialler.is_stated
+        """The transaction of each verb is begun and ended by itself: by default it would not be READ COMMITTED."""
+        self._is_aborted = False
+        begun(self._abort)
+        try:
+            self.conn = conn = self._connect(dialler.address, attempt, until)
+            conn.nonblocking = 1
+            self._fd = conn.socket
+            self._readiness = Readiness(self._fd)
+            hello = self.simple(_HELLO, until)
+            self.note(hello)
+            self.opened(dialler.round_trip)
+            self.is_direct = int(hello.get_value(0, 1) or 0) == conn.backend_pid
+            if self.is_direct and conn.server_version >= _HAS_ALIVE:
+                with suppress(Refusal):  # a platform that has no such thing
+                    self.simple(_ALIVE, until)
+        except (ValueError, TypeError):
+            self.close()
+            raise strange() from None
+        except Refusal as refusal:
+            self.close()
+            raise Unsent(f"{attempt.shown} refuses: {refusal.text}") from None
+        except StoreUnavailable as error:
+            self.close()
+            raise Unsent(error.what, step=error.step) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(self, call: Call, until: float) -> PGresult:
+        """Ask, and wait for the answer. A refusal is raised, and leaves the link as good as it was."""
+        try:
+            self.begin(call)
+            now, trip = self.sent_at, self.round_trip
+            result = self._settled(min(max(until, now + trip.least), now + trip.attempt))
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+        self.note(result)
+        return result
+
+    def begin(self, call: Call) -> None:
+        """Ask; the answer is to be read by `received`, and whoever does not closes the link. Does not block."""
+        conn = self._open()
+        self.sent_at = self._now()
+        self._results.clear()
+        self._preparing.clear()
+        self._next = None
+        if self.is_stated:
+            self._send_stated(conn, call)
+        else:
+            self._send(conn, call)
+        self.is_flushed = not conn.flush()
+
+    def simple(self, sql: bytes, until: float) -> PGresult:
+        """Statements without values; of several the last one's result."""
+        try:
+            conn = self._open()
+            self.sent_at = self._now()
+            self._results.clear()
+            self._next = None
+            conn.send_query(sql)
+            self.is_flushed = not conn.flush()
+            return self._settled(until)
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def received(self) -> PGresult | None:
+        """What has come, if all of it has; None: more is to come. Does not block."""
+        conn = self._open()
+        if not self.is_flushed:
+            self.is_flushed = not conn.flush()
+        conn.consume_input()
+        while not conn.is_busy():
+            result = conn.get_result()
+            if result is None:
+                if not self._is_piped:
+                    break
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                conn.exit_pipeline_mode()
+                self._is_piped = False
+                break
+            else:
+                self._results.append(result)
+        else:
+            return None
+        if self._preparing:
+            self._note_prepared()
+        answer, call = self._checked(), self._next
+        if call is None:
+            return answer
+        self._next = None
+        self._results.clear()
+        self._send(conn, call)
+        self.is_flushed = not conn.flush()
+        return None
+
+    def arrived(self, until: float) -> PGresult | None:
+        """What was begun, once it has come; None: it has not by then, and may be waited for again."""
+        try:
+            return self._awaited(until)
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def note(self, result: PGresult) -> None:
+        """Each reply of ours begins with the server's time."""
+        value = result.get_value(0, 0) if result.ntuples else None
+        stamp = b"" if value is None else value.partition(b" ")[0]
+        # A reply of another shape is not our routine's: the caller reports it.
+        self.note_reply(int(stamp) / MICROSECONDS if stamp.isdigit() else None)
+
+    def age_of(self, result: PGresult) -> float:
+        """How long ago the server said this, as far as its clock and ours can tell."""
+        stamp = (result.get_value(0, 0) or b"").partition(b" ")[0]
+        return self._now() - (int(stamp) / MICROSECONDS - self.offset) if stamp.isdigit() else inf
+
+    def is_stale(self) -> bool:
+        return self._readiness.wait(0.0)
+
+    def is_open(self) -> bool:
+        return self.conn is not None
+
+    def is_reusable(self) -> bool:
+        """It is in no transaction."""
+        conn = self.conn
+        return conn is not None and conn.transaction_status == pq.TransactionStatus.IDLE
+
+    def fileno(self) -> int:
+        """Also of one that libpq has closed already: whoever watches it must be able to say so."""
+        return self._fd
+
+    def broken(self, error: Exception) -> StoreUnavailable:
+        return broken(error)
+
+    def close(self) -> None:
+        self.seat = None
+        conn, self.conn = self.conn, None
+        if conn is not None:
+            conn.finish()
+
+    def abandon(self) -> None:
+        """The server must hear no goodbye, which would end the parent's session."""
+        conn, self.conn = self.conn, None
+        if conn is not None:
+            with suppress(OSError, psycopg.Error):
+                os.close(conn.socket)
+
+    def _abort(self) -> None:
+        """By another thread. libpq may exchange its socket at any moment, so that must be left alone."""
+        self._is_aborted = True
+
+    def _open(self) -> PGconn:
+        if self.conn is None:
+            raise StoreUnavailable("the connection was closed")
+        return self.conn
+
+    def _connect(self, address: Address, attempt: Attempt, until: float) -> PGconn:
+        self.conn = conn = pq.PGconn.connect_start(attempt.conninfo)
+        while True:
+            if conn.status == pq.ConnStatus.BAD:
+                raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
+            state = conn.connect_poll()
+            if state == pq.PollingStatus.OK:
+                return conn
+            if state == pq.PollingStatus.FAILED:
+                raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
+            there = Readiness(conn.socket)  # each of a host's addresses has another socket
+            while not there.wait(min(until - self._now(), _NAP), writable=state != pq.PollingStatus.READING):
+                if self._now() >= until or self._is_aborted:
+                    raise StoreUnavailable(f"{attempt.shown} does not answer", step="check that it runs there")
+
+    def _send(self, conn: PGconn, call: Call) -> None:
+        """What is not prepared yet is prepared first: by itself, and `received` goes on from there, or, where two are
+        asked at once, in the same trip."""
+        if call.first is not None:
+            conn.enter_pipeline_mode()
+            self._is_piped = True
+            for at, part in enumerate((call.first, call)):
+                if part.statement.name not in self._prepared:
+                    self._prepare(conn, part.statement, at + len(self._preparing))
+                self._put(conn, part)
+            conn.pipeline_sync()
+        elif self.is_direct and call.statement.name not in self._prepared:
+            self._prepare(conn, call.statement, 0)
+            self._next = call
+        else:
+            self._put(conn, call)
+
+    def _prepare(self, conn: PGconn, statement: Statement, at: int) -> None:
+        conn.send_prepare(statement.name, statement.sql, statement.types)
+        self._preparing.append((at, statement.name))
+
+    def _note_prepared(self) -> None:
+        """Also of an exchange that failed later on: the server keeps what it has prepared."""
+        for at, name in self._preparing:
+            if at < len(self._results) and self._results[at].status == pq.ExecStatus.COMMAND_OK:
+                self._prepared.add(name)
+        self._preparing.clear()
+
+    def _put(self, conn: PGconn, call: Call) -> None:
+        statement, values = call.statement, call.packed(self.offset)
+        if self.is_direct:
+            conn.send_query_prepared(statement.name, values, statement.formats)
+        else:
+            conn.send_query_params(statement.sql, values, statement.types, statement.formats)
+
+    def _send_stated(self, conn: PGconn, call: Call) -> None:
+        """In one round trip: the verb is committed whether or not we go on to live."""
+        conn.enter_pipeline_mode()
+        self._is_piped = True
+        statement, (begin, commit) = call.statement, _STATED
+        conn.send_query_params(begin, None)
+        conn.send_query_params(statement.sql, call.packed(self.offset), statement.types, statement.formats)
+        conn.send_query_params(commit, None)
+        conn.pipeline_sync()
+
+    def _settled(self, until: float) -> PGresult:
+        result = self._awaited(until)
+        if result is None:
+            raise StoreUnavailable("the server did not answer in time")
+        return result
+
+    def _awaited(self, until: float) -> PGresult | None:
+        while True:
+            left = until - self._now()
+            ready = self._readiness.wait(left, writable=not self.is_flushed)
+            if not ready and left <= 0:
+                return None
+            result = self.received()
+            if result is not None:
+                return result
+
+    def _checked(self) -> PGresult:
+        """The answer; of several statements the one that failed, or else the one that answers with rows."""
+        answer: PGresult | None = None
+        for result in self._results:
+            if result.status not in _OK:
+                code = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+                text = printable(
+                    (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+                )
+                if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in _FATAL or not code:
+                    raise StoreUnavailable(f"the server ended the connection: {text[:200]}")
+                raise Refusal(code.decode(errors="replace"), text)
+            if answer is None or result.status == pq.ExecStatus.TUPLES_OK:
+                answer = result
+        if answer is None:
+            raise StoreUnavailable("the server closed the connection")
+        return answer
+
+
+class Dialler:
+    """How a store connects: of several hosts to the first that will do. And what was learned about who answers."""
+
+    def __init__(self, address: Address, now: Callable[[], float], round_trip: RoundTrip) -> None:
+        self.address = address
+        self.now = now
+        self.round_trip = round_trip
+        self._first = 0
+        """Which of the hosts answered last."""
+        self.is_direct = True
+        """Whether who was reached last is the server itself."""
+        self.is_pooled = False
+        """What was prepared on a connection was not there later: somebody is in between who does not show."""
+        self.is_stated = False
+        """By default a transaction there is not READ COMMITTED."""
+
+    def connect(self, until: float, begun: Begun = not_watched) -> PostgresqlConnection:
+        attempts = self.address.attempts()
+        failures: list[StoreError] = []
+        for n in range(len(attempts)):
+            at = (self._first + n) % len(attempts)
+            share = max((until - self.now()) / (len(attempts) - n), LEAST)
+            try:
+                connection = PostgresqlConnection(self, attempts[at], self.now() + share, begun)
+            except StoreError as error:
+                failures.append(error)
+                continue
+            self._first = at
+            self.address.was_let_in = True
+            self.is_direct = connection.is_direct = connection.is_direct and not self.is_pooled
+            return connection
+        failure = _summary(failures)
+        if self.address.was_let_in and not isinstance(failure, StoreUnavailable):  # it may be let in again
+            failure = Unsent(failure.what, step=failure.step)
+        raise failure
+
+    def elsewhere(self) -> None:
+        """Who answered cannot be written to: the next connection begins with another host."""
+        self._first += 1
+
+
+def _summary(failures: Sequence[StoreError]) -> StoreError:
+    for failure in failures:
+        if not isinstance(failure, StoreUnavailable) or len(failures) == 1:
+            return failure
+    return Unsent("; ".join(failure.what for failure in failures), step="are they running, and reached from here?")
+
+
+def rows(result: PGresult) -> list[list[bytes | None]]:
+    return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
+
+
+def broken(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the connection broke: {printable(' '.join(str(error).split())[:200])}")

@@ -1,0 +1,200 @@
+"""Requests to the server, whatever it takes: seams 2 and 3 go through this.
+
+Every request ends done, not done or unknown. What the server refused is not done, and is asked again here until the
+caller's instant (see answers.py). A connection that breaks leaves the outcome unknown: that is StoreUnavailable, and
+whoever asked must know of it. The tables and routines are made when they are found missing.
+"""
+
+from __future__ import annotations
+
+from psycopg.pq.abc import PGresult
+
+from dibs.backends.common.executor import Executor, Wire
+from dibs.backends.postgresql.answers import (
+    MISSING,
+    NOT_COMMITTED_READS,
+    REPLACED,
+    UNPREPARED,
+    Refusal,
+    final,
+    replaced,
+    strange,
+)
+from dibs.backends.postgresql.connection import MICROSECONDS, Call, Dialler
+from dibs.backends.postgresql.routines import Routines
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
+from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
+from dibs.core.runtime import Runtime
+from dibs.errors import StoreError
+
+_MAKING = 10.0
+"""Seconds that the making of the tables may take, whoever else is at it."""
+_KNOWN_LINES = 10_000
+
+
+class Floors:
+    """Which store this is, and, by name, the lowest ticket that may still stand in its line: claims of long ago that
+    cannot be cleaned up yet, because a transaction stays open elsewhere, are not walked over."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self.epoch = b""
+        self.highest = 0
+        """Of all tickets that were given to this client."""
+
+    def of(self, name: str) -> int:
+        return self._known.get(name, 0)
+
+    def learn(self, name: str, said: bytes) -> None:
+        floor = int(said) if said.isdigit() else 0
+        if floor:
+            if len(self._known) >= _KNOWN_LINES:
+                self._known.clear()
+            self._known[name] = floor
+
+    def meet(self, result: PGresult) -> None:
+        if result.ntuples == 1 and result.nfields == 2 and result.fname(1) == b"epoch":
+            self.epoch = result.get_value(0, 1) or b""
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def begin_anew(self) -> None:
+        self.epoch = b""
+        self.forget()
+
+
+class PostgresqlExecutor(Executor[Call, PGresult]):
+    def __init__(
+        self, wire: Wire[Call, PGresult], dialler: Dialler, runtime: Runtime, routines: Routines, floors: Floors
+    ) -> None:
+        super().__init__(runtime)
+        self._wire = wire
+        self._dialler = dialler
+        self.routines = routines
+        self.floors = floors
+        self._has_begun = False
+
+    async def ask_once(self, call: Call, until: float) -> PGresult:
+        try:
+            result = await self._wire.exchange(call, until)
+        except Refusal as refusal:
+            result = await self._insist(call, refusal, until)
+        if not self.floors.epoch:
+            self.floors.meet(result)
+        return result
+
+    ask = ask_once
+
+    async def words(self, call: Call, until: float, least: int = 2) -> list[bytes]:
+        """What a routine answers, of a question that may be asked twice."""
+        return words_of((await self.ask_often(call, until))[0], least)
+
+    async def hears(self, ear: PostgresqlSubscriber | None, until: float, *, touching: bool = True) -> bool:
+        """Whether who waits can be told by messages. `touching`: it may also clean up, and make what is missing."""
+        if ear is None:
+            return False
+        if ear.hears() or ear.is_deaf():
+            return ear.hears()
+        ear.begin()
+        if touching and not self._has_begun:  # it connects beside us, while this makes what is missing
+            await self.ask_often(Call(self.routines.sweep, ()), until)
+            self._has_begun = True
+
+        async def send(channel: str, text: str) -> None:
+            await self.ask_often(Call(self.routines.notify, (channel.encode(), text.encode())), until)
+
+        return await ear.ready(send, until)
+
+    def now(self) -> float:
+        return self._runtime.now()
+
+    async def follow(
+        self, ear: PostgresqlSubscriber | None, name: str, seen: int, client: bytes, key: bytes, until: float
+    ) -> list[bytes]:
+        """Note who is to be told, under its key, once the line of that name has another first holder than `seen`; what
+        stands there now. It is told nothing where messages do not get through."""
+        hears = await self.hears(ear, until)
+        patience = max(min(until - self._runtime.now(), 3600.0), 0.0)
+        values = (
+            name.encode(), b"%d" % self.floors.of(name), b"%d" % seen, key, client if hears else b"",
+            b"%d" % (patience * MICROSECONDS), self.floors.epoch,
+        )  # fmt: skip
+        return await self.words(Call(self.routines.follow, values), until, 3)
+
+    async def identity(self, until: float) -> str:
+        result, _ = await self.ask_often(Call(self.routines.identity, ()), until)
+        id = result.get_value(0, 1) if result.ntuples == 1 else None
+        if id is None:
+            raise strange()
+        return f"postgresql:{id.decode(errors='replace')}"
+
+    def is_direct(self) -> bool:
+        """Whether it was the server itself that answered last."""
+        return self._dialler.is_direct
+
+    async def connect(self, until: float) -> None:
+        await self._wire.connect(until)
+
+    def round_trip(self) -> float:
+        return self._dialler.round_trip.expected
+
+    def close(self) -> None:
+        self._wire.close()
+
+    async def _insist(self, call: Call, refusal: Refusal, until: float) -> PGresult:
+        pause, made = FIRST_PAUSE, False
+        while True:
+            code = refusal.code
+            if code in MISSING and not made:
+                await self.make(refusal)
+                made = True
+            elif code == NOT_COMMITTED_READS and not self._dialler.is_stated:
+                self._dialler.is_stated = True
+                self._wire.renew()
+            elif code == REPLACED:
+                self.floors.begin_anew()
+                raise replaced()
+            elif code in UNPREPARED and not self._dialler.is_pooled:
+                self._dialler.is_pooled = True
+                self._wire.renew()
+            elif refusal.is_crossed() and self._runtime.now() + pause < until:
+                if refusal.is_elsewhere():
+                    self._dialler.elsewhere()
+                    self._wire.renew()
+                await self.pause(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                raise final(refusal)
+            try:
+                return await self._wire.exchange(call, until)
+            except Refusal as next_one:
+                refusal = next_one
+
+    async def make(self, missing: Refusal) -> None:
+        """Under one lock, whoever else does so now. Also by a caller who has less time: the others need it too."""
+        until = self._runtime.now() + _MAKING
+
+        def work() -> None:
+            connection = self._dialler.connect(until)
+            try:
+                connection.simple(self.routines.ddl().encode(), until)
+            finally:
+                connection.close()
+
+        try:
+            await self._runtime.offload(work)
+        except Refusal as refusal:
+            if refusal.is_crossed():
+                raise final(refusal) from None
+            what = f"the tables are missing ({missing.text}), and could not be made: {refusal.text} ({refusal.code})"
+            raise StoreError(what, step="have what `dibs doctor --ddl` prints run by somebody who may") from None
+
+
+def words_of(result: PGresult, least: int = 2) -> list[bytes]:
+    """The words of the one value that a routine gives: at least so many, of which the first is the server's time."""
+    value = result.get_value(0, 0) if result.ntuples == 1 else None
+    words = [] if value is None else value.split(b" ")
+    if len(words) < least or not words[0].isdigit():
+        raise strange()
+    return words

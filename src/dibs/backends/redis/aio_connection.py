@@ -1,0 +1,283 @@
+"""The way to the servers from an event loop: one connection to each, on which all tasks ask without waiting for each
+other; it is opened by a thread, and opened anew when it is lost.
+
+What the tasks of one round of the loop ask goes out together. Answers come in the order of the questions, so a task
+that no longer waits leaves its slot behind, and the answer is dropped. A server that owes an answer for longer than
+an attempt is not waited for: the connection is given up, and whoever had asked is told that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+
+from dibs.backends.common.aio_connections import AioPool
+from dibs.backends.common.connections import closed
+from dibs.backends.redis.address import Place
+from dibs.backends.redis.answers import unavailable
+from dibs.backends.redis.asking import named
+from dibs.backends.redis.connection import NOTHING, PUSH, RedisConnection, Reply, broken
+from dibs.backends.redis.scripts import Request, Wait
+from dibs.backends.redis.servers import Dialler, Parts
+from dibs.backends.redis.where import Where
+from dibs.core.deadline import FOREVER
+from dibs.core.runtime import Runtime
+from dibs.errors import StoreError, StoreUnavailable
+
+_CHUNK = 65_536
+_ENOUGH = 8
+"""Questions that are worth a packet: the server is to work while the other tasks still ask."""
+_TICK = 0.05
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class _Slot:
+    """What one task asked in one go; or the one answer that several of them wait for behind their own."""
+
+    __slots__ = ("begun", "future", "missing", "replies", "sharers", "shares", "until")
+
+    def __init__(self, future: asyncio.Future[list[Reply]], missing: int, begun: float, until: float) -> None:
+        self.future = future
+        self.missing = missing
+        self.begun = begun
+        self.until = until
+        self.replies: list[Reply] = []
+        self.shares = False
+        self.sharers: list[_Slot] = []
+
+    def finish(self) -> None:
+        if not self.future.done():
+            self.future.set_result(self.replies)
+
+
+class RedisAioConnection:
+    def __init__(self, connection: RedisConnection, pool: AioPool[RedisConnection, RedisAioConnection]) -> None:
+        self.loop = pool.loop
+        self.lost = False
+        self.connection = connection
+        self._pool = pool
+        self._now = pool.now
+        self._slots: deque[_Slot] = deque()
+        self._out: list[bytes] = []
+        self._rest = b""
+        """What the socket did not take at once."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait: Request | None = None
+        self._sharers: list[_Slot] = []
+        """Those who share the next answer about replicas: one of them each would keep the others' questions waiting."""
+        connection.sock.setblocking(False)
+        self.loop.add_reader(connection.sock, self._readable)
+
+    def is_usable(self) -> bool:
+        return not self.lost
+
+    def is_quiet(self) -> bool:
+        """Requests of many tasks share it."""
+        return True
+
+    def ask(self, requests: Sequence[Request], until: float) -> asyncio.Future[list[Reply]]:
+        if self.lost:
+            raise StoreUnavailable("the connection was closed")
+        slot = _Slot(self.loop.create_future(), len(requests), self._now(), until)
+        try:
+            if type(requests[-1]) is Wait:
+                self._wait = requests[-1]
+                requests, slot.missing, slot.shares = requests[:-1], slot.missing - 1, True
+                self._sharers.append(slot)
+            offset = self.connection.offset
+            packed = [request.packed(offset) for request in requests]
+            if not self._out and not self._rest:
+                self.loop.call_soon(self._flush)
+            self._slots.append(slot)
+            self._out += packed
+            if len(self._out) >= _ENOUGH and not self._sharers:
+                self._flush()
+            if self._timer is None:
+                self._timer = self.loop.call_later(_TICK, self._tick)
+        except BaseException:
+            self._give_up()
+            raise
+        return slot.future
+
+    def close(self, error: StoreUnavailable) -> None:
+        """An interrupt may end this anywhere: whoever comes next, at the latest the timer, does the rest."""
+        self.lost = True
+        if not self.loop.is_closed():
+            for slot in self._unanswered():
+                slot.future.set_exception(StoreUnavailable(error.what, step=error.step))
+            if self.connection.sock.fileno() >= 0:
+                self.loop.remove_reader(self.connection.sock)
+                self.loop.remove_writer(self.connection.sock)
+        self._slots.clear()
+        self._sharers.clear()
+        self.connection.close()
+        self._pool.lost(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _unanswered(self) -> list[_Slot]:
+        """Those of whom somebody waits; each is told by an error of its own, into which its name is written."""
+        every = {id(slot): slot for one in self._slots for slot in (one.sharers or [one])}
+        every.update((id(slot), slot) for slot in self._sharers)
+        return [slot for slot in every.values() if not slot.future.done()]
+
+    def _give_up(self) -> None:
+        """An interrupt struck amid an exchange: no answer could be told from the next."""
+        self.close(StoreUnavailable("an exchange was interrupted"))
+
+    def abandon(self) -> None:
+        """In a forked child: the loop, and what it watches, are the parent's."""
+        self.lost = True
+        self.connection.close()
+
+    def _flush(self) -> None:
+        if self.lost or not (self._out or self._rest):
+            return
+        try:
+            self._send()
+        except OSError as error:
+            self.close(broken(error))
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _send(self) -> None:
+        if self._sharers and self._wait is not None:
+            joint = _Slot(self.loop.create_future(), 1, self._now(), FOREVER)
+            joint.sharers, self._sharers = self._sharers, []
+            self._slots.append(joint)
+            self._out.append(self._wait.packed(0.0))
+        data = self._rest + b"".join(self._out)
+        self._out.clear()
+        try:
+            sent = self.connection.sock.send(data)
+        except _NOT_NOW:
+            sent = 0
+        if self._rest and sent == len(data):
+            self.loop.remove_writer(self.connection.sock)
+        elif sent < len(data) and not self._rest:
+            self.loop.add_writer(self.connection.sock, self._flush)
+        self._rest = data[sent:]
+
+    def _readable(self) -> None:
+        connection = self.connection
+        try:
+            while True:
+                received = connection.sock.recv(_CHUNK)
+                connection.answers.feed(received)
+                self._hand_out()
+                if len(received) < _CHUNK and not isinstance(connection.sock, ssl.SSLSocket):
+                    return
+        except _NOT_NOW:
+            return
+        except StoreUnavailable as error:
+            self.close(error)
+        except OSError as error:
+            self.close(broken(error))
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _hand_out(self) -> None:
+        answers, slots = self.connection.answers, self._slots
+        while (reply := answers.next()) is not NOTHING:
+            if isinstance(reply, PUSH):
+                continue
+            if not slots:
+                raise StoreUnavailable("the server said what nobody asked for")
+            slot = slots[0]
+            slot.replies.append(reply)
+            if len(slot.replies) == slot.missing:
+                self.connection.sent_at = slot.begun
+                self.connection.note(slot.replies[0])
+                for sharer in slot.sharers:
+                    sharer.replies.append(reply)
+                    sharer.finish()
+                if not slot.shares:
+                    slot.finish()
+                slots.popleft()  # last: until then whoever gives up knows of it
+
+    def _tick(self) -> None:
+        """Who asks no longer than a moment must hear that it is over; one timer for all costs less than one each."""
+        try:
+            self._timer = None
+            now = self._now()
+            if self.lost or (self._slots and self._slots[0].begun + self.connection.round_trip.attempt <= now):
+                self.close(StoreUnavailable("the server did not answer in time"))
+                return
+            for slot in self._unanswered():
+                if slot.until <= now:
+                    slot.future.set_exception(StoreUnavailable("the server did not answer in time"))
+            if self._slots:
+                self._timer = self.loop.call_later(_TICK, self._tick)
+        except BaseException:
+            self._give_up()
+            raise
+
+
+Pooled = AioPool[RedisConnection, RedisAioConnection]
+
+
+class AioServers:
+    """As servers.py, for an event loop: one connection to each server, which all tasks share."""
+
+    def __init__(self, dialler: Dialler, where: Where, runtime: Runtime) -> None:
+        self._dialler = dialler
+        self._where = where
+        self._runtime = runtime
+        self._now = runtime.now
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pools: dict[Place, Pooled] = {}
+        self._closed = False
+
+    async def exchange(self, place: Place, requests: Sequence[Request], until: float) -> list[Reply]:
+        pool = self._pool(place)
+        if pool.idle and not pool.idle[0].lost:
+            connection = pool.idle[0]
+        else:
+            connection = await pool.take(until)
+            pool.give(connection)
+        return await connection.ask(requests, max(until, self._now() + pool.round_trip.least))
+
+    async def exchange_all(self, parts: Parts, until: float) -> dict[Place, list[Reply] | StoreUnavailable]:
+        async def one(place: Place) -> list[Reply] | StoreUnavailable:
+            try:
+                return await self.exchange(place, parts[place], until)
+            except StoreError as error:
+                return unavailable(error)
+
+        found = await asyncio.gather(*(one(place) for place in parts))
+        return dict(zip(parts, found, strict=True))
+
+    async def connect(self, place: Place, until: float) -> None:
+        await self._pool(place).connect(until)
+
+    async def learn(self, until: float) -> None:
+        await self._runtime.offload(lambda: self._where.learn(until))
+
+    def close(self) -> None:
+        self._closed = True
+        for pool in self._pools.values():
+            pool.close()
+
+    def abandon(self) -> None:
+        for pool in self._pools.values():
+            pool.abandon()
+
+    def _pool(self, place: Place) -> Pooled:
+        if self._closed:
+            raise closed()
+        if (loop := asyncio.get_running_loop()) is not self._loop:  # connections serve one loop only
+            for pool in self._pools.values():
+                pool.close()
+            self._pools, self._loop = {}, loop
+        found = self._pools.get(place)
+        if found is None:
+            dialler = self._dialler
+            found = self._pools[place] = AioPool(
+                dialler.to(place), RedisAioConnection, dialler.now, dialler.round_trip(place), named(place),
+                limit=1, patience=dialler.patience,
+            )  # fmt: skip
+        return found

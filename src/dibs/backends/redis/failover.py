@@ -1,0 +1,150 @@
+"""Which grants count around a fail-over that sentinels decide.
+
+A fail-over leaves two primaries for a while: sentinels demote the old one some ten seconds after they named the new
+one, and an ordered switch (SENTINEL FAILOVER) leaves it healthy until then. Nor does the new one have the old one's
+last grants. Two rules keep a name from having two valid holders, whatever was not copied:
+
+1. What a server answers counts only if a majority of the sentinels named it the primary at most WINDOW seconds before.
+2. After a majority has named another one, nothing new is granted there for the longest lease in use and WINDOW: the
+   grace period. All that counted at the old primary has been renewed at the new one by then, or is over.
+
+Two majorities share a sentinel, and a sentinel changes its mind once in a fail-over. So what counted at the old primary
+was answered before a majority named the new one, or WINDOW after that at the latest, and lasts one lease from there.
+The longest lease in use is noted in the store itself (lua/leases.lua).
+
+A thread asks the sentinels once a second while anybody uses the store, so a grant costs no further round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import frexp, inf
+
+from dibs.backends.redis.settings import Place
+from dibs.core.rule import Standing
+from dibs.core.runtime import Runtime, Worker
+from dibs.errors import StoreError
+
+WINDOW = 3.0
+"""Seconds for which the word of a majority counts."""
+_INTERVAL = 1.0
+_LINGER = 30.0
+"""Seconds after the last use for which the sentinels are still asked."""
+_REMEMBERED = 30.0
+"""Seconds after which a lease in use is noted again; lua/leases.lua forgets it 90 s and one lease after that."""
+_UNKNOWN = 1.0
+"""Seconds after which to look again, while the longest lease is not known."""
+
+
+class Term:
+    """One primary, from one fail-over to the next."""
+
+    __slots__ = ("_noted", "confirmed_at", "epoch", "longest", "primary", "since")
+
+    def __init__(self, primary: Place, epoch: int) -> None:
+        self.primary = primary
+        self.epoch = epoch
+        """The sentinels' number of the fail-over that began it; 0: there was none yet."""
+        self.confirmed_at = -inf
+        """When a majority was last asked and named it, as a local instant."""
+        self.since = inf
+        """The instant by which a majority had named it."""
+        self.longest: float | None = None
+        """The longest lease in use, as this primary knows it."""
+        self._noted: dict[int, tuple[float, float]] = {}
+        """By class of leases: the longest that we noted there, and when."""
+
+    def confirm(self, asked_at: float, since: float) -> None:
+        self.since = min(self.since, since)
+        self.confirmed_at = max(self.confirmed_at, asked_at)
+
+    def unnoted(self, leases: Iterable[float], now: float) -> list[float]:
+        """Those that the store must be told of before anything is granted for so long."""
+        nothing = (0.0, 0.0)
+        return [
+            lease for lease in leases
+            if (known := self._noted.get(lease_class(lease), nothing))[0] < lease or now - known[1] > _REMEMBERED
+        ]  # fmt: skip
+
+    def note(self, lease: float, longest: float, now: float) -> None:
+        self._noted[lease_class(lease)] = (lease, now)
+        self.longest = longest
+
+
+class Failover:
+    """Shared by all lines of a store. No I/O but the thread's."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.term: Term | None = None
+        self._held: set[bytes] = set()
+        """Ids of claims whose grant has counted: a fail-over does not take them back."""
+        self._used_at = 0.0
+        self._is_awake = False
+        self._worker: Worker | None = None
+        self._learn: Callable[[float], None] | None = None
+
+    def attend(self, runtime: Runtime, learn: Callable[[float], None]) -> None:
+        """Keep the term confirmed while it is used."""
+        if self._worker is None:
+            self._learn = learn
+            self._worker = runtime.blocking().worker(self._turn)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
+    def confirms(self, term: Term | None) -> bool:
+        """Whether what was answered in that term, before now, counts."""
+        self._used_at = now = self._now()
+        if not self._is_awake and self._worker is not None:
+            self._is_awake = True
+            self._worker.ring()
+        return term is not None and term is self.term and now <= term.confirmed_at + WINDOW
+
+    def grace(self) -> float:
+        """Seconds for which nothing new is granted; 0.0: it is."""
+        term = self.term
+        if term is None or term.longest is None:
+            return _UNKNOWN
+        return max(term.since + term.longest + WINDOW - self._now(), 0.0) if term.epoch else 0.0
+
+    def counted(self, id: bytes, standing: Standing) -> Standing:
+        """A claim that holds in the store and did not hold before the fail-over waits until the grace period is over:
+        its place in the queue is kept."""
+        if not standing.holds or id in self._held:
+            return standing
+        grace = self.grace()
+        if grace:
+            return Standing(standing.ticket, False, standing.left, min(standing.next, grace), standing.revoked)
+        self._held.add(id)
+        return standing
+
+    def grants_by_message(self, id: bytes) -> bool:
+        """Whether a message grants now; if not, a renewal decides."""
+        if not self.confirms(self.term) or self.grace():
+            return False
+        self._held.add(id)
+        return True
+
+    def forget(self, id: bytes) -> None:
+        self._held.discard(id)
+
+    async def _turn(self) -> float | None:
+        now = self._now()
+        if now - self._used_at > _LINGER or self._learn is None:
+            self._is_awake = False
+            return None
+        with suppress(StoreError):  # whoever asks next is told
+            self._learn(now + WINDOW)
+        return _INTERVAL
+
+
+def lease_class(lease: float) -> int:
+    """Leases of one class are at most twice as long as each other.
+
+    >>> lease_class(0.5), lease_class(29.9), lease_class(31), lease_class(1e9)
+    (0, 5, 5, 30)
+    """
+    return frexp(lease)[1]

@@ -1,0 +1,106 @@
+"""The queue in one directory, as all claims of a client know it together.
+
+Nodes are numbered in the order in which they are made, and a node that is gone does not come back. So the nodes before
+a claim can only become fewer, and a list of them stays an upper bound for as long as the claim stands. `Directory`
+keeps that list for queues whose nodes all bear one word (mutexes, elections, and `locks` of a semaphore): a claim whose
+predecessor went needs no new listing to learn whom to watch next, or that it is first. A new node with the number that
+follows the last one known is behind it, and nobody is between the two. Numbers begin again when an empty directory is
+removed and made anew, so they are compared only if the directory is still the one that was listed, by its czxid.
+
+A listing of n children is needed by up to n claims, so it is shared: see wire/shared.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from dibs.backends.zookeeper.contenders import Listing
+from dibs.backends.zookeeper.wire.client import Wire
+from dibs.backends.zookeeper.wire.codec import Children, Request, Stat
+from dibs.backends.zookeeper.wire.shared import Seen, Shared
+
+
+class Directory:
+    def __init__(self, wire: Wire, path: str, name: str) -> None:
+        self._wire = wire
+        self.path = path
+        self.name = name
+        """What the lock is called by those claims: a path has more than one name."""
+        self.claims: set[bytes] = set()
+        """Those of this client."""
+        self._order: list[tuple[str, str]] | None = None
+        """Number and name of all who may stand there, up to the number `_last`; None: not known."""
+        self._last = self._czxid = -1
+        self._word = ""
+        self.size = b""
+        """How many permits all claims of this client there agree on, where it is a semaphore's."""
+        self._shared: dict[str, Shared] = {}
+
+    @property
+    def is_crowded(self) -> bool:
+        """Several claims of this client stand there, or want to."""
+        return len(self.claims) > 1
+
+    def shared(self, what: str, requests: Callable[[], Sequence[Request]], listed: int) -> Shared:
+        """The shared request of that name; its reply number `listed` lists this directory."""
+        there = self._shared.get(what)
+        if there is None:
+
+            def learn(seen: Seen) -> None:
+                if isinstance(children := seen.calls[listed].value, Children):
+                    self.learn(seen.listing(listed), children.stat)
+
+            there = self._shared.setdefault(what, Shared(self._wire, requests(), learn))
+        return there
+
+    def learn(self, listing: Listing, stat: Stat) -> None:
+        """From a listing. An interrupt between any two lines leaves less known, never something false."""
+        with self._wire.mutex:
+            self._order = None
+            if listing.word is not None and listing.line:
+                self._word, self._last, self._czxid = listing.word, int(listing.line[-1].number), stat.czxid
+                self._order = [(one.number, one.name) for one in listing.line]
+
+    def learn_one(self, name: str, word: str, stat: Stat) -> None:
+        """From a listing that shows nothing but a node of this client."""
+        with self._wire.mutex:
+            self._order = None
+            if name[-10:].isdecimal():
+                self._word, self._last, self._czxid = word, int(name[-10:]), stat.czxid
+                self._order = [(name[-10:], name)]
+
+    def made(self, name: str, word: str, stat: Stat) -> None:
+        """A node was made by this client, and then the directory was looked at; called in the order of the replies."""
+        one = (name[-10:], name)
+        with self._wire.mutex:
+            order = self._order
+            if order is None or word != self._word or stat.czxid != self._czxid:
+                return
+            if not one[0].isdecimal() or int(one[0]) != self._last + 1:
+                return
+            if not order or order[-1] != one:
+                order.append(one)
+            self._last += 1
+
+    def gone(self, name: str) -> None:
+        if not self.claims:  # nobody asks about it any more
+            return
+        with self._wire.mutex:
+            while (at := self._find(name)) is not None and self._order is not None:
+                del self._order[at]
+
+    def before(self, name: str, word: str) -> str | None:
+        """The nearest that may stand before a node; "": nobody does. None: not known."""
+        with self._wire.mutex:
+            at = self._find(name)
+            if at is None or self._order is None or word != self._word:
+                return None
+            return self._order[at - 1][1] if at else ""
+
+    def _find(self, name: str) -> int | None:
+        order = self._order
+        if order is None:
+            return None
+        at = bisect_left(order, (name[-10:], name))
+        return at if at < len(order) and order[at][1] == name else None

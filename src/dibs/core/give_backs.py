@@ -1,0 +1,209 @@
+"""The watchdog's third lane: claims that their callers could not give back, removed in batches.
+
+A claim stays here until its leave is answered, or until it cannot stand anywhere any more. User threads only append
+and ring. The backlog is bounded: beyond `MOST` new acquires wait for room, so overload slows down those who acquire
+and give up, never those who hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from dibs.core.deadline import FOREVER, attempt
+from dibs.core.grant import HELD, Grant, WatchdogPort
+from dibs.core.line import Replaced
+from dibs.core.log import log
+from dibs.core.rule import Claim
+from dibs.core.runtime import Event, Runtime
+from dibs.errors import Closed, StoreError, StoreUnavailable
+
+BATCH = 500
+"""Claims in one step of the store: a longer one would keep other writers out."""
+MOST = 2_000
+"""Claims that nobody wants still stand in front of those that wait: more of them, and nobody would get through."""
+_ATTEMPT = 0.5
+_AFTER_SILENCE = 0.2
+_AFTER_REFUSAL = 5.0
+"""A refusal by the store rarely ends a moment later."""
+_LONGEST_WAIT = 1.0
+
+
+class _Leaving(NamedTuple):
+    """A claim that is to be removed from the store."""
+
+    claim: Claim
+    answered: bool
+    give_up_at: float
+    refused: bool = False
+
+
+class GiveBacks:
+    def __init__(
+        self,
+        runtime: Runtime,
+        open_port: Callable[[], WatchdogPort],
+        heard: Callable[[StoreError], None],
+        *,
+        claims_expire: bool,
+    ) -> None:
+        """`claims_expire`: a claim that nobody renews ends by itself, and is given back no longer than that."""
+        self._now = runtime.now
+        self._open_port = open_port
+        self._heard = heard
+        self._claims_expire = claims_expire
+        self._port: WatchdogPort | None = None
+        self._spare: WatchdogPort | None = None
+        """For a client that closes: a port that is connected already."""
+        self.is_closing = False
+        """Nobody acquires any more."""
+        self._posted: deque[_Leaving] = deque()
+        self._unanswered: list[tuple[float, int, _Leaving]] = []
+        """A heap, by the instant of the next attempt."""
+        self._silent = 0
+        """How many of them the store has not answered; it refused the others."""
+        self._numbers = count()
+        self._too_heavy: deque[Grant] = deque()
+        self._idle_events: deque[Event] = deque()
+        self._room_events: deque[Event] = deque()
+        self._is_full = False
+        self._one_by_one = 0
+        """So many are given back each by itself."""
+        self._worker = runtime.worker(self.turn)
+
+    def post(self, claim: Claim, answered: bool) -> None:
+        over = max(claim.by, self._now() + claim.lease) if self._claims_expire else FOREVER
+        self._posted.append(_Leaving(claim, answered, over))
+        self._worker.ring()
+
+    def settle(self, grant: Grant) -> None:
+        """Bring the claim's weight in the store down to its heaviest hold, as soon as that can be done."""
+        self._too_heavy.append(grant)
+        self._worker.ring()
+
+    def backlog(self) -> int:
+        return len(self._posted) + len(self._unanswered)
+
+    async def room(self, runtime: Runtime, until: float) -> None:
+        """Wait while there are too many."""
+        while (backlog := self.backlog()) >= MOST:
+            if self._now() >= until:
+                raise StoreUnavailable(
+                    f"{backlog} claims that were given up could not be given back yet",
+                    step="give up less often: use a longer timeout, or fewer tasks",
+                )
+            event = runtime.event()
+            self._room_events.append(event)
+            self._worker.ring()
+            await event.wait(min(until, self._now() + _LONGEST_WAIT))
+
+    def when_idle(self, runtime: Runtime, spare: WatchdogPort | None = None) -> Event:
+        """For a client that closes: an event that is set once nothing is left that the store may still take. There may
+        be no time to connect, so a `spare` port is used that is connected already."""
+        event = runtime.event()
+        self._spare = spare
+        self._idle_events.append(event)
+        self._worker.ring()
+        return event
+
+    def stop(self) -> None:
+        self._worker.stop()
+        if self._port is not None:
+            self._port.close()
+
+    async def turn(self) -> float | None:
+        for _ in range(len(self._too_heavy)):
+            await self._lighten(self._too_heavy.popleft())
+        while batch := self._next_batch():
+            port = self._open()
+            try:
+                until = self._now() + attempt(_ATTEMPT, port.round_trip())
+                answers = await port.give_back([(item.claim, item.answered) for item in batch], until)
+            except StoreError as error:
+                answers = [error] * len(batch)
+            except Closed:
+                return None
+            except BaseException:
+                self._one_by_one = len(batch)  # the cause may be one of them
+                self._again(batch, refused=False)
+                raise
+            self._note(batch, answers)
+            if all(isinstance(error, StoreUnavailable) for error in answers):
+                break  # asking on at once would keep this lane from all else that it has to do
+        if not self._posted and not self._silent:
+            while self._idle_events:
+                self._idle_events.popleft().set()
+        if self._posted or self._too_heavy:
+            return _AFTER_SILENCE
+        return max(self._unanswered[0][0] - self._now(), 0.0) if self._unanswered else None
+
+    def _next_batch(self) -> list[_Leaving]:
+        """New ones first: of a store that is several servers only some may be silent."""
+        batch: list[_Leaving] = []
+        size = 1 if self._one_by_one else BATCH
+        self._one_by_one = max(self._one_by_one - 1, 0)
+        while self._posted and len(batch) < size:
+            batch.append(self._posted.popleft())
+        now = self._now()
+        while self._unanswered and self._unanswered[0][0] <= now and len(batch) < size:
+            item = heappop(self._unanswered)[2]
+            self._silent -= not item.refused
+            if now < item.give_up_at:
+                batch.append(item)
+        return batch
+
+    def _note(self, batch: list[_Leaving], answers: Sequence[StoreError | None]) -> None:
+        silent, refused = [], []
+        for item, error in zip(batch, answers, strict=True):
+            if error is None:
+                continue
+            self._heard(error)
+            if not isinstance(error, StoreUnavailable):
+                refused.append(item)
+            elif not isinstance(error, Replaced):
+                silent.append(item)
+        self._again(silent, refused=False)
+        self._again(refused, refused=True)
+        self._mind_the_backlog()
+
+    def _again(self, items: list[_Leaving], *, refused: bool) -> None:
+        at = self._now() + (_AFTER_REFUSAL if refused else _AFTER_SILENCE)
+        for item in items:
+            self._silent += not refused
+            heappush(self._unanswered, (at, next(self._numbers), item._replace(refused=refused)))
+
+    def _mind_the_backlog(self) -> None:
+        backlog = self.backlog()
+        if backlog < MOST:
+            while self._room_events:
+                self._room_events.popleft().set()
+        if not self._is_full and backlog >= MOST and not self.is_closing:
+            log().warning("claims to give back: %d; new acquires wait until there are fewer", backlog)
+            self._is_full = True
+        elif self._is_full and backlog < MOST / 2:
+            log().info("claims to give back: %d; new acquires no longer wait", backlog)
+            self._is_full = False
+
+    async def _lighten(self, grant: Grant) -> None:
+        weight = grant.heaviest()
+        if grant.state is not HELD or grant.claim is None or weight >= grant.claim.weight:
+            return
+        port = self._open()
+        try:
+            await port.lighten(grant, weight, self._now() + attempt(_ATTEMPT, port.round_trip()))
+        except BaseException as error:
+            self._too_heavy.append(grant)
+            if not isinstance(error, StoreError):
+                raise
+            self._heard(error)
+            log().warning("a claim could not be made lighter, will be tried again: %s", error)
+
+    def _open(self) -> WatchdogPort:
+        if self._port is None:
+            if self._spare is not None:
+                return self._spare
+            self._port = self._open_port()
+        return self._port

@@ -1,0 +1,394 @@
+"""The watchdog: renews, declares loss, and gives back claims whose callers could not.
+
+Three lanes, each a thread of its own, so that none can delay another:
+
+- `watch` does no I/O. It knows when each grant is due next, declares losses and hands renewals to the next lane.
+- `renew` renews in batches, on a connection of its own that is opened with the first grant. Grants of similar leases
+  are renewed together: a batch waits for its answer no longer than its own leases allow.
+- `give_backs` (give_backs.py) removes claims from the store, some hundreds in one round trip.
+
+Every claim that may stand in the store is in `renewing` from before its join is sent until somebody takes it out to
+end it, and then, if it could not be removed at once, among the give-backs until its leave is answered. Taking a grant
+out is one dict pop: whoever gets it ends it, and there is no other lock on a grant's end. User threads only put things
+down here (C-made containers, single steps) and ring.
+
+`watch` sleeps until `wakes_at`, at most a second. During a turn `wakes_at` is FOREVER, so that a thread that schedules
+something meanwhile rings: no schedule falls between a look at the agenda and the sleep that follows it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from math import frexp
+from typing import Any
+
+from dibs.core.deadline import FOREVER, attempt
+from dibs.core.give_backs import BATCH, GiveBacks
+from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogPort
+from dibs.core.line import LOOK, YOURS, Me, Replaced
+from dibs.core.log import log
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import Closed, StoreError, StoreUnavailable
+
+TICK = 1.0
+_SOON = 0.5
+_OBSOLETE = 1000
+"""Entries of the agenda that may belong to grants that have ended."""
+_ROUND_TRIPS = 6
+"""How many of them a lease must last, to be renewed in time after one failure."""
+
+
+class Watchdog:
+    """One per client."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        me: Me,
+        open_port: Callable[[], WatchdogPort],
+        mutex: AbstractContextManager[Any],
+        *,
+        claims_expire: bool = True,
+    ) -> None:
+        self.renewing: dict[bytes, Grant] = {}
+        self.wakes_at = FOREVER
+        self._runtime = runtime
+        self._now = runtime.now
+        self._me = me
+        self._mutex = mutex
+        self._open_port = open_port
+        self.port: WatchdogPort | None = None
+        """For renewals."""
+        self._is_connected = False
+        self._unsorted: dict[bytes, Grant] = {}
+        """Grants that are new, or due earlier than the agenda says."""
+        self._agenda: list[tuple[float, int, Grant]] = []
+        """A heap. An entry whose instant is not its grant's `watch_at` is obsolete."""
+        self._numbers = count()
+        self._due: deque[Grant] = deque()
+        """From `watch` to `renew`."""
+        self._groups: dict[tuple[int, bool], dict[bytes, Grant]] = {}
+        """To be renewed now, by the magnitude of their leases, and holders apart from waiters: a store may have to look
+        at the queue of each name that is waited for before it answers."""
+        self._is_used = False
+        self._warned = False
+        self._watcher = runtime.worker(self.watch)
+        self._renewer = runtime.worker(self.renew)
+        self.give_backs = GiveBacks(runtime, open_port, self.heard, claims_expire=claims_expire)
+        self.give_back, self.settle = self.give_backs.post, self.give_backs.settle
+
+    # Called by user threads: nothing here waits.
+
+    def adopt(self, grant: Grant) -> None:
+        """Before the join is sent."""
+        assert grant.claim is not None
+        self._is_used = True
+        self._unsorted[grant.claim.id] = self.renewing[grant.claim.id] = grant
+
+    def schedule(self, grant: Grant) -> None:
+        """After an answer: make sure that `watch` is awake when the grant is due."""
+        due = grant.due()
+        if due < grant.watch_at:
+            if grant.claim is not None:
+                self._unsorted[grant.claim.id] = grant
+            if due < self.wakes_at:
+                self._watcher.ring()
+        if not self._is_connected and grant.state is HELD:
+            self._renewer.ring()
+
+    def take(self, grant: Grant) -> bool:
+        """Take a grant out of renewal. True: the caller must end it."""
+        claim = grant.claim
+        if claim is None or self.renewing.pop(claim.id, None) is None:
+            return False
+        self._unsorted.pop(claim.id, None)
+        grant.state = OVER
+        self._me.inbox.forget(claim.id)
+        return True
+
+    def abandon(self, grant: Grant) -> None:
+        """End a grant from wherever an exception left it."""
+        if self.take(grant) and grant.claim is not None:
+            self.give_back(grant.claim, grant.answered)
+
+    def lose(self, grant: Grant, *, gone: bool = False) -> None:
+        """It is no longer certain that this is held; unless the store said that it is gone, it is given back."""
+        claim = grant.claim
+        if not self.take(grant) or claim is None:
+            return
+        grant.state = LOST
+        grant.tell_watchers()
+        for hold in list(grant.holds):
+            hold.tell_lost()
+        if not gone:
+            self.give_back(claim, grant.answered)
+
+    def look_at(self, claim_id: bytes) -> None:
+        """The store has news of a claim: it is renewed at once, which is a look; if it is not granted yet, as soon as
+        it is. The mark stays until then, whatever answer comes meanwhile: that one may be older. A claim that is not
+        to be renewed is not looked at."""
+        grant = self.renewing.get(claim_id)
+        if grant is not None and grant.request.renew:
+            grant.news = True
+            self.schedule(grant)
+
+    def heard(self, error: StoreError) -> None:
+        """Called with every error of the store: one that says that it is another store has lost all our claims."""
+        if isinstance(error, Replaced):
+            self._lose_all()
+
+    def _lose_all(self) -> None:
+        for grant in list(self.renewing.values()):
+            if grant.state is HELD:
+                self.lose(grant, gone=True)
+            elif grant.claim is not None:
+                self._me.inbox.deliver(grant.claim.id, LOOK.value)
+
+    def round_trip(self) -> float:
+        return 0.0 if self.port is None else self.port.round_trip()
+
+    def stop(self) -> None:
+        self._watcher.stop()
+        self._renewer.stop()
+        self.give_backs.stop()
+        if self.port is not None:
+            self.port.close()
+
+    # The first lane: what is due, what is lost.
+
+    async def watch(self) -> float | None:
+        self.wakes_at = FOREVER
+        is_used, self._is_used = self._is_used, False
+        now = self._now()
+        while self._unsorted:
+            claim_id, grant = self._unsorted.popitem()
+            if self.renewing.get(claim_id) is grant:
+                self._put_down(grant, now)
+        self._look_through(now)
+        if len(self._agenda) > 2 * len(self.renewing) + _OBSOLETE:
+            self._agenda = [entry for entry in self._agenda if entry[0] == entry[2].watch_at and self._has(entry[2])]
+            heapify(self._agenda)
+        if not (self._agenda or is_used):
+            return None
+        upcoming = self._agenda[0][0] if self._agenda else FOREVER
+        pause = max(min(upcoming - self._now(), TICK), 0.0)
+        self.wakes_at = now + pause
+        return pause
+
+    def _has(self, grant: Grant) -> bool:
+        return grant.claim is not None and self.renewing.get(grant.claim.id) is grant
+
+    def _put_down(self, grant: Grant, now: float) -> None:
+        due = now + TICK if grant.state is ASKING else grant.due()
+        grant.watch_at = due
+        if due < FOREVER:
+            heappush(self._agenda, (due, next(self._numbers), grant))
+
+    def _look_through(self, now: float) -> None:
+        """End what is over, and hand on what is to be renewed; a grant that is due soon goes with the others."""
+        seen: list[Grant] = []
+        horizon = now
+        while self._agenda and self._agenda[0][0] <= horizon:
+            due, _, grant = heappop(self._agenda)
+            if due != grant.watch_at:
+                continue
+            grant.watch_at = FOREVER  # first: a thread that changes the grant from here on schedules it anew
+            if self._has(grant):
+                if self._look_at(grant, now, horizon):
+                    horizon = now + _SOON
+                seen.append(grant)
+        for grant in seen:
+            if self._has(grant):
+                self._put_down(grant, now)
+        if horizon > now:
+            self._renewer.ring()
+
+    def _look_at(self, grant: Grant, now: float, horizon: float) -> bool:
+        """True: it was handed on to be renewed."""
+        if grant.state is HELD and (now >= grant.until or now >= grant.ends_at):
+            self._end_what_is_over(grant, now)
+            if grant.state is not HELD:  # it is on its way out: a renewal would only keep others waiting
+                return False
+        claim = grant.claim
+        is_due = grant.state is not ASKING and (
+            grant.news or (grant.renew_at <= horizon and grant.in_flight is not claim)
+        )
+        if (is_due or grant.state is ASKING) and not grant.wanted():
+            self._drop(grant)
+            return False
+        if is_due:
+            grant.news, grant.in_flight = False, claim
+            self._due.append(grant)
+        return is_due
+
+    def _drop(self, grant: Grant) -> None:
+        """Its caller vanished without a word, or is just about to release it."""
+        grant.dropped = True
+        self.abandon(grant)
+
+    def _end_what_is_over(self, grant: Grant, now: float) -> None:
+        if now >= grant.until:
+            self.lose(grant)
+            return
+        with self._mutex:
+            over = [hold for hold in grant.holds if now >= hold.ends_at]
+            grant.holds = [hold for hold in grant.holds if now < hold.ends_at]
+            grant.ends_at = min((hold.ends_at for hold in grant.holds), default=FOREVER)
+        if over and not grant.holds:
+            grant.holds = over
+            self.lose(grant)
+            return
+        for hold in over:
+            hold.tell_lost()
+        if over:
+            self.settle(grant)
+
+    # The second lane: renewals.
+
+    async def renew(self) -> float | None:
+        port = self._open_for_renewals()
+        pause = None if self._is_connected else await self._connect(port)
+        while self._due or self._groups:
+            for kind in sorted(self._grouped()):
+                group = self._groups[kind]
+                batch = [group.pop(claim_id) for claim_id in list(islice(group, BATCH))]
+                if not group:
+                    del self._groups[kind]
+                try:
+                    await self._renew(port, batch)
+                except Closed:
+                    return None
+        return pause
+
+    async def _connect(self, port: WatchdogPort) -> float | None:
+        """Renewing must not depend on a connection that is opened late: the server may take no more by then."""
+        try:
+            await port.connect(self._now() + TICK)
+        except (StoreError, Closed) as error:
+            log().debug("no connection for renewals yet: %s", error)
+            return TICK if self.renewing else None
+        self._is_connected = True
+        return None
+
+    def _grouped(self) -> dict[tuple[int, bool], dict[bytes, Grant]]:
+        while self._due:
+            grant = self._due.popleft()
+            if grant.claim is not None:
+                kind = (frexp(_lease_of(grant))[1], grant.state is WAITS)
+                self._groups.setdefault(kind, {})[grant.claim.id] = grant
+        return self._groups
+
+    async def _renew(self, port: WatchdogPort, batch: list[Grant]) -> None:
+        """An attempt takes at most a sixth of the shortest lease, or what an answer takes."""
+        sent_at = self._now()
+        batch = [grant for grant in batch if self._is_renewed(grant) and may_renew(grant, sent_at)]
+        if not batch:
+            return
+        asked = [(grant, grant.claim, grant.state is HELD) for grant in batch]
+        for grant, claim, _ in asked:
+            grant.in_flight = claim
+        shortest = min(_lease_of(grant) for grant in batch)
+        round_trip = port.round_trip()
+        if shortest < _ROUND_TRIPS * round_trip and not self._warned:
+            self._warn(shortest, round_trip)
+        try:
+            standings = await port.renew(batch, sent_at + attempt(shortest / 6, round_trip))
+        except StoreError as error:
+            self._renew_again(batch, error, shortest)
+            return
+        except BaseException:
+            self._schedule_again(batch, shortest)
+            raise
+        for trouble, those in self._note_all(asked, standings, sent_at).items():
+            self._renew_again(those, trouble, shortest)
+
+    def _note_all(
+        self,
+        asked: list[tuple[Grant, Claim | None, bool]],
+        standings: Sequence[Standing | StoreUnavailable | None],
+        sent_at: float,
+    ) -> dict[StoreUnavailable, list[Grant]]:
+        """Gives those that were not renewed, by the reason."""
+        failed: dict[StoreUnavailable, list[Grant]] = {}
+        for (grant, claim, was_held), standing in zip(asked, standings, strict=True):
+            if grant.in_flight is claim:
+                grant.in_flight = None
+            if isinstance(standing, StoreUnavailable):
+                failed.setdefault(standing, []).append(grant)
+            elif claim is grant.claim and self._has(grant):
+                if was_held and standing is not None and is_displaced(standing):
+                    self.lose(grant)
+                else:
+                    self._note(grant, standing, sent_at)
+        return failed
+
+    def _warn(self, lease: float, round_trip: float) -> None:
+        self._warned = True
+        log().warning(
+            "a lease of %g s is too short here, where an answer of the store takes up to %.2f s: use at least %.1f s",
+            lease, round_trip, _ROUND_TRIPS * round_trip,
+        )  # fmt: skip
+
+    def _renew_again(self, batch: list[Grant], error: StoreError, shortest: float) -> None:
+        self.heard(error)
+        log().warning("renewal failed (claims: %d): %s", len(batch), error)
+        self._schedule_again(batch, shortest)
+
+    def _schedule_again(self, batch: list[Grant], shortest: float) -> None:
+        again = self._now() + min(shortest / 12, TICK)
+        for grant in batch:
+            grant.in_flight = None
+            if self._is_renewed(grant):
+                grant.renew_at = again
+            self.schedule(grant)
+
+    def _is_renewed(self, grant: Grant) -> bool:
+        """Much may have happened since it was found due. A grant that asks anew has another claim, which its join
+        answers; one that was granted meanwhile is perhaps not to be renewed."""
+        return self._has(grant) and (grant.state is WAITS or (grant.state is HELD and grant.request.renew))
+
+    def _note(self, grant: Grant, standing: Standing | None, sent_at: float) -> None:
+        """What a renewal said of a grant that is still ours to keep."""
+        assert grant.claim is not None
+        state = grant.state
+        if standing is None:
+            if state is HELD:
+                self.lose(grant, gone=True)
+            else:
+                grant.renew_at = FOREVER
+                self._me.inbox.deliver(grant.claim.id, LOOK.value)
+            return
+        if state is HELD and not may_renew(grant, self._now()):
+            self.lose(grant)
+            return
+        if state is HELD and not grant.request.renew:  # it was sent while the claim waited
+            return
+        grant.answer(standing, sent_at)
+        if state is WAITS and standing.holds:
+            self._me.inbox.deliver(grant.claim.id, YOURS.value)
+        self.schedule(grant)
+
+    def _open_for_renewals(self) -> WatchdogPort:
+        if self.port is None:
+            self.port = self._open_port()
+        return self.port
+
+
+def may_renew(grant: Grant, now: float) -> bool:
+    """Past its own deadline a held grant is lost, whatever the store would still say."""
+    return grant.state is not HELD or now < grant.until
+
+
+def is_displaced(standing: Standing) -> bool:
+    """A claim that was held when the renewal was sent no longer holds: another claim stands before it. A store that
+    lost what it acknowledged can say so."""
+    return not standing.holds
+
+
+def _lease_of(grant: Grant) -> float:
+    return grant.request.waiting if grant.state is WAITS else grant.request.lease

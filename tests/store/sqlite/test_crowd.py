@@ -1,0 +1,126 @@
+"""Many processes on one file: whoever waits for the write lock takes nothing from the one who has it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.backends.ledger import Tombs
+from dibs.backends.sqlite import presence
+from dibs.backends.sqlite.database import Database
+from dibs.backends.sqlite.store import SqliteStore
+from dibs.backends.sqlite.table import SqliteTable
+from dibs.core.line import LINE, Me
+from dibs.core.rule import Claim
+from dibs.runtime.threads import ThreadRuntime, boottime, step
+from dibs.url import parse
+from store.sqlite.places import standstill, url_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+def test_waiting_for_the_write_lock_takes_little_of_the_processor(path: Path) -> None:
+    """Two hundred that look as often as they can take it from the one that they wait for."""
+    store = SqliteStore(parse(url_of(path)))
+    store.me = b"m" * 16
+    database = Database(store)
+    database.persist(lambda table, _: table.identity(), boottime() + 60)
+    with standstill(path):
+        before = time.thread_time()
+        with pytest.raises(dibs.StoreUnavailable):
+            database.persist(lambda table, _: table.identity(), boottime() + 1)
+        used = time.thread_time() - before
+    database.close()
+    store.close()
+    assert used < 0.02
+
+
+def test_a_newcomer_looks_for_the_dead_before_it_takes_the_write_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes longer, the more clients there are."""
+    is_dead, writers = presence.is_dead, 0
+
+    def look(*args: Any) -> bool:
+        nonlocal writers
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writers += 1
+        return is_dead(*args)
+
+    with dibs.connect(url_of(path)) as first:
+        first.inspect("a")
+        monkeypatch.setattr(presence, "is_dead", look)
+        with dibs.connect(url_of(path)) as newcomer:
+            newcomer.inspect("a")
+    assert writers
+
+
+def test_of_many_who_find_the_block_of_tickets_used_up_one_waits_for_the_disk(path: Path) -> None:
+    with dibs.connect(url_of(path)) as client:
+        client.inspect("a")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        table = SqliteTable(connection, b"", Tombs(), lambda *_: False)
+        writes = []
+        for _ in range(3):
+            before = connection.total_changes
+            table.reserve(boottime())
+            writes.append(connection.total_changes - before)
+    assert writes == [1, 0, 0]
+
+
+def test_a_waiter_that_only_looks_writes_nothing(path: Path) -> None:
+    """Two hundred who wait look once a second each."""
+    runtime = ThreadRuntime()
+    with dibs.connect(url_of(path)) as client:
+        client.inspect("a")
+    with dibs.connect(url_of(path)) as client, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        me = Me(runtime.fresh_id(), runtime.inbox(), 30.0, lambda _: None)
+        line = client._core.store.open(runtime, me)
+
+        def claim() -> Claim:
+            now = runtime.now()
+            return Claim(runtime.fresh_id(), "a", "mutex", 1, 1, 60.0, 60.0, now + 60, me.id, "{}")
+
+        def writes(*claims: Claim) -> bool:
+            (before,) = other.execute("PRAGMA data_version").fetchone()
+            assert all(step(line.renew(claims, runtime.now() + 60)))
+            return bool(before != other.execute("PRAGMA data_version").fetchone()[0])
+
+        holder, waiter, tired = claim(), claim(), claim()
+        for one in (holder, waiter, tired):
+            assert step(line.join(one, LINE, runtime.now() + 60)) is not None
+        assert not writes(waiter)
+        assert writes(holder)
+        assert writes(waiter, holder)
+        tired.waiting = 100.0
+        assert writes(tired), "less than two thirds of its waiting lease are left"
+        line.close()
+
+
+@pytest.mark.soak
+def test_two_hundred_processes_on_one_name(tmp_path: Path) -> None:
+    def crowd(count: int) -> dict[str, Any]:
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        script = Path(__file__).with_name("crowds.py")
+        command = [sys.executable, str(script), str(directory / "locks.db"), str(count), "15"]
+        found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=150).stdout)
+        return found
+
+    few, many = crowd(20), crowd(200)
+    assert (many["served"], many["errors"]) == (200, [])
+    assert many["gap"] < 1
+    assert many["rate"] >= few["rate"] / 2

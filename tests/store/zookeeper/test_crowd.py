@@ -1,0 +1,323 @@
+"""Many waiters of one client on one name: listings are shared, order and exclusion hold whoever goes, and neither the
+heartbeat nor the event loop waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+import dibs
+import dibs.aio
+from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.stands import Stands
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.client import Wire
+from dibs.backends.zookeeper.wire.codec import Request
+from dibs.backends.zookeeper.wire.feed import Feed
+from dibs.backends.zookeeper.wire.session import PATIENCE as PATIENCE_FOR_A_BEAT
+from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.core.line import Me
+from dibs.runtime.threads import ThreadRuntime
+from dibs.testing.contract.harness import eventually
+from dibs.url import parse
+from lab import splitters
+from lab.curator import PATIENCE
+from lab.faults import Cut, at_message
+from lab.proxy import DOWN, Proxy
+from lab.servers import ports, shared
+from lab.servers.supervisor import Server
+from lab.servers.zookeeper import ZooKeeper
+from store.zookeeper.faulty import answer_to
+
+GET_CHILDREN = 12
+CROWD = 200
+KINDS: dict[str, Callable[[dibs.aio.Client], dibs.aio.Lock]] = {
+    "lock": lambda client: client.lock("crowd"),
+    "write": lambda client: client.rwlock("crowd").write,
+    "read": lambda client: client.rwlock("crowd").read,
+    "semaphore": lambda client: client.semaphore("crowd", 1),
+}
+
+
+@pytest.fixture
+def url(server: Server, tmp_path: Path) -> str:
+    return shared.fresh(tmp_path)
+
+
+@pytest.fixture
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The paths of all listings that were asked for."""
+    asked: list[bytes] = []
+    encode = codec.encode
+
+    def noting(xid: int, request: Request) -> bytes:
+        if request.operation == GET_CHILDREN:
+            asked.append(request.body)
+        return encode(xid, request)
+
+    monkeypatch.setattr(codec, "encode", noting)
+    return asked
+
+
+def standing(client: dibs.aio.Client) -> int:
+    """How many claims of it have a node."""
+    return sum(stand.session is not None for stand in client._core.store._opened.stands._table.values())
+
+
+async def in_line(client: dibs.aio.Client, count: int) -> None:
+    await eventually(lambda: standing(client) >= count, PATIENCE)
+
+
+@pytest.mark.parametrize(("kind", "queue"), [("lock", b"/crowd\0"), ("read", b"/crowd\0"), ("semaphore", b"/locks\0")])
+def test_waiters_on_one_name_share_listings(url: str, listings: list[bytes], kind: str, queue: bytes) -> None:
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as client:
+            hold = await KINDS["write" if kind == "read" else kind](client).acquire()
+            assert hold is not None
+
+            async def one() -> None:
+                async with KINDS[kind](client):
+                    served.append(1)
+
+            served: list[int] = []
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CROWD):
+                    group.create_task(one())
+                await in_line(client, CROWD + 1)
+                await hold.release()
+            assert len(served) == CROWD
+
+    asyncio.run(play())
+    assert sum(path.endswith(queue) for path in listings) <= CROWD / 4
+
+
+def test_order_and_exclusion_hold_whoever_goes(url: str, kazoo: KazooClient) -> None:
+    """Two clients in turns in one queue; some give up, and of some the node is removed by an operator."""
+    path = f"{url.rpartition('/')[2]}/dibs/crowd"
+    tokens: list[int] = []
+    inside: list[int] = []
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as first, dibs.aio.connect(url) as second:
+            hold = await first.lock("crowd").acquire()
+            assert hold is not None
+
+            async def one(client: dibs.aio.Client, number: int) -> None:
+                async with client.lock("crowd") as mine:
+                    inside.append(number)
+                    assert inside == [number]
+                    tokens.append(mine.token)
+                    await asyncio.sleep(0)
+                    inside.remove(number)
+
+            tasks = []
+            for number in range(60):
+                client = (first, second)[number // 3 % 2]
+                tasks.append(asyncio.create_task(one(client, number)))
+                if number % 10 == 9:
+                    await in_line(first, sum(n // 3 % 2 == 0 for n in range(number + 1)) + 1)
+                    await in_line(second, sum(n // 3 % 2 == 1 for n in range(number + 1)))
+            nodes = sorted(kazoo.get_children(path), key=lambda name: name[-10:])
+            assert len(nodes) == 61
+            for number in (4, 5, 30, 31, 32, 59):
+                tasks[number].cancel()
+            for number in (1, 7, 8, 9, 10, 40):
+                kazoo.delete(f"{path}/{nodes[number]}")  # these join again, at the end
+            await hold.release()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait_for(task, PATIENCE)
+
+    asyncio.run(play())
+    assert len(tokens) == 54
+    assert tokens == sorted(tokens)
+
+
+def test_numbers_of_a_directory_that_was_made_anew_are_not_compared(url: str, kazoo: KazooClient) -> None:
+    """They begin again, so the number that follows the last one known may be behind strangers."""
+    path = f"{url.rpartition('/')[2]}/dibs/crowd"
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as client:
+            hold = await client.lock("crowd").acquire()
+            assert hold is not None
+            waits = asyncio.create_task(client.lock("crowd").acquire())
+            await in_line(client, 2)
+            operation = kazoo.transaction()
+            # The waiter's node first: with the holder's it would come to hold, and be broken right after.
+            for node in sorted(kazoo.get_children(path), key=lambda name: name[-10:], reverse=True):
+                operation.delete(f"{path}/{node}")
+            operation.delete(path)
+            operation.create(path)
+            for _ in range(2):
+                operation.create(f"{path}/lock-", sequence=True)
+            assert not [result for result in operation.commit() if isinstance(result, Exception)]
+            await eventually(lambda: len(kazoo.get_children(path)) == 3)
+            async with client.lock("other"):
+                """What was answered before has been dealt with."""
+            assert not waits.done()
+            for number in range(2):
+                kazoo.delete(f"{path}/lock-{number:010d}")
+            assert await asyncio.wait_for(waits, PATIENCE)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", ["read", "semaphore"])
+def test_a_listing_whose_answer_was_lost_is_asked_for_again(server: Server, url: str, kind: str) -> None:
+    """The claim stands, and nobody told it whom to wait for."""
+
+    def lists(message: bytes) -> bool:
+        return message[8:12] == GET_CHILDREN.to_bytes(4) and b"crowd" in message
+
+    async def wait(client: dibs.aio.Client) -> dibs.aio.Hold | None:
+        return await KINDS[kind](client).acquire()  # by another task than the one that holds it
+
+    async def play(client: dibs.aio.Client, proxy: Proxy) -> None:
+        async with client:
+            hold = await KINDS["write" if kind == "read" else kind](client).acquire()
+            assert hold is not None
+            strike = answer_to(proxy, lists)
+            proxy.add(Cut(at_message(match=strike)), DOWN)
+            waits = asyncio.create_task(wait(client))
+            await in_line(client, 2)
+            await hold.release()
+            waiting = await asyncio.wait_for(waits, PATIENCE)
+            assert waiting is not None
+            assert strike.struck
+
+    with Proxy((ports.HOST, server.port), splitter=splitters.zookeeper) as proxy:
+        asyncio.run(play(dibs.aio.connect(url.replace(f":{server.port}", f":{proxy.port}")), proxy))
+
+
+def test_few_tasks_wake_in_one_round_of_the_loop(url: str) -> None:
+    """So that the loop gets to others in between."""
+    woken: list[int] = [0]
+
+    async def play() -> None:
+        async with dibs.aio.connect(url) as client:
+            async with client.lock("connected"):
+                """And from here on nothing else is asked."""
+            stream: Stream = client._core.store._opened.wire._stream
+            inbox, now = client._core.me.inbox, client._core.now
+
+            async def wait(key: bytes) -> None:
+                inbox.expect(key)
+                await inbox.wait(key, now() + PATIENCE)
+                woken[-1] += 1
+
+            def begin_a_round() -> None:
+                woken.append(0)
+                if sum(woken) < 1000:
+                    asyncio.get_running_loop().call_soon(begin_a_round)
+
+            keys = [b"waiter %d" % number for number in range(1000)]
+            tasks = [asyncio.create_task(wait(key)) for key in keys]
+            await asyncio.sleep(0)
+            begin_a_round()
+            for key in keys:
+                stream.tell(inbox, key, b"!")
+            await asyncio.to_thread(stream.deliver)
+            await asyncio.wait(tasks)
+
+    asyncio.run(play())
+    assert sum(woken) == 1000
+    assert max(woken) <= 200
+
+
+def test_a_loop_that_was_closed_amidst_does_not_keep_the_next_one_waiting(url: str) -> None:
+    client = dibs.aio.connect(url)
+    feed: Feed
+
+    async def close_amidst() -> None:
+        nonlocal feed
+        async with client.lock("connected"):
+            """And bound to this loop."""
+        feed = client._core.store._opened.wire._stream._feed
+        feed.put([(b"%d" % number, b"!") for number in range(1000)])
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
+
+    async def go_on() -> None:
+        async with client, client.lock("a", timeout=PATIENCE):
+            """Answered in time."""
+
+    loop = asyncio.new_event_loop()
+    with suppress(RuntimeError):  # it was stopped before it was done
+        loop.run_until_complete(close_amidst())
+    loop.close()
+    assert feed._messages
+    asyncio.run(go_on())
+
+
+@pytest.mark.soak  # a server of its own, and some seconds of every core
+def test_three_thousand_waiters_are_served(tmp_path: Path) -> None:
+    """None is lost, the event loop gets its turn, and a hand-over costs no more than twice what it costs with 100."""
+    rates: dict[int, float] = {}
+    longest = 0.0
+
+    async def play(url: str, count: int) -> None:
+        nonlocal longest
+        async with dibs.aio.connect(url) as client:
+            hold = await client.lock("crowd").acquire()
+            other = await client.lock("other").acquire()
+            assert hold is not None
+            assert other is not None
+
+            async def one() -> None:
+                async with client.lock("crowd"):
+                    served.append(time.monotonic())
+
+            async def tick() -> None:
+                """The longest time that the loop's thread worked without coming back here."""
+                nonlocal longest
+                while len(served) < count:
+                    before = time.thread_time()
+                    await asyncio.sleep(0.005)
+                    longest = max(longest, time.thread_time() - before)
+
+            served: list[float] = []
+            ticking = asyncio.create_task(tick())
+            async with asyncio.TaskGroup() as group:
+                for _ in range(count):
+                    group.create_task(one())
+                    await asyncio.sleep(0)
+                await in_line(client, count + 1)
+                await hold.release()
+            await ticking
+            rates[count] = count / (served[-1] - served[0])
+            other.check()
+
+    gc.disable()  # it visits the objects of 3,000 tasks, which takes longer than what is measured here
+    try:
+        with Server(ZooKeeper(tick_ms=2000, java=["-Xmx512m"])) as server:
+            for count in (100, 100, 3000):
+                asyncio.run(play(server.url(host=ports.HOST), count))
+    finally:
+        gc.enable()
+    assert rates[3000] >= rates[100] / 2
+    assert longest < 0.05
+
+
+def test_a_heartbeat_waits_while_other_replies_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come in order, so its own is behind them; a connection over which nothing comes is given up."""
+    runtime = ThreadRuntime()
+    address = Address.of(parse("zookeeper://127.0.0.1:1"))
+    broken: list[str] = []
+    owner = Stands(Me(b"", runtime.inbox(), 30.0, lambda _: None), runtime.now)
+    wire = Wire(address, 30.0, runtime, runtime.inbox(), owner, None)
+    monkeypatch.setattr(wire, "_break", broken.append)
+    wire._beat = 100.0
+    wire._stream.heard_at = 105.0
+    assert wire._beat_on(105.0 + 30.0 * PATIENCE_FOR_A_BEAT - 0.1) == 105.0 + 30.0 * PATIENCE_FOR_A_BEAT
+    assert not broken
+    wire._beat_on(105.0 + 30.0 * PATIENCE_FOR_A_BEAT)
+    assert len(broken) == 1
+    wire.close()
