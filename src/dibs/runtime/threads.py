@@ -32,7 +32,7 @@ AFTER_A_FAILURE = 0.05
 """How soon a turn that failed is followed by the next one: short leases depend on it."""
 LONGEST_NAP = 1.0
 """Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
-LAST_CALL = 0.02
+LAST_CALL = 0.05
 """What those who are not done yet have at least, once enough others are."""
 _LAST_MOMENT = 0.001
 _ID_SIZE = 16

@@ -64,7 +64,7 @@ async def test_all_members_bear_one_token_and_it_rises(world: World) -> None:
         hold = await held_by_all(world, client, members)
         tokens.append(hold.token)
         await world(hold.release)
-        assert stands_at(members) == []
+        await eventually(lambda: stands_at(members) == [])
     assert tokens == sorted(set(tokens))
 
 
@@ -96,7 +96,7 @@ async def test_two_of_five_may_be_missing(world: World, ill: State) -> None:
         await renewed(witness, hold, LASTING)
         hold.check()
         await world(witness.give(hold))
-        assert stands_at(members[:3]) == []
+        await eventually(lambda: stands_at(members[:3]) == [])
         before, hold = hold, await world(witness.take(other.lock(NAME), timeout=TIMEOUT))
         assert hold.token > before.token
     await world(witness.give(hold))
@@ -295,8 +295,8 @@ async def test_break_takes_it_from_every_member_that_answers(world: World) -> No
     hold = await world(client.lock(NAME).acquire)
     members[4].state = WELL
     await world(lambda: client.break_(NAME, token=hold.token))
-    assert stands_at(members) == []
     await eventually(hold.lost.is_set)
+    await eventually(lambda: stands_at(members) == [])  # where a member was too slow for the break, the holder leaves
     with pytest.raises(dibs.NotHeld):
         await world(lambda: client.break_(NAME, token=hold.token))
 
