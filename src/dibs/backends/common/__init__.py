@@ -1,4 +1,4 @@
-"""What the network stores share: connections, requests, messages, and the options and life of a store.
+"""The shared parts of the network stores: connections, requests, messages, options, and the lifecycle of a store.
 
 | module            | what it has                                                                               |
 |-------------------|-------------------------------------------------------------------------------------------|

@@ -69,7 +69,7 @@ class AioPool(Dials[C], Generic[C, A]):
         self._waiters: deque[_Waiter] = deque()
 
     def take_idle(self) -> A | None:
-        """Newcomers do not overtake those who wait."""
+        """New callers do not overtake waiting ones."""
         while self.idle and not self._waiters:
             found = self.idle.pop()
             if found.is_usable():
@@ -151,10 +151,10 @@ class AioPool(Dials[C], Generic[C, A]):
                 return
 
     def _reclaim(self) -> None:
-        """What an interrupt left behind, between two lines of a task that had taken it."""
+        """Give back a connection that an interrupt left between two lines of the task that had it."""
         self.idle.extend(one for one in self.open if one.is_quiet())
 
-    # By dial threads, and by whoever drops a connection.
+    # Called by dial threads, and by callers that drop a connection.
 
     def wanted(self) -> int:
         return sum(not waiter.is_rung() for waiter in tuple(self._waiters))

@@ -28,7 +28,7 @@ from dibs.core.line import Unsent
 from dibs.errors import Closed, StoreError, StoreUnavailable
 
 CONNECTING = 10.0
-"""Seconds that a dial may take, whoever waits for it."""
+"""Seconds that a dial may take."""
 STEP = 5.0
 """Seconds that one step of a dial may take (TCP, the login, a first request)."""
 DIALS = 2
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """What a pool needs of a connection. One user at a time; anything that ends an exchange early closes it, also an
+    """A connection, as a pool uses it. One user at a time; anything that ends an exchange early closes it, also an
     interrupt, because the reply to an unfinished request must not be taken for the reply to the next one.
 
     `offset` is how far the server's clock is ahead of ours, at least: each reply of ours says the server's time, and
@@ -62,7 +62,7 @@ class Connection:
     seat: object = None
     """Its place in the pool, which comes back with it."""
     generation = 0
-    """What was known of the server when it was opened: see `Dials.generation`."""
+    """The state of knowledge about the server when it was opened: see `Dials.generation`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -235,7 +235,7 @@ class Dials(Generic[C]):
             connection = self._connect(self.now() + CONNECTING, self._begun)
         except StoreError as error:
             failure = own(error)  # without the traceback: its frames lead back here
-        except BaseException as error:  # noqa: BLE001  (those who wait are told)
+        except BaseException as error:  # noqa: BLE001  (the waiters are told)
             failure = Unsent(f"no connection: {type(error).__name__}", step="see its cause")
             failure.__cause__ = error.with_traceback(None)
         else:

@@ -1,6 +1,6 @@
 """TLS for the network stores: PEM files made a context, and failures in words that name the next step.
 
-Nothing here imports `ssl` before it is needed: who does not encrypt does not need it.
+`ssl` is imported only where it is needed: a client without TLS does not load it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ssl import SSLCertVerificationError, SSLContext, SSLError
 
 FILES = ("ca", "certificate", "key")
-"""The options: whom to believe, and who we are."""
+"""The options: trusted certificates, and the client's own."""
 _WRONG_HOST = frozenset({62, 63, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH, EMAIL_MISMATCH, IP_ADDRESS_MISMATCH."""
 _WRONG_TIME = frozenset({9, 10})
@@ -92,5 +92,5 @@ class _Encrypted(Exception):
 
 
 def _no_passphrase() -> str:
-    """Asked for when a key is encrypted; else OpenSSL would ask whoever sits at the terminal."""
+    """Asked for when a key is encrypted; else OpenSSL would prompt on the terminal."""
     raise _Encrypted
