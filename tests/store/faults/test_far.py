@@ -10,9 +10,9 @@ import gc
 import select
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,8 +22,8 @@ from dibs.backends import make_store
 from dibs.backends.common import connections
 from dibs.backends.mysql import connection as mysql_connection
 from dibs.backends.redis import connection as redis_connection
-from dibs.core.line import LINE, Me
-from dibs.core.rule import Claim
+from dibs.core.line import LINE, Line, Me
+from dibs.core.rule import Claim, Standing
 from dibs.runtime.aio import AioRuntime
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.url import parse
@@ -42,6 +42,7 @@ FEW = 3
 """Connections: on a busy machine one that was made may be given up because its first answer is late."""
 HOP = 0.15
 """Seconds that a message is on its way: half of a round trip."""
+T = TypeVar("T")
 Play = Callable[["Desk"], Awaitable[None]]
 each_api = pytest.mark.parametrize("runtime", [ThreadRuntime, AioRuntime], ids=["blocking", "aio"])
 
@@ -109,14 +110,7 @@ def test_a_caller_without_time_leaves_the_connection_to_the_next(
 
     async def scene(desk: Desk) -> None:
         line = desk.line()
-        while len(proxy.links) <= FEW:
-            try:
-                await line.line(f"dibs:{name}", desk.now() + HOP)
-            except dibs.StoreUnavailable:
-                continue
-            break
-        else:
-            pytest.fail("each of them began to connect anew")
+        await on_few_connections(proxy, lambda: line.line(f"dibs:{name}", desk.now() + HOP))
 
     play(store.through(server, proxy), runtime(), scene)
 
@@ -130,20 +124,25 @@ def test_a_caller_without_time_leaves_its_session_to_the_next(
 
     async def scene(desk: Desk) -> None:
         line = desk.line()
-        while len(proxy.links) <= FEW:
-            claim = desk.claim(name)
-            try:
-                standing = await line.join(claim, LINE, desk.now() + HOP)
-            except dibs.StoreUnavailable:
-                continue
-            assert standing is not None
-            assert standing.holds
-            assert await line.leave(claim, True, desk.soon)
-            break
-        else:
-            pytest.fail("each of them began to connect anew")
+        claim, standing = await on_few_connections(proxy, lambda: joined(line, desk.claim(name), desk.now() + HOP))
+        assert standing.holds
+        assert await line.leave(claim, True, desk.soon)
 
     play(store.through(server, proxy), runtime(), scene)
+
+
+async def joined(line: Line, claim: Claim, until: float) -> tuple[Claim, Standing]:
+    standing = await line.join(claim, LINE, until)
+    assert standing is not None
+    return claim, standing
+
+
+async def on_few_connections(proxy: Proxy, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try until it succeeds; no attempt has the time to connect."""
+    while len(proxy.links) <= FEW:
+        with suppress(dibs.StoreUnavailable):
+            return await attempt()
+    pytest.fail("each attempt began to connect anew")
 
 
 @on(FAR)
