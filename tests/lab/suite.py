@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,20 @@ def _far(url: str) -> str:
     return re.sub(r"(127\.0\.0\.1):(\d+)", lambda found: f"{found[1]}:{_proxy(int(found[2])).port}", url)
 
 
-@cache
+_proxies: dict[int, Proxy] = {}
+
+
 def _proxy(port: int) -> Proxy:
-    made = Proxy((ports.HOST, port))
-    made.add(Latency(_HOP))
-    return made
+    if port not in _proxies:
+        _proxies[port] = Proxy((ports.HOST, port))
+        _proxies[port].add(Latency(_HOP))
+    return _proxies[port]
+
+
+def _close_proxies() -> None:
+    while _proxies:
+        with suppress(ExceptionGroup):  # of broken connections: each test has judged its own
+            _proxies.popitem()[1].close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -133,6 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (absent := _absent(config)) and os.environ.get("DIBS_REQUIRE_SERVERS") == "1":
         raise pytest.UsageError(f"servers are not installed for {', '.join(absent)}; scripts/servers installs them")
     share(config)
+    config.add_cleanup(_close_proxies)
 
 
 def _absent(config: pytest.Config) -> list[str]:
