@@ -13,7 +13,12 @@ from dibs.errors import LockLost, NotHeld, StoreUnavailable
 from sim.quorum import BROKEN, LEASE, World, broken, find, run
 
 WITHIN = 600
-FROM = {"validity from before round one": 1_069, "round two looks before it stamps": 1_009, "margin": 1_038}
+FROM = {
+    "validity from before round one": 1_146,
+    "round two looks before it stamps": 1_014,
+    "restart guard": 1_012,
+    "margin": 1_075,
+}
 """Where the search begins; the rarest violation shows in about one schedule of a hundred."""
 FAULTS = {"lost", "late", "twice", "stop", "stall", "lose", "die", "break"}
 
@@ -36,7 +41,7 @@ def test_first_schedules() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_known_schedules() -> None:
-    check(16, 100)
+    check(16, 60)
 
 
 def test_fresh_schedules() -> None:
