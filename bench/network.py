@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,19 +39,21 @@ import dibs  # noqa: E402  (the lab is not installed: its directory is added abo
 import dibs.aio  # noqa: E402
 from lab.faults import Latency  # noqa: E402
 from lab.proxy import Proxy  # noqa: E402
-from lab.servers import ports, shared  # noqa: E402
+from lab.servers import ports  # noqa: E402
+from lab.servers.mariadb import MariaDB  # noqa: E402
+from lab.servers.postgresql import PostgreSQL  # noqa: E402
 from lab.servers.redis import Redis  # noqa: E402
 from lab.servers.redis_groups import independent  # noqa: E402
-from lab.servers.supervisor import Server  # noqa: E402
+from lab.servers.supervisor import Kind, Server  # noqa: E402
 from lab.servers.zookeeper import ZooKeeper  # noqa: E402
 
 LEASES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 LEASE = 30.0
-FRESH: dict[str, Callable[[Path], str]] = {
-    "redis": shared.fresh_redis,
-    "postgresql": shared.fresh_postgresql,
-    "mysql": shared.fresh_mariadb,
-    "zookeeper": shared.fresh,
+SERVERS: dict[str, Callable[[], Kind]] = {
+    "redis": Redis,
+    "postgresql": PostgreSQL,
+    "mysql": MariaDB,
+    "zookeeper": lambda: ZooKeeper(java=("-Xmx512m",)),
 }
 
 
@@ -96,8 +98,8 @@ def give_up(report: Report, settings: Settings) -> None:
         with Server(Redis()) as server:
             least, rate, free = asyncio.run(_give_up(server.url(), how, settings.choose(60.0, 3.0)))
         report.line(f"600 tasks, by {how}", {"rate_per-s": rate, "left of 30 s_s": least, "free after_s": free})
-        report.limit(f"by {how}: acquisitions/s, as 300 / rate", 300 / rate, "x", most=1.0)
-        report.limit(f"by {how}: half of a lease, as 15 s / least left", LEASE / 2 / least, "x", most=1.0)
+        report.against(f"by {how}: acquisitions/s", rate, ("bar", 300.0), "per-s", least=1.0)
+        report.against(f"by {how}: the least that was left of a lease", least, ("half of it", LEASE / 2), "s", least=1.0)
         report.limit(f"by {how}: the name is free", free, "s", most=1.0)
 
 
@@ -133,7 +135,7 @@ async def _give_up(url: str, how: str, seconds: float) -> tuple[float, float, fl
 
 
 def waiters_3000(report: Report, settings: Settings) -> None:
-    with Server(ZooKeeper(java=("-Xmx512m",))) as server:
+    with Server(SERVERS["zookeeper"]()) as server:
         rates = {}
         for count in (100, settings.choose(3000, 300)):
             rates[count] = asyncio.run(_hand_overs(server.url(), count))
@@ -164,16 +166,16 @@ async def _hand_overs(url: str, count: int) -> float:
 
 def holds_20000(report: Report, settings: Settings) -> None:
     count = settings.choose(20_000, 500)
-    stores = {"memory": "memory://holds", "sqlite": settings.sqlite("holds")}
-    stores |= {name: make(settings.directory) for name, make in FRESH.items()}
-    results = apart(_with_holds, [(url, count) for url in stores.values()], at_once=False)
+    with ExitStack() as stack:
+        stores = {"memory": "memory://holds", "sqlite": settings.sqlite("holds")}
+        stores |= {name: stack.enter_context(Server(make())).url() for name, make in SERVERS.items()}
+        results = apart(_with_holds, [(url, count) for url in stores.values()], at_once=False)
     for name, result in zip(stores, results, strict=True):
         with report.or_left_out(name):
             before, after, lost = checked(result)
-            report.line(f"{name}, none held", {**microseconds(before)})
+            report.line(f"{name}, none held", microseconds(before))
             report.line(f"{name}, {count} held", {**microseconds(after), "lost_n": lost})
-            peer = ("none held", p50(before) * 1e6)
-            pair = p50(after) * 1e6
+            pair, peer = p50(after) * 1e6, ("none held", p50(before) * 1e6)
             report.against(f"{name}: a free pair with {count} holds at most 1.2 x", pair, peer, "us", most=1.2)
 
 
@@ -197,13 +199,12 @@ def _pairs(lock: dibs.Lock, count: int) -> list[float]:
 
 
 def closing(report: Report, settings: Settings) -> None:
-    for name, make in FRESH.items():
-        with report.or_left_out(name):
-            near = make(settings.directory)
-            with dibs.connect(near) as client:
+    for name, make in SERVERS.items():
+        with report.or_left_out(name), Server(make()) as server:
+            with dibs.connect(server.url()) as client:
                 client.inspect("x")  # makes the tables
-            with behind(near, 0.05) as url:
-                _close(report, f"{name} at 50 ms", url, near, 200, 2.0)
+            with behind(server.url(), 0.05) as url:
+                _close(report, f"{name} at 50 ms", url, server.url(), 200, 2.0)
     url = settings.sqlite("closing")
     _close(report, "sqlite", url, url, settings.choose(60_000, 1000), 5.0)
 

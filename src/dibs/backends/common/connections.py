@@ -207,10 +207,10 @@ class Dials(Generic[C]):
         return min(max(until, now + self.round_trip.least), now + max(self._patience, self.round_trip.attempt))
 
     def too_late(self) -> Unsent:
-        if self._under_way:
-            step = "check that it runs there, and how far away it is"
-            return Unsent(f"no connection to {self._shown} in time", step=step)
-        return Unsent("all connections of this client are in use", step="give connections= more of them")
+        if self._free is not None and self._free.empty() and not self._under_way:
+            return Unsent("all connections of this client are in use", step="give connections= more of them")
+        step = "check that it runs there, and how far away it is"
+        return Unsent(f"no connection to {self._shown} in time", step=step)
 
     def _is_needed(self) -> bool:
         with self._mutex:
