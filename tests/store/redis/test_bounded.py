@@ -69,15 +69,15 @@ def test_signals_that_keep_coming(proxy: Proxy) -> None:
 
 
 class Between:
-    """The poking end of an ear, whose other end is read whenever it can be in between."""
+    """The poking end of a subscriber, whose other end is read whenever it can be in between."""
 
-    def __init__(self, ear: Any) -> None:
-        self._ear, self._real = ear, ear._poked._poker
+    def __init__(self, subscriber: Any) -> None:
+        self._subscriber, self._real = subscriber, subscriber._wakeup._poker
 
     def send(self, data: bytes) -> int:
-        self._ear.read()
+        self._subscriber.read()
         sent: int = self._real.send(data)
-        self._ear.read()
+        self._subscriber.read()
         return sent
 
     def close(self) -> None:
@@ -86,12 +86,12 @@ class Between:
 
 def test_a_poke_is_over_once_it_was_read(seat: Seat) -> None:
     """A byte that stays there would wake whoever reads without an end."""
-    ear = seat.store._resources.subscriber
-    ear._poked._poker = Between(ear)
+    subscriber = seat.store._resources.subscriber._subscriber
+    subscriber._wakeup._poker = Between(subscriber)
     for _ in range(3):
-        ear.poke()
-        ear.read()
-        assert ear._poked._selector.select(0) == []
+        subscriber.poke()
+        subscriber.read()
+        assert subscriber._wakeup._selector.select(0) == []
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import dibs
+from dibs.backends.common.subscriber import Subscriber
 from dibs.backends.redis.scripts import JOIN
-from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core import grant
 from dibs.runtime.threads import ThreadWorker
 from dibs.testing.contract.harness import World
@@ -74,7 +75,7 @@ async def test_a_silent_subscription_costs_an_unfair_waiter_no_more_than_a_look(
     near, far = world.client(server.url(), lease=LONG), world.client(through(proxy), lease=LONG)
     ana, bob = world.actors("ana", "bob")
     await bob((await bob(lambda: far.lock(f"{name}-warm").acquire())).release)
-    mine = far._core.store._resources.subscriber._line.sock.getsockname()
+    mine = far._core.store._resources.subscriber._subscriber.connection.sock.getsockname()
     (subscription,) = [link for link in proxy.open_links if link.peer == mine]
     hold = await ana(lambda: near.lock(name).acquire())
     proxy.add(BlackHole(), DOWN, link=subscription)
@@ -113,19 +114,19 @@ async def test_a_first_use_whose_subscription_fails_before_its_caller_waits_for_
 ) -> None:
     """It is tried again; that order is made to happen here."""
     tried = threading.Event()
-    turn, ring = RedisSubscriber._turn, ThreadWorker.ring
+    turn, ring = Subscriber._turn, ThreadWorker.ring
 
-    async def turn_and_tell(ear: RedisSubscriber) -> float | None:
-        pause = await turn(ear)
+    async def turn_and_tell(subscriber: Subscriber[Any]) -> float | None:
+        pause = await turn(subscriber)
         tried.set()
         return pause
 
     def ring_and_wait(worker: ThreadWorker) -> None:
         ring(worker)
-        if isinstance(getattr(worker._turn, "__self__", None), RedisSubscriber):
+        if isinstance(getattr(worker._turn, "__self__", None), Subscriber):
             assert tried.wait(TIMEOUT)
 
-    monkeypatch.setattr(RedisSubscriber, "_turn", turn_and_tell)
+    monkeypatch.setattr(Subscriber, "_turn", turn_and_tell)
     monkeypatch.setattr(ThreadWorker, "ring", ring_and_wait)
     client, ana = world.client(through(proxy), lease=LONG), world.actor("ana")
     proxy.add(Refuse())

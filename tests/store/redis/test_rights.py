@@ -12,7 +12,8 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.backends.redis import rights, subscriber
+from dibs.backends.common import subscriber
+from dibs.backends.redis import rights
 from dibs.backends.redis.address import Address
 from dibs.url import parse
 from lab.servers.programs import Refused, require
@@ -45,7 +46,7 @@ def _empty(server: Server) -> None:
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sign of life is asked for soon, and not after five seconds."""
-    monkeypatch.setattr(subscriber, "_SILENCE", 0.2)
+    monkeypatch.setattr(subscriber, "SILENCE", 0.2)
 
 
 def printed(url: str, **options: Any) -> str:

@@ -6,6 +6,7 @@
 | `round_trip`      | the measured round trip to a server, and the time limits that follow from it              |
 | `aio_connections` | the same for an event loop                                                                |
 | `executor`        | ask once, ask until answered; unsent, unknown, refused                                    |
+| `subscriber`      | the one connection on which a client hears messages, and the callers that wait for them   |
 | `wakeup`          | what a reader of messages sleeps on                                                       |
 | `disconnects`     | the thread that learns from the kernel when a server ends a connection                    |
 | `aio_wait`        | waiting in an event loop for a socket that the loop does not own                          |
