@@ -94,7 +94,7 @@ class Stands:
         self._poked = Wakeup()
         self.fileno, self.poke = self._poked.fileno, self._poked.poke
         if ear is not None:
-            self._poked.attend(ear.fileno())
+            self._poked.attend(ear.source.fileno())
 
     def find(self, claim: Claim) -> Stand | None:
         return self._stands.get(claim.id)
@@ -226,7 +226,7 @@ class Stands:
 
     def read(self) -> list[tuple[bytes, bytes]]:
         self._poked.settle()
-        told = [] if self.ear is None else self.ear.read()
+        told = [] if self.ear is None else self.ear.source.read()
         for there in self._poked.readable():
             stand = self._linked.get(there)
             if stand is not None:

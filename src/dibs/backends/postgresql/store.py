@@ -67,8 +67,7 @@ class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
     def subscriber(self, runtime: Runtime, me: Me) -> PostgresqlSubscriber | None:
         resources = self._resources
         if resources.subscriber is None and self._address.wake == "messages":
-            resources.subscriber = subscriber = PostgresqlSubscriber(self.dialler(runtime), runtime, me)
-            me.inbox.listen(subscriber)
+            resources.subscriber = PostgresqlSubscriber(self.dialler(runtime), runtime, me)
         return resources.subscriber
 
 
