@@ -1,9 +1,9 @@
 """The one session in which a client listens, however many of its claims wait.
 
 It has the user lock that bears the client's id, and sleeps in a routine (hear.sql) until it is interrupted by whoever
-made one of our claims hold, or changed what we watch; then it asks what that was. A thread of the ear's own reads it in
-both faces. What is said before it listens is found by its first look, so nobody waits for it to be ready; what it
-misses, a renewal finds, a third of a waiting lease later.
+made one of our claims hold, or changed what we watch; then it asks what that was. A thread of the subscriber reads it,
+for the sync and the async API. Its first look finds what was said before it listened, so nobody waits for it to be
+ready. A renewal finds what it misses, a third of a waiting lease later.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from dibs.backends.common.connections import CONNECTING, STEP
+from dibs.backends.common.subscriber import PAUSE, Messages, Waiters
 from dibs.backends.common.wakeup import Wakeup
 from dibs.backends.mysql.answers import MISSING
 from dibs.backends.mysql.calls import Call, Query, Request
@@ -22,7 +23,6 @@ from dibs.errors import StoreError, StoreUnavailable
 
 PATIENCE = 5
 """Seconds of one sleep: less than the wait_timeout of any server, and cheap."""
-_PAUSE = 0.25
 _MOST = 1000
 """Ids that are remembered as heard; told twice is no harm."""
 _CHUNK = 65_536
@@ -39,31 +39,13 @@ class MysqlSubscriber:
         self._dialler = dialler
         self._now = runtime.now
         self._me = me
-        self._listening: dict[bytes, None] = {}
-        """The keys, in the inbox, of those who wait to hear."""
         self._heard: dict[bytes, None] = {}
         """What was told already, and still stands as told in the server."""
         self._link: MysqlConnection | None = None
         self._closed = False
-        self._is_awake = False
         self._wakeup = Wakeup()
-        self._worker = runtime.blocking().worker(self._turn)
-
-    async def hear(self, key: bytes, until: float) -> bytes | None:
-        """What is said about a claim of this client, or to one who watches."""
-        self.listen(key)
-        try:
-            return await self._me.inbox.wait(key, until)
-        finally:
-            self.ignore(key)
-
-    def listen(self, key: bytes) -> None:
-        self._listening[key] = None
-        if not self._is_awake:
-            self._worker.ring()
-
-    def ignore(self, key: bytes) -> None:
-        self._listening.pop(key, None)
+        self._waiters = waiters = Waiters(runtime, me.inbox, self._turn)
+        self.listen, self.ignore, self.hear = waiters.listen, waiters.ignore, waiters.hear
 
     def forget(self, key: bytes) -> None:
         """What is told of it from now on is something new."""
@@ -72,9 +54,9 @@ class MysqlSubscriber:
 
     def close(self) -> None:
         self._closed = True
-        self._worker.stop()
+        self._waiters.worker.stop()
         self._wakeup.poke()
-        if not self._is_awake:
+        if not self._waiters.is_awake:
             self._end()
 
     def abandon(self) -> None:
@@ -88,25 +70,25 @@ class MysqlSubscriber:
 
     async def _turn(self) -> float | None:
         """Of its own thread: one sleep, while somebody waits."""
-        self._is_awake = True
+        self._waiters.is_awake = True
         try:
-            while self._listening and not self._closed:
+            while self._waiters.keys and not self._closed:
                 try:
                     self._deliver(self._ask())
                 except Refusal as refusal:
                     self._hang_up()
                     if refusal.code in MISSING:  # nobody has joined anything yet
-                        return _PAUSE
+                        return PAUSE
                 except StoreError:
                     self._hang_up()
-                    return _PAUSE
+                    return PAUSE
         finally:
-            self._is_awake = False
+            self._waiters.is_awake = False
             if self._closed:
                 self._end()
-        return _PAUSE if self._listening else None
+        return PAUSE if self._waiters.keys else None
 
-    def _ask(self) -> list[tuple[bytes, bytes]]:
+    def _ask(self) -> Messages:
         link = self._link
         if link is not None and link.is_stale():
             self._hang_up()
@@ -153,7 +135,7 @@ class MysqlSubscriber:
             if link.sock.fileno() in ready and answer.feed(link.sock.recv(_CHUNK)):
                 return
 
-    def _deliver(self, told: list[tuple[bytes, bytes]]) -> None:
+    def _deliver(self, told: Messages) -> None:
         if len(self._heard) > _MOST:
             self._heard.clear()
         self._heard.update((key, None) for key, _ in told)
