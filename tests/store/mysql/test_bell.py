@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -11,6 +12,8 @@ from contextlib import closing
 
 import pytest
 
+from dibs.backends.mysql import subscriber
+from dibs.core.line import YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.servers.supervisor import until
@@ -52,3 +55,24 @@ def test_who_rings_is_not_kept(seats: Callable[[], Seat], raw: Raw) -> None:
         assert heard.result(60) is not None
     print(f"figure: {kept} of {RINGING * TIMES} rings were kept")
     assert kept < RINGING * TIMES / 400, "one in a hundred would be"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_parent_listening(
+    seats: Callable[[], Seat], raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the kernel's side of a selector: a child that removes a socket from it removes it for both."""
+    monkeypatch.setattr(subscriber, "PATIENCE", 120)  # the listener does not wake by itself
+    ana, bob = seats(), seats()
+    held, _ = ana.joined(lease=900)
+    waiting, _ = bob.joined(lease=900, waiting=900, by=60)
+    with closing(Raw(raw.connection.port)) as onlooker, ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(lambda: step(bob.line.watch(waiting, bob.now() + 60)))
+        until(lambda: [info for _, info in onlooker.others() if info and "WAIT(" in info])
+        pid = os.fork()
+        if pid == 0:
+            bob.store.after_fork(child=True)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        ana.leave(held)
+        assert heard.result(90) is YOURS

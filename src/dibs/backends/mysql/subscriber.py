@@ -60,11 +60,11 @@ class MysqlSubscriber:
             self._end()
 
     def abandon(self) -> None:
-        """In a forked child: nothing is said to the server."""
+        """In a forked child: nothing is said to the server, and nothing is taken out of the selector, which the kernel
+        shares with the parent."""
         self._closed = True
         link, self._link = self._link, None
         if link is not None:
-            self._wakeup.ignore(link.sock)
             link.close()
         self._wakeup.close()
 
