@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 import dibs
-from dibs.backends.mysql.session.sessions import unfit
+from dibs.backends.mysql.session.connection import unfit
 from dibs.testing.contract.seats import Seat
 from lab.servers import ports
 from lab.servers.mariadb import NAME

@@ -48,8 +48,6 @@ _TIME = statement("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP
 
 class MysqlConnection(Connection):
     failures = (OSError,)
-    number = 0
-    """The server's, of this session, where that was asked for."""
 
     def __init__(
         self, address: Address, now: Callable[[], float], round_trip: RoundTrip, until: float, begun: Begun

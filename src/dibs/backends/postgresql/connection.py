@@ -17,8 +17,9 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
-from dibs.backends.common.connections import Begun, Connection, not_watched
+from dibs.backends.common.connections import Begun, not_watched
 from dibs.backends.common.round_trip import LEAST, RoundTrip
+from dibs.backends.common.session_claims import SessionConnection
 from dibs.backends.common.wakeup import Readiness
 from dibs.backends.postgresql.address import Address, Attempt
 from dibs.backends.postgresql.answers import Refusal, not_connected, strange
@@ -57,7 +58,7 @@ class Call(NamedTuple):
         return values
 
 
-class PostgresqlConnection(Connection):
+class PostgresqlConnection(SessionConnection):
     failures = (psycopg.Error,)
 
     def __init__(self, dialler: Dialler, attempt: Attempt, until: float, begun: Begun) -> None:
@@ -82,7 +83,7 @@ class PostgresqlConnection(Connection):
             self.conn = conn = self._connect(dialler.address, attempt, until)
             conn.nonblocking = 1
             self._fd = conn.socket
-            self._readiness = Readiness(self._fd)
+            self.readiness = Readiness(self._fd)
             hello = self.simple(_HELLO, until)
             self.note(hello)
             self.opened(dialler.round_trip)
@@ -182,19 +183,6 @@ class PostgresqlConnection(Connection):
         self.is_flushed = not conn.flush()
         return None
 
-    def arrived(self, until: float) -> PGresult | None:
-        """What was begun, once it has come; None: it has not by then, and may be waited for again."""
-        try:
-            return self._awaited(until)
-        except psycopg.Error as error:
-            self.close()
-            raise broken(error) from None
-        except Refusal:
-            raise
-        except BaseException:
-            self.close()
-            raise
-
     def note(self, result: PGresult) -> None:
         """Each reply of ours begins with the server's time."""
         value = result.get_value(0, 0) if result.ntuples else None
@@ -208,7 +196,7 @@ class PostgresqlConnection(Connection):
         return self._now() - (int(stamp) / MICROSECONDS - self.offset) if stamp.isdigit() else inf
 
     def is_stale(self) -> bool:
-        return self._readiness.wait(0.0)
+        return self.readiness.wait(0.0)
 
     def is_open(self) -> bool:
         return self.conn is not None
@@ -219,7 +207,7 @@ class PostgresqlConnection(Connection):
         return conn is not None and conn.transaction_status == pq.TransactionStatus.IDLE
 
     def fileno(self) -> int:
-        """Also of one that libpq has closed already: whoever watches it must be able to say so."""
+        """Also of one that libpq has closed already, which may still be watched."""
         return self._fd
 
     def broken(self, error: Exception) -> StoreUnavailable:
@@ -316,7 +304,7 @@ class PostgresqlConnection(Connection):
     def _awaited(self, until: float) -> PGresult | None:
         while True:
             left = until - self._now()
-            ready = self._readiness.wait(left, writable=not self.is_flushed)
+            ready = self.readiness.wait(left, writable=not self.is_flushed)
             if not ready and left <= 0:
                 return None
             result = self.received()

@@ -1,10 +1,10 @@
 """Seam 2 in session mode: a claim is an advisory lock of a connection of its own, and the server's queue is the line.
 
-A join that finds the name taken leaves its connection waiting in that queue; the server answers when its turn has come,
-and whoever gives up has the statement cancelled. An answer that was long on its way counts once the server has answered
-again. `renew` asks something small on each connection that holds: an answer proves that the session, and with it the
+A join that finds the name taken leaves its connection waiting in that queue; the server replies when its turn has come.
+A waiter that gives up has the statement cancelled. A reply that was long on its way counts once the server has replied
+again. `renew` asks something small on each connection that holds: a reply proves that the session, and with it the
 lock, was there after it was asked. A connection that is lost is a lock that is lost. There are no places outside the
-line: who comes with `fair=False` stands in it too.
+queue: a waiter with `fair=False` is in it too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import NamedTuple
 import psycopg
 
 from dibs.backends import ledger
+from dibs.backends.common.session_claims import GONE, HOLDS, WAITS, SessionClaims
 from dibs.backends.postgresql import view
 from dibs.backends.postgresql.answers import MISSING, Refusal, final, strange
 from dibs.backends.postgresql.connection import Call, PostgresqlConnection, broken
 from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
-from dibs.backends.postgresql.stands import GONE, HOLDS, WAITS, Stand, Stands
-from dibs.backends.postgresql.talk import Talk
+from dibs.backends.postgresql.session_claim import PostgresqlClaim
+from dibs.backends.postgresql.session_connection import SessionIo
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import NOWHERE, Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
@@ -50,74 +52,82 @@ class Asks(NamedTuple):
     """The key, once its turn has come."""
 
 
+Claims = SessionClaims[PostgresqlClaim, PostgresqlConnection]
+
+
 class SessionLine:
-    def __init__(self, port: PostgresqlExecutor, talk: Talk, stands: Stands, runtime: Runtime, me: Me) -> None:
+    def __init__(
+        self, port: PostgresqlExecutor, claims: Claims, subscriber: PostgresqlSubscriber | None, runtime: Runtime,
+        me: Me,
+    ) -> None:  # fmt: skip
         self._port = port
         self._verbs = port.routines
-        self._talk = talk
-        self._stands = stands
+        self._io = SessionIo(runtime)
+        self._claims = claims
+        self._subscriber = subscriber
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
         self._asks: dict[tuple[str, str, int, bool, str], Asks] = {}
+        self._is_swept = False
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        stands, now = self._stands, self._now()
-        if stands.is_void(claim):
+        claims, now = self._claims, self._now()
+        if claims.is_void(claim):
             return None
-        stand = stands.find(claim)
-        if stand is not None:
-            self._look(stand)
-            return stand.standing(stands.lease, now)
-        stand = stands.begin(claim, self._verbs.key_of(claim.name))
-        stand.busy.acquire()
-        claim.asked = True
+        one = claims.find(claim)
+        if one is not None:
+            self._look(one)
+            return one.standing(self._me.lease, now)
+        one = PostgresqlClaim(claim, self._verbs.key_of(claim.name))
         try:
-            await self._take(stand, place, until)
+            claim.asked = True
+            claims.begin(one)
+            await self._take(one, place, until)
         except BaseException:
-            stands.finish(claim)
-            stands.drop(stand)  # with its connection closed none of it can stand anywhere
-            claim.asked = False
+            claims.finish(claim)
+            claim.asked = False  # its connection is closed, so nothing of it is left in the server
             raise
-        finally:
-            stands.free(stand)
-        return stand.standing(stands.lease, now)
+        return one.standing(self._me.lease, now)
 
-    async def _take(self, stand: Stand, place: Place, until: float) -> None:
+    async def _take(self, one: PostgresqlClaim, place: Place, until: float) -> None:
         """It holds or waits then, or is finished."""
-        stands, claim = self._stands, stand.claim
-        words, link = await self._asked(stand, until)
-        if stands.settle(stand, words, link.sent_at):
-            return
-        if words[1] == b"b" and place is not NOWHERE:
-            try:
-                link.begin(self._asks_for(stand).wait)
-            except psycopg.Error as error:
-                raise broken(error) from None
-            stands.wait(stand, link)
-            return
-        stands.finish(claim)
-        stands.give_back(stand)
+        claims, claim = self._claims, one.claim
+        words, connection = await self._asked(one, until)
+        try:
+            if one.settle(words, connection.sent_at):
+                claims.put_back(one, connection)
+                return
+            if words[1] == b"b" and place is not NOWHERE:
+                connection.begin(self._asks_for(one).wait)
+                claims.wait(one, connection)
+                claims.put_back(one, connection)
+                return
+        except psycopg.Error as error:
+            claims.drop(one, connection)
+            raise broken(error) from None
+        except BaseException:
+            claims.drop(one, connection)
+            raise
+        claims.finish(claim)
+        claims.pool.give(connection)  # the claim is not gone: the caller is told that it does not hold
         claim.asked = False
         if words[1] != b"b":
             raise _refused(claim, words)
 
-    async def _asked(self, stand: Stand, until: float) -> tuple[list[bytes], PostgresqlConnection]:
-        """What `take` answers, on a connection that is the stand's from then on."""
-        stands, pause, made, call = self._stands, FIRST_PAUSE, False, self._asks_for(stand).take
+    async def _asked(self, one: PostgresqlClaim, until: float) -> tuple[list[bytes], PostgresqlConnection]:
+        """The reply to `take`, on a connection that is the claim's from then on."""
+        pool, pause, made, call = self._claims.pool, FIRST_PAUSE, False, self._asks_for(one).take
         while True:
-            link = stands.sessions.idle()
-            if link is None:
-                link = await self._runtime.offload(lambda: stands.sessions.dial(until))
-            stands.lend(stand, link)
+            connection = await pool.take(one.claim, self._runtime, until)
             try:
-                words = words_of(await self._talk.exchange(link, call, until))
+                words = words_of(await self._io.exchange(connection, call, until))
                 if _may_be_early(words):
                     await self._port.pause(_MOMENT)
-                    words = words_of(await self._talk.exchange(link, call, until))
-                return words, link
+                    words = words_of(await self._io.exchange(connection, call, until))
+                return words, connection
             except Refusal as refusal:
-                stands.drop(stand)  # an error may leave the key with its session
+                pool.drop(connection)  # an error may leave the key with its session
                 if refusal.code in MISSING and not made:
                     await self._port.make(refusal)
                     made = True
@@ -126,17 +136,20 @@ class SessionLine:
                     pause = min(pause * 2, LONGEST_PAUSE)
                 else:
                     raise final(refusal) from None
+            except BaseException:
+                pool.drop(connection)
+                raise
 
-    def _asks_for(self, stand: Stand) -> Asks:
+    def _asks_for(self, one: PostgresqlClaim) -> Asks:
         """Made once for all claims of a lock."""
-        claim = stand.claim
-        of = (claim.name, claim.kind, claim.capacity, stand.shared, claim.about)
+        claim = one.claim
+        of = (claim.name, claim.kind, claim.capacity, one.shared, claim.about)
         asks = self._asks.get(of)
         if asks is None:
             if len(self._asks) >= _ASKS:
                 self._asks.clear()
-            verbs, key, shared = self._verbs, b"%d" % stand.key, _YES if stand.shared else _NO
-            label = view.label(claim.about, self._stands.lease)
+            verbs, key, shared = self._verbs, b"%d" % one.key, _YES if one.shared else _NO
+            label = view.label(claim.about, self._me.lease)
             name, kind, capacity = claim.name.encode(), claim.kind.encode(), b"%d" % claim.capacity
             attempt, turn = Call(verbs.attempt, (key, shared, label)), Call(verbs.await_turn, (key, shared))
             look = Call(verbs.look, (key, name, kind, capacity, shared, label))
@@ -144,212 +157,209 @@ class SessionLine:
         return asks
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
-        stands, now = self._stands, self._now()
-        found = [stands.find(claim) for claim in claims]
-        for stand in found:
-            if stand is not None:
-                self._look(stand)
-        asked = [stand is not None and await self._ask(stand, until) for stand in found]
-        for stand, is_asked in zip(found, asked, strict=True):
-            if stand is not None and is_asked:
-                await self._hear(stand, until)
-        return [None if stand is None else self._said(stand, now) for stand in found]
+        now = self._now()
+        found = [self._claims.find(claim) for claim in claims]
+        for one in found:
+            if one is not None:
+                self._look(one)
+        asked = [(one, await self._ask(one, until)) for one in found if one is not None]
+        silent = {id(one) for one, by in asked if by is not None and not await self._hear(one, by, until)}
+        return [None if one is None else _silent() if id(one) in silent else self._said(one, now) for one in found]
 
-    def _look(self, stand: Stand) -> None:
-        if stand.state is WAITS:
-            self._me.inbox.deliver_all(self._stands.look(stand))
+    def _look(self, one: PostgresqlClaim) -> None:
+        if one.state is WAITS:
+            self._me.inbox.deliver_all(self._claims.look(one))
 
-    def _said(self, stand: Stand, now: float) -> Standing | StoreUnavailable | None:
-        if stand.pinged is not None:
-            return StoreUnavailable("the server did not answer in time")
-        standing = stand.standing(self._stands.lease, now)
+    def _said(self, one: PostgresqlClaim, now: float) -> Standing | None:
+        standing = one.standing(self._me.lease, now)
         if standing is None:  # nobody leaves what is gone
-            self._stands.finish(stand.claim)
+            self._claims.finish(one.claim)
         return standing
 
-    async def _ask(self, stand: Stand, until: float) -> bool:
-        """Send the question that proves the session; True: the stand is ours until the answer was heard."""
-        if stand.state is not HOLDS or not await self._talk.have(stand.busy, until):
-            return False
-        link = stand.link
-        if link is None or stand.pinged is not None:
-            return True
-        stand.pinged = self._now()
+    async def _ask(self, one: PostgresqlClaim, until: float) -> PostgresqlConnection | None:
+        """Its connection, with the request on its way that proves the session. None: it does not hold, or somebody else
+        used its connection until then."""
+        connection = await self._claims.have(one, self._runtime, until) if one.state is HOLDS else None
+        if connection is None or one.pinged is not None:
+            return connection
         try:
-            link.begin(Call(self._verbs.ping, (b"%d" % stand.key, b"%d" % (stand.claim.ticket or 0))))
+            one.pinged = self._now()
+            connection.begin(Call(self._verbs.ping, (b"%d" % one.key, b"%d" % (one.claim.ticket or 0))))
         except (psycopg.Error, StoreUnavailable):
-            self._stands.drop(stand)
+            self._claims.drop(one, connection)
+            return None
         except BaseException:
-            self._stands.drop(stand)
-            self._stands.free(stand)
+            self._claims.drop(one, connection)
             raise
-        return True
+        return connection
 
-    async def _hear(self, stand: Stand, until: float) -> None:
+    async def _hear(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
+        """False: not yet."""
         try:
-            await self._proven(stand, until)
+            await self._proven(one, connection, until)
         except (Refusal, StoreUnavailable):
-            self._stands.drop(stand)
+            self._claims.drop(one, connection)
+            return True
         except BaseException:
-            self._stands.drop(stand)
+            self._claims.drop(one, connection)
             raise
-        finally:
-            if stand.state is GONE:
-                stand.pinged = None
-            self._stands.free(stand)
+        self._claims.put_back(one, connection)
+        return one.pinged is None
 
-    async def _proven(self, stand: Stand, until: float) -> None:
-        """The answer to what was asked last, if one is still owed; if it does not come it may still be waited for."""
-        link, sent_at = stand.link, stand.pinged
-        if link is None or sent_at is None:
+    async def _proven(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
+        """The reply to what was asked last, if one is still owed; if it does not come it may still be waited for."""
+        sent_at = one.pinged
+        if sent_at is None:
             return
-        result = await self._talk.arrived(link, until)
+        result = await self._io.arrived(connection, until)
         if result is not None:
-            link.note(result)
-            stand.anchor, stand.pinged = sent_at, None
-            stand.revoked = stand.revoked or result.get_value(0, 1) == _YES
+            connection.note(result)
+            one.anchor, one.pinged = sent_at, None
+            one.revoked = one.revoked or result.get_value(0, 1) == _YES
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        stand = self._stands.find(claim)
-        if stand is None or stand.shared or weight >= claim.capacity:
+        one = self._claims.find(claim)
+        if one is None or one.shared or weight >= claim.capacity:
             return
-        if not await self._talk.have(stand.busy, until):
-            raise StoreUnavailable("the server did not answer in time")
+        connection = await self._claims.have(one, self._runtime, until)
+        if connection is None:
+            if one.state is GONE:
+                return
+            raise _silent()
         try:
-            if stand.state is HOLDS and stand.link is not None:
-                await self._settled(stand, stand.link, until)
-                await self._talk.exchange(stand.link, Call(self._verbs.lighten, (b"%d" % stand.key,)), until)
-                stand.shared = True
+            if one.state is HOLDS:
+                await self._settled(one, connection, until)
+                await self._io.exchange(connection, Call(self._verbs.lighten, (b"%d" % one.key,)), until)
+                one.shared = True
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            self._stands.free(stand)
+            self._claims.put_back(one, connection)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
-        stands = self._stands
+        claims = self._claims
         if not answered:
-            stands.bury(claim)
-        stand = stands.finish(claim)
-        if stand is None:
+            claims.bury(claim)
+        one = claims.find(claim)
+        if one is None:
             return False
-        if not await self._talk.have(stand.busy, until):
-            stands.forsake(stand)
-            raise StoreUnavailable("the server did not answer in time")
+        connection = await claims.have(one, self._runtime, until)
+        claims.finish(claim)  # not before: a caller that was interrupted until then leaves once more
+        if connection is None:
+            if one.state is GONE:
+                return False
+            claims.forsake(one)
+            raise _silent()
         try:
-            return await self._give_back(stand, stand.link, until)
+            return await self._give_back(one, connection, until)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            stands.drop(stand)  # what was not given back goes with its connection
-            stands.free(stand)
+            if one.state is not GONE:  # what was not given back goes with its connection
+                claims.drop(one, connection)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         """Those who hold are asked all at once, each on its own connection; the others leave one by one."""
-        begun = {claim.id: stand for claim, answered in leaving if (stand := self._begin_leaving(claim, answered))}
+        begun = {claim.id: asked for claim, answered in leaving if (asked := self._begin_leaving(claim, answered))}
         done: list[StoreError | None] = []
         try:
             for claim, answered in leaving:
                 try:
-                    stand = begun.pop(claim.id, None)
-                    if stand is None:
+                    asked = begun.pop(claim.id, None)
+                    if asked is None:
                         await self.leave(claim, answered, until)
                     else:
-                        await self._end_leaving(stand, until)
+                        await self._end_leaving(*asked, until)
                     done.append(None)
                 except StoreError as error:
                     done.append(error)
         finally:
-            for stand in begun.values():
-                self._stands.drop(stand)
-                self._stands.free(stand)
+            for one, connection in begun.values():
+                self._claims.drop(one, connection)
         return done
 
-    def _begin_leaving(self, claim: Claim, answered: bool) -> Stand | None:
+    def _begin_leaving(self, claim: Claim, answered: bool) -> tuple[PostgresqlClaim, PostgresqlConnection] | None:
         """None: it does not hold, or somebody uses its connection."""
-        stands = self._stands
-        stand = stands.find(claim)
-        if stand is None or not stand.busy.acquire(blocking=False):
+        claims = self._claims
+        one = claims.find(claim)
+        if one is None or (connection := one.take()) is None:
             return None
-        if stand.state is HOLDS and stand.link is not None and stand.pinged is None:
-            stands.finish(claim)
-            if not answered:
-                stands.bury(claim)
-            try:
-                stand.link.begin(self._unlocking(stand))
-            except (psycopg.Error, StoreUnavailable):
-                stands.drop(stand)
-            else:
-                return stand
-        stands.free(stand)
-        return None
-
-    async def _end_leaving(self, stand: Stand, until: float) -> None:
-        stands = self._stands
+        if one.state is not HOLDS or one.pinged is not None:
+            claims.put_back(one, connection)
+            return None
+        claims.finish(claim)
+        if not answered:
+            claims.bury(claim)
         try:
-            if stand.link is not None:
-                result = await self._talk.arrived(stand.link, until)
-                if result is None:
-                    raise StoreUnavailable("the server did not answer in time")
-                stand.link.note(result)
-                stands.give_back(stand)
+            connection.begin(self._unlocking(one))
+        except (psycopg.Error, StoreUnavailable):
+            claims.drop(one, connection)
+            return None
+        return one, connection
+
+    async def _end_leaving(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
+        try:
+            result = await self._io.arrived(connection, until)
+            if result is None:
+                raise _silent()
+            connection.note(result)
+            self._claims.give_back(one, connection)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            stands.drop(stand)  # what was not given back goes with its connection
-            stands.free(stand)
+            if one.state is not GONE:  # what was not given back goes with its connection
+                self._claims.drop(one, connection)
 
-    async def _settled(self, stand: Stand, link: PostgresqlConnection, until: float) -> None:
-        """Before anything else is asked, the answer that is still owed."""
-        await self._proven(stand, until)
-        if stand.pinged is not None:
-            link.close()
-            raise StoreUnavailable("the server did not answer in time")
+    async def _settled(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
+        """Before anything else is asked, the reply that is still owed."""
+        await self._proven(one, connection, until)
+        if one.pinged is not None:
+            connection.close()
+            raise _silent()
 
-    async def _give_back(self, stand: Stand, link: PostgresqlConnection | None, until: float) -> bool:
-        if link is None or stand.state is GONE:
-            return False
-        if stand.state is WAITS:
-            await self._withdraw(stand, link, until)
+    async def _give_back(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
+        if one.state is WAITS:
+            await self._withdraw(one, connection, until)
             return True
-        had_ended = stand.pinged is None and link.is_stale()
+        had_ended = one.pinged is None and connection.is_stale()
         try:
-            await self._settled(stand, link, until)
-            result = await self._talk.exchange(link, self._unlocking(stand), until)
+            await self._settled(one, connection, until)
+            result = await self._io.exchange(connection, self._unlocking(one), until)
         except StoreUnavailable:
             if had_ended:
                 return False
             raise
-        self._stands.give_back(stand)
+        self._claims.give_back(one, connection)
         return (result.get_value(0, result.nfields - 1) or b"")[-1:] in (_YES, b"1")
 
-    def _unlocking(self, stand: Stand) -> Call:
-        key = b"%d" % stand.key
-        if stand.claim.kind == "election":
-            return Call(self._verbs.resign, (stand.claim.name.encode(), key))
-        return Call(self._verbs.unlock_shared if stand.shared else self._verbs.unlock, (key,))
+    def _unlocking(self, one: PostgresqlClaim) -> Call:
+        key = b"%d" % one.key
+        if one.claim.kind == "election":
+            return Call(self._verbs.resign, (one.claim.name.encode(), key))
+        return Call(self._verbs.unlock_shared if one.shared else self._verbs.unlock, (key,))
 
-    async def _withdraw(self, stand: Stand, link: PostgresqlConnection, until: float) -> None:
+    async def _withdraw(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
         """Cancel what it waits for; it may have been granted in that moment. If that cannot be done, the connection is
         closed, which the server notices by itself."""
-        self._stands.stop_waiting(link)
-        conn = link.conn
+        self._claims.stop_waiting(one, connection)
+        conn = connection.conn
         if conn is None:
             return
         with suppress(StoreError):
             await self._port.ask(Call(self._verbs.cancel, (b"%d" % conn.backend_pid,)), until)
             try:
-                if await self._talk.arrived(link, until) is None:
+                if await self._io.arrived(connection, until) is None:
                     return
             except Refusal as refusal:
                 if refusal.code != _CANCELLED:
                     return
-            await self._talk.exchange(link, Call(self._verbs.unlock_all, ()), until)
-            self._stands.give_back(stand)
+            await self._io.exchange(connection, Call(self._verbs.unlock_all, ()), until)
+            self._claims.give_back(one, connection)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        if not self._stands.is_swept:
-            self._stands.is_swept = True
-            with suppress(StoreError):  # who waits has the time
+        if not self._is_swept:
+            self._is_swept = True
+            with suppress(StoreError):  # a waiter has the time
                 await self._port.ask(Call(self._verbs.sweep, ()), until)
         return read_signal(await self._me.inbox.wait(claim.id, until))
 
@@ -366,11 +376,11 @@ class SessionLine:
         return await view.evict(self._port, name, token, until)
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        await self._port.follow(self._stands.ear, name, 0, self._me.id, key, until)
+        await self._port.follow(self._subscriber, name, 0, self._me.id, key, until)
         info = await self.line(name, until)
         if (info.holders[0].token if info.holders else 0) == seen:
-            ear, over = self._stands.ear, min(until, self._now() + _GLANCE)
-            await (ear.hear(key, over) if ear is not None else self._me.inbox.wait(key, over))
+            subscriber, over = self._subscriber, min(until, self._now() + _GLANCE)
+            await (subscriber.hear(key, over) if subscriber is not None else self._me.inbox.wait(key, over))
 
     async def identity(self, until: float) -> str:
         return await self._port.identity(until)
@@ -379,7 +389,7 @@ class SessionLine:
         from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
 
         wall = datetime.now(UTC).timestamp()
-        return await examine(self._port, self._stands.ear, self._runtime, wall, until, self._me.lease)
+        return await examine(self._port, self._subscriber, self._runtime, wall, until, self._me.lease)
 
     async def connect(self, until: float) -> None:
         await self._port.connect(until)
@@ -389,6 +399,10 @@ class SessionLine:
 
     def close(self) -> None:
         self._port.close()
+
+
+def _silent() -> StoreUnavailable:
+    return StoreUnavailable("the server did not answer in time")
 
 
 def _may_be_early(words: Sequence[bytes]) -> bool:

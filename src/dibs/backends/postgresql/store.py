@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dibs.backends.common.lifecycle import NetworkStore, make_wire
+from dibs.backends.common.session_claims import SessionClaims, SessionPool
 from dibs.backends.postgresql.address import SESSION, Address
 from dibs.backends.postgresql.cells import PostgresqlCells
 from dibs.backends.postgresql.connection import Dialler
@@ -15,10 +16,9 @@ from dibs.backends.postgresql.executor import Floors, PostgresqlExecutor
 from dibs.backends.postgresql.line import PostgresqlLine
 from dibs.backends.postgresql.looks import Looks
 from dibs.backends.postgresql.routines import Routines
-from dibs.backends.postgresql.session import SessionLine
-from dibs.backends.postgresql.stands import Stands
+from dibs.backends.postgresql.session import Claims, SessionLine
+from dibs.backends.postgresql.session_connection import SessionDialler
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
-from dibs.backends.postgresql.talk import Talk, ThreadTalk
 from dibs.backends.postgresql.within import Enclosure
 from dibs.core.cells import Cells
 from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Line, Me, Store
@@ -94,22 +94,24 @@ class SessionStore:
         self.shown = address.shown
         self._address = address
         self._place = PostgresqlStore(address)
-        self._stands: Stands | None = None
+        self._claims: Claims | None = None
         self.open_cells, self.open_within, self.ddl = self._place.open_cells, self._place.open_within, self._place.ddl
 
     def open(self, runtime: Runtime, me: Me) -> Line:
-        stands = self._stands
-        if stands is None:
-            subscriber = self._place.subscriber(runtime, me)
+        subscriber, lease = self._place.subscriber(runtime, me), me.lease
+        if self._claims is None:
             dialler = self._place.dialler(runtime)
-            stands = self._stands = Stands(dialler, runtime, me, subscriber, self._address.connections)
-            me.inbox.listen(stands)
-        return SessionLine(self._place.executor(runtime), self._talk(runtime), stands, runtime, me)
+            connect, keep = SessionDialler(dialler, lease).connect, self._address.connections
+            pool = SessionPool(connect, runtime, me, dialler.round_trip, self.shown, keep)
+            source = None if subscriber is None else subscriber.source
+            self._claims = SessionClaims(pool, lambda one, by: one.hear(by, lease), runtime.now, source)
+            me.inbox.listen(self._claims)
+        return SessionLine(self._place.executor(runtime), self._claims, subscriber, runtime, me)
 
     def close(self) -> None:
-        stands, self._stands = self._stands, None
-        if stands is not None:
-            stands.close()
+        claims, self._claims = self._claims, None
+        if claims is not None:
+            claims.close()
         self._place.close()
 
     def before_fork(self) -> None:
@@ -117,15 +119,7 @@ class SessionStore:
 
     def after_fork(self, child: bool) -> None:
         if child:
-            if self._stands is not None:
-                self._stands.abandon()
-                self._stands = None
+            if self._claims is not None:
+                self._claims.abandon()
+                self._claims = None
             self._place.after_fork(child)
-
-    @staticmethod
-    def _talk(runtime: Runtime) -> Talk:
-        if runtime.soon is None:
-            return ThreadTalk(runtime.now)
-        from dibs.backends.postgresql.looptalk import LoopTalk  # noqa: PLC0415  (threads have no use for asyncio)
-
-        return LoopTalk(runtime)

@@ -8,11 +8,12 @@ is all that there is to know. Leaving while waiting closes the session: whatever
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 
 from dibs.backends import ledger
+from dibs.backends.common.session_claims import GONE, HOLDS, WAITS, readable_in
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.answers import MISSING, final, strange
 from dibs.backends.mysql.calls import MICROSECONDS, Call, Query, Ready, Request
@@ -20,10 +21,9 @@ from dibs.backends.mysql.connection import Dialler
 from dibs.backends.mysql.executor import number, words
 from dibs.backends.mysql.line import SWEEPS, MysqlLine, mode_mismatch
 from dibs.backends.mysql.session import view
+from dibs.backends.mysql.session.claim import Asks, Claims, MysqlClaim, ticket_of
+from dibs.backends.mysql.session.connection import Session, SessionDialler
 from dibs.backends.mysql.session.leaving import Leaving
-from dibs.backends.mysql.session.session import Session
-from dibs.backends.mysql.session.sessions import Sessions
-from dibs.backends.mysql.session.stands import Asks, Stand, Stands, ticket_of
 from dibs.backends.mysql.wire import Refusal
 from dibs.core.deadline import FOREVER
 from dibs.core.line import NOWHERE, Me, Place, Signal, read_signal
@@ -56,21 +56,19 @@ _ALIVE = (
 )
 _HOLDER = "SELECT IFNULL(IS_USED_LOCK({}), 0)"
 BUSY = Standing(0, False, 0.0, FOREVER, False)
-Readable = Callable[[Session, float], Awaitable[bool]]
-"""Whether something comes there before that instant."""
 
 
 class SessionLine:
     """See core/line.py."""
 
     def __init__(
-        self, leased: MysqlLine, sessions: Sessions, stands: Stands, dialler: Dialler, runtime: Runtime, me: Me
+        self, leased: MysqlLine, sessions: SessionDialler, claims: Claims, dialler: Dialler, runtime: Runtime, me: Me
     ) -> None:
         """`leased`: the line in tables of the same store."""
         self._leased = leased
         self._port = leased.port
         self._sessions = sessions
-        self._stands = stands
+        self._claims = claims
         self._dialler = dialler
         self._runtime = runtime
         self._now = runtime.now
@@ -79,15 +77,15 @@ class SessionLine:
         self._sure = 0
         """Tickets below this are never given again, not even after a crash of the server (sure.sql)."""
         self._blocks = runtime.soon is None
-        self._readable = _in_threads(self._now) if self._blocks else _in_a_loop(self._now)
+        self._readable = readable_in(runtime)
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        if self._now() > claim.by or self._stands.is_buried(claim.id):
+        if self._claims.is_void(claim):
             return None
-        stand = self._stands.find(claim.id)
-        if stand is not None:
-            await self._look(stand, until)
-            return stand.standing(self._me.lease, self._now())
+        one = self._claims.find(claim)
+        if one is not None:
+            await self._look(one, until)
+            return one.standing(self._me.lease, self._now())
         for _ in range(_TIMES):
             try:
                 return await self._take(claim, place, until)
@@ -98,34 +96,41 @@ class SessionLine:
         raise strange()
 
     async def _take(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        """A session that holds or waits then lies on the desk of the stand."""
-        session = await self._sessions.take(self._runtime, until)
-        stand = Stand(claim, self._asks_for(claim))
-        session.claim_id = claim.id
+        """It holds or waits then, or is finished."""
+        claims = self._claims
+        session = await claims.pool.take(claim, self._runtime, until)
+        one = MysqlClaim(claim, self._asks_for(claim))
         try:
             claim.asked = True
-            self._stands.begin(stand)
-            stand.seen_at = self._now()
-            said = await self._take_free(session, stand.asks.take, until)
+            claims.begin(one)
+            one.seen_at = self._now()
+            said = await self._take_free(session, one.asks.take, until)
             if said is None:
                 wait = 0 if place is NOWHERE else _WAIT
-                call = Call("take", (stand.asks.key, wait, *self._words(claim), self._sure))
+                call = Call("take", (one.asks.key, wait, *self._words(claim), self._sure))
                 said = await self._exchange(session, call, until)
                 if said[1] == b"held" and len(said) > 3:
                     self._sure = max(self._sure, number(said[3]))
+            if said[1] == b"held":
+                one.hold(said)
+                claims.put_back(one, session)
+            elif session.asked:
+                one.ticket = ticket_of(said)
+                self._me.inbox.listen(claims)
+                claims.wait(one, session)
+                claims.put_back(one, session)
         except BaseException:
-            self._stands.finish(claim.id)
-            self._sessions.discard(session)
+            claims.finish(claim)
+            claims.drop(one, session)
             raise
-        if said[1] == b"held" or session.asked:
-            stand.put_back(session, self._sessions)
-            if session.asked:
-                self._me.inbox.listen(self._stands)
-                self._stands.attend(stand, session)
-        else:
-            self._stands.finish(claim.id)
-            self._sessions.give(session)
-        return self._outcome(stand, said)
+        if said[1] in (b"held", b"waits"):
+            return one.standing(self._me.lease, self._now())
+        claims.finish(claim)
+        claims.pool.give(session)
+        if said[1] == b"busy":
+            return BUSY
+        kind = bytes.fromhex(said[2].decode()).decode(errors="replace") if len(said) > 2 else ""
+        raise _mismatch(said[1], kind, claim)
 
     def _words(self, claim: Claim) -> tuple[bytes, str, int, bytes]:
         about, lease = view.about_of(claim), int(self._me.lease * MICROSECONDS)
@@ -156,106 +161,99 @@ class SessionLine:
                 return None
         return [b"", b"held", b"%d" % answer.made]
 
-    def _outcome(self, stand: Stand, said: list[bytes]) -> Standing | None:
-        claim, what = stand.claim, said[1]
-        if what in (b"held", b"waits"):
-            stand.ticket = ticket_of(said)
-            if what == b"held":
-                claim.ticket, stand.holds = stand.ticket, True
-            return stand.standing(self._me.lease, self._now())
-        if what == b"busy":
-            return BUSY
-        kind = bytes.fromhex(said[2].decode()).decode(errors="replace") if len(said) > 2 else ""
-        raise _mismatch(what, kind, claim)
-
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | StoreUnavailable | None]:
-        stands = [self._stands.find(claim.id) for claim in claims]
-        asked: list[tuple[Stand, Session]] = []
-        for stand in stands:
-            if stand is not None:
-                self._tell(stand)
-                if stand.holds and (session := self._asked(stand)) is not None:
-                    asked.append((stand, session))
-        silent = {id(stand) for stand, session in asked if not await self._answered(stand, session, until)}
-        if silent and len(silent) == len(stands):
+        known = [self._claims.find(claim) for claim in claims]
+        asked: list[tuple[MysqlClaim, Session]] = []
+        for one in known:
+            if one is not None:
+                self._tell(one)
+                if one.state is HOLDS and (session := self._asked(one)) is not None:
+                    asked.append((one, session))
+        silent = {id(one) for one, session in asked if not await self._answered(one, session, until)}
+        if silent and len(silent) == len(known):
             raise StoreUnavailable("the server did not answer in time")
         now = self._now()
         found: list[Standing | StoreUnavailable | None] = []
-        for stand in stands:
-            if stand is not None and id(stand) in silent:
+        for one in known:
+            if one is not None and id(one) in silent:
                 found.append(StoreUnavailable("the server did not answer in time"))
                 continue
-            found.append(None if stand is None else stand.standing(self._me.lease, now))
-            if stand is not None and found[-1] is None:  # nobody leaves what is gone
-                self._end(stand)
+            found.append(None if one is None else one.standing(self._me.lease, now))
+            if one is not None and found[-1] is None:  # nobody leaves what is gone
+                self._claims.finish(one.claim)
+                self._claims.forsake(one)
         return found
 
-    def _asked(self, stand: Stand) -> Session | None:
-        """Its session, asked whether it is there; None: somebody else has it, or it is not."""
-        try:
-            session = stand.desk.pop()
-        except IndexError:
+    def _asked(self, one: MysqlClaim) -> Session | None:
+        """Its session, asked whether it is there; None: somebody else uses it, or it is not."""
+        session = one.take()
+        if session is None:
             return None
         try:
             if session.told() is not None and session.read():
                 session.answer()
-            if not session.asked:  # what is still to be answered will do
-                session.ask(Query(_ALIVE, stand.asks.key), self._now())
+            if not session.asked:  # a reply that is still on its way will do
+                session.ask(Query(_ALIVE, one.asks.key), self._now())
         except (StoreError, Refusal):
-            self._lose(stand, session)
+            self._claims.drop(one, session)
             return None
         return session
 
-    async def _answered(self, stand: Stand, session: Session, until: float) -> bool:
-        """False: not yet. The answer counts from when it was asked for, whenever it comes."""
+    async def _answered(self, one: MysqlClaim, session: Session, until: float) -> bool:
+        """False: not yet. The reply counts from when it was asked for, whenever it comes."""
         try:
             while not session.read():
                 if not await self._readable(session, until):
-                    stand.put_back(session, self._sessions)
+                    self._claims.put_back(one, session)
                     return False
-            stand.revoked = session.result()[1] == b"1"
-            stand.seen_at = max(stand.seen_at, session.sent_at)
-            stand.put_back(session, self._sessions)
+            one.revoked = session.result()[1] == b"1"
+            one.seen_at = max(one.seen_at, session.sent_at)
+            self._claims.put_back(one, session)
         except (StoreError, Refusal):
-            self._lose(stand, session)
+            self._claims.drop(one, session)
         except BaseException:
-            self._lose(stand, session)
+            self._claims.drop(one, session)
             raise
         return True
 
-    async def _look(self, stand: Stand, until: float) -> None:
-        """At one that waits, also in the server: an answer that is on its way is waited for."""
-        self._tell(stand)
-        mine = {session.number for session in stand.desk}
-        if mine and not stand.holds:
-            (found,) = await self._port.ask(Query(_HOLDER, stand.asks.key), until)
-            while number(found[0][0]) in mine and self._now() < until and not self._tell(stand):
+    async def _look(self, one: MysqlClaim, until: float) -> None:
+        """At one that waits, also in the server: a reply that is on its way is waited for."""
+        self._tell(one)
+        mine = {session.number for session in one.free}
+        if mine and one.state is WAITS:
+            (found,) = await self._port.ask(Query(_HOLDER, one.asks.key), until)
+            while number(found[0][0]) in mine and self._now() < until:
+                self._tell(one)
+                if one.state is not WAITS:
+                    break
                 await self._runtime.sleep(_NAP)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         """Nothing here has a weight."""
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
+        claims = self._claims
         if not answered:
-            self._stands.bury(claim)
-        stand = self._stands.find(claim.id)
-        if stand is None:
+            claims.bury(claim)
+        one = claims.find(claim)
+        if one is None:
             return False
-        self._stands.catch_up(stand)
-        session = await self._from_desk(stand, until)
-        self._stands.finish(claim.id)  # not before: who was interrupted until then leaves once more
+        claims.look(one)
+        session = await claims.have(one, self._runtime, until)
+        claims.finish(claim)  # not before: a caller that was interrupted until then leaves once more
         if session is None:
-            return not stand.gone
-        if stand.holds:
-            return await self._drop(stand, session, until)
-        self._stands.ignore(session)
-        self._sessions.discard(session)
-        await self._quit([(session.number, stand.ticket)], until)
+            is_gone = one.state is GONE
+            claims.forsake(one)
+            return not is_gone
+        if one.state is HOLDS:
+            return await self._drop(one, session, until)
+        claims.drop(one, session)
+        await self._quit([(session.number, one.ticket)], until)
         return True
 
     async def leave_all(self, leaving: Sequence[tuple[Claim, bool]], until: float) -> list[StoreError | None]:
         found: list[StoreError | None] = [None] * len(leaving)
-        those = Leaving(self._stands, self._sessions)
+        those = Leaving(self._claims)
         try:
             for position, (claim, answered) in enumerate(leaving):
                 those.tell(position, claim, answered, self._now())
@@ -278,16 +276,17 @@ class SessionLine:
 
     async def _given(self, session: Session, until: float) -> StoreUnavailable | None:
         """Read that a user lock was given back."""
+        pool = self._claims.pool
         try:
             while not session.read():
                 if not await self._readable(session, until):
-                    self._sessions.discard(session)
+                    pool.drop(session)
                     return StoreUnavailable("the server did not answer in time; the session was closed")
             session.answer()
         except (StoreError, Refusal):  # it ended before it could be given back
-            self._sessions.discard(session)
+            pool.drop(session)
         else:
-            self._sessions.give(session)
+            pool.give(session)
         return None
 
     async def _quit(self, waits: list[tuple[int, int]], until: float) -> None:
@@ -295,34 +294,22 @@ class SessionLine:
         with suppress(StoreError):  # then the server sees it by itself, within a second
             await self._port.ask_once(Call("quit", (json.dumps(waits),)), until)
 
-    async def _drop(self, stand: Stand, session: Session, until: float) -> bool:
+    async def _drop(self, one: MysqlClaim, session: Session, until: float) -> bool:
         try:
-            await self._whole(session, stand.asks.give, until)
+            await self._whole(session, one.asks.give, until)
             session.answer()
         except TimeoutError:
-            self._sessions.discard(session)
+            self._claims.drop(one, session)
             raise StoreUnavailable("the server did not answer in time; the session was closed") from None
         except (StoreError, Refusal):  # it ended before it could be given back
-            self._sessions.discard(session)
+            self._claims.drop(one, session)
             return False
         except BaseException:
-            self._sessions.discard(session)
+            self._claims.drop(one, session)
             raise
-        self._sessions.give(session)
+        self._claims.give_back(one, session)
         await self._leased.sweep(SWEEPS)
         return True
-
-    async def _from_desk(self, stand: Stand, until: float) -> Session | None:
-        """A renewal may have it: that takes no longer than an answer. None: it is gone, or will be."""
-        while not stand.gone:
-            try:
-                return stand.desk.pop()
-            except IndexError:
-                if self._now() >= until:
-                    break
-                await self._runtime.sleep(_NAP)
-        stand.left = True
-        return None
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))
@@ -365,24 +352,8 @@ class SessionLine:
         """As key.sql has it."""
         return f"dibs{sha256(self._sessions.database + b'/' + self._leased.key(name)).hexdigest()[:60]}"
 
-    def _tell(self, stand: Stand) -> bool:
-        """True: it waits no longer, and its claim knows."""
-        message = self._stands.catch_up(stand)
-        if message is not None:
-            self._me.inbox.deliver(*message)
-        return stand.holds or stand.gone
-
-    def _lose(self, stand: Stand, session: Session) -> None:
-        stand.gone = True
-        self._sessions.discard(session)
-
-    def _end(self, stand: Stand) -> None:
-        self._stands.finish(stand.claim.id)
-        stand.left = True
-        while stand.desk:
-            session = stand.desk.pop()
-            self._stands.ignore(session)
-            self._sessions.discard(session)
+    def _tell(self, one: MysqlClaim) -> None:
+        self._me.inbox.deliver_all(self._claims.look(one))
 
     async def _exchange(self, session: Session, request: Request, until: float) -> list[bytes]:
         """The words of the answer, or those that one begins with whose rest comes after a wait."""
@@ -399,7 +370,7 @@ class SessionLine:
             elif not await self._readable(session, until):
                 raise _Silent("the server did not answer in time")
         session.ask(request, now)
-        while session.wait(until - self._now()) if self._blocks else await self._readable(session, until):
+        while session.readiness.wait(until - self._now()) if self._blocks else await self._readable(session, until):
             if session.read():
                 return None
             begun = session.begun()
@@ -410,22 +381,6 @@ class SessionLine:
 
 class _Silent(StoreUnavailable, TimeoutError):
     """Nothing came in time."""
-
-
-def _in_threads(now: Callable[[], float]) -> Readable:
-    async def readable(session: Session, until: float) -> bool:
-        return session.wait(until - now())
-
-    return readable
-
-
-def _in_a_loop(now: Callable[[], float]) -> Readable:
-    from dibs.backends.common import aio_wait  # noqa: PLC0415  (threads have no use for asyncio)
-
-    async def readable(session: Session, until: float) -> bool:
-        return await aio_wait.readable(session.fd, until - now())
-
-    return readable
 
 
 def _mismatch(what: bytes, kind: str, claim: Claim) -> Mismatch:

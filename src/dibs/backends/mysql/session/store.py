@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dibs.backends.common.session_claims import SessionClaims, SessionPool
 from dibs.backends.mysql.address import Address
+from dibs.backends.mysql.session.claim import Claims
+from dibs.backends.mysql.session.connection import SessionDialler
 from dibs.backends.mysql.session.line import SessionLine
-from dibs.backends.mysql.session.sessions import Sessions
-from dibs.backends.mysql.session.stands import Stands
 from dibs.backends.mysql.store import MysqlStore
 from dibs.core.cells import Cells
 from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, WITHIN, Encloses, Line, Me
@@ -26,13 +27,15 @@ class SessionStore:
         self._address = address
         self._leased = MysqlStore(address)
         self.shown = address.shown
-        self._shared: tuple[Sessions, Stands] | None = None
+        self._shared: tuple[SessionDialler, Claims] | None = None
 
     def open(self, runtime: Runtime, me: Me) -> Line:
         dialler = self._leased.dialler(runtime)
         if self._shared is None:
-            sessions = Sessions(dialler, runtime, me, self._address.connections)
-            self._shared = sessions, Stands(sessions, runtime.now)
+            sessions, now = SessionDialler(dialler, me.lease), runtime.now
+            keep = self._address.connections
+            pool = SessionPool(sessions.connect, runtime, me, dialler.round_trip, self.shown, keep)
+            self._shared = sessions, SessionClaims(pool, lambda one, session: one.hear(session, now()), now)
         return SessionLine(self._leased.open(runtime, me), *self._shared, dialler, runtime, me)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
@@ -46,9 +49,7 @@ class SessionStore:
 
     def close(self) -> None:
         if self._shared is not None:
-            sessions, stands = self._shared
-            sessions.close()
-            stands.close()
+            self._shared[1].close()
         self._leased.close()
 
     def before_fork(self) -> None:
@@ -57,7 +58,5 @@ class SessionStore:
     def after_fork(self, child: bool) -> None:
         self._leased.after_fork(child)
         if child and self._shared is not None:
-            sessions, stands = self._shared
-            sessions.abandon()
-            stands.close()
+            self._shared[1].abandon()
             self._shared = None
