@@ -67,3 +67,14 @@ def test_in_session_mode_too(shadowed: str, name: str) -> None:
     with dibs.connect(f"{shadowed}&mode=session") as one, dibs.connect(f"{shadowed}&mode=session") as other:
         assert one.lock(name).acquire(timeout=30)
         assert other.lock(name).acquire(timeout=0) is None
+
+
+def test_statements_of_a_session_use_the_server_s_operators(shadowed: str, raw: Raw, name: str) -> None:
+    """A holder says the end of its key, by which it is found: `$1 & 65535`."""
+    other = f"{raw.schema}-front"
+    raw(f'CREATE FUNCTION "{other}".none(bigint, integer) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 77777 $$')
+    raw(f'CREATE OPERATOR "{other}".& (FUNCTION = "{other}".none, LEFTARG = bigint, RIGHTARG = integer)')
+    with dibs.connect(f"{shadowed}&mode=session") as client:
+        client.lock(name).acquire(timeout=30).release()  # the next one is settled without the routine
+        with client.lock(name) as hold:
+            assert [holder.token for holder in client.inspect(name).holders] == [hold.token]

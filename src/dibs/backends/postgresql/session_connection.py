@@ -23,6 +23,7 @@ _HAS_IDLE_TIMEOUT = _HAS_PIPELINES = 140_000
 _HAS_USER_TIMEOUT = 120_000
 _PROBES, _LONGEST_PROBE = 3, 32_767
 _SETTINGS = (
+    "SET search_path = pg_catalog, pg_temp; "  # names mean the server's own functions and operators
     "SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; SET lock_timeout = 0; "
     "SET idle_in_transaction_session_timeout = 0; "
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
