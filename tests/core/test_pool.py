@@ -95,6 +95,19 @@ def test_a_dial_whose_thread_has_not_begun_does_not_count_as_a_connection_in_use
         pool.take(now())
 
 
+def test_a_crowd_of_callers_starts_one_thread_at_a_time(pool: Pool[Wire], monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(
+        connections,
+        "_thread",
+        SimpleNamespace(allocate_lock=threading.Lock, start_new_thread=lambda *_: started.append(_)),
+    )
+    together = threading.Barrier(20)
+    found = [in_a_thread(lambda: (together.wait(), pool.take(now()))) for _ in range(20)]
+    until(lambda: all(found), what="all have given up")
+    assert len(started) <= 5, "a thread that does not begin in time is not waited for"
+
+
 def test_one_that_arrives_while_nobody_waits_becomes_idle(pool: Pool[Wire], dialling: Dialling) -> None:
     while not dialling.made:  # on a busy machine a caller may be gone before a thread dials for it
         with pytest.raises(Unsent):

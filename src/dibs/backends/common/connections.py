@@ -39,6 +39,8 @@ REST = 0.25
 """Seconds during which a server that could not be reached is not dialled again."""
 TRUSTED = 1.0
 """Seconds after which an idle connection is checked before it is used."""
+_STARTING = 0.1
+"""Seconds for which a thread that was started and has not begun yet keeps others from being started."""
 CLOSED = -1
 """The generation that no connection has."""
 NAP = 0.5
@@ -157,6 +159,7 @@ class Dials(Generic[C]):
                 self._free.put(None)
         self._mutex = _thread.allocate_lock()
         self._under_way = 0
+        self._starting_until = 0.0
         self._aborts: dict[int, Abort] = {}
         """Of the dials on their way, by their threads."""
         self._rests_until = 0.0
@@ -180,8 +183,12 @@ class Dials(Generic[C]):
 
     def dial(self) -> None:
         """Once more, if fewer are on their way than wanted. Returns at once."""
-        if self._under_way >= min(self.wanted(), self._most) or (self._free is not None and self._free.empty()):
+        if self._closed or self._under_way >= min(self.wanted(), self._most):
             return
+        now = self.now()
+        if now < self._starting_until or (self._free is not None and self._free.empty()):
+            return
+        self._starting_until = now + _STARTING  # a crowd of callers must not start a crowd of threads
         try:
             _thread.start_new_thread(self._run, ())
         except RuntimeError:
@@ -226,7 +233,10 @@ class Dials(Generic[C]):
 
     def _run(self) -> None:
         """In a thread of its own, which decides by itself whether it is needed: nobody can interrupt that."""
-        if not self._is_needed():
+        is_needed = self._is_needed()
+        self._starting_until = 0.0
+        self.dial()  # for callers that came meanwhile, or want a second one
+        if not is_needed:
             return
         seat = None if self._free is None else Seat(ref(self))
         generation = self.generation
