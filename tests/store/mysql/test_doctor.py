@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pymysql
 import pytest
 
 import dibs
+from dibs.backends.mysql.calls import Query
+from dibs.backends.mysql.executor import MysqlExecutor
+from dibs.backends.mysql.wire import Refusal
+from dibs.core.line import Unsent
+from dibs.runtime.threads import ThreadRuntime, step
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
 from lab.servers.supervisor import Server
@@ -55,12 +61,29 @@ def test_a_server_that_is_read_only(server: Server) -> None:
         server.ask("SET GLOBAL read_only = 1")
         try:
             with pytest.raises(dibs.StoreUnavailable, match="read-only"):
-                client.lock("a").acquire(timeout=1)
+                client.lock("a").acquire(timeout=5)
             assert any("read-only" in finding.what for finding in client.doctor() if finding.level == "danger")
         finally:
             server.ask("SET GLOBAL read_only = 0")
         with client.lock("a", timeout=60):
             pass
+
+
+class Refusing:
+    """A wire to a server that refuses to write, and takes no connection after that."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = [Refusal(1290, "running with the --read-only option"), Unsent("no connection")]
+
+    async def exchange(self, *_: object) -> Any:
+        raise self.errors.pop(0)
+
+
+def test_a_refusal_is_told_though_there_is_no_time_to_connect_again() -> None:
+    wire: Any = Refusing()
+    executor = MysqlExecutor(wire, wire, ThreadRuntime())
+    with pytest.raises(dibs.StoreUnavailable, match="read-only"):
+        step(executor.ask_once(Query("SELECT 1"), ThreadRuntime().now() + 60))
 
 
 def let_in(server: Server) -> Raw | None:

@@ -15,7 +15,7 @@ import _thread
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
@@ -50,7 +50,6 @@ NAP = 0.5
 Abort = Callable[[], None]
 Begun = Callable[[Abort], None]
 """Called by a dial when it begins to block on a socket, with what makes it fail at once: the pool was closed."""
-T = TypeVar("T")
 
 
 class Connection:
@@ -440,21 +439,3 @@ def own(error: StoreError) -> StoreError:
     copy = type(error)(error.what, step=error.step)
     copy.__cause__ = error.__cause__
     return copy
-
-
-def expired(idle: deque[T], is_old: Callable[[T], bool]) -> Iterator[T]:
-    """Pop the idle connections that are too old; safe beside threads that take and give.
-
-    >>> idle = deque([1, 2, 7, 8])
-    >>> list(expired(idle, lambda used_at: used_at < 5)), idle
-    ([1, 2], deque([7, 8]))
-    """
-    while idle:
-        try:
-            one = idle.popleft()
-        except IndexError:  # another thread was quicker
-            return
-        if not is_old(one):
-            idle.appendleft(one)
-            return
-        yield one

@@ -14,12 +14,13 @@ are one source of messages (core/runtime.py): in threads one of the waiters read
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from dibs.backends.common.connections import SESSION_DIALS, Begun, Connect, Connection, Pool, expired
+from dibs.backends.common.connections import SESSION_DIALS, Begun, Connect, Connection, Pool
 from dibs.backends.common.disconnects import Disconnects
 from dibs.backends.common.executor import Refusal
 from dibs.backends.common.round_trip import RoundTrip
@@ -55,6 +56,7 @@ class SessionConnection(Connection):
 
 
 C = TypeVar("C", bound=SessionConnection)
+T = TypeVar("T")
 
 
 class SessionPool(Generic[C]):
@@ -347,3 +349,21 @@ def readable_in(runtime: Runtime) -> Callable[[SessionConnection, float], Awaita
         return await aio_wait.readable(connection.fileno(), until - now(), writable=not connection.is_flushed)
 
     return in_a_loop
+
+
+def expired(idle: deque[T], is_old: Callable[[T], bool]) -> Iterator[T]:
+    """Pop the idle connections that are too old; safe beside threads that take and give.
+
+    >>> idle = deque([1, 2, 7, 8])
+    >>> list(expired(idle, lambda used_at: used_at < 5)), idle
+    ([1, 2], deque([7, 8]))
+    """
+    while idle:
+        try:
+            one = idle.popleft()
+        except IndexError:  # another thread was quicker
+            return
+        if not is_old(one):
+            idle.appendleft(one)
+            return
+        yield one

@@ -14,6 +14,7 @@ from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.connection import Dialler
 from dibs.backends.mysql.wire import Refusal, Row, Sets
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
+from dibs.core.line import Unsent
 from dibs.core.runtime import Runtime
 
 _CREATING = 3
@@ -33,10 +34,16 @@ class MysqlExecutor(Executor[Request, Sets]):
     async def ask_once(self, request: Request, until: float) -> Sets:
         """What the server gives; refusals that may pass are asked again."""
         pause, created = FIRST_PAUSE, 0
+        refused: Refusal | None = None
         while True:
             try:
                 return await self._wire.exchange(request, until)
+            except Unsent:
+                if refused is None:
+                    raise
+                raise final(refused) from None  # it says more than that there was no time to connect again
             except Refusal as refusal:
+                refused = refusal
                 if refusal.code in MISSING and created < _CREATING:
                     created += 1
                     again = 0.0

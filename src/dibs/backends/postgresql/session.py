@@ -392,7 +392,7 @@ class SessionLine:
         return await examine(self._port, self._subscriber, self._runtime, wall, until, self._me.lease)
 
     async def connect(self, until: float) -> None:
-        await self._port.connect(until)
+        """Each claim is renewed, and leaves, on its own connection."""
 
     def round_trip(self) -> float:
         return self._port.round_trip()

@@ -340,7 +340,7 @@ class SessionLine:
         return await self._leased.doctor(until)
 
     async def connect(self, until: float) -> None:
-        await self._leased.connect(until)
+        """Each claim is renewed, and leaves, on its own connection."""
 
     def round_trip(self) -> float:
         return self._leased.round_trip()
