@@ -150,6 +150,18 @@ def test_a_failure_is_told_at_once_and_for_a_moment(
     assert len(dialling.made) == 1
 
 
+def test_a_caller_out_of_time_is_told_why_the_last_dial_failed(
+    pool: Pool[Wire], dialling: Dialling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REST", 1e-6)
+    dialling.failure = Unsent("too many connections", step="wait")
+    dialling.may_go_on.release()
+    with pytest.raises(Unsent, match=r"^too many connections"):
+        pool.take(now() + SOON)
+    with pytest.raises(Unsent, match="too many connections, a moment ago"):  # the next dial does not come to an end
+        pool.take(now())
+
+
 def test_a_waiter_hears_of_close_and_what_arrives_then_is_closed(pool: Pool[Wire], dialling: Dialling) -> None:
     found = in_a_thread(lambda: pool.take(now() + SOON))
     until(lambda: dialling.made, what="it dials")

@@ -16,7 +16,7 @@ from dibs.core.line import Unsent
 from dibs.runtime.threads import ThreadRuntime, step
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require
-from lab.servers.supervisor import Server
+from lab.servers.supervisor import Server, until
 from store.mysql.rows import Raw
 
 
@@ -99,6 +99,8 @@ def test_too_many_connections(server: Server) -> None:
     """A caller that finds no room asks again until the deadline, and is let in when there is some."""
     with dibs.connect(server.url()) as client, client.lock("a", timeout=30):
         pass
+    with closing(Raw(server.port)) as raw:
+        until(lambda: not raw.others(), what="the server has ended the sessions of earlier clients")
     server.ask("SET GLOBAL max_connections = 10")
     try:
         with ExitStack() as crowd, dibs.connect(server.url()) as client:

@@ -206,13 +206,18 @@ class Dials(Generic[C]):
         if self._closed:
             raise closed()
         if self.now() < self._rests_until:
-            raise Unsent(f"{self._failure.what}, a moment ago", step=self._failure.step)
+            raise self._failed_before()
+
+    def _failed_before(self) -> Unsent:
+        return Unsent(f"{self._failure.what}, a moment ago", step=self._failure.step)
 
     def end_of_wait(self, until: float) -> float:
         now = self.now()
         return min(max(until, now + self.round_trip.least), now + max(self._patience, self.round_trip.attempt))
 
     def too_late(self) -> Unsent:
+        if self._rests_until:  # the last dial failed, and its reason says more
+            return self._failed_before()
         if self._free is not None and self._free.empty() and not self._under_way:
             return Unsent("all connections of this client are in use", step="give connections= more of them")
         step = "check that it runs there, and how far away it is"
