@@ -1,4 +1,4 @@
-"""The members of a quorum, asked at once; and who of them is left out.
+"""The members of a quorum, asked at once; some of them may be left out.
 
 What a question cost is what the slowest of a majority took, and about as long again for the others. A member that did
 not answer in time is backed off: it is left out of new ballots, but for one a second that finds out whether it is back.

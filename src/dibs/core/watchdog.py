@@ -9,8 +9,8 @@ Three lanes, each a thread of its own, so that none can delay another:
 
 Every claim that may stand in the store is in `renewing` from before its join is sent until somebody takes it out to
 end it, and then, if it could not be removed at once, among the give-backs until its leave is answered. Taking a grant
-out is one dict pop: whoever gets it ends it, and there is no other lock on a grant's end. User threads only put things
-down here (C-made containers, single steps) and ring.
+out is one dict pop: the thread that gets it ends it, and there is no other lock on a grant's end. User threads only put
+things down here (C-made containers, single steps) and ring.
 
 `watch` sleeps until `wakes_at`, at most a second. During a turn `wakes_at` is FOREVER, so that a thread that schedules
 something meanwhile rings: no schedule falls between a look at the agenda and the sleep that follows it.
@@ -353,7 +353,7 @@ class Watchdog:
         return self._has(grant) and (grant.state is WAITS or (grant.state is HELD and grant.request.renew))
 
     def _note(self, grant: Grant, standing: Standing | None, sent_at: float) -> None:
-        """What a renewal said of a grant that is still ours to keep."""
+        """Apply the reply to a renewal of a grant that is still ours."""
         assert grant.claim is not None
         state = grant.state
         if standing is None:

@@ -1,4 +1,4 @@
-"""What an event loop waits for on a socket that it does not own. Threads have no use for it, and do not import it."""
+"""Wait in an event loop for a socket that the loop does not own. Threads have no use for it, and do not import it."""
 
 from __future__ import annotations
 

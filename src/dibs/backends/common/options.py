@@ -1,4 +1,4 @@
-"""What the URLs of several stores say in the same way: their options, and their hosts.
+"""The options and hosts that the URLs of several stores have in common.
 
 An option is a keyword of `connect` or stands in the query, once. No text here repeats what was given as a value: what
 is meant for one option and written for another may be a secret.

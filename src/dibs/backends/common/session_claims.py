@@ -170,7 +170,7 @@ class SessionClaim(Generic[C]):
         self.free: list[C] = []
         """Its connection, while nobody uses it."""
         self.is_forsaken = False
-        """It was given up by a caller who did not get the connection: the user of the connection closes it."""
+        """Given up by a caller that did not get the connection: the user of the connection closes it."""
         self.revoked = False
 
     def take(self) -> C | None:
@@ -321,7 +321,7 @@ class SessionClaims(Generic[S, C]):
         self._closed = True
         self.pool.close()
         self.poke()
-        was_read = self._reading.acquire(timeout=_CLOSING)  # who still reads is about to stop
+        was_read = self._reading.acquire(timeout=_CLOSING)  # a caller that still reads is about to stop
         for one in list(self._claims.values()):
             self.forsake(one)
         self._wakeup.close()

@@ -1,4 +1,4 @@
-"""What a reader of messages sleeps on: its sockets, and a way for another thread to end the sleep. And the one place
+"""A reader of messages sleeps on this: its sockets, and a way for another thread to end the sleep. Also the one place
 that asks the kernel about a single socket."""
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class MysqlSubscriber:
         self._now = runtime.now
         self._me = me
         self._heard: dict[bytes, None] = {}
-        """What was told already, and still stands as told in the server."""
+        """Keys that were told already, and still count as told in the server."""
         self._link: MysqlConnection | None = None
         self._closed = False
         self._wakeup = Wakeup()
@@ -48,7 +48,7 @@ class MysqlSubscriber:
         self.listen, self.ignore, self.hear = waiters.listen, waiters.ignore, waiters.hear
 
     def forget(self, key: bytes) -> None:
-        """What is told of it from now on is something new."""
+        """A message for it from now on is a new one."""
         if key in self._heard:
             self._heard.pop(key, None)
 

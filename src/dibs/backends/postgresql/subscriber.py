@@ -61,7 +61,7 @@ class PostgresqlSubscriber:
             self._subscriber.ring()
 
     async def ready(self, send: Callable[[str, str], Awaitable[object]], until: float) -> bool:
-        """Whether messages get through; who asks first waits for that, a while. `send` sends one to a channel, by
+        """Whether messages get through; the first callers wait a while to find out. `send` sends one to a channel, by
         another connection."""
         if self.hears() or self.is_deaf():
             return self.hears()
@@ -107,7 +107,7 @@ class PostgresqlSubscriber:
         self._tell_wanting(b"tried")
 
     def failed(self, error: Exception) -> float | None:
-        if not isinstance(error, StoreUnavailable):  # refused for good: whoever asks for a lock is told the same
+        if not isinstance(error, StoreUnavailable):  # refused for good: callers that ask for a lock are told the same
             self._subscriber.rest_until = self._now() + _DEAF
         self._subscriber.tell_to_look()
         self._tell_wanting(b"tried")
@@ -122,7 +122,7 @@ class PostgresqlSubscriber:
             while (notice := conn.notifies()) is not None:
                 if (message := _understood(notice.extra)) is not None:
                     found.append(message)
-            while not conn.is_busy() and conn.get_result() is not None:  # what a ping is answered with
+            while not conn.is_busy() and conn.get_result() is not None:  # the reply to a ping
                 pass
         return True
 

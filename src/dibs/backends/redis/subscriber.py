@@ -26,7 +26,7 @@ from dibs.errors import StoreError, StoreUnavailable
 _LETTER = 17
 """An id and one byte that says what about it."""
 _ACKNOWLEDGED = 1.5
-"""How long a subscription is waited for: who does not hear looks, and must not be kept from it for longer."""
+"""Seconds to wait for an acknowledgement: a caller that is not subscribed looks instead, and must not wait longer."""
 _CHUNK = 65_536
 _PING = Command("PING")
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -65,7 +65,7 @@ class RedisSubscriber:
         if self._ready.is_set() and self._refusal is None:
             subscriber.ring()  # it was lost: not to hear for a while costs time, and nothing else
             return
-        refused = self._refusal  # it stays until a try succeeds: all who come meanwhile are told
+        refused = self._refusal  # it stays until a try succeeds: all callers until then are told
         wanted = self._fresh_id()
         subscriber.wanted[wanted] = None  # before it rings: a try that failed by then is made again for this caller
         try:
@@ -166,7 +166,7 @@ class RedisSubscriber:
         try:
             self._connect_to(place)
         except StoreUnavailable:
-            self._where.forget(place)  # all who would find that out may be waiting for this very connection
+            self._where.forget(place)  # all callers that would find that out may be waiting for this connection
             raise
 
     def failed(self, error: Exception) -> float | None:
@@ -204,7 +204,7 @@ class RedisSubscriber:
         connection = _Subscription(dial(self._dialler.address, place, STEP))
         try:
             with mutex:
-                # Whoever begins to listen after this is sent by itself, on the connection that stands then.
+                # A channel that is added after this is subscribed by its caller, on the connection that is open then.
                 channels = [self._channel, *self._listeners]
                 self._sent = dict.fromkeys(self._listeners, 1)
             connection.begin(channels)
@@ -267,5 +267,5 @@ class _Subscription:
 
 
 def _own(error: Exception) -> Exception:
-    """One for each who is told: the lock that it is about is written into it."""
+    """A copy for each caller: the name of the lock is written into it."""
     return own(error) if isinstance(error, StoreError) else error
