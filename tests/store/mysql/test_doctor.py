@@ -52,7 +52,6 @@ def test_settings_that_endanger_what_is_promised() -> None:
             pass
 
 
-@pytest.mark.soak  # every refusal costs a connection, and a busy machine has no time for enough of them
 def test_a_server_that_is_read_only(server: Server) -> None:
     """Asked again until the deadline; then the error says where to go. A user with SUPER may write there anyway."""
     server.ask("CREATE USER poor@'%' IDENTIFIED BY 'pw'; GRANT ALL ON dibs.* TO poor@'%'")

@@ -216,7 +216,7 @@ class Dials(Generic[C]):
         return min(max(until, now + self.round_trip.least), now + max(self._patience, self.round_trip.attempt))
 
     def too_late(self) -> Unsent:
-        if self._rests_until:  # the last dial failed, and its reason says more
+        if self.now() < self._rests_until + CONNECTING:  # the last dial failed, and its reason says more
             return self._failed_before()
         if self._free is not None and self._free.empty() and not self._under_way:
             return Unsent("all connections of this client are in use", step="give connections= more of them")
