@@ -41,7 +41,7 @@ def test_first_schedules() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_known_schedules() -> None:
-    check(16, 60)
+    check(16, 100)
 
 
 def test_fresh_schedules() -> None:

@@ -19,7 +19,7 @@ from sim.faults import KINDS, STEPPED
 from sim.schedule import CELLS, LINES
 
 FIRST = {LINES: 250, CELLS: 100}
-KNOWN = {LINES: 1_000, CELLS: 300}
+KNOWN = {LINES: 2_000, CELLS: 500}
 FRESH = {LINES: 400, CELLS: 150}
 
 

@@ -22,7 +22,7 @@ CONNECTIONS = 5
 async def test_many_wait_and_the_holder_works_on(
     world: World, store: Store, server: Server, proxy: Proxy, name: str
 ) -> None:
-    """All of them together ask a few times a second, and get the lock in turn."""
+    """All of them together ask about twice a second, and get the lock in turn."""
     client = world.client(f"{store.through(server, proxy)}?connections={CONNECTIONS}", lease=LONG)
     ana, witness = world.actor("ana"), Witness(world, name)
     await warm(world, client, name)
@@ -37,7 +37,8 @@ async def test_many_wait_and_the_holder_works_on(
     before, begun = proxy.total(UP, "passed")[0], clock()
     await passes(witness, 3.0)
     requests, took = proxy.total(UP, "passed")[0] - before, clock() - begun
-    assert requests <= WAITERS / 5 * took, "renewals are batched as far as they are due together"
+    # Renewals that are due within half a second go together; the subscriber of MySQL asks once in five seconds.
+    assert requests <= 2 * took + 1 + (took / 5 + 1)
     await ana(witness.give(hold))
     left = dict(zip(asked, waiters, strict=True))
     while left:

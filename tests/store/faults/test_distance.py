@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 
@@ -13,6 +12,7 @@ from dibs.testing.contract.harness import World
 from lab.faults import Latency, Refuse
 from lab.proxy import Proxy
 from lab.servers.supervisor import Server
+from lab.stopwatch import Stopwatch
 from lab.witness import Witness
 from process.children import Child
 from store.faults.kit import LONG, RENEWED, TIMEOUT, eventually, renewed, usually_sync
@@ -20,6 +20,7 @@ from store.faults.stores import LEASED, SURVIVING, Store, on
 
 HOP = 0.1
 """Seconds that a message is on its way: half of a round trip."""
+TRIES = 8
 SOON = 20.0
 """Seconds: far less than a lease, far more than some round trips."""
 
@@ -38,26 +39,30 @@ def far(store: Store, server: Server, proxy: Proxy, name: str) -> str:
 async def test_a_free_lock_is_taken_by_the_first_try_of_a_client(
     world: World, store: Store, server: Server, name: str, far: str
 ) -> None:
-    """On a machine that stands still three seconds are not always enough: then another client tries."""
+    """It has three seconds. Another client tries only if others had the machine for a part of them."""
     (ana,) = world.actors("ana")
-    for _ in range(5):
+    for left in reversed(range(TRIES)):
         client = world.client(far)
-        with suppress(dibs.StoreUnavailable):
-            hold = await ana(lambda client=client: client.lock(name).acquire(timeout=0))
-            await ana(hold.release)
-            return
-    pytest.fail("no client had the time to connect")
+        with Stopwatch() as watch:
+            try:
+                hold = await ana(lambda client=client: client.lock(name).acquire(timeout=0))
+            except dibs.StoreUnavailable:
+                if not left or watch.stolen() < 0.3:
+                    raise
+                continue
+        await ana(hold.release)
+        return
 
 
 @on(LEASED)
 @usually_sync
 async def test_a_short_lease_is_kept(world: World, store: Store, server: Server, name: str, far: str) -> None:
-    """Ten seconds: bench/network.py has the shortest one. A machine that stands still must not end it."""
+    """Where connections were opened for one attempt only, 6 s were too short."""
     client, witness = world.client(far), Witness(world, name)
     (ana,) = world.actors("ana")
-    hold = await ana(witness.take(client.lock(name, lease=10.0)))
+    hold = await ana(witness.take(client.lock(name, lease=6.0)))
     for _ in range(2):
-        await renewed(witness, hold, 10.0)
+        await renewed(witness, hold, 6.0)
     await ana(witness.give(hold))
 
 
@@ -121,18 +126,20 @@ def test_closing_gives_back_what_many_names_hold(store: Store, server: Server, n
 
 @on(LEASED)
 def test_a_process_that_ends_gives_back(store: Store, server: Server, name: str, far: str) -> None:
-    """It has a second for that. On a machine that stands still it may run out: then another process tries."""
+    """It has a second for that. Another process tries only if others had the machine for a part of it."""
     with dibs.connect(store.url(server)) as near:
-        for number in range(5):
+        for number in range(TRIES):
             child = Child("worker", far, LONG)
             try:
                 child.hear("ready")
                 child.take(f"{name}-{number}")
                 assert child.process.stdin is not None
-                child.process.stdin.close()
-                assert child.end() == 0
+                with Stopwatch() as watch:
+                    child.process.stdin.close()
+                    assert child.end() == 0
             finally:
                 child.discard()
             if not near.lock(f"{name}-{number}").locked():
                 return
+            assert watch.stolen() >= 0.1, "it was not given back"
     pytest.fail("no process gave its lock back")
