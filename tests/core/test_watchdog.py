@@ -3,120 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
+from core.watchdog_desk import LEASE, Desk, Hold, held
 from dibs.core.deadline import FOREVER
-from dibs.core.give_backs import BATCH, MOST
-from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, Request
-from dibs.core.line import LOOK, YOURS, Leave, Replaced
+from dibs.core.give_backs import BATCH
+from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant
+from dibs.core.line import LOOK, YOURS, Replaced
 from dibs.core.rule import Claim, Standing
-from dibs.core.watchdog import Watchdog
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import step
-
-LEASE = 30.0
-
-
-class Hold:
-    """As much of a hold as the watchdog looks at."""
-
-    def __init__(self, ends_at: float = FOREVER, weight: int = 1) -> None:
-        self.ends_at, self.weight = ends_at, weight
-        self.is_wanted, self.over, self.told = True, False, 0
-
-    def wanted(self) -> bool:
-        return self.is_wanted
-
-    def tell_lost(self) -> None:
-        self.told += 1
-
-
-class Desk:
-    """The watchdog's clock, workers and way to the store: answers are put down before, questions are noted."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-        self.rings: list[str] = []
-        self.delivered: list[tuple[Any, ...]] = []
-        self.asked: list[tuple[str, Any, float]] = []
-        self.closed = 0
-        self.trip = 0.0
-        self.left: Callable[[Claim], StoreError | None] = lambda claim: None
-        self.standing: Callable[[Grant], Standing | StoreUnavailable | None] = lambda grant: held()
-        self.error: StoreError | None = None
-        inbox = SimpleNamespace(forget=lambda _: None, deliver=lambda *what: self.delivered.append(what))
-        runtime: Any = SimpleNamespace(now=lambda: self.time, worker=self._worker, event=threading.Event)
-        me: Any = SimpleNamespace(inbox=inbox)
-        self.watchdog = Watchdog(runtime, me, lambda: self, threading.Lock())
-        self.runtime = runtime
-
-    def _worker(self, work: Callable[..., Any]) -> Any:
-        name = work.__name__
-        return SimpleNamespace(ring=lambda: self.rings.append(name), stop=lambda: self.rings.append(f"stop {name}"))
-
-    async def renew(self, grants: Sequence[Grant], until: float) -> list[Any]:
-        self._ask("renew", [grant.claim for grant in grants], until)
-        return [self.standing(grant) for grant in grants]
-
-    async def give_back(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
-        self._ask("give back", [claim.id for claim, _ in leaving], until)
-        return [self.left(claim) for claim, _ in leaving]
-
-    async def lighten(self, grant: Grant, weight: int, until: float) -> None:
-        self._ask("lighten", weight, until)
-
-    async def connect(self, until: float) -> None:
-        """It is connected."""
-
-    def round_trip(self) -> float:
-        return self.trip
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def _ask(self, verb: str, what: Any, until: float) -> None:
-        self.asked.append((verb, what, until - self.time))
-        if self.error is not None:
-            raise self.error
-
-    def grant(self, id: bytes = b"a", *holds: Hold, lease: float = LEASE, renew: bool = True) -> Grant:
-        """One that is held since now, by these."""
-        grant = Grant(Request("x", "mutex", 1, lease, renew, True))
-        grant.ask_as(Claim(id, "x", "mutex", 1, 1, lease, min(lease, 10.0), self.time + 5.0, b"me", "{}"))
-        grant.holds = list(holds or (Hold(),))  # type: ignore[arg-type]
-        grant.ends_at = min(hold.ends_at for hold in grant.holds)
-        self.watchdog.adopt(grant)
-        grant.answer(Standing(7, True, lease, FOREVER, False), self.time)
-        grant.granted(self.time)
-        self.watchdog.schedule(grant)
-        return grant
-
-    def change(self, grant: Grant, **fields: Any) -> None:
-        """As another thread does."""
-        for name, value in fields.items():
-            setattr(grant, name, value)
-        self.watchdog.schedule(grant)
-
-    def turn(self, at: float | None = None) -> float | None:
-        """One turn of each lane; gives how long the first of them sleeps."""
-        self.time = self.time if at is None else at
-        self.asked.clear()
-        step(self.watchdog.watch())
-        step(self.watchdog.renew())
-        self.leave_pause = step(self.watchdog.give_backs.turn())
-        return step(self.watchdog.watch())
-
-    def verbs(self) -> list[str]:
-        return [verb for verb, _, _ in self.asked]
-
-
-def held(left: float = LEASE) -> Standing:
-    return Standing(7, True, left, FOREVER, False)
 
 
 @pytest.fixture
@@ -317,19 +215,6 @@ def test_a_grant_that_asks_anew_is_due_though_the_renewal_of_its_old_claim_is_un
     assert grant.due() == pytest.approx(1010.0)
 
 
-def test_a_silent_store_does_not_keep_the_lane_from_other_work(desk: Desk) -> None:
-    """Attempts that take longer than the pause between them."""
-
-    def slowly(claim: Claim) -> StoreError:
-        desk.time += 1.0
-        return StoreUnavailable("silent")
-
-    desk.left = slowly
-    desk.watchdog.abandon(desk.grant())
-    desk.turn()
-    assert desk.verbs() == ["give back"]
-
-
 def test_what_nobody_wants_is_given_back_and_not_lost(desk: Desk) -> None:
     held_one, asking = desk.grant(b"a", one := Hold()), desk.grant(b"b", other := Hold())
     asking.state = ASKING
@@ -356,111 +241,12 @@ def test_the_first_of_several_holds_ends_by_itself(desk: Desk) -> None:
     assert (light.told, grant.state) == (1, LOST)
 
 
-def test_a_weight_that_could_not_be_lowered_is_tried_again(desk: Desk) -> None:
-    grant = desk.grant(b"a", Hold(weight=1))
-    assert grant.claim is not None
-    grant.claim.weight = 3
-    desk.watchdog.settle(grant)
-    desk.error = StoreUnavailable("silent")
-    desk.turn()
-    assert (desk.verbs(), desk.leave_pause) == (["lighten"], pytest.approx(0.2))
-    desk.error = None
-    desk.turn()
-    assert (desk.verbs(), desk.leave_pause) == (["lighten"], None)
-
-
 def test_a_deadline_is_seen_beside_a_renewal_that_hangs(desk: Desk) -> None:
     grant = desk.grant()
     step(desk.watchdog.watch())
     desk.time = 1027.0
     step(desk.watchdog.watch())
     assert grant.state is LOST
-
-
-def test_a_leave_is_repeated_until_it_is_answered_or_the_claim_is_over(desk: Desk) -> None:
-    grant = desk.grant()
-    desk.watchdog.abandon(grant)
-    idle = desk.watchdog.give_backs.when_idle(desk.runtime)
-    desk.error = StoreUnavailable("silent")
-    desk.turn()
-    assert (desk.verbs(), desk.leave_pause) == (["give back"], pytest.approx(0.2))
-    desk.turn(1000.1)
-    assert desk.verbs() == []
-    desk.turn(1029.0)
-    assert desk.verbs() == ["give back"]
-    assert not idle.is_set(), "it could still be given back"
-    desk.turn(1030.0)
-    assert desk.leave_pause is None, "nothing is left of it in the store"
-    assert idle.is_set()
-
-
-def test_each_of_a_batch_of_leaves_is_repeated_as_it_was_answered(desk: Desk) -> None:
-    for id in (b"done", b"silent", b"refused"):
-        desk.watchdog.abandon(desk.grant(id))
-    answers = {b"silent": StoreUnavailable("silent"), b"refused": StoreError("no rights")}
-    desk.left = lambda claim: answers.get(claim.id)
-    idle = desk.watchdog.give_backs.when_idle(desk.runtime)
-    desk.turn()
-    assert desk.asked[0][1] == [b"done", b"silent", b"refused"]
-    assert not idle.is_set()
-    desk.left = lambda claim: None
-    desk.turn(1000.2)
-    assert desk.asked[0][1] == [b"silent"]
-    assert idle.is_set(), "nobody waits for what is refused"
-    desk.turn(1004.9)
-    assert desk.verbs() == []
-    desk.turn(1005.0)
-    assert desk.asked[0][1] == [b"refused"]
-
-
-def test_many_leave_in_few_steps(desk: Desk) -> None:
-    for number in range(2 * BATCH + 1):
-        desk.watchdog.abandon(desk.grant(str(number).encode()))
-    desk.turn()
-    assert [len(ids) for _, ids, _ in desk.asked] == [BATCH, BATCH, 1]
-
-
-def test_a_backlog_of_leaves_makes_new_acquires_wait(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    desk.error = StoreUnavailable("silent")
-    for number in range(MOST):
-        desk.watchdog.abandon(desk.grant(str(number).encode()))
-    desk.turn()
-    assert desk.watchdog.give_backs.backlog() == MOST
-    waits: list[float] = []
-
-    class Room:
-        def set(self) -> None: ...
-
-        async def wait(self, until: float) -> bool:
-            waits.append(until - desk.time)
-            desk.error = None
-            desk.turn(desk.time + 0.5)
-            return True
-
-    step(desk.watchdog.give_backs.room(SimpleNamespace(event=Room), desk.time + 60))  # type: ignore[arg-type]
-    assert waits == [1.0]
-    assert desk.watchdog.give_backs.backlog() == 0
-    assert caplog.messages == [
-        f"claims to give back: {MOST}; new acquires wait until there are fewer",
-        ANY,
-    ]
-
-
-def test_who_finds_no_room_in_time_is_told_why(desk: Desk) -> None:
-    for number in range(MOST):
-        desk.watchdog.abandon(desk.grant(str(number).encode()))
-    with pytest.raises(StoreUnavailable, match=f"{MOST} claims that were given up"):
-        step(desk.watchdog.give_backs.room(desk.runtime, desk.time))
-
-
-def test_where_claims_do_not_expire_a_leave_is_repeated_for_ever(desk: Desk) -> None:
-    desk.watchdog.give_backs._claims_expire = False
-    desk.watchdog.abandon(desk.grant())
-    desk.error = StoreError("no rights")
-    for at in range(1000, 2000, 100):
-        desk.turn(float(at))
-        assert desk.verbs() == ["give back"]
 
 
 def test_another_store_in_its_place_has_lost_everything(desk: Desk) -> None:
