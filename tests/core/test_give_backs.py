@@ -1,4 +1,4 @@
-"""Claims that their callers could not give back, one turn after the other in virtual time: all of them leave at last."""
+"""Claims that their callers could not give back, one turn after the other in virtual time: all leave in the end."""
 
 from __future__ import annotations
 

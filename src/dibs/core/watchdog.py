@@ -117,7 +117,8 @@ class Watchdog:
             self.give_back(grant.claim, grant.answered)
 
     def lose(self, grant: Grant, *, gone: bool = False) -> None:
-        """It is no longer certain that this is held; unless the store said that it is gone, it is given back."""
+        """It is no longer certain that this is held. It is given back, unless the store said that it is gone and no
+        copy of its join can still arrive."""
         claim = grant.claim
         if not self.take(grant) or claim is None:
             return
@@ -125,7 +126,7 @@ class Watchdog:
         grant.tell_watchers()
         for hold in list(grant.holds):
             hold.tell_lost()
-        if not gone:
+        if not (gone and grant.answered):
             self.give_back(claim, grant.answered)
 
     def look_at(self, claim_id: bytes) -> None:
