@@ -177,6 +177,20 @@ def test_an_interrupted_second_join_of_an_outsider_makes_no_ghost(stage: Stage) 
     assert not stage.server.world.outside
 
 
+def test_a_broken_outsider_whose_first_join_comes_late_makes_no_ghost(stage: Stage) -> None:
+    """The second copy was granted and then broken by an operator; the first one comes while another holds. No renewal
+    finds an outsider, so the store says that the claim is gone; it stays outside unless it is given back."""
+    ana, bob = stage.process("ana"), stage.process("bob")
+    stage.next("request", "join", Fate(delay=0.6, broken=0.01))
+    hold = stage.done(stage.take(ana, stage.lock(ana, lease=3.0, fair=False)))
+    stage.done(stage.go(bob, bob.client.break_("x", stage.line()[0].ticket)))
+    stage.done(stage.take(bob, stage.lock(bob, lease=10.0)))
+    stage.until(lambda: stage.server.world.outside)
+    stage.until(hold.is_lost)
+    stage.pass_time(1.0)
+    assert not stage.server.world.outside
+
+
 def test_a_broken_lock_is_not_taken_again_by_an_id_in_doubt(stage: Stage) -> None:
     """The grant's signal came before the operator; the answer to the join did not. The id asks again, finds its old
     signal, and must not take it for a grant of its new place."""
