@@ -160,7 +160,7 @@ class Dials(Generic[C]):
         self._under_way = 0
         self._starting_until = 0.0
         self._aborts: dict[int, Abort] = {}
-        """Of the dials on their way, by their threads."""
+        """How to abort each dial that is under way, by its thread."""
         self._rests_until = 0.0
         self._failure: StoreError = Unsent("")
         self._closed = False

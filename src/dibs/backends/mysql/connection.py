@@ -64,7 +64,7 @@ class MysqlConnection(Connection):
         self._patience = -1.0
         self._answer = Answer()
         self._unsent = b""
-        """What the socket did not take at once."""
+        """Bytes that are still to be sent: the socket's buffer was full."""
         self._is_refused = False
         try:
             self._begin(until)

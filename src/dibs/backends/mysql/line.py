@@ -236,7 +236,7 @@ class MysqlLine:
         return key_of(self._prefix, name)
 
     def _words(self, sets: Sets, least: int) -> list[bytes]:
-        """Of an answer from the store that the one before came from; else Replaced."""
+        """The words of an answer. Raises Replaced if it came from another store than the answer before."""
         self._address.epoch.check(row(sets, 2)[1])
         return words(sets, least)
 

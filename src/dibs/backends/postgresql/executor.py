@@ -40,7 +40,7 @@ class Floors:
         self._known: dict[str, int] = {}
         self.epoch = b""
         self.highest = 0
-        """Of all tickets that were given to this client."""
+        """The highest ticket that this client was given."""
 
     def of(self, name: str) -> int:
         return self._known.get(name, 0)

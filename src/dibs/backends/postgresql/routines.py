@@ -158,8 +158,8 @@ class Routines:
         return statement(name, f"SELECT {self._quoted}.{name}({_places(types)})", *types)
 
     def _verb(self, verb: str, *types: int) -> Statement:
-        """One that is for the store that its client knows: the last value is that one's id, or empty if it knows none
-        yet. Nobody can drop the tables while the statement runs: it has read one of them."""
+        """A verb that runs only in the store that the client knows: the last value is the id of that store, or empty if
+        the client knows none yet. Nobody can drop the tables while the statement runs: it has read one of them."""
         name, schema, known = f"dibs_{VERSION}_{verb}", self._quoted, f"${len(types) + 1}"
         return statement(
             name,

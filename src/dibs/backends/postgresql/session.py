@@ -44,7 +44,7 @@ _GLANCE = 1.0
 
 
 class Asks(NamedTuple):
-    """What is asked for a claim."""
+    """The requests for a claim."""
 
     take: Call
     """The key, if it is free."""
@@ -259,7 +259,8 @@ class SessionLine:
                 claims.drop(one, connection)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
-        """Those who hold are asked all at once, each on its own connection; the others leave one by one."""
+        """The statements for claims that hold are all sent first, each on its own connection, and answered then; other
+        claims leave one by one."""
         begun = {claim.id: asked for claim, answered in leaving if (asked := self._begin_leaving(claim, answered))}
         done: list[StoreError | None] = []
         try:

@@ -62,7 +62,7 @@ class RedisAioConnection:
         self._slots: deque[_Slot] = deque()
         self._out: list[bytes] = []
         self._rest = b""
-        """What the socket did not take at once."""
+        """Bytes that are still to be sent: the socket's buffer was full."""
         self._timer: asyncio.TimerHandle | None = None
         self._wait: Request | None = None
         self._sharers: list[_Slot] = []

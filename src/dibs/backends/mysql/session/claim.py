@@ -17,7 +17,7 @@ from dibs.core.rule import Claim, Standing
 
 
 class Asks(NamedTuple):
-    """What is asked for a claim, the same for every one of its kind."""
+    """The requests for a claim; all claims of one name and kind share them."""
 
     key: str
     """The name of its user lock."""

@@ -32,7 +32,7 @@ _WHO = statement(
     "SELECT CONNECTION_ID(), @@version_comment, @@version, IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
 )
 _ISOLATION = statement("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-"""What a statement reads by the way it does not lock then, and has not read before it began."""
+"""At this level, a statement that only reads a row does not lock it, and sees what was committed before it began."""
 _LONGEST = 31_536_000
 """Seconds; the server counts no further."""
 _PROXIES = ("maxscale", "proxysql")

@@ -1,4 +1,4 @@
--- leave_all: many claims go, of whatever names, and whoever holds because of that is told.
+-- leave_all: remove many claims, of any names, and notify those who hold because of that.
 --
 -- `p_claims`: a JSON list of [name, id, ticket (0: not known), whether it is of an election, doubt, by], bytes in
 --        hexadecimal, those of one name side by side; the last two as in leave. `p_wait`: all are of one name, and its

@@ -90,7 +90,8 @@ CREATE TABLE dibs_store (
 
 INSERT IGNORE INTO dibs_store VALUES (1, UNHEX(REPLACE(UUID(), '-', '')));
 
--- Of the whole store: how often tickets were made sure of (sure.sql), and the name at which the last sweep ended.
+-- One row for each count of the whole store: how often tickets were made sure of (sure.sql), and where the last sweep
+-- ended.
 CREATE TABLE dibs_marks (
   mark VARBINARY(16) NOT NULL PRIMARY KEY,
   times BIGINT UNSIGNED NOT NULL,

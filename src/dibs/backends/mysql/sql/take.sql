@@ -1,7 +1,7 @@
 -- take: session mode. Have the user lock of a name in this session, at once, or after so many seconds of waiting.
 --
 -- Gives  words with blanks between them, bytes in hexadecimal, in one row for each of at most two result sets:
---        (now, 'held', ticket, sure)    it is had, by whoever asked; for `sure` see sure.sql
+--        (now, 'held', ticket, sure)    the caller holds it; for `sure` see sure.sql
 --        (now, 'waits', ticket)   not yet: another answer follows
 --        (now, 'busy')            it is not free
 --        (now, 'other', kind)     it is had as another kind; 'session' stands for none that is known
