@@ -21,7 +21,7 @@ import pytest
 from dibs.runtime import threads
 from dibs.testing.contract.worlds import subject_of
 
-pytest_plugins = ["dibs.testing.plugin", "lab.suite"]
+pytest_plugins = ["dibs.testing.plugin", "lab.suite", "pace"]
 _REPEAT = "repeat this test with"
 _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGTSTP)
 
