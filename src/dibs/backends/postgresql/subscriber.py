@@ -28,6 +28,8 @@ _FIRST = 3.0
 """How long a first wait is kept for it."""
 _DEAF = 30.0
 """Seconds until it is tried again where messages do not get through."""
+_TRIED = b"tried"
+"""What callers that wait for a connection are told after an attempt."""
 _LETTER = 33
 """An id in hexadecimal digits, and one letter that says what about it."""
 
@@ -76,7 +78,9 @@ class PostgresqlSubscriber:
             connection = subscriber.connection
             if connection is not None:
                 await send(self._channel, f"{key.hex()}l")
-                heard = await inbox.wait(key, self._now() + (_PROBE if connection.is_direct else _POOLED))
+                probed = self._now() + (_PROBE if connection.is_direct else _POOLED)
+                while (heard := await inbox.wait(key, probed)) == _TRIED:  # by the thread, just now
+                    pass
                 with subscriber.mutex:
                     if heard is None and not self.hears():
                         subscriber.rest_until = self._now() + _DEAF
@@ -104,13 +108,13 @@ class PostgresqlSubscriber:
         except BaseException:
             connection.close()
             raise
-        self._tell_wanting(b"tried")
+        self._tell_wanting(_TRIED)
 
     def failed(self, error: Exception) -> float | None:
         if not isinstance(error, StoreUnavailable):  # refused for good: callers that ask for a lock are told the same
             self._subscriber.rest_until = self._now() + _DEAF
         self._subscriber.tell_to_look()
-        self._tell_wanting(b"tried")
+        self._tell_wanting(_TRIED)
         return PAUSE
 
     def read(self, connection: PostgresqlConnection, found: Messages) -> bool:
@@ -119,12 +123,14 @@ class PostgresqlSubscriber:
             if conn is None:
                 return False
             conn.consume_input()
+            has_heard = False
             while (notice := conn.notifies()) is not None:
+                has_heard = True
                 if (message := _understood(notice.extra)) is not None:
                     found.append(message)
             while not conn.is_busy() and conn.get_result() is not None:  # the reply to a ping
-                pass
-        return True
+                has_heard = True
+        return has_heard
 
     def ping(self, connection: PostgresqlConnection) -> None:
         if connection.conn is not None:

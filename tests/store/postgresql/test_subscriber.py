@@ -1,0 +1,25 @@
+"""What counts as a sign of life on the connection that hears messages: something that the server sent."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import Any
+
+import dibs
+from process.children import until
+
+
+def test_a_look_that_finds_nothing_is_no_sign_of_life(url: str) -> None:
+    with dibs.connect(url, lease=60) as client:
+        waiter = Thread(target=lambda: client.lock("a").acquire().release())
+        with client.lock("a"):
+            waiter.start()
+            until(lambda: client.inspect("a").waiters)
+            messages: Any = client._core.store._resources.subscriber  # type: ignore[attr-defined]
+            connection = until(lambda: messages.hears() and messages.source.connection)
+            assert not messages.read(connection, [])
+            before = messages.source._heard_at
+            with messages.source.mutex:
+                messages.ping(connection)
+            until(lambda: messages.source._heard_at > before, what="the waiter has read the reply")
+        waiter.join()
