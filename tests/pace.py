@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ class Pace:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    worker = getattr(config, "workerinput", None)
+    worker: Any = getattr(config, "workerinput", None)
     place = int(worker["workerid"].removeprefix("gw")) % worker["workercount"] - _ALWAYS if worker else -1
     if place >= 0 and _COUNTED.exists():
         limit = _HIGHEST - (_HIGHEST - _LOWEST) * place / max(worker["workercount"] - _ALWAYS - 1, 1)

@@ -11,7 +11,7 @@ from process.children import until
 
 def test_a_look_that_finds_nothing_is_no_sign_of_life(url: str) -> None:
     with dibs.connect(url, lease=60) as client:
-        waiter = Thread(target=lambda: client.lock("a").acquire().release())
+        waiter = Thread(target=lambda: client.lock("a").acquire().release())  # type: ignore[union-attr]
         with client.lock("a"):
             waiter.start()
             until(lambda: client.inspect("a").waiters)
