@@ -174,7 +174,7 @@ def test_one_mode_at_a_time(place: Place, name: str, first: str, second: str) ->
     tokens = []
     for _ in range(2):
         for taker, other in ((ana, bob), (bob, ana)):
-            tokens.append(taker.take(name, timeout=0))
+            tokens.append(taker.take(name, timeout=60))
             for timeout in (0, 0.1) if both_wait else (0, None):
                 if both_wait:
                     assert other.take(name, timeout=timeout) is None
