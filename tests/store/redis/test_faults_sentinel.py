@@ -314,6 +314,7 @@ async def test_a_client_that_does_not_listen_yet_finds_the_next_primary(
     async def tried() -> Any:  # not by waiting, for which it would listen; an earlier test's fail-over may be a moment ago
         with suppress(StoreUnavailable):
             return await ana(witness.take(client.lock(name), timeout=0))
+        return None
 
     await ana(witness.give(await eventually(tried)))
     primary = await asyncio.to_thread(service.primary)
