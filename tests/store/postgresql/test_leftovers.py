@@ -16,11 +16,13 @@ ROUNDS = 4
 def test_who_watches_for_long_leaves_one_row(raw: Raw, seat: Seat) -> None:
     """Each look is noted under another key; the last one's is over by then."""
     cells = seat.store.open_cells(seat.runtime, seat.me)
+    spot = Spot("cell", "dibs:a")
     seat.leave(seat.joined(name="dibs:warm")[0])
+    step(cells.get(spot, seat.soon))  # it has connected by then
     for _ in range(ROUNDS):
         for watch in (
             lambda key, end: seat.line.await_change("dibs:a", 0, key, end),
-            lambda key, end: cells.watch(Spot("cell", "dibs:a"), 0, key, end),
+            lambda key, end: cells.watch(spot, 0, key, end),
         ):
             key = seat.runtime.fresh_id()
             seat.me.inbox.expect(key)

@@ -75,7 +75,7 @@ class Connection:
     def opened(self, round_trip: RoundTrip) -> None:
         """The dial is done; its last reply is the first that counts for all."""
         self.round_trip = round_trip
-        round_trip.begin(self.used_at - self.sent_at)
+        round_trip.add(self.used_at - self.sent_at)
 
     def note_reply(self, there: float | None) -> None:
         """Measure the reply that just arrived. It says the server's time of an instant after the request was sent, and

@@ -22,9 +22,9 @@ class RoundTrip:
     >>> trip = RoundTrip()
     >>> trip.expected, trip.attempt, trip.least
     (0.0, 2.0, 0.05)
-    >>> trip.begin(0.2)
+    >>> trip.add(0.2)
     >>> round(trip.expected, 3), round(trip.attempt, 3), round(trip.least, 3)
-    (0.6, 2.4, 1.2)
+    (0.6, 2.0, 1.2)
     """
 
     __slots__ = ("_deviation", "_smoothed", "attempt", "least")
@@ -42,21 +42,15 @@ class RoundTrip:
         return self._smoothed + 4 * self._deviation
 
     def add(self, seconds: float) -> None:
-        error = seconds - self._smoothed
-        self._smoothed += error / 8
-        self._deviation += ((error if error > 0 else -error) - self._deviation) / 4
+        if not self._smoothed:
+            self._smoothed, self._deviation = seconds, seconds / 2
+        else:
+            error = seconds - self._smoothed
+            self._smoothed += error / 8
+            self._deviation += ((error if error > 0 else -error) - self._deviation) / 4
         if seconds > _NEAR or self.least != LEAST:
             self._adapt()
 
-    def begin(self, seconds: float) -> None:
-        """The first reply on a new connection."""
-        if self._smoothed:
-            self.add(seconds)
-        else:
-            self._smoothed, self._deviation = seconds, seconds / 2
-            self._adapt()
-
     def _adapt(self) -> None:
-        expected = self.expected
-        self.least = max(LEAST, 2 * expected)
-        self.attempt = min(max(ATTEMPT, 4 * expected), LONGEST_ATTEMPT)
+        self.least = max(LEAST, 2 * self.expected)
+        self.attempt = min(max(ATTEMPT, self.least), LONGEST_ATTEMPT)

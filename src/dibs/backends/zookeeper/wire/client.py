@@ -112,7 +112,7 @@ class Wire:
     @property
     def round_trip(self) -> float:
         """Seconds that a reply may take now."""
-        return self._stream.round_trip.estimate
+        return self._stream.round_trip.expected
 
     @property
     def trouble(self) -> str:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dibs.backends.common.round_trip import RoundTrip
 from dibs.backends.zookeeper.wire.codec import SET_WATCHES, Event, Garbled
 from dibs.backends.zookeeper.wire.feed import Feed
 from dibs.backends.zookeeper.wire.link import Bell, Link
-from dibs.backends.zookeeper.wire.round_trip import RoundTrip
 from dibs.backends.zookeeper.wire.session import LOST, Call, Connection
 from dibs.backends.zookeeper.wire.watches import Watch, Watches
 from dibs.core.runtime import Inbox, Runtime
@@ -271,7 +271,7 @@ class Stream:
                         watcher(item)
                 else:
                     if item.sent_at and item.error != LOST:
-                        self.round_trip.note(self._read_at - item.sent_at)
+                        self.round_trip.add(self._read_at - item.sent_at)
                     if item.then is not None:
                         item.then(item)
                 arrived.popleft()
