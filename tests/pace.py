@@ -1,66 +1,77 @@
 """Run fewer tests at once while the machine has no time for more of them.
 
-Tests mostly wait, so that there are more workers than cores. Where other programs use the cores, or the host gives them
-to other guests, a dozen workers keep each other waiting for seconds, and leases end that nobody meant to end. Linux
-counts the time in which somebody waits for a core: while it is most of the time, a worker begins no test, the last
-worker first. The first ones always go on.
+Tests mostly wait, so there are more workers than cores. Where other programs use the cores, or the host gives them to
+other guests, a dozen workers keep each other waiting for seconds, and leases end that no test meant to end. Linux
+counts the time in which some task waits for a core: the larger its share, the fewer workers run a test.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_ALWAYS = 2
-"""Workers that never wait."""
-_LOWEST, _HIGHEST = 0.3, 0.7
-"""The last worker waits while somebody waits for a core for more than this share of the time; the first that waits."""
+_FEWEST = 3
+_CALM, _CROWDED = 0.3, 0.7
+"""Shares of the time: up to the first all workers run a test, from the second on only the fewest."""
 _GLANCE = 1.0
+_PAUSE = 0.1
 _COUNTED = Path("/proc/pressure/cpu")
 
 
 class Pace:
-    """Of one worker."""
+    """One worker's. Whoever runs a test has locked one of the first bytes of the file."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._seen = self._look()
-        self._share = 0.0
+    def __init__(self, file: int, workers: int) -> None:
+        self._file = file
+        self._workers = workers
+        self._seen = _look()
+        self._most = workers
 
-    def wait(self) -> None:
-        while self._pressure() > self._limit:
-            time.sleep(_GLANCE)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the test's own time begins
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        while (place := self._taken()) is None:
+            time.sleep(_PAUSE)
+        try:
+            return (yield)
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
-    def _pressure(self) -> float:
-        """As a share of the time since the last look, which is at least a glance ago."""
-        (at, stalled), (before, earlier) = self._look(), self._seen
+    def _taken(self) -> int | None:
+        for place in range(self._allowed()):
+            with suppress(BlockingIOError):
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                return place
+        return None
+
+    def _allowed(self) -> int:
+        """By the share of the time since the last look, which is at least a glance ago."""
+        (at, waited), (before, earlier) = _look(), self._seen
         if at - before >= _GLANCE:
-            self._share, self._seen = (stalled - earlier) / (at - before), (at, stalled)
-        return self._share
+            share = (waited - earlier) / (at - before)
+            calm = min(max((_CROWDED - share) / (_CROWDED - _CALM), 0.0), 1.0)
+            self._most, self._seen = round(_FEWEST + calm * (self._workers - _FEWEST)), (at, waited)
+        return self._most
 
-    @staticmethod
-    def _look() -> tuple[float, float]:
-        some = _COUNTED.read_text().splitlines()[0]
-        return time.monotonic(), int(some.rpartition("=")[2]) / 1e6
+
+def _look() -> tuple[float, float]:
+    """The instant, and the seconds so far in which some task waited for a core."""
+    some = _COUNTED.read_text().splitlines()[0]
+    return time.monotonic(), int(some.rpartition("=")[2]) / 1e6
 
 
 def pytest_configure(config: pytest.Config) -> None:
     worker: Any = getattr(config, "workerinput", None)
-    place = int(worker["workerid"].removeprefix("gw")) % worker["workercount"] - _ALWAYS if worker else -1
-    if place >= 0 and _COUNTED.exists():
-        limit = _HIGHEST - (_HIGHEST - _LOWEST) * place / max(worker["workercount"] - _ALWAYS - 1, 1)
-        config.pluginmanager.register(_Plugin(Pace(limit)))
-
-
-class _Plugin:
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the test's own time begins
-    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        self._pace.wait()
-        return (yield)
+    if worker and worker["workercount"] > _FEWEST and _COUNTED.exists():
+        path = Path(tempfile.gettempdir(), f"dibs-pace-{worker['testrunuid']}")
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        config.add_cleanup(lambda: os.close(file))
+        config.add_cleanup(lambda: path.unlink(missing_ok=True))
+        config.pluginmanager.register(Pace(file, worker["workercount"]))
