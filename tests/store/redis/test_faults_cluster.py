@@ -69,7 +69,11 @@ class Nodes:
         for node in self.all:
             if not node.running():
                 node.start()
-        until(self._whole, what="the cluster is whole")
+        try:
+            until(self._whole, what="the cluster is whole")
+        except AssertionError as error:
+            error.add_note("\n".join(f"{node!r}:\n{node.ask('CLUSTER', 'NODES')}" for node in self.all))
+            raise
 
     def _whole(self) -> bool:
         primaries = self.primaries()
@@ -87,7 +91,8 @@ class Nodes:
 @pytest.fixture(scope="module")
 def one_cluster() -> Iterator[Nodes]:
     require("redis")
-    with cluster(persist="always") as servers:
+    # On a busy machine nodes are silent for two seconds, and would be replaced in tests of something else.
+    with cluster(persist="always", node_timeout_ms=5000) as servers:
         yield Nodes(servers)
 
 

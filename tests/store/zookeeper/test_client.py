@@ -235,7 +235,7 @@ def test_a_writer_that_reads_too_is_one_holder_and_is_broken_as_one(server: Serv
 def test_a_command_outlasts_the_timeout_of_a_sound_session() -> None:
     """A server grants less than the lease: between two beats less than a quarter of that is left, which is no loss."""
     require("zookeeper")
-    with Server(ZooKeeper("maxSessionTimeout=6000")) as server:
+    with Server(ZooKeeper("maxSessionTimeout=12000")) as server:
         done = subprocess.run(
             [
                 sys.executable,
@@ -249,7 +249,7 @@ def test_a_command_outlasts_the_timeout_of_a_sound_session() -> None:
                 "a",
                 "--",
                 "sleep",
-                "7",
+                "13",
             ],
             capture_output=True,
             text=True,
