@@ -16,8 +16,8 @@ from lab.servers import ports, programs
 from lab.servers.certificates import Certificates
 
 Through = Callable[[int], int]
-QUICK = ("repl-diskless-sync-delay 0", "repl-ping-replica-period 1")
-"""A replica is in step, and known to be, without a wait that is meant for slow networks."""
+QUICK = "repl-diskless-sync-delay 0"
+"""A replica is in step without a wait that is meant for slow networks."""
 
 
 def directly(port: int) -> int:
@@ -47,7 +47,7 @@ class Redis:
         self.port = port or ports.reserve()
         self.ports: tuple[int, ...] = (self.port,)
         self._password, self._tls, self._through = password, tls, through
-        self._lines = [f"bind {ports.HOST}", f"port {0 if tls else self.port}", 'save ""', *QUICK]
+        self._lines = [f"bind {ports.HOST}", f"port {0 if tls else self.port}", 'save ""', QUICK]
         self._lines += ["appendonly no"] if persist == "no" else ["appendonly yes", f"appendfsync {persist}"]
         self._lines += [f"user {name} on {rules}" for name, rules in (users or {}).items()]
         if password is not None:

@@ -72,7 +72,8 @@ class Nodes:
         try:
             until(self._whole, what="the cluster is whole")
         except AssertionError as error:
-            error.add_note("\n".join(f"{node!r}:\n{node.ask('CLUSTER', 'NODES')}" for node in self.all))
+            said = (f"{node!r}:\n{node.ask('INFO', 'replication')}\n{node.log()[-2000:]}" for node in self.all)
+            error.add_note("\n".join([self.all[0].ask("CLUSTER", "NODES"), *said]))
             raise
 
     def _whole(self) -> bool:
@@ -91,8 +92,7 @@ class Nodes:
 @pytest.fixture(scope="module")
 def one_cluster() -> Iterator[Nodes]:
     require("redis")
-    # On a busy machine nodes are silent for two seconds, and would be replaced in tests of something else.
-    with cluster(persist="always", node_timeout_ms=5000) as servers:
+    with cluster(persist="always") as servers:
         yield Nodes(servers)
 
 
