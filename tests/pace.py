@@ -1,8 +1,8 @@
-"""Run fewer tests at once while the host gives this machine's cores to other guests.
+"""Run fewer tests at once while the machine has no time for more of them.
 
-Tests mostly wait, so there are more workers than cores. With most of the cores taken away, a dozen workers keep each
-other waiting for seconds, and leases end that no test meant to end. Linux counts the time that a guest's cores were
-ready to run and did not: the larger its share, the fewer workers run a test.
+Tests mostly wait, so there are more workers than cores. Where other programs use the cores, or the host gives them to
+other guests, a dozen workers keep each other waiting for seconds, and leases end that no test meant to end. Linux
+counts the time in which some task waits for a core: the larger its share, the fewer workers run a test.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 _FEWEST = 3
-_CALM, _CROWDED = 0.1, 0.35
-"""Shares of stolen time: up to the first all workers run a test, from the second on only the fewest."""
+_CALM, _CROWDED = 0.3, 0.7
+"""Shares of the time: up to the first all workers run a test, from the second on only the fewest."""
 _GLANCE = 1.0
 _PAUSE = 0.1
-_COUNTED = Path("/proc/stat")
+_COUNTED = Path("/proc/pressure/cpu")
 
 
 class Pace:
@@ -32,8 +32,7 @@ class Pace:
     def __init__(self, file: int, workers: int) -> None:
         self._file = file
         self._workers = workers
-        self._looked_at = time.monotonic()
-        self._seen = _wanted_and_stolen()
+        self._seen = _look()
         self._most = workers
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the test's own time begins
@@ -46,26 +45,26 @@ class Pace:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
     def _taken(self) -> int | None:
-        if time.monotonic() - self._looked_at >= _GLANCE:
-            self._look()
-        for place in range(self._most):
+        for place in range(self._allowed()):
             with suppress(BlockingIOError):
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                 return place
         return None
 
-    def _look(self) -> None:
-        (wanted, stolen), (before, earlier) = _wanted_and_stolen(), self._seen
-        self._looked_at, self._seen = time.monotonic(), (wanted, stolen)
-        share = (stolen - earlier) / max(wanted - before, 1)
-        calm = min(max((_CROWDED - share) / (_CROWDED - _CALM), 0.0), 1.0)
-        self._most = round(_FEWEST + calm * (self._workers - _FEWEST))
+    def _allowed(self) -> int:
+        """By the share of the time since the last look, which is at least a glance ago."""
+        (at, waited), (before, earlier) = _look(), self._seen
+        if at - before >= _GLANCE:
+            share = (waited - earlier) / (at - before)
+            calm = min(max((_CROWDED - share) / (_CROWDED - _CALM), 0.0), 1.0)
+            self._most, self._seen = round(_FEWEST + calm * (self._workers - _FEWEST)), (at, waited)
+        return self._most
 
 
-def _wanted_and_stolen() -> tuple[int, int]:
-    """Time of all cores since the start, in ticks: in which they had something to run, and did not get to it."""
-    user, nice, system, _, _, irq, softirq, stolen = map(int, _COUNTED.read_text().split()[1:9])
-    return user + nice + system + irq + softirq + stolen, stolen
+def _look() -> tuple[float, float]:
+    """The instant, and the seconds so far in which some task waited for a core."""
+    some = _COUNTED.read_text().splitlines()[0]
+    return time.monotonic(), int(some.rpartition("=")[2]) / 1e6
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -99,11 +99,11 @@ def test_too_many_connections(server: Server) -> None:
     """A caller that finds no room asks again until the deadline, and is let in when there is some."""
     with dibs.connect(server.url()) as client, client.lock("a", timeout=30):
         pass
-    with closing(Raw(server.port)) as raw:
-        until(lambda: not raw.others(), what="the server has ended the sessions of earlier clients")
     server.ask("SET GLOBAL max_connections = 10")
     try:
         with ExitStack() as crowd, dibs.connect(server.url()) as client:
+            raw = crowd.enter_context(closing(Raw(server.port)))
+            until(lambda: not raw.others(), what="the server has ended all earlier sessions")  # which would leave room
             while (one := let_in(server)) is not None:
                 crowd.enter_context(closing(one))
             with pytest.raises(dibs.StoreUnavailable, match=r"[Tt]oo many connections|a moment ago"):
