@@ -77,6 +77,6 @@ def test_many_holds_of_one_client_are_kept_and_given_back(url: str, count: int) 
         first = min((hold for hold in holds if hold is not None), key=lambda hold: hold.remaining)
         before = clock() + first.remaining
         until(lambda: clock() + first.remaining > before + 0.1, what="the first one is renewed")
-        assert not any(hold is None or hold.lost.is_set() for hold in holds)
+        assert [hold for hold in holds if hold is None or hold.lost.is_set()] == []
         client.close()
         until(lambda: not any(info.holders for info in other.locks(prefix="many-")), what="all are given back")
