@@ -172,9 +172,12 @@ def test_one_mode_at_a_time(place: Place, name: str, first: str, second: str) ->
     ana, bob = place.taker(first), place.taker(second)
     both_wait = place.store == "postgresql" and "lease" not in (first, second)
     tokens = []
+    for taker in (ana, bob):  # connect: a free lock is then taken by one try
+        taker.take(f"{name}-other", timeout=60)
+        taker.give()
     for _ in range(2):
         for taker, other in ((ana, bob), (bob, ana)):
-            tokens.append(taker.take(name, timeout=60))
+            tokens.append(taker.take(name, timeout=0))
             for timeout in (0, 0.1) if both_wait else (0, None):
                 if both_wait:
                     assert other.take(name, timeout=timeout) is None
