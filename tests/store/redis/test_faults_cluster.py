@@ -69,12 +69,7 @@ class Nodes:
         for node in self.all:
             if not node.running():
                 node.start()
-        try:
-            until(self._whole, what="the cluster is whole")
-        except AssertionError as error:
-            said = (f"{node!r}:\n{node.ask('INFO', 'replication')}\n{node.log()[-2000:]}" for node in self.all)
-            error.add_note("\n".join([self.all[0].ask("CLUSTER", "NODES"), *said]))
-            raise
+        until(self._whole, what="the cluster is whole")
 
     def _whole(self) -> bool:
         primaries = self.primaries()
