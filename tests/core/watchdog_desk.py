@@ -81,7 +81,7 @@ class Desk:
             raise self.error
 
     def grant(self, id: bytes = b"a", *holds: Hold, lease: float = LEASE, renew: bool = True) -> Grant:
-        """One that is held since now, by these."""
+        """A grant that these holds share, held from now on."""
         grant = Grant(Request("x", "mutex", 1, lease, renew, True))
         grant.ask_as(Claim(id, "x", "mutex", 1, 1, lease, min(lease, 10.0), self.time + 5.0, b"me", "{}"))
         grant.holds = list(holds or (Hold(),))  # type: ignore[arg-type]

@@ -311,7 +311,7 @@ async def test_a_client_that_does_not_listen_yet_finds_the_next_primary(
     client, ana = world.client(service.url(), lease=LEASE), world.actor("ana")
     witness = Witness(world, name)
 
-    async def tried() -> Any:  # whoever waits listens; an earlier test's fail-over may be a moment ago
+    async def tried() -> Any:  # a caller that waits would listen; the fail-over of an earlier test may be recent
         with suppress(StoreUnavailable):
             return await ana(witness.take(client.lock(name), timeout=0))
         return None

@@ -33,7 +33,7 @@ class Resources(Generic[Subscriber]):
         return self._round_trips.setdefault(server, RoundTrip())
 
     def slowest(self) -> float:
-        """The time limit of one reply, by the slowest of the servers."""
+        """Seconds that a reply of the slowest server may take now."""
         return max((trip.expected for trip in tuple(self._round_trips.values())), default=0.0)
 
     def close(self) -> None:
