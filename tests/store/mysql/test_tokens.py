@@ -97,6 +97,18 @@ def test_tokens_rise_though_the_counter_was_reset(server: Server, name: str, mod
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_rise_though_a_new_counter_was_reset(server: Server, name: str, mode: str) -> None:
+    """It restarts where it began, which is not long ago by the clock."""
+    with closing(Raw(server.port)) as raw, drawing(server, mode, name) as draw:
+        draw()
+        raw.ask(RESETS["dropped"])
+        tokens = [draw(), draw()]
+        raw.ask(RESETS["restarted"])
+        tokens += [draw(), draw()]
+    assert tokens == sorted(set(tokens))
+
+
 @pytest.mark.parametrize("reset", RESETS)
 def test_a_counter_that_was_reset_lets_nobody_in_beside_a_holder(stepped: Server, hands: Clock, reset: str) -> None:
     """Not even where the clock was set back, too: a ticket below those that stand would go before them."""
