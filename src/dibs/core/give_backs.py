@@ -69,7 +69,9 @@ class GiveBacks:
         self._too_heavy: deque[Grant] = deque()
         self._idle_events: deque[Event] = deque()
         self._room_events: deque[Event] = deque()
-        self._is_full = False
+        self.is_full = False
+        """Who acquires waits for `room` first. A flag, as every acquire asks."""
+        self._is_told = False
         self._one_by_one = 0
         """So many are given back each by itself."""
         self._worker = runtime.worker(self.turn)
@@ -77,6 +79,7 @@ class GiveBacks:
     def post(self, claim: Claim, answered: bool) -> None:
         over = max(claim.by, self._now() + claim.lease) if self._claims_expire else FOREVER
         self._posted.append(_Leaving(claim, answered, over))
+        self.is_full = self.backlog() >= MOST
         self._worker.ring()
 
     def settle(self, grant: Grant) -> None:
@@ -177,15 +180,16 @@ class GiveBacks:
 
     def _mind_the_backlog(self) -> None:
         backlog = self.backlog()
-        if backlog < MOST:
+        self.is_full = backlog >= MOST
+        if not self.is_full:
             while self._room_events:
                 self._room_events.popleft().set()
-        if not self._is_full and backlog >= MOST and not self.is_closing:
+        if self.is_full and not self._is_told and not self.is_closing:
             log().warning("claims to give back: %d; new acquires wait until there are fewer", backlog)
-            self._is_full = True
-        elif self._is_full and backlog < MOST / 2:
+            self._is_told = True
+        elif self._is_told and backlog < MOST / 2:
             log().info("claims to give back: %d; new acquires no longer wait", backlog)
-            self._is_full = False
+            self._is_told = False
 
     async def _lighten(self, grant: Grant) -> None:
         weight = grant.heaviest()

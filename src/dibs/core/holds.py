@@ -175,8 +175,8 @@ class Book:
         """`share`: holds of one owner on this name share a grant."""
         if share:
             return self._acquire_shared(hold, request, about, deadline)
-        grant = Grant(request)
-        self._add(grant, hold)
+        hold.grant = grant = Grant(request)
+        grant.holds.append(hold)
         return self._client.opened.acquire(grant, hold.weight, about, deadline)
 
     async def _acquire_shared(self, hold: Hold, request: Request, about: str, deadline: float) -> bool:
@@ -297,10 +297,11 @@ class Book:
             if hold.over or grant is None:
                 return
             hold.over = True
-            last = grant.key is None or not grant.wanted()
+            is_shared = grant.key is not None
+            last = not is_shared or not grant.wanted()
             if hold in grant.holds:  # it may have been taken out at its max_hold
                 grant.holds.remove(hold)
-        if last:
+        if last and is_shared:
             self.unshare(grant)
         if grant.watchers:
             grant.tell_watchers()

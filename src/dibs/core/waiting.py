@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE, attempt, rest
-from dibs.core.give_backs import MOST
 from dibs.core.grant import WAITS, Grant
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Leave, Line, Me, Place, Replaced
 from dibs.core.rule import Claim, Standing
@@ -45,14 +44,15 @@ class LineGrantor:
         self._now = runtime.now
         self._me = me
         self._watchdog = watchdog
+        self._give_backs = watchdog.give_backs
         self._retry = retry
         self._home = home
 
     async def acquire(  # noqa: C901, PLR0912, PLR0915  (the one waiting loop, in one piece)
         self, grant: Grant, weight: int, about: str, deadline: float
     ) -> bool:
-        if self._watchdog.give_backs.backlog() >= MOST:
-            await self._watchdog.give_backs.room(self._runtime, self._patience(deadline, self._now()))
+        if self._give_backs.is_full:
+            await self._give_backs.room(self._runtime, self._patience(deadline, self._now()))
         sent_at = self._now()
         place = NOWHERE if deadline <= sent_at else LINE if grant.request.fair else OUTSIDE
         give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
@@ -136,7 +136,8 @@ class LineGrantor:
 
     async def release(self, grant: Grant, until: float) -> None:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
-        claim = self._claim(grant)
+        claim = grant.claim
+        assert claim is not None
         try:
             ours = self._watchdog.take(grant)
             if not ours and not grant.dropped:

@@ -56,13 +56,14 @@ class Executor(Generic[Request, Reply]):
         """Asked until it is answered: for requests that may be done twice. Also whether an earlier copy may have been
         done; one that was never sent was not."""
         pause, is_repeated = FIRST_PAUSE, False
-        telling: StoreUnavailable = Unsent("")
+        telling: StoreUnavailable | None = None
         while True:
             try:
                 return await self.ask_once(request, until), is_repeated
             except StoreUnavailable as error:
                 # An earlier copy may have been done, and its error says more than that there was no time to connect.
-                telling = telling if is_repeated and isinstance(error, Unsent) else error
+                if telling is None or not (is_repeated and isinstance(error, Unsent)):
+                    telling = error
                 if isinstance(error, Replaced) or self._runtime.now() + pause >= until:
                     raise telling from telling.__cause__
                 is_repeated = is_repeated or not isinstance(error, Unsent)

@@ -80,7 +80,11 @@ def row(sets: Sets, least: int) -> Row:
 
 def words(sets: Sets, least: int) -> list[bytes]:
     """The same of a routine that gives them in one column, which is quicker: so many words or more."""
-    found = (row(sets, 1)[0] or b"").split(b" ")
+    return split(row(sets, 1)[0], least)
+
+
+def split(column: bytes | None, least: int) -> list[bytes]:
+    found = (column or b"").split(b" ")
     if len(found) < least:
         raise strange()
     return found

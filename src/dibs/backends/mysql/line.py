@@ -13,7 +13,7 @@ from dibs.backends.ledger import LINES
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import MICROSECONDS, Call, LeaveAll, Leaving, Query
-from dibs.backends.mysql.executor import MysqlExecutor, number, row, words
+from dibs.backends.mysql.executor import MysqlExecutor, number, row, split
 from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.watching import Watching
 from dibs.backends.mysql.wire import Row, Sets
@@ -237,8 +237,9 @@ class MysqlLine:
 
     def _words(self, sets: Sets, least: int) -> list[bytes]:
         """The words of an answer. Raises Replaced if it came from another store than the answer before."""
-        self._address.epoch.check(row(sets, 2)[1])
-        return words(sets, least)
+        said, store = row(sets, 2)[:2]
+        self._address.epoch.check(store)
+        return split(said, least)
 
     def _is_done(self, sets: Sets) -> bool:
         said = self._words(sets, 3)

@@ -52,7 +52,8 @@ def literal(value: Argument) -> str:
 
 
 def call(routine: str, arguments: Sequence[Argument]) -> bytes:
-    return statement(f"CALL dibs_1_{routine}({','.join([literal(value) for value in arguments])})")
+    literals = [str(value) if type(value) is int else literal(value) for value in arguments]
+    return statement(f"CALL dibs_1_{routine}({','.join(literals)})")
 
 
 class Answer:
@@ -86,6 +87,9 @@ class Answer:
             if at + 4 + size > end:
                 break
             at += 4
+            if self._state == _COLUMNS and size and data[at] < 0xFE:  # what a column is called
+                at += size
+                continue
             if self._take(data, at, size):
                 if at + size != end:
                     raise StoreUnavailable("the server said what nobody asked for")

@@ -15,7 +15,7 @@ from dibs.backends.redis.address import Place
 from dibs.backends.redis.answers import ELSEWHERE, LATER, REDIRECTIONS, Refusal, final, strange, unavailable
 from dibs.backends.redis.connection import Reply
 from dibs.backends.redis.failover import Term
-from dibs.backends.redis.scripts import Call, Command, Request, Wait, Whole
+from dibs.backends.redis.scripts import Call, Command, Request, Wait
 from dibs.backends.redis.where import Where
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import Unsent
@@ -81,6 +81,8 @@ class RedisExecutor(Executor[Call, list[Any]]):
     async def ask_kept(self, call: Call, until: float) -> tuple[list[Any], bool]:
         """The same, and whether what it changed is kept: by enough replicas, asked on the same connection, and by a
         server that is still the primary."""
+        if self.failover is None and not self.replicas:  # nearly always
+            return (await self._ask(call, (call,), until))[0], True
         term = await self.term(until)
         replies = await self._ask(call, (call, *self._wait(until)), until)
         is_kept = not self.replicas or self._is_enough(replies[1])
@@ -270,7 +272,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
         """A script whose first answer was none."""
         if not isinstance(reply, Refusal):
             raise strange()
-        replies = await self._insist(call.key, (call, *more), Whole(call), place, reply, until)
+        replies = await self._insist(call.key, (call, *more), call.whole(), place, reply, until)
         if type(replies[0]) is not list:
             raise strange()
         return replies

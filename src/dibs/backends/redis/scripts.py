@@ -70,39 +70,30 @@ class Call:
     """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
     time (see link.py), rounded down, that is early. `floor`: a second key, at the same server."""
 
-    __slots__ = ("args", "by", "floor", "key", "script")
+    __slots__ = ("_words", "args", "by", "floor", "key", "script")
 
     def __init__(
         self, script: Script, key: bytes, args: tuple[Argument, ...], by: float | None = None,
         floor: bytes | None = None,
     ) -> None:  # fmt: skip
         self.script = script
+        self._words = ("EVALSHA", script.sha)
         self.key = key
         self.args = args
         self.by = by
         self.floor = floor
 
     def packed(self, offset: float) -> bytes:
-        return _pack(("EVALSHA", self.script.sha, *self.rest(offset)))
-
-    def rest(self, offset: float) -> tuple[Argument, ...]:
-        """What follows the script, or its name."""
         by = () if self.by is None else (int((self.by + offset) * MICROSECONDS),)
         if self.floor is None:
-            return (1, self.key, *self.args, *by)
-        return (2, self.key, self.floor, *self.args, *by)
+            return _pack((*self._words, 1, self.key, *self.args, *by))
+        return _pack((*self._words, 2, self.key, self.floor, *self.args, *by))
 
-
-class Whole:
-    """The same with the text of its script, for a server that does not know it."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def packed(self, offset: float) -> bytes:
-        return _pack(("EVAL", self._call.script.text, *self._call.rest(offset)))
+    def whole(self) -> Call:
+        """The same with the text of its script, for a server that does not know it."""
+        call = Call(self.script, self.key, self.args, self.by, self.floor)
+        call._words = ("EVAL", self.script.text)
+        return call
 
 
 def _read(name: str) -> str:
