@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from queue import SimpleQueue
-from typing import Any
 
 from dibs.runtime.inbox import ThreadInbox
 from dibs.runtime.threads import boottime, step
@@ -57,7 +56,7 @@ def test_the_lead_goes_to_one_who_waits_not_to_one_who_waited() -> None:
     first, _ = waiting(inbox, b"first")
     until(lambda: first in wire.readers, what="a leader")
     second, heard = waiting(inbox, b"second")
-    until(lambda: inbox._expected[b"second"] is not None, what="a second who waits")
+    until(lambda: b"second" in inbox._waiters, what="a second who waits")
     wire.said.put((b"first", b"!"))
     first.join(LONG)
     until(lambda: second in wire.readers, what="its successor reading")
@@ -76,7 +75,7 @@ def test_who_reads_by_hand_leads_alone() -> None:
     assert inbox.lead() is None
     inbox.expect(b"first")
     first, heard = waiting(inbox, b"first")
-    until(lambda: inbox._expected[b"first"] is not None, what="one who waits")
+    until(lambda: b"first" in inbox._waiters, what="one who waits")
     assert not wire.readers
     inbox.resign()
     until(lambda: first in wire.readers, what="its successor reading")
@@ -102,17 +101,21 @@ def test_one_who_read_by_hand_and_vanished_is_followed() -> None:
     following.join(LONG)
 
 
-class Slow(dict[bytes, Any]):
-    """Between two steps of whoever takes something out there is time for somebody else."""
+class Contended:
+    """A mutex that somebody else gets as soon as it is free."""
 
     def __init__(self, other: threading.Thread) -> None:
         self._other = other
+        self._lock = threading.Lock()
 
-    def pop(self, *key: Any) -> Any:
-        found = super().pop(*key)
-        self._other.start()
-        self._other.join(0.2)
-        return found
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self._other.ident is None:
+            self._other.start()
+            self._other.join(LONG)
 
 
 def test_who_leads_by_hand_next_is_not_followed_by_whom_the_last_one_rings() -> None:
@@ -120,8 +123,8 @@ def test_who_leads_by_hand_next_is_not_followed_by_whom_the_last_one_rings() -> 
     inbox.listen(wire)
     hands: list[object | None] = []
     other = threading.Thread(target=lambda: hands.append(inbox.lead()), daemon=True)
-    inbox._expected = Slow(other)
     hand = inbox.lead()
+    inbox._mutex = Contended(other)  # type: ignore[assignment]  # as much of a lock as is used
     inbox.resign()
     other.join(LONG)
     assert hand is not None

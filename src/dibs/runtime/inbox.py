@@ -55,7 +55,9 @@ class ThreadInbox:
         self._longest_read = min(nap, _LONGEST_READ)
         self._longest_sleep = min(nap, _LONGEST_SLEEP)
         self._mutex = _thread.allocate_lock()
-        self._expected: dict[bytes, _Waiter | bytes | None] = {}
+        self._expected: dict[bytes, bytes | None] = {}
+        """With the message that came while nobody waited for it. A client that holds much expects much."""
+        self._waiters: dict[bytes, _Waiter] = {}
         self._leader: _Waiter | None = None
         self._hand: Callable[[], _Hand | None] = _no_hand
         """What hangs by the frame of whoever reads by hand."""
@@ -66,6 +68,8 @@ class ThreadInbox:
 
     def forget(self, key: bytes) -> None:
         self._expected.pop(key, None)
+        if self._waiters:
+            self._waiters.pop(key, None)
 
     def deliver(self, key: bytes, message: bytes) -> None:
         if self._hand_over(key, message) and self._source is not None:
@@ -77,9 +81,8 @@ class ThreadInbox:
 
     async def wait(self, key: bytes, until: float) -> bytes | None:
         with self._mutex:
-            there = self._expected.get(key)
-            waiter = there if isinstance(there, _Waiter) else _Waiter(key, there)
-            self._expected[key] = waiter
+            waiter = self._waiters.get(key) or _Waiter(key, self._expected.get(key))
+            self._expected[key], self._waiters[key] = None, waiter
         try:
             while waiter.message is None and (left := until - self._now()) > 0:
                 if self._leads(waiter):
@@ -91,8 +94,8 @@ class ThreadInbox:
             self._pass_on(waiter)
         with self._mutex:
             # Only who waits has a bell that is heard: one that is left here would swallow what rings a successor.
-            if self._expected.get(key) is waiter:
-                self._expected[key] = None
+            if self._waiters.get(key) is waiter:
+                del self._waiters[key]
             return waiter.message
 
     def lead(self) -> object | None:
@@ -101,13 +104,12 @@ class ThreadInbox:
                 return None
             hand = _Hand()
             self._hand = ref(hand)
-            self._leader = self._expected[_BY_HAND.key] = _BY_HAND
+            self._leader = _BY_HAND
             return hand
 
     def resign(self) -> None:
         """In one step: whoever leads by hand next is not told apart from who did before."""
         with self._mutex:
-            self._expected.pop(_BY_HAND.key, None)
             self._succeed(_BY_HAND)
 
     def listen(self, source: Source) -> None:
@@ -127,9 +129,9 @@ class ThreadInbox:
     def _is_led(self) -> bool:
         """By somebody who has not vanished."""
         leader = self._leader
-        if leader is None or self._expected.get(leader.key) is not leader:
-            return False
-        return leader is not _BY_HAND or self._hand() is not None
+        if leader is _BY_HAND:
+            return self._hand() is not None
+        return leader is not None and self._waiters.get(leader.key) is leader
 
     def _read(self, patience: float) -> None:
         source = self._source
@@ -142,13 +144,13 @@ class ThreadInbox:
         with self._mutex:
             if key not in self._expected:
                 return False
-            there = self._expected[key]
-            if not isinstance(there, _Waiter):
+            waiter = self._waiters.get(key)
+            if waiter is None:
                 self._expected[key] = message
                 return False
-            there.message = message
-            there.ring()
-            return there is self._leader
+            waiter.message = message
+            waiter.ring()
+            return waiter is self._leader
 
     def _pass_on(self, waiter: _Waiter) -> None:
         if self._source is None:
@@ -161,7 +163,7 @@ class ThreadInbox:
         if self._leader is not None and self._leader is not waiter:
             return
         self._leader = None
-        for other in list(self._expected.values()):
-            if isinstance(other, _Waiter) and other is not waiter and other.message is None:
+        for other in list(self._waiters.values()):
+            if other is not waiter and other.message is None:
                 other.ring()
                 return
