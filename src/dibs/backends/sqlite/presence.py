@@ -200,7 +200,7 @@ class Others:
     """Which other clients are known to be dead; verdicts are kept for a moment."""
 
     def __init__(self, directory: Path, now: Callable[[], float]) -> None:
-        self._directory = directory
+        self._directory = str(directory)
         self._now = now
         self._alive_until: dict[bytes, float] = {}
 
@@ -208,7 +208,7 @@ class Others:
         now = self._now()
         if now < self._alive_until.get(client, 0.0):
             return False
-        dead = is_dead(self._directory / live, dev, ino)
+        dead = is_dead(f"{self._directory}/{live}", dev, ino)
         if not dead:
             if len(self._alive_until) > 10_000:
                 self._alive_until.clear()
@@ -216,20 +216,18 @@ class Others:
         return dead
 
 
-def is_dead(path: Path, dev: int, ino: int) -> bool:
+def is_dead(path: str | Path, dev: int, ino: int) -> bool:
     """Only a successful lock test on the recorded inode says so."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        found = os.fstat(file)
-        if (found.st_dev, found.st_ino) != (dev, ino):
-            return False
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        found = os.fstat(file)
+    except OSError:  # it is locked: that is what mostly ends it here
         return False
     else:
-        return True
+        return (found.st_dev, found.st_ino) == (dev, ino)
     finally:
         os.close(file)
