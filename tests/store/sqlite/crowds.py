@@ -1,6 +1,7 @@
 """So many processes on one name, started at once, each taking the lock again and again.
 
-crowds.py PATH COUNT SECONDS -> JSON: served, errors, rate (acquisitions/s), gap (the longest time without a holder)
+crowds.py PATH COUNT SECONDS -> JSON: served, errors, rate (acquisitions/s while all of them compete: from when the last
+process held for the first time until the first one ended), gap (the longest time without a holder)
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def crowd(path: Path, count: int, seconds: float) -> dict[str, Any]:
         os.waitpid(child, 0)
     said = [json.loads((path.parent / f"{number}.json").read_text()) for number in range(count)]
     spans = sorted(span for spans, _ in said for span in spans)
-    first = last = spans[0][0]
-    gap = 0.0
+    last, gap = spans[0][0], 0.0
     for began, ended in spans:
         gap, last = max(gap, began - last), max(last, ended)
+    from_, to = max(spans[0][0] for spans, _ in said if spans), min(spans[-1][0] for spans, _ in said if spans)
     return {
         "served": sum(bool(spans) for spans, _ in said),
         "errors": sorted({error for _, errors in said for error in errors}),
-        "rate": sum(began < first + seconds for began, _ in spans) / seconds,
+        "rate": sum(from_ <= began < to for began, _ in spans) / (to - from_),
         "gap": gap,
     }
 

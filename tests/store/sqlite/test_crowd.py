@@ -111,16 +111,9 @@ def test_a_waiter_that_only_looks_writes_nothing(path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_two_hundred_processes_on_one_name(tmp_path: Path) -> None:
-    def crowd(count: int) -> dict[str, Any]:
-        directory = tmp_path / str(count)
-        directory.mkdir()
-        script = Path(__file__).with_name("crowds.py")
-        command = [sys.executable, str(script), str(directory / "locks.db"), str(count), "15"]
-        found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=150).stdout)
-        return found
-
-    few, many = crowd(20), crowd(200)
-    assert (many["served"], many["errors"]) == (200, [])
-    assert many["gap"] < 1
-    assert many["rate"] >= few["rate"] / 2
+def test_two_hundred_processes_on_one_name(path: Path) -> None:
+    """How fast they are beside twenty: bench/network.py."""
+    command = [sys.executable, str(Path(__file__).with_name("crowds.py")), str(path), "200", "15"]
+    crowd = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=150).stdout)
+    assert (crowd["served"], crowd["errors"]) == (200, [])
+    assert crowd["gap"] < 1
