@@ -72,7 +72,7 @@ def test_a_crowd_that_gives_up_costs_nobody_a_lock(url: str, how: str, tasks: in
 
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 def test_many_holds_of_one_client_are_kept_and_given_back(url: str, count: int) -> None:
-    with dibs.connect(url, lease=2 * LEASE) as client, dibs.connect(url) as other:
+    with dibs.connect(url, lease=4 * LEASE) as client, dibs.connect(url) as other:
         holds = [client.lock(f"many-{number}").acquire(timeout=PATIENCE) for number in range(count)]
         first = min((hold for hold in holds if hold is not None), key=lambda hold: hold.remaining)
         before = clock() + first.remaining
