@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import secrets
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from lab.checkers import judge
 from lab.crowd import Crowd
@@ -38,7 +38,7 @@ def soak(
     round_trip: float = 0.0,
 ) -> Report:  # fmt: skip
     """One run in an empty directory; `each`: how much longer it may last until each fault has happened. `round_trip`:
-    seconds, to a server that is one."""
+    seconds, to each server."""
     lease = max(lease, ground.least_lease, ROUND_TRIPS * round_trip)
     with ground.site(directory) as site, ExitStack() as stack:
         with Crowd(ground.specs(_far(site, round_trip, stack), directory, seed, lease)) as crowd:
@@ -57,15 +57,14 @@ def soak(
 
 
 def _far(site: Site, round_trip: float, stack: ExitStack) -> str:
-    """The URL of the workers."""
-    if not round_trip:
-        return site.url
-    port = urlsplit(site.url).port
-    assert site.lone is not None, "only the way to one server can be made longer"
-    assert port is not None
-    proxy = stack.enter_context(Proxy((ports.HOST, port)))
-    proxy.add(Latency(round_trip / 2))
-    return site.url.replace(f"{ports.HOST}:{port}", f"{ports.HOST}:{proxy.port}")
+    """The URL of the workers, with a proxy in front of each server."""
+
+    def to(found: re.Match[str]) -> str:
+        proxy = stack.enter_context(Proxy((ports.HOST, int(found[1]))))
+        proxy.add(Latency(round_trip / 2))
+        return f"{ports.HOST}:{proxy.port}"
+
+    return re.sub(rf"{re.escape(ports.HOST)}:(\d+)", to, site.url) if round_trip else site.url
 
 
 def main() -> int:
@@ -90,7 +89,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("store", choices=sorted(GROUNDS))
     parser.add_argument("seconds", type=float)
     parser.add_argument("seed", nargs="?", default=secrets.token_hex(4))
-    parser.add_argument("--round-trip", type=float, default=0.0, metavar="MS", help="to redis, postgresql or mysql")
+    parser.add_argument("--round-trip", type=float, default=0.0, metavar="MS", help="to the store's servers")
     parser.add_argument("--json", type=Path, default=Path("soak.jsonl"), help="where the line goes")
     parser.add_argument("--keep", type=Path, help="where the histories of a guilty run go")
     return parser.parse_args()

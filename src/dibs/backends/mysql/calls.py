@@ -18,7 +18,7 @@ class Request(Protocol):
 
 class Call:
     """One routine. `by`, an instant of the local clock, is sent behind the arguments as the server's time (see
-    link.py), rounded down, that is early."""
+    `Connection`), rounded down, that is early."""
 
     __slots__ = ("arguments", "by", "routine")
 

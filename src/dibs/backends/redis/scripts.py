@@ -68,7 +68,7 @@ class Wait:
 
 class Call:
     """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
-    time (see link.py), rounded down, that is early. `floor`: a second key, at the same server."""
+    time (see `Connection`), rounded down, that is early. `floor`: a second key, at the same server."""
 
     __slots__ = ("_words", "args", "by", "floor", "key", "script")
 
