@@ -110,6 +110,21 @@ def test_tokens_rise_though_a_new_counter_was_reset(server: Server, name: str, m
 
 
 @pytest.mark.parametrize("reset", RESETS)
+def test_tokens_rise_though_the_counter_is_reset_again_and_again(server: Server, name: str, reset: str) -> None:
+    """In one mode the last token of the name is known, and in another one it is not."""
+    with (
+        closing(Raw(server.port)) as raw,
+        drawing(server, "lease", name) as leased,
+        drawing(server, "session", name) as session,
+    ):
+        tokens = [leased(), session()]
+        for draw in (leased, leased, session, leased, session):
+            raw.ask(RESETS[reset])
+            tokens.append(draw())
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("reset", RESETS)
 def test_a_counter_that_was_reset_lets_nobody_in_beside_a_holder(stepped: Server, hands: Clock, reset: str) -> None:
     """Not even where the clock was set back, too: a ticket below those that stand would go before them."""
     with dibs.connect(stepped.url(), lease=60) as client, closing(Raw(stepped.port)) as raw:
