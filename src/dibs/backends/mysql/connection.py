@@ -36,8 +36,10 @@ _NEWER = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 _BEGIN = statement(
     f"SET SESSION innodb_lock_wait_timeout = {LOCKED}, lock_wait_timeout = {LOCKED}, wait_timeout = {_IDLE},"
     " sql_mode = 'STRICT_ALL_TABLES', autocommit = 1, completion_type = 'NO_CHAIN'"
-    " /*M!100600 , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */"
+    " /*M!100600 , tx_isolation = 'READ-COMMITTED', max_statement_time = 0 */"
+    " /*!80000 , transaction_isolation = 'READ-COMMITTED', max_execution_time = 0 */"
 )
+"""READ COMMITTED: a statement that only reads a row does not lock it, and sees what was committed before it began."""
 _ASK = statement(
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
     " ('version', 'wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')"

@@ -31,8 +31,6 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _WHO = statement(
     "SELECT CONNECTION_ID(), @@version_comment, @@version, IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
 )
-_ISOLATION = statement("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-"""At this level, a statement that only reads a row does not lock it, and sees what was committed before it began."""
 _LONGEST = 31_536_000
 """Seconds; the server counts no further."""
 _PROXIES = ("maxscale", "proxysql")
@@ -142,7 +140,6 @@ class SessionDialler:
             if refusal := unfit(connection.greeted_as, *who[:3]):
                 raise refusal
             # Longer than what our own deadlines are counted from, as it is counted from a little later.
-            connection.ask(_ISOLATION, until)
             connection.ask(statement(f"SET SESSION wait_timeout = {min(math.ceil(self._lease) + 1, _LONGEST)}"), until)
         except Refusal as refused:
             raise unsent(refused) from None

@@ -1,4 +1,3 @@
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   SELECT floor, outside, tombs, apart INTO v_floor, v_outside, v_tombs, v_apart FROM dibs_names WHERE name = p_name FOR UPDATE;
   IF v_floor IS NULL THEN

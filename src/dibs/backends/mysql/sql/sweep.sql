@@ -20,7 +20,6 @@ BEGIN
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   SELECT name INTO v_from FROM dibs_marks WHERE mark = 'sweep' FOR UPDATE;
   SELECT name INTO v_name FROM dibs_names WHERE name > v_from ORDER BY name LIMIT 499, 1;
@@ -28,7 +27,6 @@ BEGIN
   COMMIT;
   SET v_end = IF(v_name = '', REPEAT(x'FF', 2048), v_name); -- fewer are left: the next sweep begins at the first one
 
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   SET v_over = 0;
   OPEN claims;

@@ -21,7 +21,6 @@ BEGIN
     SELECT ticket, until - v_now INTO v_seen, v_left FROM dibs_claims
       WHERE name = p_name AND ticket >= v_floor AND until > v_now ORDER BY ticket LIMIT 1;
   ELSE
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
     -- A lock that those who watch share: else each would wait until the one before it is safely on the disk. Of a row
     -- that is not there is none.
