@@ -24,6 +24,7 @@ _CALM, _CROWDED = 0.3, 0.7
 _GLANCE = 1.0
 _PAUSE = 0.1
 _COUNTED = Path("/proc/pressure/cpu")
+_PATH = pytest.StashKey[str]()
 
 
 class Pace:
@@ -76,11 +77,20 @@ def _is_counted() -> bool:
     return True
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """By the process that starts the workers: it outlives them, and removes the file."""
+    if _PATH not in node.config.stash:
+        file, path = tempfile.mkstemp(prefix="dibs-pace-")
+        os.close(file)
+        node.config.stash[_PATH] = path
+        node.config.add_cleanup(Path(path).unlink)
+    node.workerinput["pace"] = node.config.stash[_PATH]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     worker: Any = getattr(config, "workerinput", None)
     if worker and worker["workercount"] > _FEWEST and _is_counted():
-        path = Path(tempfile.gettempdir(), f"dibs-pace-{worker['testrunuid']}")
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(worker["pace"], os.O_RDWR)
         config.add_cleanup(lambda: os.close(file))
-        config.add_cleanup(lambda: path.unlink(missing_ok=True))
         config.pluginmanager.register(Pace(file, worker["workercount"]))
