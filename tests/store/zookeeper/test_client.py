@@ -21,10 +21,11 @@ from kazoo.client import KazooClient
 import dibs
 import dibs.aio
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.client import QUIET
+from dibs.backends.zookeeper.wire.client import QUIET, Wire
 from dibs.backends.zookeeper.wire.link import Bell
 from dibs.backends.zookeeper.wire.session import Call, Connection
 from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.core.runtime import Inbox
 from dibs.testing.contract.harness import World, eventually, passed
 from lab.curator import PATIENCE
 from lab.proxy import DOWN, Proxy
@@ -127,6 +128,28 @@ def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: 
         monkeypatch.undo()
     assert any(stolen)
     assert took < 5, "each answer was waited for until the reader looked at the clock"
+
+
+def test_who_comes_just_as_the_session_is_taken_up_does_not_wait(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It found no session, and says so only when those who came before it have been told that there is one."""
+    arrive = Wire.arrive
+    found_none, is_up = threading.Event(), threading.Event()
+
+    def late(wire: Wire, inbox: Inbox, key: bytes) -> None:
+        if threading.current_thread() is comer:
+            found_none.set()
+            assert is_up.wait(PATIENCE)
+        arrive(wire, inbox, key)
+
+    monkeypatch.setattr(Wire, "arrive", late)
+    with dibs.connect(url, retry=10 * PATIENCE) as client:
+        comer = threading.Thread(target=client.inspect, args=("a",), daemon=True)
+        comer.start()
+        assert found_none.wait(PATIENCE)
+        client.inspect("b")
+        is_up.set()
+        comer.join(PATIENCE)
+        assert not comer.is_alive()
 
 
 def test_a_reader_that_is_stuck_in_a_handler_costs_no_session(url: str) -> None:

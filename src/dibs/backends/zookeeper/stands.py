@@ -11,6 +11,7 @@ and Curator's word in it asks to let go. One that waited has the instant of its 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from dibs.backends.zookeeper import shown
@@ -298,7 +299,7 @@ class Stands:
         self._tombs: dict[bytes, float] = {}
         self._most_tombs = _TOMBS
         """With so many, those that are over are removed."""
-        self._notes: list[tuple[float, Stand, Callable[[], None]]] = []
+        self._notes: deque[tuple[float, Stand, Callable[[], None]]] = deque()
 
     def find(self, id: bytes) -> Stand | None:
         return self._table.get(id)
@@ -362,18 +363,18 @@ class Stands:
             stand.end()
 
     def tidy(self, now: float) -> float:
-        notes, self._notes = self._notes, []
-        if not notes:
+        if not self._notes:
             return FOREVER
-        for at, stand, do in notes:
+        for _ in range(len(self._notes)):  # others put more of them there meanwhile
+            at, stand, do = note = self._notes.popleft()
             if stand.over or stand.gone:
                 continue
             if at <= now:
                 do()
             else:
-                self._notes.append((at, stand, do))
+                self._notes.append(note)
         # Soon again, though perhaps in vain: where one claim follows the other, each would ring for a turn of its own.
-        return min((at for at, _, _ in self._notes), default=now + WATCHED_AFTER)
+        return min((at for at, _, _ in tuple(self._notes)), default=now + WATCHED_AFTER)
 
     def busy(self) -> bool:
         return bool(self._table)

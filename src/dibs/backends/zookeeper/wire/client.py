@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -93,7 +94,7 @@ class Wire:
         self._rounds = self._brief = 0
         """How often in a row nobody took the session up, or dropped it at once."""
         self._taken_at = -FOREVER
-        self._arrivals: list[tuple[Inbox, bytes]] = []
+        self._arrivals: deque[tuple[Inbox, bytes]] = deque()
         self.refusal: StoreError | None = None
         self.closing = self._closed = False
         self._corpse: Session | None = None
@@ -182,6 +183,8 @@ class Wire:
             self._bury("no beat was answered in time")
         if not self._stream.up:
             return self._connect()
+        if self._arrivals:  # they came just as the session was taken up
+            self._announce()
         if now - self._used_at > IDLE and not self._is_wanted():
             self._say_goodbye()
             return None
@@ -298,9 +301,8 @@ class Wire:
         return False
 
     def _announce(self) -> None:
-        arrivals, self._arrivals = self._arrivals, []
-        for inbox, key in arrivals:
-            self.tell(inbox, key, b"!")
+        while self._arrivals:
+            self.tell(*self._arrivals.popleft(), b"!")
         self._stream.deliver()
         self._stream.poke()
 

@@ -11,7 +11,9 @@ next one ends the connection, which costs no claim.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from dibs.backends.common.round_trip import RoundTrip
@@ -58,7 +60,8 @@ class Stream:
         self._dealing = False
         """What is said meanwhile goes out in one piece afterwards."""
         self._read_at = self.heard_at = 0.0
-        self._parcels: list[_Parcel] = []
+        self._parcels: deque[_Parcel] = deque()
+        """The heart puts some there while another thread reads: each is taken out by itself, and none is lost."""
         self.trouble = "not connected yet"
         """What was wrong when something last was."""
         inbox.listen(self)
@@ -297,7 +300,10 @@ class Stream:
         self._ended()
 
     def _collected(self) -> list[_Parcel]:
-        parcels, self._parcels = self._parcels, []
+        parcels: list[_Parcel] = []
+        with suppress(IndexError):
+            while self._parcels:
+                parcels.append(self._parcels.popleft())
         return parcels
 
     def _own(self, parcels: list[_Parcel]) -> list[tuple[bytes, bytes]]:
