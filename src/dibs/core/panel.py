@@ -213,8 +213,8 @@ class Panel:
         try:
             answers[seat.number] = await verb(seat)
         except StoreError as error:
-            failed[seat.number] = None
             seat.failed(error.what, self._now())
+            failed[seat.number] = None  # only now: who counts just then leaves it to us to say why
 
 
 def majority(members: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 import dibs
 from dibs.core.deadline import LEAST_PATIENCE
+from dibs.core.panel import Health
 from dibs.runtime.threads import ThreadRuntime
 from dibs.testing.contract.harness import World
 from lab.stopwatch import Stopwatch
@@ -131,6 +132,27 @@ async def test_three_of_five_down_is_refused_in_bounded_time(world: World, ill: 
             assert not any(f"{member.shown}:" in text for member in members[3:])
         assert watch.seconds() < 15
     await eventually(lambda: stands_at(members[3:]) == [])
+
+
+def test_a_member_that_fails_just_as_the_time_is_over_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, told = Health.failed, threading.Event()
+
+    def late(health: Health, why: str, now: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            told.wait(TIMEOUT)
+        failed(health, why, now)
+
+    client, members = quorum_of(5, dibs.connect)
+    for member in members[:3]:
+        member.state = DOWN
+    monkeypatch.setattr(Health, "failed", late)
+    with client:
+        try:
+            with pytest.raises(dibs.StoreUnavailable) as caught:
+                client.lock(NAME).acquire(timeout=0)
+        finally:
+            told.set()
+    assert all(f"{member.shown}: no answer in time" in caught.value.what for member in members[:3])
 
 
 def test_who_is_well_is_not_blamed_by_a_last_ballot_that_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
