@@ -231,8 +231,6 @@ class Port:
         if wire.closing:
             raise StoreUnavailable("its client was closed")
         wire.arrive(self._inbox, key)
-        if wire.up:  # since just now: those who came before have been told, perhaps
-            return
         if await self._inbox.wait(key, until) is None and not wire.up:
             raise StoreUnavailable(f"no server took the session up ({wire.trouble})")
         if (refusal := wire.refusal) is not None and not wire.up:
