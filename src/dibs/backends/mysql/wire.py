@@ -52,8 +52,7 @@ def literal(value: Argument) -> str:
 
 
 def call(routine: str, arguments: Sequence[Argument]) -> bytes:
-    literals = [str(value) if type(value) is int else literal(value) for value in arguments]
-    return statement(f"CALL dibs_1_{routine}({','.join(literals)})")
+    return statement(f"CALL dibs_1_{routine}({','.join([literal(value) for value in arguments])})")
 
 
 class Answer:
