@@ -214,7 +214,7 @@ class Panel:
             answers[seat.number] = await verb(seat)
         except StoreError as error:
             seat.failed(error.what, self._now())
-            failed[seat.number] = None  # only now: who counts just then leaves it to us to say why
+            failed[seat.number] = None  # only now: its reason must be known by then
 
 
 def majority(members: int) -> int:
