@@ -24,6 +24,8 @@ from lab.servers.supervisor import Server, together, until
 MAIN = "main"
 """What the sentinels call the primary."""
 SLOTS = 16384
+_STANDSTILL_MS = 600_000
+"""A sentinel that stood still for so long takes no part in a fail-over for the next 30 s. It would after 2 s."""
 
 
 @dataclass
@@ -56,6 +58,8 @@ def replicated(
         sentries = (watching(down_after_ms=down_after_ms, password=password) for _ in range(sentinels))
         watchers = stack.enter_context(together(*sentries))
         until(lambda: all(_aware(watcher, replicas, sentinels) for watcher in watchers), what="sentinels aware")
+        for watcher in watchers:
+            watcher.ask("SENTINEL", "DEBUG", "tilt-trigger", str(_STANDSTILL_MS))
         yield Group(primary, followers, watchers)
 
 

@@ -33,8 +33,8 @@ from store.redis.faulty import left, loaded, specs
 # Several elections, on a machine that others use too.
 pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(200)]
 LEASE = 4.0
-KEPT = 16.0
-"""The lease of holds that outlive an election."""
+KEPT = 30.0
+"""The lease of holds that outlive an election, also one that fails twice."""
 SWITCHED = 5.0
 """The same of those that outlive a switch, in which no server is down. Nothing new is granted for so long after it."""
 GIVEN_UP = 15.0
