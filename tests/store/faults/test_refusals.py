@@ -10,8 +10,12 @@ import re
 import pytest
 
 import dibs
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.testing.contract.harness import World
+from lab.faults import at_message
+from lab.proxy import DOWN, Proxy
 from lab.servers.supervisor import Server
+from lab.surface import clock
 from lab.witness import Witness
 from store.faults import refusals
 from store.faults.kit import LONG, RENEWED, TIMEOUT, eventually, give_up, renewed, usually_sync, warm
@@ -72,6 +76,32 @@ async def test_refused_for_a_while(world: World, store: Store, server: Server, n
     for freed in (name, held):
         await world.free(client, freed)
     witness.acquit()
+
+
+@pytest.mark.parametrize(("store", "refusal"), [row(TEXTS[one][0], one) for one in (refusals.oom, refusals.read_only)])
+@usually_sync
+async def test_refused_and_then_silent(
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, refusal: Refusal
+) -> None:
+    """What the server said is told, though the last time that it was asked it did not answer before the deadline."""
+    text = TEXTS[refusal][1]
+    client, ana = world.client(store.through(server, proxy), lease=LONG), world.actor("ana")
+    await warm(world, client, name)
+
+    async def says_so() -> bool:
+        silent_from = clock() + LEAST_PATIENCE / 2
+        proxy.hold(DOWN, at_message(match=lambda it: text.encode() in it and clock() > silent_from), often=1000)
+        try:
+            taken = await ana(lambda: client.lock(name).acquire(timeout=0))
+        except dibs.StoreUnavailable as error:
+            return text in str(error)
+        finally:
+            proxy.heal()
+        await ana(taken.release)
+        return False
+
+    with refusal(server):
+        await eventually(says_so)
 
 
 @pytest.mark.parametrize("store", [row("redis")])

@@ -70,17 +70,23 @@ def test_a_server_that_is_read_only(server: Server) -> None:
 
 
 class Refusing:
-    """A wire to a server that refuses to write, and takes no connection after that."""
+    """A wire to a server that refuses to write, and after that takes no connection, or is silent until the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: dibs.StoreUnavailable) -> None:
         self.refusals = [Refusal(1290, "running with the --read-only option")]
+        self.after, self.runtime = after, ThreadRuntime()
 
-    async def exchange(self, *_: object) -> Any:
-        raise self.refusals.pop() if self.refusals else Unsent("no connection")
+    async def exchange(self, _: object, until: float) -> Any:
+        if self.refusals:
+            raise self.refusals.pop()
+        if not isinstance(self.after, Unsent):
+            await self.runtime.sleep(max(until - self.runtime.now(), 0.0))
+        raise self.after
 
 
-def test_a_refusal_is_told_though_there_is_no_time_to_connect_again() -> None:
-    wire: Any = Refusing()
+@pytest.mark.parametrize("after", [Unsent("no connection"), dibs.StoreUnavailable("silent")], ids=["unsent", "silent"])
+def test_a_refusal_is_told_though_there_is_no_time_to_ask_again(after: dibs.StoreUnavailable) -> None:
+    wire: Any = Refusing(after)
     executor = MysqlExecutor(wire, wire, ThreadRuntime())
     with pytest.raises(dibs.StoreUnavailable, match="read-only"):
         step(executor.ask(Query("SELECT 1"), ThreadRuntime().now() + 0.5))

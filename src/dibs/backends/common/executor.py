@@ -60,11 +60,14 @@ class Executor(Generic[Request, Reply]):
         while True:
             try:
                 return await self.ask_once(request, until), is_repeated
+            except Replaced:
+                raise
             except StoreUnavailable as error:
-                # An earlier copy may have been done, and its error says more than that there was no time to connect.
-                if telling is None or not (is_repeated and isinstance(error, Unsent)):
+                # An earlier error says more than that the time was too short to connect again, or to be answered.
+                now = self._runtime.now()
+                if telling is None or not (now >= until or (is_repeated and isinstance(error, Unsent))):
                     telling = error
-                if isinstance(error, Replaced) or self._runtime.now() + pause >= until:
+                if now + pause >= until:
                     raise telling from telling.__cause__
                 is_repeated = is_repeated or not isinstance(error, Unsent)
             await self.pause(pause)

@@ -16,6 +16,7 @@ from dibs.backends.mysql.wire import Refusal, Row, Sets
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import Unsent
 from dibs.core.runtime import Runtime
+from dibs.errors import StoreUnavailable
 
 _CREATING = 3
 """How often tables are made for one question: they may be dropped meanwhile, but not for ever."""
@@ -38,16 +39,16 @@ class MysqlExecutor(Executor[Request, Sets]):
         while True:
             try:
                 return await self._wire.exchange(request, until)
-            except Unsent:
-                if refused is None:
+            except StoreUnavailable as error:
+                if refused is None or not (isinstance(error, Unsent) or self._runtime.now() >= until):
                     raise
-                raise final(refused) from None  # it says more than that there was no time to connect again
+                raise final(refused) from None  # it says more than that the time was too short for this answer
             except Refusal as refusal:
-                refused = refusal
                 if refusal.code in MISSING and created < _CREATING:
                     created += 1
                     again = 0.0
                 elif is_later(refusal) and self._runtime.now() + pause < until:
+                    refused = refusal
                     again = FIRST_PAUSE if refusal.code in CONTENDED else pause
                 else:
                     raise final(refusal) from None

@@ -25,7 +25,7 @@ from dibs.backends.postgresql.routines import Routines
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.runtime import Runtime
-from dibs.errors import StoreError
+from dibs.errors import StoreError, StoreUnavailable
 
 _MAKING = 10.0
 """Seconds that the making of the tables may take, whoever else is at it."""
@@ -167,9 +167,17 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
             else:
                 raise final(refusal)
             try:
-                return await self._wire.exchange(call, until)
+                return await self._ask_again(call, refusal, until)
             except Refusal as next_one:
                 refusal = next_one
+
+    async def _ask_again(self, call: Call, refused: Refusal, until: float) -> PGresult:
+        try:
+            return await self._wire.exchange(call, until)
+        except StoreUnavailable:
+            if not refused.is_crossed() or self._runtime.now() < until:
+                raise
+            raise final(refused) from None  # it says more than that the time was too short for this answer
 
     async def make(self, missing: Refusal) -> None:
         """Under one lock, whoever else does so now. Also by a caller who has less time: the others need it too."""

@@ -304,7 +304,12 @@ class RedisExecutor(Executor[Call, list[Any]]):
             else:
                 raise final(refusal, key)
             before = (ASKING,) if is_guest else ()  # it is good for one question, also for one asked again
-            replies = (await self._exchange(place, (*before, *requests), until))[len(before) :]
+            try:
+                replies = (await self._exchange(place, (*before, *requests), until))[len(before) :]
+            except StoreUnavailable:
+                if refusal.code not in LATER or self._runtime.now() < until:
+                    raise
+                raise final(refusal, key) from None  # it says more than that the time was too short for this answer
             if not isinstance(replies[0], Refusal):
                 return replies
             refusal = replies[0]
