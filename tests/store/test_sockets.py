@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from dibs.backends.common.disconnects import Disconnects
-from dibs.backends.common.wakeup import Wakeup
+from dibs.backends.common.wakeup import READ, SelectPoll, Wakeup
 from dibs.runtime.threads import ThreadRuntime
 
 Ends = tuple[socket.socket, socket.socket]
@@ -26,6 +28,16 @@ def ends() -> Iterator[Ends]:
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         yield ours, theirs
+
+
+@pytest.mark.parametrize("poll", [select.poll, SelectPoll])
+def test_one_that_was_closed_meanwhile_is_not_waited_for(poll: Any, ends: Ends) -> None:
+    """By another thread, before this one asks the kernel: on Windows too it is found out by whoever reads it."""
+    ours, _ = ends
+    asked, number = poll(), ours.fileno()
+    asked.register(number, READ)
+    ours.close()
+    assert [fd for fd, _ in asked.poll(PATIENCE * 1000)] == [number]
 
 
 def test_a_number_that_a_closed_socket_bore_is_attended_to_anew(ends: Ends) -> None:

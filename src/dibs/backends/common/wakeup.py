@@ -30,7 +30,10 @@ class SelectPoll:
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
         reading = [fd for fd, events in self._events.items() if events & READ]
         writing = [fd for fd, events in self._events.items() if events & WRITE]
-        readable, writable, broken = select.select(reading, writing, reading, milliseconds / 1000)
+        try:
+            readable, writable, broken = select.select(reading, writing, reading, milliseconds / 1000)
+        except OSError:  # one was closed meanwhile: as poll says, there is something to be seen
+            return [(fd, READ) for fd in self._events]
         return [(fd, READ) for fd in {*readable, *broken}] + [(fd, WRITE) for fd in writable]
 
 
