@@ -63,9 +63,9 @@ class Executor(Generic[Request, Reply]):
             except Replaced:
                 raise
             except StoreUnavailable as error:
-                # An earlier error says more than that the time was too short to connect again, or to be answered.
+                # That of a copy that may have been done says more than that the time was too short for another one.
                 now = self._runtime.now()
-                if telling is None or not (now >= until or (is_repeated and isinstance(error, Unsent))):
+                if telling is None or not (is_repeated and (isinstance(error, Unsent) or now >= until)):
                     telling = error
                 if now + pause >= until:
                     raise telling from telling.__cause__
