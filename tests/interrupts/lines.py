@@ -12,6 +12,7 @@ next one have different exception handlers.
 from __future__ import annotations
 
 import dis
+import gc
 import inspect
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,7 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
+        gc.disable()  # Python drops what is raised in a finaliser, here of what other tests left
         if self._mode == CHECKS:
             sys.setprofile(self._profile)
         sys.settrace(self._trace)
@@ -83,6 +85,7 @@ class Interrupt:
     ) -> bool:
         sys.settrace(self._before)
         sys.setprofile(None)
+        gc.enable()
         self._last.clear()
         self._called.clear()
         self._generators.clear()

@@ -3,6 +3,7 @@ One anywhere in its end costs nothing: whoever ends it next closes its socket.""
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -20,6 +21,16 @@ HOST = "127.0.0.1"
 PATIENCE = 5.0
 MOST_POINTS = 200
 MODES = pytest.mark.parametrize("mode", [CHECKS, pytest.param(LINES, marks=pytest.mark.soak)])
+
+
+class Garbage:
+    """Closes its bell once it is collected."""
+
+    def __init__(self) -> None:
+        self.bell, self.itself = Bell(), self
+
+    def __del__(self) -> None:
+        self.bell.close()
 
 
 class Line:
@@ -98,3 +109,12 @@ def test_an_interrupted_end(listener: socket.socket, mode: str) -> None:
             stream.break_("enough")
             assert line.link.fileno() < 0, f"left open after an interrupt at {interrupt.point}"
     assert points, "the tracing sees nothing"
+
+
+def test_what_others_left_is_not_collected_meanwhile() -> None:
+    """An interrupt in a finaliser is dropped by Python."""
+    gc.collect()
+    Garbage()
+    with Interrupt(1) as interrupt:
+        assert [[] for _ in range(10_000)], "more than start a collection"
+    assert interrupt.point is None
