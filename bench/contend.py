@@ -25,6 +25,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ class Outcome:
 
     def jain(self) -> float:
         return sum(jain(counts) for counts in self.rounds) / len(self.rounds)
+
+    def add_holds(self, seconds: float, end: int, turns: list[list[tuple[int, int]]]) -> None:
+        """One turn of a peer that records its own holds (granted, released; ns), a list for each contender."""
+        self.seconds += seconds
+        self.rounds.append([sum(granted < end for granted, _ in turn) for turn in turns])
+        for turn in turns:
+            self.waits.extend((granted - released) / 1e9 for (_, released), (granted, _) in pairwise(turn))
+        order = sorted((granted, released, me) for me, turn in enumerate(turns) for granted, released in turn)
+        for (_, released, before), (granted, _, me) in pairwise(order):
+            self.overlaps += granted < released
+            if me != before and granted < end:
+                self.gaps.append((granted - released) / 1e9)
 
 
 Contender = Callable[[Outcome, float, float], None]
@@ -104,10 +117,10 @@ def contend_hold5ms(report: Report, settings: Settings) -> None:
 
 def compare(
     report: Report, settings: Settings, contenders: Mapping[str, Contender], *, hold: float,
-    before: Callable[[], None] = lambda: None,
+    before: Callable[[], None] = lambda: None, seconds: tuple[float, float] = SECONDS,
 ) -> dict[str, Outcome]:  # fmt: skip
     """All contenders in turn, round after round."""
-    seconds = settings.choose(*SECONDS)
+    a_turn = settings.choose(*seconds)
     outcomes: dict[str, Outcome] = {}
     failed: set[str] = set()
     for _ in range(settings.rounds):
@@ -116,27 +129,31 @@ def compare(
             if kind not in failed:
                 failed.add(kind)
                 with report.or_left_out(kind):
-                    contend(outcomes.setdefault(kind, Outcome()), seconds, hold)
+                    contend(outcomes.setdefault(kind, Outcome()), a_turn, hold)
                     failed.remove(kind)
     return {kind: outcome for kind, outcome in outcomes.items() if kind not in failed}
 
 
 def embedded(settings: Settings) -> dict[str, Contender]:
     """What the rows of this script compare."""
+    return {kind: processes(make) for kind, make in embedded_locks(settings).items()}
+
+
+def embedded_locks(settings: Settings) -> dict[str, Maker]:
     url, path = settings.sqlite("contend"), str(settings.directory / "contend.lock")
     return {
-        FAIR: processes(lambda stack: _client(url, stack).lock("fair")),
-        UNFAIR: processes(lambda stack: _client(url, stack).lock("unfair", fair=False)),
-        FILELOCK: processes(lambda stack: _file_lock(path)),
+        FAIR: lambda stack: _client(url, stack).lock("fair"),
+        UNFAIR: lambda stack: _client(url, stack).lock("unfair", fair=False),
+        FILELOCK: lambda stack: _file_lock(path),
     }
 
 
-def processes(make: Maker) -> Contender:
-    """Four processes, each with a lock of its own making."""
+def processes(make: Maker, count: int = PROCESSES) -> Contender:
+    """Processes that each make a lock of their own."""
 
     def contend(outcome: Outcome, seconds: float, hold: float) -> None:
         with mmap.mmap(-1, mmap.PAGESIZE) as shared:
-            calls = [(make, number + 1, shared, seconds, hold) for number in range(PROCESSES)]
+            calls = [(make, number + 1, shared, seconds, hold) for number in range(count)]
             answers = together(compete, calls, patience=seconds + 20.0)
         outcome.seconds += seconds
         outcome.rounds.append([count for count, *_ in answers])

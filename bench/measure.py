@@ -185,6 +185,9 @@ def facts() -> dict[str, str]:
         "hiredis": _version("hiredis"),
         "python-redis-lock": _version("python-redis-lock"),
         "tooz": _version("tooz"),
+        "psycopg": _version("psycopg"),
+        "PyMySQL": _version("pymysql"),
+        "sqlalchemy-dlock": _version("sqlalchemy-dlock"),
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }

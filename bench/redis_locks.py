@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Locks on a real Redis server, beside redis-py's Lock, python-redis-lock and tooz.
+"""Locks on a real Redis server, beside redis-py's Lock, python-redis-lock, tooz and Redisson (Java).
 
   bench/redis_locks.py [--only redis_free | ...]
 
@@ -20,11 +20,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any
 
-from contend import FAIR, UNFAIR, Outcome, compare, handoffs, in_order, processes, rates
+import redisson
+from contend import FAIR, UNFAIR, Contender, compare, handoffs, in_order, processes, rates
 from free import PAIR, dibs_cases
 from measure import Report, Settings, Timed, interleaved, main, microseconds, p50
 from redis_peers import (
@@ -62,6 +63,7 @@ def redis_free(report: Report, settings: Settings) -> None:
         REDIS_PY: lambda port, stack: pair_of(redis_py_lock(port, stack)),
         REDIS_LOCK: lambda port, stack: pair_of(python_redis_lock(port, stack)),
         TOOZ: lambda port, stack: pair_of(tooz_lock(port, stack)),
+        redisson.LOCK: lambda port, stack: redisson.pair(redisson.LOCK, url(port), settings, stack),
     }
     with serving() as server, ExitStack() as stack:
         cases: dict[str, Timed] = {}
@@ -106,8 +108,8 @@ def _lines(report: Report, times: Mapping[str, list[float]], floor: str, how: st
 
 
 def redis_contend(report: Report, settings: Settings) -> None:
-    with serving() as server:
-        outcomes = compare(report, settings, contenders(server.port), hold=0.0)
+    with contenders(report, settings) as (_, some):
+        outcomes = compare(report, settings, some, hold=0.0)
     for name, outcome in outcomes.items():
         report.line(name, rates(outcome))
     figures = {name: outcome.rate() for name, outcome in outcomes.items()}
@@ -118,11 +120,10 @@ def redis_contend(report: Report, settings: Settings) -> None:
 def redis_handoff(report: Report, settings: Settings) -> None:
     messages: list[float] = []
     turns = settings.choose(150, 50)
-    with serving() as server:
+    with contenders(report, settings) as (port, some):
         outcomes = compare(
-            report, settings, contenders(server.port), hold=0.005,
-            before=lambda: messages.extend(bare_messages(server.port, turns)),
-        )  # fmt: skip
+            report, settings, some, hold=0.005, before=lambda: messages.extend(bare_messages(port, turns))
+        )
     report.line(MESSAGE, microseconds(messages))
     figures = {MESSAGE: p50(messages) * 1e6}
     for name, outcome in outcomes.items():
@@ -133,14 +134,21 @@ def redis_handoff(report: Report, settings: Settings) -> None:
     in_order(report, outcomes, FAIR)
 
 
-def contenders(port: int) -> dict[str, Callable[[Outcome, float, float], None]]:
-    """tooz waits as redis-py's Lock does, in naps: it is that lock."""
-    return {
-        FAIR: processes(lambda stack: dibs_lock(port, stack, "fair")),
-        UNFAIR: processes(lambda stack: dibs_lock(port, stack, "unfair", fair=False)),
-        REDIS_LOCK: processes(lambda stack: python_redis_lock(port, stack)),
-        REDIS_PY: processes(lambda stack: redis_py_lock(port, stack)),
-    }
+@contextmanager
+def contenders(report: Report, settings: Settings) -> Iterator[tuple[int, dict[str, Contender]]]:
+    """A server's port and who contends on it. tooz waits as redis-py's Lock does, in naps: it is that lock."""
+    with serving() as server, ExitStack() as stack:
+        port = server.port
+        some = {
+            FAIR: processes(lambda stack: dibs_lock(port, stack, "fair")),
+            UNFAIR: processes(lambda stack: dibs_lock(port, stack, "unfair", fair=False)),
+            REDIS_LOCK: processes(lambda stack: python_redis_lock(port, stack)),
+            REDIS_PY: processes(lambda stack: redis_py_lock(port, stack)),
+        }
+        for kind in redisson.KINDS:
+            with report.or_left_out(kind):
+                some[kind] = redisson.contender(kind, url(port), settings, stack)
+        yield port, some
 
 
 def redis_tasks(report: Report, settings: Settings) -> None:

@@ -107,14 +107,13 @@ PLACES = {
 def serving(place: Place, settings: Settings) -> Iterator[str]:
     """The URL of a fresh server on the disk that `--dir` names: the lab's own are in memory, where a commit is free."""
     memory, guard.MEMORY = guard.MEMORY, settings.directory
-    guard.root.cache_clear()
+    in_memory, guard.root = guard.root, guard.once(guard.root.__wrapped__)
     settings.directory.chmod(0o711)  # a server that runs as somebody else passes through
     try:
         with Server(place.start()) as server:
             yield server.url()
     finally:
-        guard.MEMORY = memory
-        guard.root.cache_clear()
+        guard.MEMORY, guard.root = memory, in_memory
 
 
 def two_commits(place: Place, url: str, stack: ExitStack) -> Timed:

@@ -148,16 +148,7 @@ def curator_contender(port: int, stack: ExitStack, processes: int, warm_up: floa
     curator_turn(locks, warm_up, 0.0)
 
     def contend(outcome: Outcome, seconds: float, hold: float) -> None:
-        end, turns = curator_turn(locks, seconds, hold)
-        outcome.seconds += seconds
-        outcome.rounds.append([sum(granted < end for granted, _ in turn) for turn in turns])
-        for turn in turns:
-            outcome.waits.extend((granted - released) / 1e9 for (_, released), (granted, _) in pairwise(turn))
-        line = sorted((granted, released, me) for me, turn in enumerate(turns) for granted, released in turn)
-        for (_, released, before), (granted, _, me) in pairwise(line):
-            outcome.overlaps += granted < released
-            if me != before and granted < end:
-                outcome.gaps.append((granted - released) / 1e9)
+        outcome.add_holds(seconds, *curator_turn(locks, seconds, hold))
 
     return contend
 
