@@ -1,5 +1,5 @@
-"""The programs of docs/stores that need a server run against one; and what the pages say of rights and tables is what
-the stores print and make."""
+"""The programs of docs/stores and docs/migrate that need a server run against one; and what the pages say of rights and
+tables is what the stores print and make."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,15 @@ from lab.servers.supervisor import Server
 
 _IMPORTED = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 PLACES: dict[str, tuple[Callable[[], Server], int, dict[str, str]]] = {
-    "redis": (redis, 9, {"://localhost/": "://127.0.0.1:{port}/"}),
+    "redis": (redis, 3, {"redis://localhost/": "redis://127.0.0.1:{port}/"}),
     "postgresql": (postgresql, 4, {"ana:secret@localhost/app": "dibs:dibs@127.0.0.1:{port}/postgres"}),
-    "mysql": (mariadb, 4, {"@localhost/": "@127.0.0.1:{port}/", 'host="localhost"': 'host="127.0.0.1", port={port}'}),
+    "mysql": (
+        mariadb,
+        4,
+        {"dibs:dibs@localhost/": "dibs:dibs@127.0.0.1:{port}/", 'host="localhost"': 'host="127.0.0.1", port={port}'},
+    ),
 }
-"""By store: its server, how many programs the page has, and what is written otherwise here."""
+"""By store: its server, how many programs its page has, and the text that is replaced here."""
 _ONE = "print({name!r}, flush=True)\nexec(compile({code!r}, {name!r}, 'exec'), {{'__name__': '__main__'}})\n"
 
 
@@ -36,8 +41,14 @@ def page(store: str) -> Path:
     return ROOT / "docs" / "stores" / f"{store}.md"
 
 
-def programs(store: str) -> list[Block]:
-    return [block for block in blocks_of(page(store)) if Path(__file__).name in block.reason]
+def programs(path: Path) -> list[Block]:
+    return [block for block in blocks_of(path) if Path(__file__).name in block.reason]
+
+
+def migrations(store: str) -> list[Block]:
+    """Those programs of docs/migrate that name this store's server."""
+    found = [block for path in sorted((ROOT / "docs" / "migrate").glob("*.md")) for block in programs(path)]
+    return [block for block in found if any(written in block.code for written in PLACES[store][2])]
 
 
 @pytest.mark.timeout(150)
@@ -45,8 +56,9 @@ def programs(store: str) -> list[Block]:
 def test_the_programs_run(store: str) -> None:
     """One after the other, in one process."""
     server, count, places = PLACES[store]
-    blocks = programs(store)
+    blocks = programs(page(store))
     assert len(blocks) == count
+    blocks += migrations(store)
     port, texts = server().port, []
     for block in blocks:
         code = block.code
@@ -62,11 +74,10 @@ def test_the_programs_run(store: str) -> None:
     assert all(text.strip() for text in (*said, last)), "each of them says what it did"
 
 
-def test_each_package_that_one_comes_from_has_a_program_before_and_one_after() -> None:
-    imported = [set(_IMPORTED.findall(block.code)) for block in programs("redis")]
-    for package in ("redis_lock", "pottery"):
-        (at,) = [number for number, packages in enumerate(imported) if package in packages]
-        assert "dibs" in imported[at + 1]
+def test_a_program_to_migrate_from_is_followed_by_one_with_dibs() -> None:
+    for path in sorted((ROOT / "docs" / "migrate").glob("*.md")):
+        uses = ["dibs" in _IMPORTED.findall(block.code) for block in programs(path)]
+        assert all(after for before, after in pairwise([*uses, False]) if not before), path
 
 
 def test_the_rights_on_redis_are_those_that_doctor_prints() -> None:
