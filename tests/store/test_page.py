@@ -25,12 +25,22 @@ from lab.servers.supervisor import Server
 
 _IMPORTED = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 PLACES: dict[str, tuple[Callable[[], Server], int, dict[str, str]]] = {
-    "redis": (redis, 3, {"redis://localhost/": "redis://127.0.0.1:{port}/"}),
+    "redis": (
+        redis,
+        3,
+        {
+            "redis://localhost": "redis://127.0.0.1:{port}",
+            'Redis(host="localhost"': 'Redis(host="127.0.0.1", port={port}',
+        },
+    ),
     "postgresql": (postgresql, 4, {"ana:secret@localhost/app": "dibs:dibs@127.0.0.1:{port}/postgres"}),
     "mysql": (
         mariadb,
         4,
-        {"dibs:dibs@localhost/": "dibs:dibs@127.0.0.1:{port}/", 'host="localhost"': 'host="127.0.0.1", port={port}'},
+        {
+            "dibs:dibs@localhost/": "dibs:dibs@127.0.0.1:{port}/",
+            'connect(host="localhost"': 'connect(host="127.0.0.1", port={port}',
+        },
     ),
 }
 """By store: its server, how many programs its page has, and the text that is replaced here."""
