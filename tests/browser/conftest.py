@@ -1,0 +1,86 @@
+"""Pages of the documentation in Debian's Chromium, without a server: Playwright opens their files.
+
+Each module has a browser of its own and ends it: while Playwright runs, its event loop counts as running in this
+thread, and a test elsewhere could not start one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from browser.looks import Open
+from cli.terminals import installed
+
+DOCS = Path(__file__).parents[2] / "docs"
+_RAW = re.compile(r"^```\{raw\} html\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Nothing but files: no inline script, handler or style, no eval, no other host.
+_BARE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Simulation</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src file:; style-src file:">
+<meta name="color-scheme" content="light dark"><meta name="viewport" content="width=device-width"></head>
+<body>
+{}
+</body></html>
+"""
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The HTML of docs/simulation.md alone, under a strict Content-Security-Policy."""
+    place = tmp_path_factory.mktemp("bare")
+    shutil.copytree(DOCS / "_static", place / "_static")
+    parts = _RAW.findall((DOCS / "simulation.md").read_text(encoding="utf-8"))
+    page = place / "simulation.html"
+    page.write_text(_BARE.format("\n".join(parts)), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, bare: Path) -> Path:
+    """The directory of the built site; before there is one, of the simulation alone."""
+    if not (DOCS / "conf.py").exists():
+        return bare.parent
+    place = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-d", place / "doctrees", DOCS, place / "html"]
+    subprocess.run(command, check=True, timeout=150)
+    return place / "html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = installed("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Opens a file in a window of its own. A page that complains on the console fails the test."""
+    contexts, complaints = [], []
+
+    def opened(file: Path, *, width: int = 1280, before: Callable[[Page], object] | None = None, **media: Any) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **media)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        if before is not None:
+            before(page)
+        page.goto(file.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []

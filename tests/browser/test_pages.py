@@ -1,0 +1,29 @@
+"""Every page of the site in a browser, light and dark, narrow and wide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from browser.looks import Open, faint_texts, is_too_wide
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+MAIN = "article"
+"""Furo keeps the text of a page in it."""
+
+
+def test_every_page_can_be_read(site: Path, open_page: Open) -> None:
+    files = sorted(file for file in site.rglob("*.html") if "_static" not in file.parts)
+    wrong = []
+    page = open_page(files[0])
+    for file in files:
+        page.goto(file.as_uri(), wait_until="load")
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 900})
+            if is_too_wide(page):
+                wrong.append(f"{file.name} is wider than {width} px")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            wrong += [f"{file.name}, {scheme}: {pair}: {text}" for pair, text in faint_texts(page, MAIN).items()]
+    assert wrong == []
