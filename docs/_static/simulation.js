@@ -401,7 +401,7 @@
     const fresh = model.log.filter((line) => line.number > shown);
     if (!fresh.length) return;
     log.dataset.shown = model.logged;
-    log.append(...fresh.map(({ at, text, kind }) => element("li", { "data-kind": kind }, `${seconds(at)}: ${text}`)));
+    log.append(...fresh.map(({ at, text, kind }) => element("p", { "data-kind": kind }, `${seconds(at)}: ${text}`)));
     while (log.children.length > LOG_LENGTH) log.firstChild.remove();
     log.scrollTop = log.scrollHeight;
   }
@@ -458,7 +458,7 @@
     const panel = {};
     for (const part of ["value", "last", "count", "fence"]) panel[part] = element("p", { class: `sim-${part}` });
     const chart = shape("svg", { class: "sim-chart", role: "img", "aria-label": "The last 40 s of each worker" });
-    const log = element("ol", { class: "sim-log", role: "log", tabindex: 0, "aria-label": "Events" });
+    const log = element("div", { class: "sim-log", role: "log", tabindex: 0, "aria-label": "Events" });
     const cards = element("div", { class: "sim-workers" });
     const drawCards = NAMES.map((_, index) => workerCard(index, perform, cards));
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from browser.looks import Open
 from cli.terminals import installed
+from docs.building import built_site
 
+PATIENCE = 60_000
+"""Milliseconds that the browser may take for a step: it shares two cores with all other tests."""
 DOCS = Path(__file__).parents[2] / "docs"
 _RAW = re.compile(r"^```\{raw\} html\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Nothing but files: no inline script, handler or style, no eval, no other host.
@@ -49,15 +50,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, bare: Path) -> Path:
     """The directory of the built site; before there is one, of the simulation alone."""
     if not (DOCS / "conf.py").exists():
         return bare.parent
-    place = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-d", place / "doctrees", DOCS, place / "html"]
-    subprocess.run(command, check=True, timeout=150)
-    return place / "html"
+    return built_site(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = installed("chromium")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program)
         yield browser
@@ -71,6 +70,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
 
     def opened(file: Path, *, width: int = 1280, before: Callable[[Page], object] | None = None, **media: Any) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, **media)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)

@@ -8,7 +8,7 @@ import pytest
 
 from browser.looks import Open, faint_texts, is_too_wide
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.early, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 MAIN = "article"
 """Furo keeps the text of a page in it."""
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from browser.looks import Open, faint_texts, is_too_wide
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 ROOT = "#dibs-simulation"
 LIGHT, DARK = "rgb(27, 31, 36)", "rgb(230, 237, 243)"
 CRASH, PAUSE, FENCE = "Crash a holder", "Pause a holder past its lease", "Now with a fence"
