@@ -60,6 +60,17 @@ _FAINT = r"""
 }
 """
 
+# Furo hides what the document has too much, and scrolls a box around the text instead.
+_TOO_WIDE = """
+() => {
+  const scrolls = (it) => it === document.documentElement || getComputedStyle(it).overflowX !== "visible";
+  for (let it = document.querySelector("article") ?? document.body; it; it = it.parentElement) {
+    if (it.scrollWidth > it.clientWidth && scrolls(it)) return true;
+  }
+  return false;
+}
+"""
+
 
 def faint_texts(page: Page, root: str) -> dict[str, str]:
     """One text for each pair of colours that is hard to read."""
@@ -68,5 +79,6 @@ def faint_texts(page: Page, root: str) -> dict[str, str]:
 
 
 def is_too_wide(page: Page) -> bool:
-    wide: bool = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    """The document, or the part of it around the main text, could be scrolled to the right."""
+    wide: bool = page.evaluate(_TOO_WIDE)
     return wide
