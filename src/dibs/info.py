@@ -15,6 +15,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Never, dataclass_transform
 
 _LONGEST_ABOUT = 16_384
+LONGEST_REASON = 500
+BREAK_MARK = "broken lock"
+_LONGEST_RECORD = 8192
+_LONGEST_HOLDER, _LONGEST_WHO = 250, 80
+_TOO_LARGE = 2**63
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -112,6 +117,81 @@ def printable(text: object) -> str:
     if said.isprintable():
         return said
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in said)
+
+
+def clip(text: object, most: int) -> str:
+    """Foreign text on one line, and not longer than that.
+
+    >>> clip("\\x1b[2J", 20), clip("a" * 99, 6)
+    ('\\\\x1b[2J', 'aaa...')
+    """
+    said = printable(str(text)[: most + 1])
+    return said if len(said) <= most else said[: most - 3] + "..."
+
+
+class Break(NamedTuple):
+    """The record of a name's last break by `dibs break`, kept in a cell beside the lock (cli/breaks.py writes it)."""
+
+    at: datetime
+    by: str
+    host: str
+    pid: int
+    token: int
+    """Of the hold that was broken."""
+    holder: str
+    reason: str
+
+    @property
+    def breaker(self) -> str:
+        """root@ci-7 pid 77"""
+        return f"{clip(self.by, _LONGEST_WHO)}@{clip(self.host, _LONGEST_WHO)} pid {self.pid}"
+
+    @property
+    def why(self) -> str:
+        return f"reason: {clip(self.reason, LONGEST_REASON)}" if self.reason else "no reason was given"
+
+    @property
+    def what(self) -> str:
+        return f"token {self.token} of {clip(self.holder, _LONGEST_HOLDER)}"
+
+    def told(self, now: datetime) -> str:
+        """For people; safe on a terminal."""
+        return f"{duration((now - self.at).total_seconds())} ago by {self.breaker}: {self.what}; {self.why}"
+
+    def shortened(self) -> Break:
+        return self._replace(
+            by=self.by[:_LONGEST_WHO],
+            host=self.host[:_LONGEST_WHO],
+            holder=self.holder[:_LONGEST_HOLDER],
+            reason=self.reason[:LONGEST_REASON],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        at = self.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {**self._asdict(), "at": at}
+
+
+def break_cell(name: str) -> str:
+    """The cell that has the record of that lock."""
+    return f"dibs:broken:{name}"
+
+
+def read_break(value: bytes | None) -> Break | None:
+    """None: there is no record, or the value is not one that `dibs break` wrote."""
+    if value is None or len(value) > _LONGEST_RECORD:
+        return None
+    try:
+        said = json.loads(value)
+        at = datetime.fromisoformat(said["at"]).astimezone(UTC)
+        if said["record"] != BREAK_MARK:
+            return None
+        found = Break(
+            at, str(said["by"]), str(said["host"]), int(said["pid"]), int(said["token"]),
+            str(said["holder"]), str(said["reason"]),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return found if max(abs(found.pid), abs(found.token)) < _TOO_LARGE else None
 
 
 def show_command(name: str) -> str:

@@ -18,8 +18,8 @@ import dibs
 from cli.commands import COMMAND, Cli, Done, Terminal, harmful
 from cli.test_ls import HOSTILE
 from dibs.cli import break_, breaks
-from dibs.cli.breaks import Break
 from dibs.faces import login
+from dibs.info import LONGEST_REASON, Break, read_break
 from process.children import PATIENCE
 
 QUESTION = "break it? [y/N] "
@@ -252,7 +252,7 @@ def test_what_is_written_is_read() -> None:
         breaks.record(client, "a", long)
         found = breaks.last(client, "a")
         assert found is not None
-        assert (found.token, len(found.reason), len(found.by)) == (2, breaks.LONGEST_REASON, 80)
+        assert (found.token, len(found.reason), len(found.by)) == (2, LONGEST_REASON, 80)
         assert harmful(found.told(RECORD.at)) == []
 
 
@@ -272,8 +272,8 @@ GOOD = {"record": "broken lock", **RECORD.to_json()}
     ids=lambda value: value[:40].decode(errors="replace"),
 )  # fmt: skip
 def test_garbage_is_no_record(value: bytes) -> None:
-    assert breaks.read(value) is None
-    assert breaks.read(json.dumps(GOOD).encode()) == RECORD, "or this says nothing"
+    assert read_break(value) is None
+    assert read_break(json.dumps(GOOD).encode()) == RECORD, "or this says nothing"
 
 
 @pytest.fixture

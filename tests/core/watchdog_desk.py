@@ -10,6 +10,7 @@ from typing import Any
 from dibs.core.deadline import FOREVER
 from dibs.core.grant import Grant, Request
 from dibs.core.line import Leave
+from dibs.core.loss import Loss, too_old
 from dibs.core.rule import Claim, Standing
 from dibs.core.watchdog import Watchdog
 from dibs.errors import StoreError, StoreUnavailable
@@ -30,6 +31,9 @@ class Hold:
 
     def tell_lost(self) -> None:
         self.told += 1
+
+    def ended_by_itself(self) -> Loss:
+        return too_old(1.0)
 
 
 class Desk:
@@ -106,6 +110,10 @@ class Desk:
         step(self.watchdog.renew())
         self.leave_pause = step(self.watchdog.give_backs.turn())
         return step(self.watchdog.watch())
+
+    def look(self) -> None:
+        """A turn of the first lane alone: what it hands on to be renewed stays unanswered."""
+        step(self.watchdog.watch())
 
     def verbs(self) -> list[str]:
         return [verb for verb, _, _ in self.asked]

@@ -72,10 +72,18 @@ class Worker:
         say("left", outcome(body))
 
     def state(self, name: str) -> None:
-        """-> state CHECK lost|valid owned|not REMAINING NOW"""
+        """-> state CHECK lost|valid owned|not REMAINING NOW REASON"""
         hold, at = self.holds[name], now()
         check, lost, owned = outcome(hold.check), hold.lost.is_set(), self.lock(name).owned()
-        say("state", check, "lost" if lost else "valid", "owned" if owned else "not", hold.remaining, at)
+        say(
+            "state",
+            check,
+            "lost" if lost else "valid",
+            "owned" if owned else "not",
+            hold.remaining,
+            at,
+            hold.lost_reason,
+        )
 
     def write(self, name: str, resource: str) -> None:
         """Write the hold's token, whatever became of the hold, to a resource that takes everything and to one that

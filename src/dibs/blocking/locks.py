@@ -16,7 +16,7 @@ from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.core.kinds.taken import Takes
-from dibs.errors import NotHeld
+from dibs.errors import LossReason, NotHeld
 from dibs.faces import H, Kind, Raised, Seconds, Taking, Timeout, Trace, Unpicklable, instant
 from dibs.info import Participant
 from dibs.runtime.threads import step
@@ -174,6 +174,11 @@ class Hold(_AnyHold):
     @property
     def lost(self) -> HoldEvent:
         return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.client.now)
+
+    @property
+    def lost_reason(self) -> LossReason | None:
+        """Why it was lost; None while it is not."""
+        return self._core.lost_reason()
 
     @property
     def revoke_requested(self) -> HoldEvent:
@@ -350,6 +355,11 @@ class MultiHold(_AnyHold):
     @property
     def lost(self) -> HoldEvent:
         return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].client.now)
+
+    @property
+    def lost_reason(self) -> LossReason | None:
+        """Why it was lost; None while it is not."""
+        return self._core.lost_reason()
 
     def check(self) -> None:
         self._core.check()

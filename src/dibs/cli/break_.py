@@ -18,14 +18,12 @@ from datetime import UTC, datetime
 import dibs
 from dibs.cli import breaks
 from dibs.cli import options as given
-from dibs.cli.breaks import Break
 from dibs.cli.options import Parser, UsageError, add_store, connect
 from dibs.cli.talk import (
     NO,
     OK,
     UNREACHABLE,
     age,
-    clip,
     describe,
     host,
     lock_object,
@@ -35,7 +33,7 @@ from dibs.cli.talk import (
     whose,
 )
 from dibs.faces import login, place
-from dibs.info import LockInfo, Participant, duration
+from dibs.info import Break, LockInfo, Participant, clip, duration
 
 _MEANING = """\
 Breaking it lets the next one in at once. This holder is told at its next renewal, at the latest after a third of its

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from dibs.cli import options as given
 from dibs.cli.options import Parser, add_store, connect
 from dibs.cli.table import Row, lay_out
-from dibs.cli.talk import OK, age, clip, lock_object, put_json, say, who
+from dibs.cli.talk import OK, age, lock_object, put_json, say, who
 from dibs.faces import place
-from dibs.info import LockInfo, duration
+from dibs.info import LockInfo, clip, duration
 
 HEADER = ("NAME", "KIND", "HOLDER", "HELD FOR", "WAIT", "LONGEST", "LEASE LEFT", "TOKEN")
 _LONGEST_NAME, _LONGEST_KIND, _LONGEST_HOLDER = 60, 24, 64

@@ -13,9 +13,9 @@ from dibs.cli import breaks
 from dibs.cli import options as given
 from dibs.cli.ls import kind
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, age, clip, lock_object, ordinal, put, put_json, whose
+from dibs.cli.talk import OK, age, lock_object, ordinal, put, put_json, whose
 from dibs.faces import place
-from dibs.info import LockInfo, Participant, duration
+from dibs.info import Break, LockInfo, Participant, clip, duration
 
 _LONGEST_VALUE, _LONGEST_INFO = 200, 1000
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     return OK
 
 
-def _lines(info: LockInfo, store: str, broken: breaks.Break | None, now: datetime) -> Iterator[str]:
+def _lines(info: LockInfo, store: str, broken: Break | None, now: datetime) -> Iterator[str]:
     if info.holders or info.waiters:
         yield f'"{info.name}" on {store}: {kind(info)}, {len(info.holders)} holding, {len(info.waiters)} waiting'
     else:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from dibs.info import LockInfo, Participant, duration, printable
+from dibs.info import LockInfo, Participant, clip, duration, printable
 
 OK, NO, USAGE, UNREACHABLE, NOT_BY_SYSTEM, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 71, 75, 76, 126, 127
 _PATIENCE = 1.0
@@ -62,16 +62,6 @@ def put(text: str) -> None:
 def harmless(text: str) -> str:
     """Whatever is in it, it steers no terminal: here everything passes that is said. Only its own newlines are kept."""
     return "\n".join(line if line.isprintable() else printable(line) for line in text.split("\n"))
-
-
-def clip(text: object, most: int) -> str:
-    """Foreign text on one line, and not longer than that.
-
-    >>> clip("\\x1b[2J", 20), clip("a" * 99, 6)
-    ('\\\\x1b[2J', 'aaa...')
-    """
-    said = printable(str(text)[: most + 1])
-    return said if len(said) <= most else said[: most - 3] + "..."
 
 
 def put_json(what: Mapping[str, Any]) -> None:

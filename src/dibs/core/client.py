@@ -18,10 +18,11 @@ from dibs.core.grant import HELD, LOST, WatchdogPort
 from dibs.core.holds import Book, Hold
 from dibs.core.line import DDL, LEASES, LOOK, QUORUM, Encloses, Enclosing, InTables, Me, Replaced, Store
 from dibs.core.log import log
+from dibs.core.loss import CLOSED, EXITED, FORKED
 from dibs.core.runtime import Event, Runtime
 from dibs.core.waiting import LineGrantor
 from dibs.core.watchdog import Watchdog
-from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported
+from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
 from dibs.info import Finding, LockInfo, show_command, write_about
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class Client:
         """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""
         if isinstance(error, StoreError):
             self.watchdog.heard(error)
-        return error.about(name, self.shown)
+        return public(error.about(name, self.shown))
 
     def describe(self) -> str:
         state = "closed" if self.closed else f"{len(self.watchdog.renewing)} held or asked for"
@@ -291,7 +292,7 @@ class Client:
         self.closed = self.watchdog.give_backs.is_closing = True
         for grant in list(self.watchdog.renewing.values()):
             if grant.state is HELD:
-                self.watchdog.lose(grant)
+                self.watchdog.lose(grant, CLOSED)
             elif (claim := grant.claim) is not None:
                 self.me.inbox.deliver(claim.id, LOOK.value)
                 self.watchdog.abandon(grant)
@@ -314,7 +315,7 @@ class Client:
         self.watchdog.give_backs.is_closing = True
         for grant in list(self.watchdog.renewing.values()):
             if all(self.runtime.is_through(hold.taker) for hold in grant.holds):
-                self.watchdog.lose(grant)
+                self.watchdog.lose(grant, EXITED)
         return self.watchdog.give_backs.when_idle(self.runtime.blocking(), self._spare())
 
     def _spare(self) -> WatchdogPort | None:
@@ -332,7 +333,7 @@ class Client:
         self.store.after_fork(child)
         if child:
             for grant in list(self.watchdog.renewing.values()):
-                grant.state = LOST
+                grant.state, grant.loss = LOST, FORKED
             self.watchdog.renewing.clear()
             self.pid = pid
             self._abouts.clear()

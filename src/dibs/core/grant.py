@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
 from dibs.core.line import Leave
+from dibs.core.loss import GIVEN_BACK, Loss, Trouble
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.errors import LockLost, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Grant:
 
     __slots__ = (
         "answered", "claim", "decided", "doubtful", "dropped", "ends_at", "holds", "in_flight", "key", "lasts_until",
-        "news", "renew_at", "request", "revoke_seen", "state", "until", "watch_at", "watchers",
+        "loss", "news", "renew_at", "request", "revoke_seen", "state", "trouble", "until", "watch_at", "watchers",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
@@ -96,6 +97,10 @@ class Grant:
         self.watchers: list[Event] = []
         """Set when its release is requested, and when it ends."""
         self.revoke_seen = False
+        self.trouble: Trouble | None = None
+        """While held: renewals fail."""
+        self.loss: Loss | None = None
+        """Why it was lost."""
 
     def ask_as(self, claim: Claim) -> None:
         """A new id asks: what was known of an earlier one counts for nothing."""
@@ -149,6 +154,14 @@ class Grant:
 
     def heaviest(self) -> int:
         return max((hold.weight for hold in self.holds if not hold.over), default=0)
+
+    def taken_away(self, loss: Loss) -> LockLost:
+        """It was lost before its release reached the store; the reason that was found first stays."""
+        self.loss = self.loss or loss
+        return LockLost(self.loss.text, reason=self.loss.reason)
+
+    def why_lost(self) -> Loss:
+        return self.loss or GIVEN_BACK
 
     def tell_watchers(self) -> None:
         for event in list(self.watchers):

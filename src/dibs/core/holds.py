@@ -16,7 +16,8 @@ from weakref import ref
 
 from dibs.core.deadline import FOREVER, RELEASE_PATIENCE
 from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, Request
-from dibs.errors import Deadlock, LockLost, Mismatch, Unsupported
+from dibs.core.loss import EXPIRED, GIVEN_BACK, Loss, too_old
+from dibs.errors import Deadlock, LockLost, LossReason, Mismatch, Unsupported
 
 if TYPE_CHECKING:
     from dibs.core.client import Client
@@ -28,7 +29,7 @@ class Hold:
     """One acquire as this process knows it."""
 
     __slots__ = (
-        "also", "asker", "began", "client", "ends_at", "grant", "label", "lost_seen", "name", "notify", "over", "owner",
+        "also", "asker", "began", "client", "ends_at", "grant", "label", "loss", "name", "notify", "over", "owner",
         "taker", "weight", "when_lost",
     )  # fmt: skip
 
@@ -50,7 +51,12 @@ class Hold:
         self.also: Hold | None = None
         """A hold that this one cannot be without: the guard of its stripes."""
         self.over = False
-        self.lost_seen = False
+        self.loss: Loss | None = None
+        """Why it was lost, once somebody saw that it was."""
+
+    @property
+    def lost_seen(self) -> bool:
+        return self.loss is not None
 
     def wanted(self) -> bool:
         return not self.over and (self.asker is None or self.asker() is not None)
@@ -61,14 +67,29 @@ class Hold:
 
     def is_lost(self) -> bool:
         """By the clock, now. Once seen it stays so: whoever sees it first takes the grant out of renewal."""
-        if self.lost_seen or self.over or self.grant is None:
-            return self.lost_seen
+        if self.loss is not None or self.over or self.grant is None:
+            return self.loss is not None
         grant, now = self.grant, self.client.now()
         if grant.state is HELD and now >= grant.until:
-            self.client.watchdog.lose(grant)
-        gone = grant.state is LOST or grant.state is OVER or now >= self.ends_at
-        self.lost_seen = gone or (self.also is not None and self.also.is_lost())
-        return self.lost_seen
+            self.client.watchdog.expire(grant, now)
+        if self.loss is None:  # `expire` may have told this hold
+            self.loss = self._find_loss(grant, now)
+        return self.loss is not None
+
+    def _find_loss(self, grant: Grant, now: float) -> Loss | None:
+        if now >= self.ends_at <= grant.until:
+            return self.ended_by_itself()
+        if grant.state is LOST or grant.state is OVER:
+            return grant.why_lost()
+        return self.also.loss if self.also is not None and self.also.is_lost() else None
+
+    def ended_by_itself(self) -> Loss:
+        """At its `max_hold`, or, where claims live by a session, at the end of a lease that is not renewed."""
+        assert self.grant is not None
+        return EXPIRED if self.grant.lasts_until <= self.ends_at else too_old(self.ends_at - self.began)
+
+    def lost_reason(self) -> LossReason | None:
+        return self.loss.reason if self.is_lost() and self.loss is not None else None
 
     def remaining(self) -> float:
         if self.over or self.grant is None or self.is_lost():
@@ -79,7 +100,8 @@ class Hold:
     def tell_lost(self) -> None:
         """By whoever ended the grant; those who want to know are called once."""
         if not self.over:
-            self.lost_seen = True
+            if self.loss is None and self.grant is not None:
+                self.loss = self._find_loss(self.grant, self.client.now())
             if self.when_lost is not None:
                 self.when_lost()
             if self.grant is not None and self.grant.state is LOST:
@@ -88,15 +110,16 @@ class Hold:
             for callback in callbacks:
                 self.client.runtime.call_back(callback)
 
-    def loss(self) -> LockLost:
+    def lost_error(self) -> LockLost:
+        reason, text = self.loss or GIVEN_BACK
         return self.client.error(
-            LockLost, self.name, f"lost: it is no longer certain that this hold (token {self.token}) is held",
-            step="stop what it protected, and let the resource refuse lower tokens than the highest it saw",
+            LockLost, self.name, f"lost (token {self.token}): {text}", reason=reason,
+            step="stop the work that it protected; let the resource refuse tokens below the highest it has seen",
         )  # fmt: skip
 
     def check(self) -> None:
         if self.is_lost():
-            raise self.loss()
+            raise self.lost_error()
         if self.over:
             raise self.client.error(LockLost, self.name, "this hold was given back", step="acquire again")
 
@@ -262,8 +285,8 @@ class Book:
             if _may_be_entered(grant, self._now()):
                 if hold.weight > grant.heaviest():
                     raise self._client.error(
-                        Deadlock, hold.name, "its own read is held: waiting to write would be waiting for oneself",
-                        step="give the read back first, or take the write from the start",
+                        Deadlock, hold.name, "you hold its read side: waiting to write would wait for yourself",
+                        step="release the read side first, or take the write side from the start",
                     )  # fmt: skip
                 self._add(grant, hold)
                 return True
@@ -308,7 +331,7 @@ class Book:
         if lost:
             if last:
                 self._watchdog.abandon(grant)
-            raise hold.loss()
+            raise hold.lost_error()
         if not last:
             await self._lighten(grant)
             return
@@ -316,8 +339,8 @@ class Book:
         try:
             await self._client.opened.release(grant, min(grant.until, until))
         except LockLost:
-            hold.lost_seen = True
-            raise hold.loss() from None
+            hold.loss = grant.why_lost()
+            raise hold.lost_error() from None
 
     async def _lighten(self, grant: Grant) -> None:
         """A grant weighs what its heaviest hold weighs."""

@@ -27,12 +27,13 @@ from dibs.core import tally
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grant import Grant
 from dibs.core.line import NOWHERE, Leave, Me, Member, Store, Unsent
+from dibs.core.loss import BROKEN, GIVEN_BACK
 from dibs.core.panel import Health, Panel, Seat
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.core.waiting import Home
 from dibs.core.watchdog import Watchdog
-from dibs.errors import LockLost, StoreError, StoreUnavailable, Unsupported
+from dibs.errors import StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.15
@@ -137,10 +138,10 @@ class QuorumGrantor:
         try:
             ours = self._watchdog.take(grant)
             if not ours and not grant.dropped:
-                raise LockLost("it was lost before it was released")
+                raise grant.taken_away(GIVEN_BACK)
             stood = await self._leave(ballot, until)
             if ours and not self._may_have_stood(stood, ballot):
-                raise LockLost("it was taken away before it was released")
+                raise grant.taken_away(BROKEN)
             if len(ballot.owing()) > self._panel.spare:
                 self._panel.check(len(stood))
         finally:

@@ -15,6 +15,7 @@ from typing import Protocol
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE, attempt, rest
 from dibs.core.grant import WAITS, Grant
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Leave, Line, Me, Place, Replaced
+from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
@@ -141,14 +142,14 @@ class LineGrantor:
         try:
             ours = self._watchdog.take(grant)
             if not ours and not grant.dropped:
-                raise LockLost("it was lost before it was released")
+                raise grant.taken_away(GIVEN_BACK)
             if not await self._line.leave(claim, grant.answered, until) and ours:
-                raise LockLost("it was taken away before it was released")
+                raise grant.taken_away(BROKEN)
         except LockLost:
             raise
         except Replaced as error:
             self._watchdog.heard(error)
-            raise LockLost("its store is another one by now") from None
+            raise grant.taken_away(REPLACED) from None
         except BaseException as error:
             self._watchdog.give_back(claim, grant.answered)
             if isinstance(error, StoreError):

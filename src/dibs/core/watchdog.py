@@ -31,6 +31,7 @@ from dibs.core.give_backs import BATCH, GiveBacks
 from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogPort
 from dibs.core.line import LOOK, YOURS, Me, Replaced
 from dibs.core.log import log
+from dibs.core.loss import BROKEN, DISPLACED, REPLACED, Loss, Trouble, at_deadline
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
@@ -57,6 +58,8 @@ class Watchdog:
     ) -> None:
         self.renewing: dict[bytes, Grant] = {}
         self.wakes_at = FOREVER
+        self._late = 0.0
+        """By how many seconds `watch` awoke too late."""
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
@@ -116,10 +119,19 @@ class Watchdog:
         if self.take(grant) and grant.claim is not None:
             self.give_back(grant.claim, grant.answered)
 
-    def lose(self, grant: Grant, *, gone: bool = False) -> None:
+    def expire(self, grant: Grant, now: float) -> None:
+        """Its deadline passed."""
+        self.lose(grant, self._deadline_loss(grant, now))
+
+    def _deadline_loss(self, grant: Grant, now: float) -> Loss:
+        late = self._late if self.wakes_at == FOREVER else now - self.wakes_at
+        return at_deadline(grant, now, late)
+
+    def lose(self, grant: Grant, loss: Loss, *, gone: bool = False) -> None:
         """It is no longer certain that this is held. It is given back, unless the store said that it is gone and no
         copy of its join can still arrive."""
         claim = grant.claim
+        grant.loss = grant.loss or loss  # before `take`: another thread may look as soon as that is done
         if not self.take(grant) or claim is None:
             return
         grant.state = LOST
@@ -146,7 +158,7 @@ class Watchdog:
     def _lose_all(self) -> None:
         for grant in list(self.renewing.values()):
             if grant.state is HELD:
-                self.lose(grant, gone=True)
+                self.lose(grant, REPLACED, gone=True)
             elif grant.claim is not None:
                 self._me.inbox.deliver(grant.claim.id, LOOK.value)
 
@@ -163,9 +175,10 @@ class Watchdog:
     # The first lane: what is due, what is lost.
 
     async def watch(self) -> float | None:
+        now = self._now()
+        self._late = max(now - self.wakes_at, 0.0)  # before `wakes_at` says that it counts
         self.wakes_at = FOREVER
         is_used, self._is_used = self._is_used, False
-        now = self._now()
         while self._unsorted:
             claim_id, grant = self._unsorted.popitem()
             if self.renewing.get(claim_id) is grant:
@@ -234,7 +247,7 @@ class Watchdog:
 
     def _end_what_is_over(self, grant: Grant, now: float) -> None:
         if now >= grant.until:
-            self.lose(grant)
+            self.expire(grant, now)
             return
         with self._mutex:
             over = [hold for hold in grant.holds if now >= hold.ends_at]
@@ -242,7 +255,7 @@ class Watchdog:
             grant.ends_at = min((hold.ends_at for hold in grant.holds), default=FOREVER)
         if over and not grant.holds:
             grant.holds = over
-            self.lose(grant)
+            self.lose(grant, over[0].ended_by_itself())
             return
         for hold in over:
             hold.tell_lost()
@@ -300,13 +313,13 @@ class Watchdog:
         try:
             standings = await port.renew(batch, sent_at + attempt(shortest / 6, round_trip))
         except StoreError as error:
-            self._renew_again(batch, error, shortest)
+            self._renew_again(batch, error, shortest, sent_at)
             return
         except BaseException:
             self._schedule_again(batch, shortest)
             raise
         for trouble, those in self._note_all(asked, standings, sent_at).items():
-            self._renew_again(those, trouble, shortest)
+            self._renew_again(those, trouble, shortest, sent_at)
 
     def _note_all(
         self,
@@ -323,7 +336,7 @@ class Watchdog:
                 failed.setdefault(standing, []).append(grant)
             elif claim is grant.claim and self._has(grant):
                 if was_held and standing is not None and is_displaced(standing):
-                    self.lose(grant)
+                    self._lose_by_answer(grant, DISPLACED)
                 else:
                     self._note(grant, standing, sent_at)
         return failed
@@ -335,9 +348,12 @@ class Watchdog:
             lease, round_trip, _ROUND_TRIPS * round_trip,
         )  # fmt: skip
 
-    def _renew_again(self, batch: list[Grant], error: StoreError, shortest: float) -> None:
+    def _renew_again(self, batch: list[Grant], error: StoreError, shortest: float, sent_at: float) -> None:
         self.heard(error)
         log().warning("renewal failed (claims: %d): %s", len(batch), error)
+        for grant in batch:
+            before = grant.trouble or Trouble(sent_at, self._now(), error)
+            grant.trouble = before._replace(error=error)
         self._schedule_again(batch, shortest)
 
     def _schedule_again(self, batch: list[Grant], shortest: float) -> None:
@@ -359,20 +375,26 @@ class Watchdog:
         state = grant.state
         if standing is None:
             if state is HELD:
-                self.lose(grant, gone=True)
+                self._lose_by_answer(grant, BROKEN, gone=True)
             else:
                 grant.renew_at = FOREVER
                 self._me.inbox.deliver(grant.claim.id, LOOK.value)
             return
-        if state is HELD and not may_renew(grant, self._now()):
-            self.lose(grant)
+        if state is HELD and not may_renew(grant, now := self._now()):
+            self.expire(grant, now)
             return
         if state is HELD and not grant.request.renew:  # it was sent while the claim waited
             return
         grant.answer(standing, sent_at)
+        grant.trouble = None
         if state is WAITS and standing.holds:
             self._me.inbox.deliver(grant.claim.id, YOURS.value)
         self.schedule(grant)
+
+    def _lose_by_answer(self, grant: Grant, loss: Loss, *, gone: bool = False) -> None:
+        """The store says that it is no longer held; past its own deadline that is no news."""
+        now = self._now()
+        self.lose(grant, loss if now < grant.until else self._deadline_loss(grant, now), gone=gone)
 
     def _open_for_renewals(self) -> WatchdogPort:
         if self.port is None:

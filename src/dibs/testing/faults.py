@@ -18,12 +18,14 @@ from dibs.core.cells import Spot
 from dibs.core.client import Client
 from dibs.core.grant import HELD, Grant
 from dibs.core.line import LOOK, Line, Me, Place
+from dibs.core.loss import Loss
 from dibs.core.rule import Claim, Entry, Standing, head
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import step
 from dibs.testing.stage import Stage, StagedRuntime
 
 T = TypeVar("T")
+_EXPIRED = Loss("expired", "its lease ran out: the test called expire()")
 _WAITING = frozenset({"watch", "await_change"})
 """Verbs that wait for a signal, until their last argument: they have no reply that could be lost."""
 
@@ -142,7 +144,7 @@ def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
 
 def _lose(owner: Client, grant: Grant) -> None:
     if grant.state is HELD:
-        owner.watchdog.lose(grant, gone=True)
+        owner.watchdog.lose(grant, _EXPIRED, gone=True)
     elif grant.claim is not None:  # just granted, and its caller does not know yet: it finds out by looking
         owner.me.inbox.deliver(grant.claim.id, LOOK.value)
 

@@ -86,6 +86,15 @@ def in_its_place(won: Any, waiter: dibs.Participant, begun: float) -> bool:
     return won.token == waiter.token or (won.token > waiter.token and clock() - begun > WAITING_LEASE / 2)
 
 
+def why_lost(hold: Any) -> str:
+    """Said alike by the hold and by the error."""
+    with pytest.raises(dibs.LockLost) as caught:
+        hold.check()
+    assert caught.value.reason == hold.lost_reason
+    assert caught.value.reason is not None
+    return caught.value.reason
+
+
 class Relay:
     """`waiter_url`: where bob goes, if not where ana does."""
 

@@ -31,6 +31,7 @@ from store.faults.kit import (
     renewed,
     usually_sync,
     warm,
+    why_lost,
 )
 from store.faults.stores import SERVERS, SESSION, SURVIVING, Store, on, row
 from store.faults.troubles import (
@@ -159,6 +160,7 @@ async def test_past_the_lease(
     await relay.begin()
     happened = trouble(proxy)
     await eventually(relay.witness.watching(lambda: happened() and relay.hold.lost.is_set()))
+    assert why_lost(relay.hold) in ("unreachable", "standstill"), "the second: the machine was taken away"
     if trouble is half_open:  # the server still hears the renewals, or a session's pings
         proxy.heal()
     await relay.end_lost()

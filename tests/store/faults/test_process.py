@@ -57,8 +57,8 @@ def test_a_holder_stands_still_past_its_lease(store: Store, client: dibs.Client,
     assert won is not None
     assert won.token > token
     victim.signal(signal.SIGCONT)
-    check, lost, owned, *_ = victim.ask("state", name, hear="state")
-    assert (check, lost, owned) == ("LockLost", "lost", "not")
+    check, lost, owned, *_, reason = victim.ask("state", name, hear="state")
+    assert (check, lost, owned, reason) == ("LockLost", "lost", "not", "standstill")
     assert victim.ask("give", name, hear="gave") == ["LockLost"]
     won.check()
     assert [holder.token for holder in client.inspect(name).holders] == [won.token]

@@ -14,7 +14,18 @@ import dibs
 from dibs.testing.contract.harness import World
 from lab.servers.supervisor import Server
 from lab.witness import Witness
-from store.faults.kit import RENEWED, SHORT, TIMEOUT, Relay, both_apis, eventually, give_up, passes, usually_sync
+from store.faults.kit import (
+    RENEWED,
+    SHORT,
+    TIMEOUT,
+    Relay,
+    both_apis,
+    eventually,
+    give_up,
+    passes,
+    usually_sync,
+    why_lost,
+)
 from store.faults.stores import LEASED, SERVERS, SURVIVING, Store, on, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -50,6 +61,7 @@ async def test_stopped_past_the_lease(world: World, store: Store, server: Server
     await asyncio.to_thread(server.stop)
     try:
         await eventually(relay.witness.watching(relay.hold.lost.is_set))
+        assert why_lost(relay.hold) in ("unreachable", "standstill"), "the second: the machine was taken away"
         await passes(relay.witness, 0.5)
         assert not relay.pending.done()
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dibs.core.cells import FENCE, Admits
 from dibs.core.client import Client
 from dibs.core.kinds.slot import Slot
-from dibs.errors import DibsError, StaleToken
+from dibs.errors import DibsError, StaleToken, public
 
 _LARGEST_TOKEN = 2**63 - 1
 
@@ -35,7 +35,7 @@ class Fence:
             try:
                 highest = await within.admit(name, number, is_shared, end)
             except DibsError as error:
-                raise error.about(self.name, where) from None
+                raise public(error.about(self.name, where)) from None
         if highest > number:
             raise StaleToken(
                 f"token {number} is stale: {highest} was admitted before", name=self.name, store=where,

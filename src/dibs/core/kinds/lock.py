@@ -23,15 +23,17 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from dibs.core import names
+from dibs.core.cells import CELL
 from dibs.core.client import Client
-from dibs.core.deadline import FOREVER, LEAST_PATIENCE, lease_of, margin, patience, seconds
+from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, lease_of, margin, patience, seconds
 from dibs.core.grant import Request
 from dibs.core.holds import Hold
 from dibs.core.kinds.taken import Taken, Takes
-from dibs.core.line import FAIR, LEASES, PERMITS, RECORDS, RW
+from dibs.core.line import CELLS, FAIR, LEASES, PERMITS, RECORDS, RW
+from dibs.core.loss import INSTANT, Loss
 from dibs.core.rule import RW_CAPACITY
-from dibs.errors import AcquireTimeout, DibsError, Unsupported
-from dibs.info import LockInfo, duration, in_the_way, show_command
+from dibs.errors import AcquireTimeout, DibsError, LockLost, Unsupported
+from dibs.info import LockInfo, break_cell, duration, in_the_way, read_break, show_command
 
 
 class Unset:
@@ -230,8 +232,31 @@ class Lock(Takes[Hold]):
         self.taken.released(hold)
         try:
             await self.client.book.release(hold)
+        except LockLost as error:
+            if error.reason == "broken":
+                await self._say_by_whom(hold, error)
+            raise self.client.seen(error, self.name) from None
         except DibsError as error:
             raise self.client.seen(error, self.name) from error.__cause__
+
+    async def _say_by_whom(self, hold: Hold, error: LockLost) -> None:
+        """If `dibs break` left a record of it. Best effort: the lock is lost whatever the store answers."""
+        if CELLS not in self.client.store.capabilities:
+            return
+        from dibs.core.kinds.slot import Slot  # noqa: PLC0415  (seldom needed)
+
+        try:
+            slot = Slot(self.client, CELL, break_cell(self.name), "a record of breaks")
+            record = read_break((await slot.get(self.client.now() + LEAVE_PATIENCE)).value)
+        except DibsError:
+            return
+        except BaseException as ended:  # cancelled meanwhile: the loss is not forgotten
+            ended.add_note(f"and leaving the lock failed: {error}")
+            raise
+        if record is not None and record.token == hold.token:
+            text = f"broken by {record.breaker} at {record.at:{INSTANT}} ({record.why})"
+            hold.loss = Loss("broken", text)
+            error.what = hold.lost_error().what
 
     async def downgrade(self, hold: Hold) -> None:
         await self.client.ready()

@@ -16,7 +16,7 @@ from dibs.core.deadline import FOREVER, patience
 from dibs.core.holds import Hold, wait_for_any
 from dibs.core.kinds.lock import UNSET, Attempt, Lock, limit_of
 from dibs.core.kinds.taken import Taken, Takes
-from dibs.errors import AcquireTimeout, DibsError, LockLost, Mismatch
+from dibs.errors import AcquireTimeout, DibsError, LockLost, LossReason, Mismatch
 
 
 class Line(NamedTuple):
@@ -61,6 +61,10 @@ class MultiHold:
 
     def is_lost(self) -> bool:
         return any(hold.is_lost() for hold in self.parts)
+
+    def lost_reason(self) -> LossReason | None:
+        """Of the first part that is lost."""
+        return next((reason for hold in self.parts if (reason := hold.lost_reason())), None)
 
     def check(self) -> None:
         for hold in self.parts:

@@ -49,8 +49,9 @@ async def test_close_marks_every_hold_lost(world: World) -> None:
     assert await pending
     assert hold.lost.is_set()
     assert hold.remaining == 0
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost, match="the client was closed") as caught:
         hold.check()
+    assert caught.value.reason == hold.lost_reason == "closed"
     await eventually(lambda: called)
 
 

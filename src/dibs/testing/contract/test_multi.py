@@ -133,9 +133,11 @@ async def test_lost_when_any_is(world: World) -> None:
     assert await pending
     assert hold.lost.is_set()
     assert hold.remaining == 0
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost) as caught:
         hold.check()
+    assert caught.value.reason == hold.lost_reason == hold.holds[1].lost_reason
     hold.holds[0].check()
+    assert hold.holds[0].lost_reason is None
 
 
 async def test_leaving_with_a_lost_member_raises_and_gives_back_the_rest(world: World) -> None:

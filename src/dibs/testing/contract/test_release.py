@@ -31,8 +31,9 @@ async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, 
     hold = await ana(lambda: mutex(client, "a", lease=30).acquire())
     await bob(lambda: world.client().break_("a", token=hold.token))
     theirs = await bob(lambda: mutex(client, "a").acquire(timeout=0))
-    with pytest.raises(dibs.LockLost, match="lost"):
+    with pytest.raises(dibs.LockLost, match="lost") as caught:
         await ana(hold.release)
+    assert caught.value.reason == hold.lost_reason == "broken"
     assert hold.lost.is_set()
     assert await bob(lambda: mutex(client, "a").locked()), "the next one's hold stands"
     await bob(theirs.release)
@@ -55,8 +56,9 @@ async def test_a_released_hold_is_not_lost_but_fails_its_check(world: World) -> 
     await ana(hold.release)
     assert not hold.lost.is_set()
     assert hold.remaining == 0
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost) as caught:
         hold.check()
+    assert caught.value.reason is hold.lost_reason is None
 
 
 async def test_releasing_a_lost_hold_does_not_touch_its_successor(world: World, mutex: Mutex) -> None:

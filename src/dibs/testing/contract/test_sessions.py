@@ -61,8 +61,9 @@ async def test_a_shorter_one_that_is_not_renewed_is_ended_here(world: World, mut
     assert hold.remaining <= 0.45  # the lease less its margin
     pending = bob.start(lambda: mutex(other, "a").acquire(timeout=60))
     assert await ana(lambda: hold.lost.wait(60))
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost, match="renew=False") as caught:
         hold.check()
+    assert caught.value.reason == "expired"
     with pytest.raises(dibs.LockLost):
         await ana(hold.release)
     assert (await pending).token > hold.token

@@ -160,8 +160,9 @@ async def test_a_stripe_is_lost_with_its_guard(world: World) -> None:
     guard = (await world.inspect(client, "stock")).holders[0]
     await world(lambda: client.break_("stock", token=guard.token))
     await eventually(hold.lost.is_set)
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost) as caught:
         hold.check()
+    assert caught.value.reason == hold.lost_reason in ("broken", "standstill", "unreachable")
 
 
 @above_the_store

@@ -88,8 +88,9 @@ async def test_a_hold_that_is_not_renewed_ends_by_itself(world: World) -> None:
     pending = bob.start(lambda: client.lock("a").acquire())
     assert await ana(lambda: hold.lost.wait(60))
     assert hold.remaining == 0
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost, match="renew=False") as caught:
         hold.check()
+    assert caught.value.reason == hold.lost_reason == "expired"
     assert not await ana(client.lock("a").owned)
     assert await pending
 
@@ -111,10 +112,12 @@ async def test_max_hold_ends_as_lost(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a", max_hold=0.3).acquire())
     assert hold.remaining <= 0.3
+    assert hold.lost_reason is None
     pending = bob.start(lambda: client.lock("a").acquire())
     assert await ana(lambda: hold.lost.wait(60))
-    with pytest.raises(dibs.LockLost):
+    with pytest.raises(dibs.LockLost, match=r"max_hold=0\.3") as caught:
         await ana(hold.release)
+    assert caught.value.reason == hold.lost_reason == "max_hold"
     assert await pending
 
 
