@@ -71,16 +71,17 @@ class DibsError(Exception):
         return self
 
 
-def _rebuild(kind: type[DibsError], what: str, facts: dict[str, Any]) -> DibsError:
-    return kind(what, **facts)
-
-
 def public(error: DibsError) -> DibsError:
-    """The error as a caller sees it: of a class of this module. Stores use subclasses of their own inside dibs."""
-    kind = type(error)
+    """The error as callers see it, of a class of this module. Inside dibs, stores use subclasses of their own."""
+    rebuild, (kind, *rest) = error.__reduce__()
     if kind.__module__ == __name__ or not kind.__module__.startswith("dibs."):
         return error
-    return _rebuild(next(base for base in kind.__mro__ if base.__module__ == __name__), error.what, error._facts())
+    made: DibsError = rebuild(next(base for base in kind.__mro__ if base.__module__ == __name__), *rest)
+    return made
+
+
+def _rebuild(kind: type[DibsError], what: str, facts: dict[str, Any]) -> DibsError:
+    return kind(what, **facts)
 
 
 class Busy(DibsError):
@@ -158,7 +159,7 @@ class Deadlock(DibsError, RuntimeError):
     >>> with rw.read, rw.write:  # doctest: +ELLIPSIS
     ...     pass
     Traceback (most recent call last):
-    dibs.errors.Deadlock: "stock" on memory://example: you hold its read side ...
+    dibs.errors.Deadlock: "stock" on memory://example: you hold its read side: ...
     """
 
 

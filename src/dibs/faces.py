@@ -22,11 +22,12 @@ from dibs.core.line import Store
 from dibs.core.names import check
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
-from dibs.info import printable, write_about
+from dibs.info import printable, show_command, write_about
 from dibs.runtime import process
 from dibs.url import parse
 
 LONGEST_NAMESPACE = 128
+NAMESPACE = "dibs"
 Seconds = float | timedelta
 Timeout = float | timedelta | None | Unset
 
@@ -188,9 +189,46 @@ def make_client(
         retry=seconds(retry, "retry"),
         identity=identity,
         note=" (this machine only)" if given is None else "",
+        show_step=partial(show_step, given, dict(store_options), str(namespace)),
     )
     process.track(client)
     return client
+
+
+def show_step(given: object, options: Mapping[str, Any], namespace: str, name: str) -> str | None:
+    """How to look at a lock from outside of this process, if that is possible. No password is shown.
+
+    >>> show_step("redis://cache", {}, "dibs", "invoice:42")
+    'dibs show invoice:42 --url redis://cache'
+    >>> show_step("postgresql://db/app", {"mode": "session"}, "shop", "invoice:42")
+    "dibs show invoice:42 --url 'postgresql://db/app?mode=session' --namespace shop"
+    >>> show_step("redis://:sesame@cache", {}, "dibs", "invoice:42")
+    'dibs show invoice:42 --url-file FILE (put the URL with its password into FILE)'
+    >>> show_step("memory://", {}, "dibs", "invoice:42") is None
+    True
+    """
+    more = () if namespace == NAMESPACE else ("--namespace", namespace)
+    if given is None:
+        return show_command(name, *more)
+    url = _with_options(given, options) if isinstance(given, str) else None
+    if url is None:  # a driver, or several stores: no URL says it
+        return f"look at client.inspect({name!r})"
+    if url.lower().startswith("memory:"):
+        return None
+    if has_secret(url):
+        return show_command(name, "--url-file", "FILE", *more) + " (put the URL with its password into FILE)"
+    return show_command(name, "--url", url, *more)
+
+
+def _with_options(url: str, options: Mapping[str, Any]) -> str | None:
+    """The URL that says the same as URL and options; None: an option is an object."""
+    from urllib.parse import quote  # noqa: PLC0415  (of use only where something went wrong)
+
+    given = {key: value for key, value in options.items() if value is not None}
+    if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in given.values()):
+        return None
+    pairs = [f"{key}={quote(str(value))}" for key, value in given.items()]
+    return "&".join([f"{url}{'&' if '?' in url else '?'}{pairs[0]}", *pairs[1:]]) if pairs else url
 
 
 def _store(given: object, options: dict[str, Any]) -> Store:

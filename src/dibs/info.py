@@ -194,15 +194,18 @@ def read_break(value: bytes | None) -> Break | None:
     return found if max(abs(found.pid), abs(found.token)) < _TOO_LARGE else None
 
 
-def show_command(name: str) -> str:
-    """What a reader may paste into a shell.
+def show_command(name: str, *options: str) -> str:
+    """A command line to paste into a shell.
 
-    >>> show_command("invoice:42"), show_command("a b"), show_command("--force")
-    ('dibs show invoice:42', "dibs show 'a b'", 'dibs show -- --force')
+    >>> show_command("invoice:42"), show_command("a b", "--url", "redis://cache")
+    ('dibs show invoice:42', "dibs show 'a b' --url redis://cache")
+    >>> show_command("--force", "--url", "redis://cache")
+    'dibs show --url redis://cache -- --force'
     """
     from shlex import quote  # noqa: PLC0415  (of use only where something went wrong)
 
-    return f"dibs show {'-- ' if name.startswith('-') else ''}{quote(printable(name))}"
+    words = [*options, "--", name] if name.startswith("-") else [name, *options]
+    return " ".join(["dibs show", *(quote(printable(word)) for word in words)])
 
 
 def read_about(text: str) -> dict[str, Any]:

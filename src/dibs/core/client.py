@@ -67,6 +67,7 @@ class Client:
         retry: float,
         identity: tuple[str, str, int],
         note: str,
+        show_step: Callable[[str], str | None] = show_command,
     ) -> None:
         self.store = store
         self.runtime = runtime
@@ -79,6 +80,8 @@ class Client:
         self.retry = retry
         self.login, self.host, self.pid = identity
         self.shown = store.shown + note
+        self.show_step = show_step
+        """How to look at a lock of that name from outside; None: nobody can."""
         self.closed = False
         self._abouts: dict[tuple[str, str], str] = {}
         self._begin()
@@ -272,7 +275,9 @@ class Client:
             raise self.seen(error, name) from None
         if not found:
             info = await self.inspect(name)
-            raise self.error(NotHeld, name, f"no holder has token {token} any more", info=info, step=show_command(name))
+            raise self.error(
+                NotHeld, name, f"no holder has token {token} any more", info=info, step=self.show_step(name)
+            )
 
     def seen(self, error: DibsError, name: str | None) -> DibsError:
         """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""

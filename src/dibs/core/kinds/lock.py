@@ -33,7 +33,7 @@ from dibs.core.line import CELLS, FAIR, LEASES, PERMITS, RECORDS, RW
 from dibs.core.loss import INSTANT, Loss
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import AcquireTimeout, DibsError, LockLost, Unsupported
-from dibs.info import LockInfo, break_cell, duration, in_the_way, read_break, show_command
+from dibs.info import LockInfo, break_cell, duration, in_the_way, read_break
 
 
 class Unset:
@@ -151,13 +151,20 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
     return Terms(lease, True)
 
 
-async def not_free(client: Client, name: str, limit: float | None, own_token: int | None) -> AcquireTimeout:
-    """The error that says who was in the way."""
+async def not_free(
+    client: Client, name: str, limit: float | None, own_token: int | None, *, by_itself: bool = False
+) -> AcquireTimeout:
+    """The error that says who was in the way. `by_itself`: this owner, who could use an rlock."""
     info = await client.look_together(name, client.prefix + name, LEAST_PATIENCE)
     what = f"not free after {duration(limit)}" if limit else "not free"
     if info is not None:
         what += f": {in_the_way(info, own_token, datetime.now(UTC), client.is_me)}"
-    return client.error(AcquireTimeout, name, what, info=info, step=show_command(name))
+    if by_itself:
+        what += "; this thread, task or owner holds it already"
+        step: str | None = "use client.rlock(name), which its owner may take again"
+    else:
+        step = client.show_step(name)
+    return client.error(AcquireTimeout, name, what, info=info, step=step)
 
 
 class Lock(Takes[Hold]):
@@ -283,7 +290,11 @@ class Lock(Takes[Hold]):
 
     async def busy(self, attempt: Attempt) -> AcquireTimeout:
         """The error that says who was in the way."""
-        return await not_free(self.client, self.name, attempt.limit, attempt.hold.token or None)
+        hold = attempt.hold
+        by_itself = (
+            self.request.kind == "mutex" and not self.share and self.client.book.held_by(self.request.name, hold.owner)
+        )
+        return await not_free(self.client, self.name, attempt.limit, hold.token or None, by_itself=by_itself)
 
     def describe(self) -> str:
         return self.client.place(self.name)
