@@ -138,7 +138,7 @@ def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list
         elif isinstance(lock, one):
             found.append(lock._core)
         else:
-            raise TypeError(f"multi takes locks of this face, not {lock!r}")
+            raise TypeError(f"multi takes locks of this API (dibs and dibs.aio do not mix), not {lock!r}")
     return found
 
 
@@ -172,8 +172,8 @@ def make_client(
     given = url if url is not None else os.environ.get("DIBS_URL") or None
     if given is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         raise Unsupported(
-            "without a URL a lock reaches this machine only, and pods of a cluster are many machines",
-            step="set DIBS_URL to a store that all of them reach",
+            "without a URL a lock only excludes processes on this machine, and pods run on many machines",
+            step="set DIBS_URL to a store that all pods can reach",
         )
     store = _store(default_url() if given is None else given, dict(store_options))
     described = checked_info(info)
@@ -309,8 +309,8 @@ def default_url() -> str:
         home = os.environ.get("HOME") or _home()
         if not (home.startswith("/") and os.path.isdir(home)):  # noqa: PTH112  (pathlib is slow to import)
             raise Unsupported(
-                f"there is no home directory for the embedded store: {printable(home) or 'none is known'}",
-                step="set DIBS_URL=sqlite:////a/path/of/yours.db, or XDG_STATE_HOME",
+                f"the embedded store needs a home directory: {printable(home) or 'none is known'}",
+                step="set DIBS_URL=sqlite:////your/path/locks.db, or XDG_STATE_HOME",
             )
         state = f"{home}/.local/state"
     try:

@@ -44,10 +44,10 @@ class Seen:
         vars(self).update(given)
 
     def __setattr__(self, name: str, value: object) -> Never:
-        raise AttributeError(f"a {type(self).__name__} is what was seen, and cannot be changed")
+        raise AttributeError(f"a {type(self).__name__} is a snapshot and cannot be changed")
 
     def __delattr__(self, name: str) -> Never:
-        raise AttributeError(f"a {type(self).__name__} is what was seen, and cannot be changed")
+        raise AttributeError(f"a {type(self).__name__} is a snapshot and cannot be changed")
 
     def __eq__(self, other: object) -> bool:
         return self._values() == other._values() if type(self) is type(other) else NotImplemented
@@ -101,14 +101,14 @@ class LockInfo(Seen):
 class Finding(NamedTuple):
     """What a store promises, or what endangers that where it is; see `Client.doctor`.
 
-    >>> Finding("danger", "3 MB are left on the disk", "make room").cure
+    >>> Finding("danger", "3 MB are left on the disk", "make room").fix
     'make room'
     """
 
     level: Literal["about", "promise", "note", "danger"]
     """about: which store this is, with the versions; note: a limit that one should know of."""
     what: str
-    cure: str = ""
+    fix: str = ""
 
 
 def printable(text: object) -> str:
@@ -233,7 +233,7 @@ def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str,
             {"owner": owner, "host": host, "pid": pid, "thread": thread, "info": dict(info)}, allow_nan=False
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"info must be a small dict that JSON can carry: {error}") from None
+        raise TypeError(f"info must be a small dict that can be written as JSON: {error}") from None
     if len(text) > _LONGEST_ABOUT:
         raise ValueError(f"info is too large: {len(text)} characters as JSON, at most {_LONGEST_ABOUT}")
     return text

@@ -121,7 +121,7 @@ def fields_of(template: str) -> tuple[str, list[str]]:
         sample = template.format_map(asked)
     except ValueError as error:
         raise ValueError(
-            f'"{template}" is no template: {error}. Name parameters, like {{invoice.id}}; a brace is written twice'
+            f'"{template}" is not a template: {error}. Name parameters, like {{invoice.id}}; a brace is written twice'
         ) from None
     return sample, list(asked)
 
@@ -232,5 +232,7 @@ def _mismatch(function: object, signature: inspect.Signature, args: Args, kwargs
 def _shared(name: str) -> str:
     """An object without a `__str__` shows its address: a name that no other process, nor the next object, has."""
     if _ADDRESS.search(name):
-        raise BadName(f"the name {name!a} holds the address of an object", step="name an attribute, like {invoice.id}")
+        raise BadName(
+            f"the name {name!a} contains the address of an object", step="name an attribute, like {invoice.id}"
+        )
     return name

@@ -61,7 +61,7 @@ def parse(text: object) -> Url:
     if not isinstance(text, str):
         raise TypeError(f"a store's URL must be a str, not {type(text).__name__}")
     if _has_control(text):
-        raise ValueError("a store's URL must not hold control characters")
+        raise ValueError("a store's URL must not contain control characters")
     scheme, sign, rest = text.partition("://")
     if not sign or not _SCHEME.fullmatch(scheme):
         raise ValueError("a store's URL looks like scheme://..., such as sqlite:///locks.db")
@@ -69,7 +69,7 @@ def parse(text: object) -> Url:
     if (parts.authority or scheme.lower() not in _OF_FILES) and "@" in parts.path + parts.query:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: write /, ?, # and @ in a password as %2F, %3F, %23, %40")
     if _has_control(unquote(parts.path)):
-        raise ValueError("a store's URL must not hold control characters, also not as %00")
+        raise ValueError("a store's URL must not contain control characters, not even as %00")
     login, at, written = parts.authority.rpartition("@")
     username, colon, password = login.partition(":")
     if "," in username + login.partition("@")[2]:

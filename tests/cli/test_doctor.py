@@ -62,15 +62,14 @@ def test_what_it_says_of_a_good_place_in_lines_and_as_json(cli: Cli) -> None:
     assert [line for line in others if not LINE.fullmatch(line)] == []
     about(told(done, "ok"), "at most one valid holder")
     about(told(done, "ok"), "first come, first served")
-    assert all("Cure: " in note for note in told(done, "note"))
+    assert all("Fix: " in note for note in told(done, "note"))
     assert (done.returncode, told(done, "DANGER")) == (0, [])
     head, *objects = cli.json("doctor")
     assert (head["level"], head["what"]) == ("about", first)
-    assert all(set(finding) == {"level", "what", "cure"} for finding in objects)
+    assert all(set(finding) == {"level", "what", "fix"} for finding in objects)
     shown = {"promise": "ok", "note": "note", "danger": "DANGER"}
     assert [
-        f"{shown[one['level']]:<6}  {one['what']}" + (f". Cure: {one['cure']}" if one["cure"] else "")
-        for one in objects
+        f"{shown[one['level']]:<6}  {one['what']}" + (f". Fix: {one['fix']}" if one["fix"] else "") for one in objects
     ] == others
 
 
@@ -91,7 +90,7 @@ def test_a_disk_in_memory(cli: Cli) -> None:
 @pytest.mark.parametrize(("size", "words"), [("size=4m", "MB are left"), ("size=64m,nr_inodes=40", "more files fit")])
 def test_a_disk_with_little_room(cli: Cli, size: str, words: str) -> None:
     done = doctor(cli, inside=on_a_disk(cli, size))
-    assert "Cure: " in about(told(done, "DANGER"), words)
+    assert "Fix: " in about(told(done, "DANGER"), words)
     assert done.returncode == 1
 
 

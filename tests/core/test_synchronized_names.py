@@ -155,9 +155,9 @@ BAD_VALUES = [
     ("a\nb", "control character"),
     ("x" * 600, "is 602 bytes long"),
     ("\ud800", "lone surrogate"),
-    (object(), "holds the address of an object.*Next: name an attribute"),
-    (len.__call__, "holds the address of an object"),
-    (fresh_url.__code__, "holds the address of an object"),
+    (object(), "contains the address of an object.*Next: name an attribute"),
+    (len.__call__, "contains the address of an object"),
+    (fresh_url.__code__, "contains the address of an object"),
 ]
 
 

@@ -84,7 +84,7 @@ def _close(sim: Sim, users: Users) -> None:
     if not sim.run(users.done, sim.now + BOUND, users.habits.check):
         raise Violation("closing does not come to an end")
     if not sim.run(users.nobody_follows, sim.now + LOOKING_OUT, users.habits.check):
-        raise Violation("somebody goes on following after its client was closed")
+        raise Violation("somebody goes on following after the client was closed")
     sim.run(lambda: False, sim.now + 2.0, users.habits.check)
 
 
@@ -94,7 +94,7 @@ def _check_nothing_is_left(users: Users, network: Network) -> None:
     for name, line in world.lines.items():
         for entry in line.values():
             if entry.client in alive:
-                raise Violation(f"{name}: ticket {entry.ticket} stays behind after its client was closed")
+                raise Violation(f"{name}: ticket {entry.ticket} stays behind after the client was closed")
     for name, waiting in world.outside.items():
         if any(client in alive for client in waiting.values()):
             raise Violation(f"{name}: somebody still waits outside after closing")

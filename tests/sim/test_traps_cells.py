@@ -120,7 +120,7 @@ def test_a_put_without_an_answer_says_that_it_is_not_known(stage: Stage, what: s
     with pytest.raises(StoreUnavailable, match="not known") as caught:
         setting.get()
     assert (caught.value.name, caught.value.store) == ("x", "sim://")
-    assert caught.value.step == "read it again before you go on"
+    assert caught.value.step == "read the value again"
     assert stage.value(CELL)[1] == (what == "reply")
 
 

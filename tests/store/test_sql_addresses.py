@@ -35,7 +35,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (f"{SHOP}?colour=red", {}, "no option colour="),
     (SHOP, {"connections": 0}, "at least 1"),
     (SHOP, {"tls": "maybe"}, "tls="),
-    (SHOP, {"tls": "off", "ca": "/ca.pem"}, "means nothing with tls=off"),
+    (SHOP, {"tls": "off", "ca": "/ca.pem"}, "has no effect with tls=off"),
     (SHOP, {"key": "/key.pem"}, "certificate="),
     (SHOP, {"socket": "/run/socket"}, "exclude each other"),
     (f"mysql://db/{'x' * 65}", {}, "no name of a database"),

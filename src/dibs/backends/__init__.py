@@ -76,7 +76,8 @@ _OWN = {
 }
 _FENCE = "dibs.backends.sql.fence:OwnTransaction"
 _QUORUM = "dibs.backends.quorum:QuorumStore"
-_LATER = frozenset({"etcd"})
+_UNSUPPORTED = frozenset({"consul", "etcd"})
+"""Stores that a reader may expect here."""
 
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
@@ -90,7 +91,7 @@ def make_store(url: Url, options: dict[str, Any]) -> Store:
     except TypeError as error:
         if options and "unexpected keyword" in str(error):
             names = ", ".join(sorted(options))
-            raise TypeError(f"{url.scheme}:// has no store option of that name (given: {names})") from None
+            raise TypeError(f"{url.scheme}:// does not have all of these store options: {names}") from None
         raise
 
 
@@ -99,7 +100,7 @@ def make_store_of(driver: object, options: dict[str, Any]) -> Store:
     target = _by_class(_DRIVERS, driver)
     if target is None:
         known = ", ".join(sorted(_DRIVERS))
-        raise TypeError(f"a store's URL must be a str, or a driver ({known}), not {type(driver).__name__}")
+        raise TypeError(f"a store is given as a URL (str) or a driver ({known}), not {type(driver).__name__}")
     if target is _ENGINE:
         target = _of_dialect(driver)
     try:
@@ -131,8 +132,8 @@ def own_connection(connection: object, what: str, awaits: bool) -> Any:
         raise TypeError(f"{what} must be an open connection ({', '.join(sorted(_OWN))}), not {connection!r:.200}")
     own = _load(target)(connection)
     if own.awaits is not awaits:
-        face = "asyncio face, dibs.aio" if own.awaits else "blocking face, dibs"
-        raise TypeError(f"a connection of {type(connection).__module__} is for the {face}")
+        api = "async API, dibs.aio" if own.awaits else "sync API, dibs"
+        raise TypeError(f"a connection of {type(connection).__module__} is for the {api}")
     return own
 
 
@@ -145,7 +146,7 @@ def _by_class(table: dict[str, str], thing: object) -> str | None:
 def _of_dialect(engine: Any) -> str:
     dialect = str(engine.dialect.name)
     if dialect not in _ENGINES:
-        raise TypeError(f"no store is known for an engine of {dialect}; known are {', '.join(sorted(_ENGINES))}")
+        raise TypeError(f"dibs has no store for an engine of {dialect}; it has {', '.join(sorted(_ENGINES))}")
     return _ENGINES[dialect]
 
 
@@ -165,13 +166,10 @@ def _factory(url: Url) -> Callable[..., Store]:
         others = {point.name: point.value for point in entry_points(group="dibs.backends")}
         target = others.get(url.scheme)
     if target is None:
-        if url.scheme in _LATER:
-            raise Unsupported(
-                f"{url.scheme}:// is not in this version of dibs yet",
-                step="use postgresql://, redis://, zookeeper://, sqlite:/// or memory://",
-            )
         known = ", ".join(f"{scheme}://" for scheme in sorted({*_STORES, *others}))
-        raise ValueError(f"no store is known for {url.scheme[:40]}:// URLs; known are {known}")
+        if url.scheme in _UNSUPPORTED:
+            raise Unsupported(f"dibs does not support {url.scheme}", step=f"use one of {known}")
+        raise ValueError(f"dibs has no store for {url.scheme[:40]}:// URLs; it has {known}")
     try:
         return _load(target)
     except ImportError as error:
@@ -181,5 +179,8 @@ def _factory(url: Url) -> Callable[..., Store]:
 def _missing(whose: str, store: str | None, target: str, error: ImportError) -> MissingDriver:
     package, _, rest = target.partition(".backends.")
     extra = rest.partition(".")[0]
-    step = f"pip install 'dibs[{extra}]'" if package == "dibs" else f"install what {target.partition('.')[0]} needs"
-    return MissingDriver(f"the driver of {whose} is missing: {error}", store=store, step=step)
+    if package == "dibs":
+        step = f"pip install 'dibs[{extra}]', or in a checkout of dibs: pip install '.[{extra}]'"
+    else:
+        step = f"install the packages that {target.partition('.')[0]} needs"
+    return MissingDriver(f"the driver of {whose} is not installed: {error}", store=store, step=step)

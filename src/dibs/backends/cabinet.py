@@ -35,7 +35,9 @@ def put(table: Table, write: Write, now: float) -> tuple[int, list[Wake]]:
         return done, []
     there = table.cell(write.spot)
     if not follows(write, there):
-        raise Conflict(f"it is at version {there.version}, not at {write.version}", step="read it again, then write")
+        raise Conflict(
+            f"it is at version {there.version}, not at {write.version}", step="read the value again, then write"
+        )
     version = write.version + 1
     table.keep(write.spot, Kept(write.value, version))
     table.note(write, version, now)

@@ -374,7 +374,7 @@ def _match(claim: Claim, seen: Head) -> None:
 def mismatch(kind: str, capacity: int, claim: Claim) -> Mismatch:
     return Mismatch(
         f"busy as {_sized(kind, capacity)}, not as {_sized(claim.kind, claim.capacity)}",
-        step="use one kind and size for one name, or wait until its line is empty",
+        step="use one kind and size for one name, or wait until its queue is empty",
     )
 
 

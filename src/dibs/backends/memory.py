@@ -279,14 +279,14 @@ class MemoryLine:
 
     async def doctor(self, until: float) -> list[Finding]:
         return [
-            Finding("about", "the memory of this process"),
+            Finding("about", "memory of this process"),
             Finding("promise", "at most one valid holder among the threads and tasks of this process"),
             Finding("promise", "first come, first served"),
             Finding("promise", "tokens rise strictly, from 1, for the life of this process"),
-            Finding("note", "one process only: another one has a store of its own, also under the same URL",
-                    "sqlite:///, or a server, for locks that processes share"),
-            Finding("note", "nothing survives this process, and the tokens of the next begin again",
-                    "do not give them to a resource that outlives it"),
+            Finding("note", "one process only: another process has its own store, even with the same URL",
+                    "use sqlite:/// or a server for locks that processes share"),
+            Finding("note", "nothing survives this process, and the tokens of the next one start again",
+                    "do not use these tokens with a resource that outlives the process"),
         ]  # fmt: skip
 
     def close(self) -> None:

@@ -33,12 +33,12 @@ class QuorumStore:
             raise ValueError("a quorum needs members: give the URLs of three or five independent stores")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"{self.shown}: {twice[0]} is named twice; name every independent store once")
+            raise ValueError(f"{self.shown}: {twice[0]} is given twice; give every independent store once")
         for member in members:
             if not member.capabilities >= _NEEDED:
                 raise Unsupported(
-                    f"{member.shown} cannot be a member of a quorum: it keeps no votes", store=self.shown,
-                    step="use redis:// stores, each on a server of its own",
+                    f"{member.shown} cannot be a member of a quorum", store=self.shown,
+                    step="use redis:// stores, each on its own server",
                 )  # fmt: skip
         self.guard = None if guard is None else _seconds(guard)
         self.members = list(members)
@@ -83,7 +83,7 @@ class QuorumStore:
             member.after_fork(child)
 
     def _no_line(self) -> NoReturn:
-        raise Unsupported("a quorum has no line of its own", store=self.shown, step="use one of its members")
+        raise Unsupported("a quorum has no queue of its own", store=self.shown, step="use one of its members")
 
 
 def split(url: Url) -> list[Url]:

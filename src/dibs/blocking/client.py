@@ -169,13 +169,13 @@ class Client(Unpicklable):
         step(self._core.break_(name, token))
 
     def doctor(self) -> list[Finding]:
-        """What the store promises as it stands, and what endangers that, with the cure.
+        """What the store promises as it stands, and what endangers that, with the fix.
 
         >>> import dibs
         >>> client = dibs.connect("memory://example")
         >>> print(client.doctor()[0].what)
         memory://example, the memory of this process
-        >>> [finding.cure for finding in client.doctor() if finding.level == "danger"]
+        >>> [finding.fix for finding in client.doctor() if finding.level == "danger"]
         []
         >>> client.close()
         """

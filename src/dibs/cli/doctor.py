@@ -23,7 +23,7 @@ _WIDTH = max(map(len, _WORDS.values()))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = Parser("doctor", description="Say what the store promises, and what endangers that, with the cure.")
+    parser = Parser("doctor", description="Say what the store promises, and what endangers that, with the fix.")
     parser.add_argument("--ddl", action="store_true", help="print the statements that make what the store needs")
     add_store(parser)
     options = parser.parse_args(arguments)
@@ -51,7 +51,7 @@ def _put_object(finding: Finding) -> None:
 
 
 def _put_line(finding: Finding) -> None:
-    text = f"{finding.what}. Cure: {finding.cure}" if finding.cure else finding.what
+    text = f"{finding.what}. Fix: {finding.fix}" if finding.fix else finding.what
     if finding.level in _WORDS:
         word = f"{_WORDS[finding.level]:<{_WIDTH}}"
         if _is_colourful():

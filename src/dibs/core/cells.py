@@ -88,7 +88,9 @@ def token_of(kept: Kept) -> int:
     if kept.value is None:
         return 0
     if not kept.value.isdigit() or len(kept.value) > 20:
-        raise StoreError("the record of this fence is not one of ours", step="find out who writes there, and stop it")
+        raise StoreError(
+            "dibs did not write the record of this fence", step="find the program that writes there, and stop it"
+        )
     return int(kept.value)
 
 

@@ -176,7 +176,7 @@ class Client:
     def require(self, capability: str, what: str) -> None:
         """What a store cannot do is said when the lock is made."""
         if capability not in self.store.capabilities:
-            raise Unsupported(f"this store has no {what}", store=self.shown, step="use another store for it")
+            raise Unsupported(f"this store has no {what}", store=self.shown, step="use a store that has it")
 
     def error(self, kind: type[E], name: str | None, what: str, **more: Any) -> E:
         return kind(what, name=name, store=self.shown, **more)
@@ -309,7 +309,7 @@ class Client:
             patience = max(RELEASE_PATIENCE, _CLOSING_ROUND_TRIPS * self.watchdog.round_trip())
             if not await self.watchdog.give_backs.when_idle(self.runtime, self._spare()).wait(self.now() + patience):
                 left = self.watchdog.give_backs.backlog()
-                log().warning("closed %s; claims not given back, they end by lease: %d", self.shown, left)
+                log().warning("closed %s; claims not released, they end by lease: %d", self.shown, left)
             self._shut()
 
     def begin_exit(self) -> Event | None:

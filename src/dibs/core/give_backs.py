@@ -95,8 +95,8 @@ class GiveBacks:
         while (backlog := self.backlog()) >= MOST:
             if self._now() >= until:
                 raise StoreUnavailable(
-                    f"{backlog} claims that were given up could not be given back yet",
-                    step="give up less often: use a longer timeout, or fewer tasks",
+                    f"{backlog} abandoned claims could not be removed yet",
+                    step="use a longer timeout, or fewer tasks",
                 )
             event = runtime.event()
             self._room_events.append(event)
@@ -185,10 +185,10 @@ class GiveBacks:
             while self._room_events:
                 self._room_events.popleft().set()
         if self.is_full and not self._is_told and not self.is_closing:
-            log().warning("claims to give back: %d; new acquires wait until there are fewer", backlog)
+            log().warning("claims to remove: %d; new acquires wait until there are fewer", backlog)
             self._is_told = True
         elif self._is_told and backlog < MOST / 2:
-            log().info("claims to give back: %d; new acquires no longer wait", backlog)
+            log().info("claims to remove: %d; new acquires no longer wait", backlog)
             self._is_told = False
 
     async def _lighten(self, grant: Grant) -> None:
@@ -203,7 +203,7 @@ class GiveBacks:
             if not isinstance(error, StoreError):
                 raise
             self._heard(error)
-            log().warning("a claim could not be made lighter, will be tried again: %s", error)
+            log().warning("lowering the weight of a claim failed, dibs tries again: %s", error)
 
     def _open(self) -> WatchdogPort:
         if self._port is None:

@@ -121,7 +121,7 @@ class Hold:
         if self.is_lost():
             raise self.lost_error()
         if self.over:
-            raise self.client.error(LockLost, self.name, "this hold was given back", step="acquire again")
+            raise self.client.error(LockLost, self.name, "this hold was released", step="acquire again")
 
     def describe(self) -> str:
         state = "lost" if self.is_lost() else "over" if self.over else f"{self.remaining():.1f} s left"
@@ -278,7 +278,7 @@ class Book:
         there = grant.request
         if (there.kind, there.capacity) != (request.kind, request.capacity):
             raise self._client.error(
-                Mismatch, hold.name, f"held here as {there.kind} of {there.capacity}",
+                Mismatch, hold.name, f"this client holds it as {there.kind} of {there.capacity}",
                 step="use one kind and size for one name",
             )  # fmt: skip
         with self._client.mutex:

@@ -136,7 +136,7 @@ class Line(Protocol):
 
     async def doctor(self, until: float) -> list[Finding]:
         """What the store promises as it stands here, and what endangers that, each tried or measured; every danger
-        has a cure. What it is made of, with versions, is said at the level `about`. Claims are left alone."""
+        has a fix. What it is made of, with versions, is said at the level `about`. Claims are left alone."""
 
     def close(self) -> None:
         """Let go of what this line holds on the machine; claims are not its business."""

@@ -38,7 +38,7 @@ EXPIRED = Loss("expired", "its lease ran out, and it was taken with renew=False"
 CLOSED = Loss("closed", "the client was closed")
 EXITED = Loss("closed", "the process ends")
 FORKED = Loss("closed", "a process made by fork() holds none of its parent's locks")
-GIVEN_BACK = Loss("closed", "it was given back")
+GIVEN_BACK = Loss("closed", "it was released")
 BROKEN = Loss(
     "broken", "the store no longer has it: somebody broke it, or it was lost with a session or in a fail-over"
 )

@@ -28,11 +28,11 @@ def check(name: object) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise BadName(f"the name {name[:80]!a} holds a lone surrogate", step=_STEP) from None
+        raise BadName(f"the name {name[:80]!a} contains a lone surrogate", step=_STEP) from None
     if size > LONGEST:
         raise BadName(f"the name {name[:40]!a}... is {size} bytes long", step=_STEP)
     if _CONTROL.search(name):
-        raise BadName(f"the name {name!a} holds a control character", step=_STEP)
+        raise BadName(f"the name {name!a} contains a control character", step=_STEP)
     if not name.strip():
         raise BadName("the name is blank" if name else "the name is empty", step=_STEP)
     return name

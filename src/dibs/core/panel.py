@@ -75,7 +75,7 @@ class Health:
     def excuse(self, now: float) -> str | None:
         """Why it has no vote now."""
         if now < self.votes_at:
-            return f"just started, may have lost votes, and has none for {duration(self.votes_at - now)} more"
+            return f"just started, may have lost votes, and cannot vote for {duration(self.votes_at - now)} more"
         return self.trouble
 
 
@@ -167,7 +167,7 @@ class Panel:
         excuses = "; ".join(f"{seat.shown}: {excuse}" for seat in self.seats if (excuse := seat.health.excuse(now)))
         return StoreUnavailable(
             f"{answered} of {len(self.seats)} members answered, {self.needed} are needed ({excuses})",
-            step="dibs doctor says more of each member",
+            step="run dibs doctor, which checks each member",
         )
 
     def refuse_twins(self) -> None:
@@ -177,8 +177,8 @@ class Panel:
             other = seat if seat.identity is None else known.setdefault(seat.identity, seat)
             if other is not seat:
                 raise StoreError(
-                    f"two members are one and the same store: {other.shown} and {seat.shown}",
-                    step="name every independent store once",
+                    f"two members are the same store: {other.shown} and {seat.shown}",
+                    step="give every independent store once",
                 )
 
     async def doctor(self, guard: float, until: float) -> list[Finding]:

@@ -149,7 +149,7 @@ class QuorumGrantor:
                 self._watchdog.give_back(ballot, answered=False)
 
     async def amend(self, grant: Grant, weight: int, until: float) -> None:
-        raise Unsupported("a quorum has nothing that could be made lighter", step="give the hold back")
+        raise Unsupported("a quorum cannot lower the weight of a hold", step="release the hold")
 
     lighten = amend
 
@@ -177,7 +177,7 @@ class QuorumGrantor:
         owing = len(ballot.owing())
         if owing > self._panel.spare:
             return self._panel.too_few(answered)
-        return StoreError(f"{owing} members have not heard of a leave yet") if owing else None
+        return StoreError(f"{owing} members have not received a release yet") if owing else None
 
     @staticmethod
     async def _leave_all(seat: Seat, ballots: Sequence[Ballot], until: float) -> None:
@@ -291,7 +291,7 @@ class QuorumGrantor:
         vote.answered = True
         if standing is None:
             vote.over = True
-            raise StoreUnavailable("it answered too late to count")
+            raise StoreUnavailable("the answer came too late to count")
         if not standing.holds:
             vote.over = True
         elif guard:

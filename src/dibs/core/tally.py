@@ -73,18 +73,16 @@ def page(pages: Sequence[Sequence[LockInfo]], needed: int) -> list[LockInfo]:
 
 
 def promises(count: int, spare: int, guard: float) -> list[Finding]:
-    voting = (
-        f"no vote for {guard:g} s after a start that may have cost it some" if guard else "a vote at once (guard=0)"
-    )
+    voting = f"cannot vote for {guard:g} s if it may have lost votes" if guard else "votes at once (guard=0)"
     return [
         Finding("promise", "at most one valid holder, while a majority keeps what it acknowledged, and the members' "
-                           "clocks are not set forward"),
-        Finding("promise", f"goes on with any {spare} of {count} members down"),
+                           "clocks are not stepped forward"),
+        Finding("promise", f"keeps working with any {spare} of {count} members down"),
         Finding("promise", "tokens rise strictly: a majority agrees on each"),
-        Finding("note", "lock and rlock only, and nobody waits in line: who comes at the right moment is next",
-                "one server, or ZooKeeper, for order and the other kinds"),
-        Finding("note", f"a member that starts has {voting}",
-                "connect with guard= the longest lease that any client of these members uses"),
+        Finding("note", "only lock and rlock, and no queue: which waiter is next is random",
+                "use one server, or ZooKeeper, for order and the other kinds"),
+        Finding("note", f"a member that has just started {voting}",
+                "connect with guard= set to the longest lease that any client of these members uses"),
     ]  # fmt: skip
 
 
@@ -93,14 +91,16 @@ def dangers(count: int, needed: int, answered: int, excuses: Sequence[str], apar
     if excuses:
         enough = "which is enough" if answered >= needed else f"{needed} are needed"
         what = f"{answered} of {count} members answer, {enough}; {'; '.join(excuses)}"
-        found.append(Finding("danger", what, "bring them back, or name others, the same in every client"))
+        found.append(Finding("danger", what, "bring them back, or replace them in every client's URL"))
     if count < SMALLEST:
-        found.append(Finding("danger", f"not one of {count} members may be down", "name three or five stores"))
+        found.append(Finding("danger", f"none of {count} members may be down", "use three or five stores"))
     elif count % 2 == 0:
-        found.append(Finding("note", f"{count} members bear no more losses than {count - 1}", "name an odd number"))
+        found.append(
+            Finding("note", f"{count} members tolerate no more failures than {count - 1}", "use an odd number")
+        )
     if apart >= _CLOCKS:
         what = f"the clocks of the members differ by {apart:.0f} s"
-        found.append(Finding("danger", what, "let all of them follow one clock (NTP)"))
+        found.append(Finding("danger", what, "synchronise their clocks (NTP)"))
     return found
 
 
@@ -114,8 +114,8 @@ def findings(said: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
                 alike.setdefault(finding, []).append(shown)
     everyone = [shown for shown, _ in said]
     return [
-        Finding(level, f"{'every member' if who == everyone else ', '.join(who)}: {what}", cure)
-        for (level, what, cure), who in alike.items()
+        Finding(level, f"{'every member' if who == everyone else ', '.join(who)}: {what}", fix)
+        for (level, what, fix), who in alike.items()
     ]
 
 

@@ -344,7 +344,7 @@ class Watchdog:
     def _warn(self, lease: float, round_trip: float) -> None:
         self._warned = True
         log().warning(
-            "a lease of %g s is too short here, where an answer of the store takes up to %.2f s: use at least %.1f s",
+            "a lease of %g s is too short: a reply of the store takes up to %.2f s; use at least %.1f s",
             lease, round_trip, _ROUND_TRIPS * round_trip,
         )  # fmt: skip
 

@@ -275,7 +275,9 @@ class AioRuntime:
         if loop is self._loop:
             return
         if self._loop is not None and not self._loop.is_closed():
-            raise RuntimeError("this client belongs to another event loop that is still open: make one client per loop")
+            raise RuntimeError(
+                "this client belongs to another event loop, which is still open: use one client per loop"
+            )
         self._loop = loop
 
     def in_loop(self, call: Callable[[], object]) -> None:

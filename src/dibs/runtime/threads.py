@@ -60,7 +60,7 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # StopIteration is not generic
     coroutine.close()
-    raise RuntimeError("a blocking port suspended: this is a bug in dibs")
+    raise RuntimeError("a sync store suspended: this is a bug in dibs")
 
 
 class ThreadEvent:
@@ -217,7 +217,7 @@ class ThreadWorker:
         try:
             return step(self._turn())
         except BaseException:  # noqa: BLE001  (whatever it was, the next turn comes: locks depend on this thread)
-            log().exception("a turn failed; the next one comes in %s s", AFTER_A_FAILURE)
+            log().exception("a background task failed; the next run is in %s s", AFTER_A_FAILURE)
             return AFTER_A_FAILURE
 
 

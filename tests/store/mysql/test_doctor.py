@@ -38,14 +38,14 @@ def test_settings_that_endanger_what_is_promised() -> None:
     require("mariadb")
     with Server(MariaDB("--innodb-flush-log-at-trx-commit=2")) as server, closing(dibs.connect(server.url())) as client:
         (note,) = [finding for finding in client.doctor() if "not there yet" in finding.what]
-        assert "--ddl" in note.cure
+        assert "--ddl" in note.fix
         with client.lock("a"):
             pass
         dangers = [finding for finding in client.doctor() if finding.level == "danger"]
-        assert [finding for finding in dangers if "innodb_flush_log_at_trx_commit" in finding.cure]
+        assert [finding for finding in dangers if "innodb_flush_log_at_trx_commit" in finding.fix]
         server.ask("ALTER TABLE dibs_tombs ENGINE = MyISAM")
         (danger,) = [finding for finding in client.doctor() if "MyISAM" in finding.what]
-        assert "InnoDB" in danger.cure
+        assert "InnoDB" in danger.fix
         server.ask("DROP PROCEDURE dibs_1_leave")
         assert [finding for finding in client.doctor() if "dibs_1_leave" in finding.what]
         with client.lock("a"):  # made anew when it is missed

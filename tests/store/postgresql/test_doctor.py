@@ -41,7 +41,7 @@ def test_a_sound_server(server: Server) -> None:
     found = said(server.url())
     assert "danger" not in found
     assert "PostgreSQL 15" in found["about"][0]
-    assert any("messages get through" in what for what in found["promise"])
+    assert any("notifications arrive" in what for what in found["promise"])
     assert any("all tables and routines" in what for what in found["promise"])
     assert any("looks" in what for what in said(server.url(), wake="looks")["note"])
 
@@ -67,7 +67,7 @@ def test_behind_a_pooler(server: Server) -> None:
     with Server(PgBouncer(server.port, mode="transaction")) as pool:
         found = said(pool.url())
     assert "danger" not in found
-    assert any("messages do not get through" in what for what in found["note"])
+    assert any("notifications do not arrive" in what for what in found["note"])
     assert any("pooler is in between" in what for what in found["note"])
 
 

@@ -94,7 +94,7 @@ def test_one_store_under_two_names_is_refused_at_first_use() -> None:
     members[2]._store._world = members[0]._store._world
     with client, pytest.raises(dibs.StoreError, match="two members are one and the same store") as caught:
         client.lock("a").acquire()
-    assert caught.value.step == "name every independent store once"
+    assert caught.value.step == "give every independent store once"
     assert caught.value.name == "a"
 
 
@@ -161,7 +161,7 @@ def test_doctor_names_those_who_do_not_answer() -> None:
     [
         (1, "danger", "not one of 1 members may be down"),
         (2, "danger", "not one of 2 members may be down"),
-        (4, "note", "4 members bear no more losses than 3"),
+        (4, "note", "4 members tolerate no more failures than 3"),
     ],
 )
 def test_doctor_speaks_of_a_bad_number(count: int, level: str, words: str) -> None:

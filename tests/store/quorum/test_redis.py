@@ -135,7 +135,7 @@ def test_a_server_that_keeps_everything_votes_at_once(name: str) -> None:
 
 
 def test_a_server_that_keeps_nothing_has_to_wait(name: str) -> None:
-    young = pytest.raises(dibs.StoreUnavailable, match="just started, may have lost votes, and has none for")
+    young = pytest.raises(dibs.StoreUnavailable, match="just started, may have lost votes, and cannot vote for")
     with independent(3) as nodes, dibs.connect(url_of(nodes, guard=None), lease=20) as client, young:
         client.lock(name).acquire(timeout=0)
 

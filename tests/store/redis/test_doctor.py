@@ -74,7 +74,7 @@ def examined(url: str, face: str = "blocking", **options: object) -> list[dibs.F
 
 
 def said(found: list[dibs.Finding], level: str) -> list[str]:
-    assert all(finding.cure for finding in found if finding.level == "danger"), found
+    assert all(finding.fix for finding in found if finding.level == "danger"), found
     return [finding.what for finding in found if finding.level == level]
 
 

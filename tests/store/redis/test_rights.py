@@ -52,7 +52,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(url: str, **options: Any) -> str:
     """The line, as whoever runs `dibs doctor` finds it."""
     with dibs.connect(url, **options) as client:
-        (found,) = [finding.cure for finding in client.doctor() if finding.what.startswith("the least")]
+        (found,) = [finding.fix for finding in client.doctor() if finding.what.startswith("the least")]
     return found
 
 
@@ -174,7 +174,7 @@ def test_each_is_needed(server: Server, right: str) -> None:
             found = client.doctor()
         dangers = [finding for finding in found if finding.level == "danger"]
         assert dangers
-        assert {finding.cure for finding in dangers} == {line}
+        assert {finding.fix for finding in dangers} == {line}
         assert not any(PASSWORD in part for finding in found for part in finding)
 
 

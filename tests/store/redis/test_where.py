@@ -120,7 +120,7 @@ def test_nobody_answers(mute: socket.socket, group: Group) -> None:
     silent, gone = mute.getsockname()[1], nobody()
     found = refusal(finder(f"redis+sentinel://{at(silent, gone)}/main"), 1.0)
     assert isinstance(found, StoreUnavailable)
-    assert 'no majority of the sentinels leads to the primary of "main"' in str(found)
+    assert 'no majority of the sentinels names the primary of "main"' in str(found)
     assert f"127.0.0.1:{silent} does not answer" in str(found)
     assert f"no connection to 127.0.0.1:{gone}: Connection refused" in str(found)
     assert str(found).startswith("redis+sentinel://")
@@ -138,14 +138,14 @@ def test_one_who_answers_late_is_given_more_time(group: Group, monkeypatch: pyte
 def test_a_sentinel_that_is_wrong_is_not_believed(group: Group, misled: Server) -> None:
     found = refusal(finder(f"redis+sentinel://:{PASSWORD}@{at(misled)}/main"))
     assert isinstance(found, StoreUnavailable)
-    assert "is said to be the primary, and is not, or not yet" in str(found)
+    assert "is named as the primary, but is not the primary yet" in str(found)
     assert learned(of(group, misled)).locate(b"a") == place(group.primary)
 
 
 def test_a_service_that_nobody_watches(group: Group) -> None:
     found = refusal(finder(f"redis+sentinel://:{PASSWORD}@{at(*group.sentinels)}/mian"))
     assert not isinstance(found, StoreUnavailable)
-    assert 'watches no service "mian"; it watches "main". Next: name one of them in the URL' in str(found)
+    assert 'watches no service "mian"; it watches "main". Next: give one of them in the URL' in str(found)
 
 
 def test_a_primary_that_refuses_the_login(group: Group) -> None:

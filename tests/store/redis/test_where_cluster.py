@@ -155,7 +155,7 @@ def test_a_cluster_by_tls(tmp_path: Path) -> None:
 def test_a_server_by_itself_is_no_cluster() -> None:
     found = refusal(finder(f"redis+cluster://{at(shared_redis.redis())}"))
     assert not isinstance(found, StoreUnavailable)
-    assert "is no node of a cluster. Next: write redis://" in str(found)
+    assert "is not a node of a cluster. Next: write redis://" in str(found)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def said(client: dibs.Client, level: str) -> list[str]:
 def dangers(client: dibs.Client) -> list[str]:
     """But for the room that is left on the machine that runs this."""
     found = [finding for finding in client.doctor() if finding.level == "danger"]
-    assert all(finding.cure for finding in found), found
+    assert all(finding.fix for finding in found), found
     return [finding.what for finding in found if "on the disk" not in finding.what]
 
 

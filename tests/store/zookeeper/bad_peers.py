@@ -123,7 +123,7 @@ def _exactly(line: socket.socket, size: int) -> bytes:
     return text
 
 
-HUNG_UP = r"the server hung up|Connection reset by peer|Broken pipe"
+HUNG_UP = r"the server closed the connection|Connection reset by peer|Broken pipe"
 SILENT = r"no answer (in time|within)"
 PROTOCOL = r"does not speak ZooKeeper's protocol: "
 OVER = r"the session was over|gives no session"

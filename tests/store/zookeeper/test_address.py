@@ -113,7 +113,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("zookeeper://h1?acl=creator", {}, "put a login into the URL"),
     ("zookeepers://h1?acl=creator-read", {}, "put a login into the URL"),
     ("zookeeper://h1?layout=s3cr3t", {}, 'layout= must be "semaphore-mutex"'),
-    ("zookeeper://h1?ca=/s3cr3t.pem", {}, "ca= means nothing without TLS: write zookeepers://"),
+    ("zookeeper://h1?ca=/s3cr3t.pem", {}, "ca= has no effect without TLS: write zookeepers://"),
     ("zookeeper://h1", {"certificate": "/s3cr3t.pem"}, "certificate= means nothing without TLS"),
     ("zookeeper://h1", {"ssl_context": ssl.create_default_context()}, "ssl_context= means nothing without TLS"),
     ("zookeepers://h1?key=s3cr3t", {}, "give certificate= too"),

@@ -206,9 +206,19 @@ def expired(pems: Certificates, directory: Path) -> Pair:
 @pytest.mark.parametrize(
     ("pair", "host", "why", "step"),
     [
-        (lambda pems, _: pems.self_signed, "localhost", "certificate of localhost is not to be trusted: self", "ca="),
-        (lambda pems, _: pems.wrong_host, "localhost", "mismatch", "connect by a name that the certificate bears"),
-        (lambda pems, _: pems.wrong_host, "127.0.0.1", "mismatch", "connect by a name that the certificate bears"),
+        (lambda pems, _: pems.self_signed, "localhost", "certificate of localhost cannot be trusted: self", "ca="),
+        (
+            lambda pems, _: pems.wrong_host,
+            "localhost",
+            "mismatch",
+            "connect with a host name that is in the certificate",
+        ),
+        (
+            lambda pems, _: pems.wrong_host,
+            "127.0.0.1",
+            "mismatch",
+            "connect with a host name that is in the certificate",
+        ),
         (expired, "localhost", "expired", "renew"),
     ],
     ids=["self-signed", "another name", "another address", "expired"],

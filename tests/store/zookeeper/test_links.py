@@ -149,7 +149,7 @@ def test_an_end_is_told_as_one(ends: tuple[Link, socket.socket]) -> None:
     assert link.ready(PATIENCE)
     assert link.read() == b"last"
     until(lambda: link.ready(0.1))
-    with pytest.raises(StoreUnavailable, match="the server hung up"):
+    with pytest.raises(StoreUnavailable, match="the server closed the connection"):
         link.read()
 
 

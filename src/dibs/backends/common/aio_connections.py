@@ -253,7 +253,7 @@ class AioConnection:
         except self.connection.failures as error:
             self.close(self.connection.broken(error))
         except BaseException:
-            self.close(StoreUnavailable("an exchange was interrupted"))
+            self.close(StoreUnavailable("the request was interrupted"))
             raise
         return future
 
@@ -295,7 +295,7 @@ class AioConnection:
         except self.connection.failures as error:
             self.close(self.connection.broken(error))
         except BaseException:
-            self.close(StoreUnavailable("an exchange was interrupted"))
+            self.close(StoreUnavailable("the request was interrupted"))
             raise
 
     def _mind_writing(self) -> None:

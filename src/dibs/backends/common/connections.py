@@ -219,8 +219,8 @@ class Dials(Generic[C]):
         if self.now() < self._rests_until + CONNECTING:  # the last dial failed, and its reason says more
             return self._failed_before()
         if self._free is not None and self._free.empty() and not self._under_way:
-            return Unsent("all connections of this client are in use", step="give connections= more of them")
-        step = "check that it runs there, and how far away it is"
+            return Unsent("all connections of this client are in use", step="raise connections=")
+        step = "check that the server runs there and is not too far away"
         return Unsent(f"no connection to {self._shown} in time", step=step)
 
     def _is_needed(self) -> bool:
@@ -250,7 +250,7 @@ class Dials(Generic[C]):
         except StoreError as error:
             failure = own(error)  # without the traceback: its frames lead back here
         except BaseException as error:  # noqa: BLE001  (the waiters are told)
-            failure = Unsent(f"no connection: {type(error).__name__}", step="see its cause")
+            failure = Unsent(f"no connection: {type(error).__name__}", step="look at the cause of this error")
             failure.__cause__ = error.with_traceback(None)
         else:
             connection.seat, connection.generation = seat, generation

@@ -35,7 +35,7 @@ def parse(
     found: dict[str, Any] = {}
     for option, value in query:
         if option in objects:
-            raise ValueError(f"{shown}: {option}= is an object: give it to connect() by keyword")
+            raise ValueError(f"{shown}: {option}= is an object: pass it to connect() as a keyword")
         if option not in known:
             named = f" {option}=" if value and _PLAIN_WORD.fullmatch(option) else ""
             raise ValueError(f"{shown}: no option{named} goes into the URL; there are {_listed(known)}")
@@ -50,7 +50,7 @@ def parse(
         if given is None:
             continue
         if option in found:
-            raise ValueError(f"{shown}: {option}= is given twice, in the URL and by keyword")
+            raise ValueError(f"{shown}: {option}= is given twice, in the URL and as a keyword")
         found[option] = every[option](shown, f"{option}=", given)
     return found
 
@@ -103,7 +103,9 @@ def servers(url: Url, port: int, example: str) -> tuple[tuple[str, int], ...]:
         raise ValueError(f"{url.shown}: the URL names no server: {url.scheme}://{example}")
     for host, _ in url.hosts:
         if ":" not in host and not _HOST_NAME.fullmatch(host):
-            raise ValueError(f"{url.shown}: {host!r} is no host's name (one beyond ASCII is written as xn--...)")
+            raise ValueError(
+                f"{url.shown}: {host!r} is not a host name (write a name with other characters than ASCII as xn--...)"
+            )
     return tuple((host, port if given is None else given) for host, given in url.hosts)
 
 

@@ -25,7 +25,7 @@ def files(shown: str, given: Mapping[str, Any], secure: bool, written: str) -> d
     """The files among the options, if they go together; `written` is the scheme that encrypts."""
     found = {option: given[option] for option in FILES if option in given}
     if found and not secure:
-        raise ValueError(f"{shown}: {next(iter(found))}= means nothing without TLS: write {written}://")
+        raise ValueError(f"{shown}: {next(iter(found))}= has no effect without TLS: write {written}://")
     if "key" in found and "certificate" not in found:
         raise ValueError(f"{shown}: key= is the key of a certificate: give certificate= too")
     return found
@@ -49,7 +49,7 @@ def context(shown: str, named: Mapping[str, str], encrypted: str) -> SSLContext:
         if certificate is not None:
             made.load_cert_chain(certificate, key, _no_passphrase)
     except ssl.SSLError as error:
-        why = error.reason.replace("_", " ").lower() if error.reason else "there is no PEM in it to use"
+        why = error.reason.replace("_", " ").lower() if error.reason else "it contains no usable PEM"
         step = f"check that the file holds {content}"
         raise StoreError(f"{option} cannot be used: {why}", store=shown, step=step) from None
     except OSError as error:
@@ -69,21 +69,21 @@ def failure(host: str, error: SSLError) -> StoreError:
 
 def _distrusted(host: str, error: SSLCertVerificationError) -> StoreError:
     if error.verify_code in _WRONG_HOST:
-        step = "connect by a name that the certificate bears"
+        step = "connect with a host name that is in the certificate"
     elif error.verify_code in _WRONG_TIME:
         step = "renew the server's certificate, or set this machine's clock"
     else:
-        step = "name the authority that signed it: ca=/path/of/its.pem"
-    return StoreError(f"the certificate of {host} is not to be trusted: {error.verify_message}", step=step)
+        step = "give the certificate of its authority: ca=/path/to/ca.pem"
+    return StoreError(f"the certificate of {host} cannot be trusted: {error.verify_message}", step=step)
 
 
 def _failed(host: str, error: SSLError) -> StoreError:
-    reason = error.reason or "it broke off"
+    reason = error.reason or "the connection broke"
     why = reason.replace("_", " ").lower()
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        step = "give one that it knows: certificate=/path/of/ours.pem and key=/path/of/its/key.pem"
+        step = "give a certificate that it accepts: certificate=/path/to/client.pem and key=/path/to/key.pem"
         return StoreError(f"{host} does not accept our certificate: {why}", step=step)
-    step = "check that this is the server's TLS port, which versions it speaks, and if it wants a certificate="
+    step = "check that this is the server's TLS port, its TLS versions, and whether it requires certificate="
     return StoreUnavailable(f"TLS with {host} failed: {why}", step=step)
 
 

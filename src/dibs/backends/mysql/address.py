@@ -25,6 +25,7 @@ from dibs.backends.common import options as opts
 from dibs.backends.common import tls
 from dibs.backends.mysql import engines
 from dibs.backends.mysql.epoch import Epoch
+from dibs.info import printable
 from dibs.url import Url
 
 PORT = 3306
@@ -70,7 +71,7 @@ class Address:
         found = opts.parse(url.shown, url.query, options, _KNOWN)
         named = [option for option in tls.FILES if option in found]
         if named and found.get("tls") == "off":
-            raise ValueError(f"{url.shown}: {named[0]}= means nothing with tls=off")
+            raise ValueError(f"{url.shown}: {named[0]}= has no effect with tls=off")
         secure = found.get("tls") == "on" or bool(named)
         files = tls.files(url.shown, found, secure, url.scheme)
         settings = {**_place(url, found.get("socket")), **_login(url), "database": _database(url)}
@@ -89,9 +90,12 @@ class Address:
         return str(self._settings["database"])
 
     @property
-    def host(self) -> str:
-        """For texts."""
-        return str(self._settings.get("host") or "the socket")
+    def place(self) -> str:
+        """For texts: host and port, or the path of a socket."""
+        if (host := self._settings.get("host")) is None:
+            return printable(str(self._settings.get("unix_socket") or "the socket"))
+        port = self._settings.get("port") or PORT
+        return printable(f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}")
 
     def connection(self, patience: float) -> Any:
         """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
@@ -126,7 +130,7 @@ def _place(url: Url, socket: str | None) -> dict[str, Any]:
         return {"unix_socket": socket}
     hosts = opts.servers(url, PORT, "host:3306/database")
     if len(hosts) > 1:
-        raise ValueError(f"{url.shown}: {url.scheme}:// is one server: name the one that is written to")
+        raise ValueError(f"{url.shown}: {url.scheme}:// is one server: give the one that accepts writes")
     return {"host": hosts[0][0], "port": hosts[0][1]}
 
 
@@ -135,7 +139,7 @@ def _database(url: Url) -> str:
     if not name or "/" in name:
         raise ValueError(f"{url.shown}: the URL names one database: {url.scheme}://host:3306/database")
     if not opts.encodes(name) or len(name) > 64:
-        raise ValueError(f"{url.shown}: that is no name of a database")
+        raise ValueError(f"{url.shown}: that is not a database name")
     return name
 
 
@@ -143,7 +147,7 @@ def _refuse_login(url: Url) -> None:
     for option, _ in url.query:
         if option.lower() in ("password", "username", "user", "passwd"):
             scheme, _, rest = url.shown.partition("://")
-            raise ValueError(f"{url.shown}: the login does not go into the query: {scheme}://user:password@{rest}")
+            raise ValueError(f"{url.shown}: do not put the login into the query: {scheme}://user:password@{rest}")
 
 
 def _login(url: Url) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from dibs.info import printable
 _LONGEST = 200
 MISSING = frozenset({1146, 1305, 4091})
 EXISTS = frozenset({1050, 1304})
+LOGINS = frozenset({1044, 1045, 1698})
 CONTENDED = frozenset({1020, 1205, 1213})
 DENIED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1419, 1698})
 LATER = CONTENDED | {3, 1021, 1026, 1030, 1040, 1047, 1053, 1114, 1129, 1203, 1226, 1290, 1792, 1836, 3168, 3675}
@@ -30,23 +31,23 @@ _STEPS = {
     3: _FULL,
     1021: _FULL,
     1026: _FULL,
-    1030: "look at the server's log, and at its disk",
+    1030: "check the server's log and its disk",
     1040: "raise max_connections, or let fewer clients connect",
     1047: "wait until this node has joined its cluster",
-    1049: "make the database, or name another one in the URL",
+    1049: "create the database, or give another one in the URL",
     1053: "wait until the server is up again",
     1114: _FULL,
-    1129: "FLUSH HOSTS on the server, after finding out what fails there",
+    1129: "find the cause of the failed connections, then run FLUSH HOSTS on the server",
     1203: "raise max_user_connections of this user",
-    1205: "find out who keeps these rows locked: SHOW ENGINE INNODB STATUS",
+    1205: "find the transaction that keeps these rows locked: SHOW ENGINE INNODB STATUS",
     1226: "raise the limits of this user",
-    1290: "name the primary: this server is read-only",
-    1644: "find out who writes there, and stop it",
+    1290: "give the primary: this server is read-only",
+    1644: "find the program that writes there, and stop it",
     1665: "set binlog_format to ROW or MIXED on the server",
-    1792: "name the primary: this server is read-only",
-    1836: "name the primary: this server is read-only",
+    1792: "give the primary: this server is read-only",
+    1836: "give the primary: this server is read-only",
 }
-_RIGHTS = "give this user the rights that `dibs doctor` prints, or lay the tables with `dibs doctor --ddl`"
+_RIGHTS = "give this user the rights that `dibs doctor` prints, or create the tables of `dibs doctor --ddl`"
 
 
 def is_later(refusal: Refusal) -> bool:
@@ -58,22 +59,25 @@ def final(refusal: Refusal) -> StoreError:
     """For whoever gave up: what was refused, and what to do about it."""
     text = printable(refusal.text[:_LONGEST])
     if refusal.code in ENDED:
-        return StoreUnavailable(f"the server ended what was asked: {text}")
+        return StoreUnavailable(f"the server ended the statement: {text}")
     if refusal.code in DENIED:
         return StoreError(f"the server refused: {text}", step=_RIGHTS)
     if refusal.code == 1644:  # ours: see settle.sql
-        return StoreError(f"what stands there is damaged, or not one of ours: {text}", step=_STEPS[1644])
-    step = _STEPS.get(refusal.code, "look at the server's log")
+        return StoreError(f"the record is damaged, or dibs did not write it: {text}", step=_STEPS[1644])
+    step = _STEPS.get(refusal.code, "check the server's log")
     kind = StoreUnavailable if refusal.code in LATER else StoreError
     return kind(f"the server refused: {text} ({refusal.code})", step=step)
 
 
-def unsent(refusal: Refusal) -> StoreError:
+def unsent(refusal: Refusal, place: str = "the server") -> StoreError:
     """The same of what was refused while connecting."""
+    if refusal.code in LOGINS:
+        text = printable(refusal.text[:_LONGEST])
+        return StoreError(f"{place} refuses the login: {text}", step="check user, password and database")
     error = final(refusal)
     return Unsent(error.what, step=error.step) if isinstance(error, StoreUnavailable) else error
 
 
 def strange() -> StoreError:
     """For an answer of another shape than we asked for."""
-    return StoreError("what answers there is not what our routine says", step="look at the server")
+    return StoreError("the answer is not one of a dibs routine", step="check that this is the right server")

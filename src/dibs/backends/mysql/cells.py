@@ -30,7 +30,9 @@ class MysqlCells:
         if version == 0 and value is None:
             return UNSET
         if value is None or len(value) > LARGEST or not 1 <= version < _NO_VERSION:
-            raise StoreError("a cell there holds what no put has made", step="find out who writes there, and stop it")
+            raise StoreError(
+                "a cell holds a value that dibs did not write", step="find the program that writes there, and stop it"
+            )
         return Kept(value, version)
 
     async def put(self, write: Write, until: float) -> int:
@@ -42,7 +44,9 @@ class MysqlCells:
         if what == 0:
             raise StoreUnavailable("the write came too late to count")
         if what == 2:
-            raise Conflict(f"it is at version {version}, not at {write.version}", step="read it again, then write")
+            raise Conflict(
+                f"it is at version {version}, not at {write.version}", step="read the value again, then write"
+            )
         return version
 
     async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:

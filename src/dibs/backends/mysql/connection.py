@@ -72,7 +72,7 @@ class MysqlConnection(Connection):
             self._begin(until)
         except Refusal as refusal:
             self.close()
-            raise unsent(refusal) from None
+            raise unsent(refusal, address.place) from None
         except StoreUnavailable as error:
             raise Unsent(error.what, step=error.step) from None
         self.opened(round_trip)
@@ -243,21 +243,22 @@ def _connected(address: Address, patience: float, begun: Begun) -> Any:
         connection.connect()
         return connection
     except pymysql.MySQLError as error:
-        failure = _failure(address.host, error)
+        failure = _failure(address.place, error)
     except Exception as error:  # noqa: BLE001  (a plugin of the login that a user gave)
-        failure = Unsent(f"no connection: {type(error).__name__} while logging in", step="check the login")
+        what = f"no connection to {address.place}: {type(error).__name__} during the login"
+        failure = Unsent(what, step="check user and password")
     raise failure  # here, where PyMySQL's error does not hang from it: its frames hold the password
 
 
-def _failure(host: str, error: pymysql.MySQLError) -> StoreError:
+def _failure(place: str, error: pymysql.MySQLError) -> StoreError:
     original = getattr(error, "original_exception", None)
     if isinstance(original, ssl.SSLError):
-        return tls.failure(host, original)
+        return tls.failure(place, original)
     code, text = error.args if len(error.args) == 2 else (0, str(error))
     if isinstance(original, OSError) or code in (0, 2003, 2006, 2013):
-        why = original.strerror or "no answer in time" if isinstance(original, OSError) else "it broke off"
-        return Unsent(f"no connection to {printable(host)}: {printable(str(why))}", step="is it running there?")
-    return unsent(Refusal(int(code), str(text)))
+        why = original.strerror or "no answer in time" if isinstance(original, OSError) else "the connection broke"
+        return Unsent(f"no connection to {place}: {printable(str(why))}", step="check that the server runs there")
+    return unsent(Refusal(int(code), str(text)), place)
 
 
 def _pairs(found: Sets) -> list[tuple[str, str]]:
@@ -295,6 +296,6 @@ def _too_many(size: str) -> StoreError | None:
 
 def _several(what: str) -> StoreError:
     return StoreError(
-        f"{what}: two of its servers can grant the same lock, as they compare notes only when they commit",
-        step="use a server that alone is written to, or another store",
+        f"{what}: two of its servers can grant the same lock, because they detect conflicts only at commit",
+        step="use a setup with one writable server, or another store",
     )

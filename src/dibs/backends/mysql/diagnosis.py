@@ -1,4 +1,4 @@
-"""What it means that a server is as it was seen to be: promises, notes and dangers, with cures. No I/O; who looks is
+"""What it means that a server is as it was seen to be: promises, notes and dangers, with fixes. No I/O; who looks is
 doctor.py.
 """
 
@@ -21,7 +21,7 @@ ADRIFT = 1.0
 """Seconds that a server's wall clock may differ from this machine's before it is worth a word."""
 NEARLY = 0.9
 """Of max_connections."""
-LOOK_THERE = "look at the server's log"
+LOOK_THERE = "check the server's log"
 RIGHTS = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON the database to this user; CREATE and CREATE ROUTINE once"
 
 
@@ -44,50 +44,53 @@ def promises(settings: Mapping[str, str], mode: str, *, sound: bool) -> Iterator
             "promise", 'a lock is held by a connection of its own (mode="session"): at most one has it, first come,'
             " first served, and it ends with the connection, which its holder is told at once",
         )  # fmt: skip
-        yield Finding("promise", "tokens go on rising, also after a crash of the server")
+        yield Finding("promise", "tokens keep rising, also after a crash of the server")
         return
     if sound and not _is_on(settings, "read_only"):
         yield Finding(
-            "promise", "at most one valid holder, while the server keeps what it acknowledged and nobody sets its clock"
+            "promise",
+            "at most one valid holder, while the server keeps what it acknowledged and nobody steps its clock",
         )
         yield Finding("promise", "first come, first served, across machines")
     if settings.get("innodb_flush_log_at_trx_commit") == "1":
-        yield Finding("promise", "what is granted survives a crash of the server, and tokens go on rising after it")
+        yield Finding("promise", "grants survive a crash of the server, and tokens keep rising after it")
 
 
 def laid(missing: Sequence[str], tables: Mapping[str, str], routines: Mapping[str, str]) -> Iterator[Finding]:
     if len(missing) == len(schema.TABLES):
-        yield Finding("note", "the tables are not there yet: the first use makes them", "dibs doctor --ddl prints them")
+        yield Finding(
+            "note", "the tables do not exist yet: the first use creates them", "dibs doctor --ddl prints them"
+        )
         return
     lacking = [f"dibs_{name}" for name in missing]
     lacking += [f"dibs_1_{name}" for name in schema.ROUTINES if f"dibs_1_{name}" not in routines]
     if lacking:
         shown = ", ".join(lacking[:5])
         yield Finding(
-            "note", f"not there, or not shown to this user: {shown}; the first use makes what is missing",
+            "note", f"missing, or not visible to this user: {shown}; the first use creates what is missing",
             "dibs doctor --ddl prints all of it",
         )  # fmt: skip
     for name, engine in sorted(tables.items()):
         if engine.lower() != "innodb" and name not in schema.IN_MEMORY:
-            what = f"the table {printable(name)} is kept by {printable(engine)}: nothing there is ever rolled back"
+            what = f"the table {printable(name)} uses {printable(engine)}, which cannot roll back"
             yield Finding("danger", what, f"ALTER TABLE {printable(name)} ENGINE = InnoDB")
     if any("STRICT" not in mode for mode in routines.values()):
-        what = "a routine was laid without a strict sql_mode: a name that is too long is cut, and meets another"
-        yield Finding("danger", what, "lay them again, as `dibs doctor --ddl` prints them")
+        what = "a routine was created without a strict sql_mode: a name that is too long is cut, and may equal another"
+        yield Finding("danger", what, "create the routines again, as `dibs doctor --ddl` prints them")
 
 
 def keeping(settings: Mapping[str, str]) -> Iterator[Finding]:
     flush = settings.get("innodb_flush_log_at_trx_commit")
     if flush not in (None, "1"):
         yield Finding(
-            "danger", f"innodb_flush_log_at_trx_commit is {printable(flush)}: a crash loses what was granted just"
-            " before, and its tokens are given again", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+            "danger", f"innodb_flush_log_at_trx_commit is {printable(flush)}: a crash loses the last grants, "
+            f"and their tokens are given again", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
         )  # fmt: skip
     if _is_on(settings, "read_only"):
-        yield Finding("danger", "the server is read-only: nothing is granted or renewed here", "name the primary")
+        yield Finding("danger", "the server is read-only: it grants and renews nothing", "give the primary")
     if _is_on(settings, "log_bin") and settings.get("binlog_format") == "STATEMENT":
         yield Finding(
-            "danger", "binlog_format is STATEMENT, with which the server refuses to write by READ COMMITTED",
+            "danger", "binlog_format is STATEMENT, with which the server refuses writes at READ COMMITTED",
             "SET GLOBAL binlog_format = 'ROW'",
         )  # fmt: skip
 
@@ -95,21 +98,21 @@ def keeping(settings: Mapping[str, str]) -> Iterator[Finding]:
 def room(settings: Mapping[str, str], states: Mapping[str, str]) -> Iterator[Finding]:
     most, there = settings.get("max_connections", ""), states.get("threads_connected", "")
     if most.isdigit() and there.isdigit() and int(there) > NEARLY * int(most):
-        yield Finding("danger", "nearly as many are connected as max_connections lets in", "raise max_connections")
+        yield Finding("danger", "the number of connections is close to max_connections", "raise max_connections")
 
 
 def copies(settings: Mapping[str, str], mode: str) -> Iterator[Finding]:
     if mode == "session":
         yield Finding(
-            "note", "whoever holds loses it when the server ends, is restarted, or another takes over",
-            'leave mode="session" away where a lock is to outlast that',
+            "note", "holders lose their locks when the server stops, restarts or fails over",
+            'use mode="lease" for locks that must survive that',
         )  # fmt: skip
         return
     semi = _is_on(settings, "rpl_semi_sync_master_enabled") or _is_on(settings, "rpl_semi_sync_source_enabled")
     if _is_on(settings, "log_bin") and not semi:
         yield Finding(
-            "note", "if a replica takes over, what it had not received yet is forgotten: two may hold, and tokens are"
-            " given again", "semi-synchronous replication, or a fence where it matters",
+            "note", "if a replica takes over, grants that it had not received are lost: two may hold, and "
+            "tokens are given again", "use semi-synchronous replication, or a fence where it matters",
         )  # fmt: skip
 
 
@@ -117,12 +120,12 @@ def clock(seen: Clock, ours: float, lease: float) -> Iterator[Finding]:
     """`ours`: how far our wall clock is ahead of our boot clock."""
     away = max(seen.least - ours, ours - seen.most, 0.0)
     if away > ADRIFT:
-        what = f"its clock and this machine's differ by {duration(round(away))}: leases are counted by its own"
-        yield Finding("note", what, "let both follow the same time servers")
+        what = f"the clocks of the server and this machine differ by {duration(round(away))}; leases use the server's"
+        yield Finding("note", what, "synchronise both clocks (NTP)")
     if seen.took > lease / SLOW:
         yield Finding(
-            "danger", f"the way there and back takes more than a {SLOW}th of the lease ({duration(lease)})",
-            "a longer lease, or a server that is nearer",
+            "danger", f"a round trip takes more than a {SLOW}th of the lease ({duration(lease)})",
+            "use a longer lease, or a server that is nearer",
         )  # fmt: skip
 
 

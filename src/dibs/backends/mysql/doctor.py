@@ -66,9 +66,9 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
         *diagnosis.room(settings, states),
         *diagnosis.copies(settings, patient.address.mode),
         *diagnosis.clock(clock, time.time() - patient.runtime.now(), patient.me.lease),
-        Finding("note", "who waits is woken only by programs that log in as the same user; else it waits for a look",
-                "let all who share locks log in as one user"),
-        Finding("note", "the least that a user needs here", diagnosis.RIGHTS),
+        Finding("note", "waiters are woken only by programs that log in as the same user; otherwise they poll",
+                "let all programs that share locks log in as one user"),
+        Finding("note", "the minimal rights of a user here", diagnosis.RIGHTS),
     ]  # fmt: skip
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -102,14 +102,14 @@ async def _try_a_wake(patient: Patient, until: float) -> list[Finding]:
         heard = await inbox.wait(key, soon)
         await patient.port.peek(Query(_GONE, key), soon)
         if heard is None:
-            raise StoreUnavailable("what was said was not heard")
+            raise StoreUnavailable("a message was sent and did not arrive")
     except Refusal as refusal:
         if refusal.code in MISSING:
             return []  # said by what is laid
-        cure = diagnosis.RIGHTS if refusal.code in DENIED else diagnosis.LOOK_THERE
-        return [Finding("danger", f"a routine cannot be used: {final(refusal).what}", cure)]
+        fix = diagnosis.RIGHTS if refusal.code in DENIED else diagnosis.LOOK_THERE
+        return [Finding("danger", f"a routine cannot be used: {final(refusal).what}", fix)]
     except StoreError as error:
-        what = f"those who wait are not told that they hold, and must look: {error.what}"
+        what = f"waiters are not told that they hold, and must poll: {error.what}"
         return [Finding("danger", what, error.step or diagnosis.LOOK_THERE)]
     finally:
         patient.ear.ignore(key)

@@ -29,13 +29,15 @@ def read(engine: Any) -> tuple[str, dict[str, Any]]:
     dialect = engine.dialect
     if dialect.name not in _DIALECTS or dialect.driver not in _DRIVERS:
         known = ", ".join(sorted(_DRIVERS))
-        raise TypeError(f"an engine for {dialect.name}+{dialect.driver} is none of MySQL's that dibs knows ({known})")
+        raise TypeError(
+            f"dibs does not know the MySQL driver of an engine for {dialect.name}+{dialect.driver} ({known})"
+        )
     if dialect.dispatch.do_connect:
-        raise TypeError("dibs connects by itself, and cannot call what this engine does on do_connect: give a URL")
+        raise TypeError("dibs opens its own connections and cannot call this engine's do_connect handler: give a URL")
     arguments = _arguments(engine)
     settings = {name: arguments[given] for given, name in _TAKEN.items() if arguments.get(given) is not None}
     if not settings.get("database"):
-        raise ValueError("this engine names no database, in which the locks could be kept")
+        raise ValueError("this engine has no database to keep the locks in")
     if isinstance(settings.get("password"), str):
         settings["password"] = settings["password"].encode()
     host = str(settings.get("host") or "")
@@ -49,7 +51,7 @@ def _arguments(engine: Any) -> Mapping[str, Any]:
         made_of: Mapping[str, Any] = getclosurevars(engine.pool._creator).nonlocals["cparams"]  # noqa: SLF001
     except (AttributeError, KeyError, TypeError):
         raise TypeError(
-            "dibs connects by itself, with the engine's settings, and cannot read those of one with a creator= of its"
-            " own: give a URL"
+            "dibs opens its own connections with the engine's settings, and cannot use an engine with creator=: "
+            "give a URL"
         ) from None
     return made_of

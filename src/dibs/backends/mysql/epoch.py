@@ -15,7 +15,7 @@ class Epoch:
     (None, None, None)
     >>> epoch.check(b"two")
     Traceback (most recent call last):
-    dibs.core.line.Replaced: the tables were made anew: all locks are lost. Next: find out who does that, and stop it
+    dibs.core.line.Replaced: the tables were created anew: all locks are lost. Next: ...
     >>> epoch.check(b"two")
     """
 
@@ -30,4 +30,6 @@ class Epoch:
             return
         self._known = seen
         if known is not None:
-            raise Replaced("the tables were made anew: all locks are lost", step="find out who does that, and stop it")
+            raise Replaced(
+                "the tables were created anew: all locks are lost", step="find the program that did that, and stop it"
+            )

@@ -320,4 +320,4 @@ _MODES = {
 
 
 def mode_mismatch(mode: str) -> Mismatch:
-    return Mismatch(_MODES[mode], step="use one mode for one name, or wait until its line is empty")
+    return Mismatch(_MODES[mode], step="use one mode for one name, or wait until its queue is empty")

@@ -85,7 +85,7 @@ def create(dialler: Dialler, until: float) -> None:
     try:
         while link.ask(_ALONE, until)[0][0][0] != b"1":
             if dialler.now() >= until:
-                raise StoreUnavailable("somebody else has been making the tables for too long")
+                raise StoreUnavailable("another client has been creating the tables for too long")
         for text in (*tables(), *map(routine, ROUTINES)):
             _make(link, text, until)
     except Refusal as refusal:
@@ -102,7 +102,7 @@ def _make(link: MysqlConnection, text: str, until: float) -> None:
             return
         if refusal.code in DENIED:
             raise StoreError(
-                f"the tables are missing, and cannot be made: {final(refusal).what}", step=_MAY_NOT
+                f"the tables are missing and cannot be created: {final(refusal).what}", step=_MAY_NOT
             ) from None
         raise
 

@@ -124,7 +124,7 @@ class MysqlSubscriber:
         with suppress(Refusal):  # it has ended
             link.ask(statement(f"KILL CONNECTION IS_USED_LOCK('{mine}')"), until)
         link.close()
-        raise StoreUnavailable("this client listens already")
+        raise StoreUnavailable("this client is already subscribed")
 
     def _receive(self, link: MysqlConnection, answer: Answer) -> None:
         end = self._now() + PATIENCE + link.round_trip.attempt

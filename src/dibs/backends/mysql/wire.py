@@ -37,7 +37,7 @@ def statement(text: str) -> bytes:
     """As it goes out."""
     data = text.encode()
     if len(data) + 1 >= _LONGEST:
-        raise ValueError("a statement of ours is shorter")
+        raise ValueError("the statement is too long")
     return (len(data) + 1).to_bytes(3, "little") + b"\x00\x03" + data
 
 
@@ -76,13 +76,13 @@ class Answer:
             raise StoreUnavailable("the server closed the connection")
         self._fed += len(received)
         if self._fed > MOST:
-            raise StoreUnavailable(f"the server's answer is longer than {MOST >> 20} MiB")
+            raise StoreUnavailable(f"the server's reply is longer than {MOST >> 20} MiB")
         data = self._buffer + received if self._buffer else received
         at, end = 0, len(data)
         while at + 4 <= end:
             size = int.from_bytes(data[at : at + 3], "little")
             if size == _LONGEST:
-                raise StoreUnavailable("the server's answer is longer than any of ours")
+                raise StoreUnavailable("the server's reply is too long")
             if at + 4 + size > end:
                 break
             at += 4
@@ -91,7 +91,7 @@ class Answer:
                 continue
             if self._take(data, at, size):
                 if at + size != end:
-                    raise StoreUnavailable("the server said what nobody asked for")
+                    raise StoreUnavailable("the server sent an unexpected message")
                 return True
             at += size
         self._buffer = data[at:]
@@ -127,7 +127,7 @@ class Answer:
             return False
         if self._state == _BEGIN:
             if first == 0xFB:
-                raise StoreUnavailable("the server asks for a file of ours")
+                raise StoreUnavailable("the server asks for a local file")
             if first:
                 self._state = _COLUMNS
                 return False
@@ -149,7 +149,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
         return first, at + 1
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first)
     if width is None:
-        raise StoreUnavailable("what answers there is no MySQL")
+        raise StoreUnavailable("the server there is not MySQL or MariaDB")
     return int.from_bytes(data[at + 1 : at + 1 + width], "little"), at + 1 + width
 
 
@@ -168,5 +168,5 @@ def _row(data: bytes, at: int, end: int) -> Row:
         found.append(data[at : at + size])
         at += size
     if at != end:
-        raise StoreUnavailable("what answers there is no MySQL")
+        raise StoreUnavailable("the server there is not MySQL or MariaDB")
     return tuple(found)

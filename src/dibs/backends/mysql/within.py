@@ -81,8 +81,8 @@ class Enclosure:
             return await self._wait(own, key, proof, _FOR_EVER)
         if undoes_all:
             raise StoreError(
-                "innodb_rollback_on_timeout is on here: a wait that is over would undo your whole transaction",
-                step="wait without a time-out, or turn it off on the server",
+                "innodb_rollback_on_timeout is on here: a lock timeout would roll back your whole transaction",
+                step="wait without a timeout, or turn it off on the server",
             )
         whole = int(deadline - self._now())
         if whole > 0 and await self._wait(own, key, proof, whole):
@@ -117,7 +117,7 @@ class Enclosure:
                 raise
             return False
         if len(rows) != 1:
-            raise StoreError("the row of this name was removed just now", step="try again")
+            raise StoreError("the row of this name was removed meanwhile", step="try again")
         return True
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Enclosure:
 def _refusal(what: bytes) -> StoreError:
     if what == b"elsewhere":
         return StoreError(
-            "the transaction of this connection is on another server than the locks of this client",
-            step="give a connection to the same server, or connect dibs to that one",
+            "this connection is to another server than the locks of this client",
+            step="pass a connection to the same server, or connect dibs to that one",
         )
     raise mode_mismatch("lease" if what == b"leased" else "session")

@@ -133,7 +133,7 @@ class Address:
             failure = "one of them is no text"
         except ProgrammingError as error:
             failure = self.cleaned(str(error))
-        raise ValueError(f"{self.shown}: libpq does not take these options: {printable(failure)}")
+        raise ValueError(f"{self.shown}: libpq does not accept these options: {printable(failure)}")
 
 
 def _own_options() -> dict[str, opts.Check]:

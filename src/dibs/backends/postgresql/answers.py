@@ -16,6 +16,8 @@ What ended with its connection (FATAL) has an unknown outcome: that is no refusa
 
 from __future__ import annotations
 
+import re
+
 from dibs.backends.common import executor
 from dibs.core.line import Replaced
 from dibs.errors import StoreError, StoreUnavailable
@@ -31,14 +33,15 @@ _ELSEWHERE = frozenset({"25006", "57P01", "57P02", "57P03"})
 _NO_RIGHT = "42501"
 _DAMAGED = ("22", "23")
 _LONGEST = 200
+_LIBPQ_PLACE = re.compile(r'^connection to server (?:at "[^"]*"(?: \([^)]*\))?, port \d+|on socket "[^"]*") failed: ')
 _STEPS = {
-    "25006": "name the primary, or several hosts: postgresql://h1,h2/db takes the one that can be written to",
+    "25006": "give the primary, or several hosts: postgresql://h1,h2/db uses the one that accepts writes",
     "53100": "make room on the server's disk",
     "53200": "give the server more memory",
-    "53300": "raise max_connections, or put a pooler before it",
-    "54000": "find the session that listens and stays in a transaction: pg_stat_activity",
-    "55P03": "find out in pg_locks who keeps the lock of the name",
-    "57014": "look at statement_timeout of this role, or at who cancelled it",
+    "53300": "raise max_connections, or use a pooler",
+    "54000": "find the listening session that stays in a transaction: pg_stat_activity",
+    "55P03": "find the session that holds the lock of the name: pg_locks",
+    "57014": "check statement_timeout of this role, or who cancelled the statement",
     "57P03": "wait until it has started",
     _NO_RIGHT: "give this role the rights that `dibs doctor --ddl` prints",
     "3D000": "create the database, or check its name in the URL",
@@ -69,29 +72,32 @@ class Refusal(executor.Refusal):
 
 def final(refusal: Refusal) -> StoreError:
     """For whoever gave up: what was refused, and what to do about it."""
-    step = _STEPS.get(refusal.code, "look at the server's log")
+    step = _STEPS.get(refusal.code, "check the server's log")
     if refusal.is_crossed():
         return StoreUnavailable(f"the server refused: {refusal.text} ({refusal.code})", step=step)
     if refusal.code.startswith(_DAMAGED):
-        what = "what stands there is damaged, or not one of ours"
-        return StoreError(f"{what}: {refusal.text} ({refusal.code})", step="find out who writes there, and stop it")
+        what = "the record is damaged, or dibs did not write it"
+        return StoreError(
+            f"{what}: {refusal.text} ({refusal.code})", step="find the program that writes there, and stop it"
+        )
     return StoreError(f"the server refused: {refusal.text} ({refusal.code})", step=step)
 
 
 def not_connected(where: str, said: str) -> StoreError:
     """libpq tells no SQLSTATE of a connection that was not made. Only what surely stays so is final."""
-    text = printable(" ".join(said.split())[:_LONGEST])
+    first = _LIBPQ_PLACE.sub("", said.strip().partition("\n")[0])  # the place is named already, and then come hints
+    text = printable(" ".join(first.split())[:_LONGEST])
     if any(words in said for words in _REFUSED_LOGINS):
         return StoreError(f"{where} refuses the login: {text}", step="check user, password, database and TLS")
-    return StoreUnavailable(f"no connection to {where}: {text}", step="check that it runs there")
+    return StoreUnavailable(f"no connection to {where}: {text}", step="check that the server runs there")
 
 
 def strange() -> StoreError:
     """For an answer of another shape than we asked for."""
-    return StoreError("what answers there is not what our routine says", step="look at the routines in the database")
+    return StoreError("the answer is not one of a dibs routine", step="check the dibs routines in the database")
 
 
 def replaced() -> Replaced:
     return Replaced(
-        "the tables were replaced or set back: every lock in them is lost", step="find out who does that, and stop it"
+        "the tables were replaced or restored: all locks are lost", step="find the program that did that, and stop it"
     )

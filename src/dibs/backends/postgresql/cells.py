@@ -77,7 +77,9 @@ class PostgresqlCells:
         values = (name.encode(), b"%d" % token, b"t" if shared else b"f", self._port.floors.epoch)
         words = await self._port.words(Call(self._verbs.admit, values), until)
         if words[1] == b"-":
-            raise StoreError("the record of this fence is not one of ours", step="find out who writes there")
+            raise StoreError(
+                "dibs did not write the record of this fence", step="find the program that writes there, and stop it"
+            )
         if not words[1].isdigit():
             raise strange()
         return int(words[1])
@@ -87,4 +89,4 @@ class PostgresqlCells:
 
 
 def _conflict(version: int, write: Write) -> Conflict:
-    return Conflict(f"it is at version {version}, not at {write.version}", step="read it again, then write")
+    return Conflict(f"it is at version {version}, not at {write.version}", step="read the value again, then write")

@@ -248,7 +248,7 @@ class PostgresqlConnection(SessionConnection):
             there = Readiness(conn.socket)  # each of a host's addresses has another socket
             while not there.wait(min(until - self._now(), _NAP), writable=state != pq.PollingStatus.READING):
                 if self._now() >= until or self._is_aborted:
-                    raise StoreUnavailable(f"{attempt.shown} does not answer", step="check that it runs there")
+                    raise StoreUnavailable(f"{attempt.shown} does not answer", step="check that the server runs there")
 
     def _send(self, conn: PGconn, call: Call) -> None:
         """What is not prepared yet is prepared first: by itself, and `received` goes on from there, or, where two are
@@ -375,7 +375,10 @@ def _summary(failures: Sequence[StoreError]) -> StoreError:
     for failure in failures:
         if not isinstance(failure, StoreUnavailable) or len(failures) == 1:
             return failure
-    return Unsent("; ".join(failure.what for failure in failures), step="are they running, and reached from here?")
+    return Unsent(
+        "; ".join(failure.what for failure in failures),
+        step="check that the servers run, and that this machine can reach them",
+    )
 
 
 def rows(result: PGresult) -> list[list[bytes | None]]:

@@ -92,36 +92,38 @@ async def examine(
 def _promises(facts: dict[str, Any], session: float | None) -> Iterator[Finding]:
     over = "also over a crash and restart of the server" if session is None else "while its connection lasts"
     yield Finding("promise", f"one valid holder, first come first served, {over}")
-    yield Finding("promise", "tokens rise for ever, also when the tables are made anew")
+    yield Finding("promise", "tokens rise for ever, also when the tables are created anew")
     if facts["standbys"]:
-        yield Finding("promise", "a grant is answered once a synchronous replica has it: a fail-over to it loses none")
+        yield Finding(
+            "promise", "a grant is answered once a synchronous replica has it: a fail-over to that replica loses none"
+        )
 
 
 def _by_connections(lease: float, facts: dict[str, Any], *, is_direct: bool) -> Iterator[Finding]:
     if not is_direct:
         yield Finding(
-            "danger", 'mode="session" needs the server itself, and a pooler answers: no lock can be taken',
-            'a URL that reaches the server, or mode="lease"',
+            "danger", 'mode="session" needs a direct connection, and a pooler answers: no lock can be taken',
+            'use a URL that reaches the server directly, or mode="lease"',
         )  # fmt: skip
     ends = f"the server ends one that is silent for {lease:g} s, and its lock is free"
     if facts["number"] < IDLE_TIMEOUT:
         ends = "this server ends one only when TCP finds nobody there: a process that stands still keeps its lock"
-    yield Finding("note", f'mode="session": each lock is held by a connection of its own; {ends}')
+    yield Finding("note", f'mode="session": each lock uses its own connection; {ends}')
 
 
 def _state(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
     missing = [name for name in (*TABLES, SEQUENCE) if name not in (facts["tables"] or {})]
     missing += [name for name in ROUTINES if name not in (facts["routines"] or {})]
     if not missing:
-        yield Finding("promise", f"all tables and routines are there, in the schema {schema}")
+        yield Finding("promise", f"all tables and routines exist in the schema {schema}")
     elif facts["makes"]:
         yield Finding(
-            "note", f"{len(missing)} tables and routines are not in the schema {schema} yet: they are made at first use"
+            "note", f"{len(missing)} tables and routines are not in the schema {schema} yet: the first use creates them"
         )
     else:
         yield Finding(
             "danger", f"{', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''} missing in the schema {schema}, "
-            f"and the role {printable(facts['role'])} may not make them", _DDL,
+            f"and the role {printable(facts['role'])} may not create them", _DDL,
         )  # fmt: skip
 
 
@@ -140,60 +142,64 @@ def _rights(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
 
 def _server(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["number"] < OLDEST:
-        yield Finding("danger", "this PostgreSQL is too old: no lock can be taken", "PostgreSQL 11 or later")
+        yield Finding("danger", "this PostgreSQL is too old: no lock can be taken", "use PostgreSQL 11 or later")
     if facts["recovers"] or facts["read_only"] == "on":
-        yield Finding(
-            "danger", "this server can only be read from: no lock can be taken", "name the primary in the URL"
-        )
+        yield Finding("danger", "this server is read-only: no lock can be taken", "give the primary in the URL")
     if facts["fsync"] != "on":
-        yield Finding("danger", "fsync is off: a power cut may lose grants, and two hold", "fsync = on")
+        yield Finding("danger", "fsync is off: a power cut may lose grants, and then two hold", "set fsync = on")
     if facts["connections"] > facts["most"] * _MOST_USED:
-        yield Finding(
-            "danger", "nearly all connections are in use: who renews may get none", "a higher max_connections"
-        )
+        yield Finding("danger", "nearly all connections are in use: renewals may get none", "raise max_connections")
     if facts["encoding"] != "UTF8":
-        yield Finding("note", f"the database is {facts['encoding']}: names beyond it are refused", "a database in UTF8")
+        yield Finding(
+            "note",
+            f"the database is {facts['encoding']}: names with other characters are refused",
+            "use a database with encoding UTF8",
+        )
     if facts["old"] > _LONG:
         yield Finding(
-            "note", "a transaction has been open for more than an hour: tables cannot be cleaned up", "end it"
+            "note",
+            "a transaction has been open for more than an hour: tables cannot be vacuumed",
+            "end that transaction",
         )
 
 
 def _copies(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["standbys"] and facts["commits"] in ("local", "off"):
         yield Finding(
-            "note", f"there is a synchronous replica, and synchronous_commit is {facts['commits']} here: grants are "
-            "not waited for there", "synchronous_commit = on for this role",
+            "note", f"there is a synchronous replica, but synchronous_commit is {facts['commits']} here: grants "
+            f"do not wait for it", "set synchronous_commit = on for this role",
         )  # fmt: skip
     elif facts["replicas"] and not facts["standbys"]:
         yield Finding(
-            "note", "replicas follow without being waited for: a fail-over may lose the last grants, and two hold; the "
-            "fence refuses the older", "synchronous_standby_names",
+            "note", "replication is asynchronous: a fail-over may lose the last grants, and then two hold; a "
+            "fence refuses the older one", "set synchronous_standby_names",
         )  # fmt: skip
 
 
 def _role(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["isolation"] != "read committed":
         yield Finding(
-            "note", f"transactions are {facts['isolation']} by default: each verb states READ COMMITTED itself, which "
-            "costs a little", "default_transaction_isolation = 'read committed' for this role",
+            "note", f"transactions are {facts['isolation']} by default: each request sets READ COMMITTED "
+            f"itself, which costs a little time", "default_transaction_isolation = 'read committed' for this role",
         )  # fmt: skip
     if 0 < facts["timeout"] < 2000:
-        yield Finding("note", "statement_timeout is shorter than a verb may take", "at least 2 s for this role")
+        yield Finding(
+            "note", "statement_timeout is shorter than a request may take", "set it to at least 2 s for this role"
+        )
 
 
 def _waking(facts: dict[str, Any], hears: bool, wanted: bool) -> Iterator[Finding]:
     if facts["queue"] >= 0.5:
         yield Finding(
-            "note", f"the server's queue of notifications is {facts['queue']:.0%} full: waiters are not told, and look",
-            "end the session that listens and stays in a transaction: pg_stat_activity",
+            "note", f"the server's queue of notifications is {facts['queue']:.0%} full: waiters are not told, and poll",
+            "end the listening session that stays in a transaction: pg_stat_activity",
         )  # fmt: skip
     elif hears:
-        yield Finding("promise", "who waits is told at once: messages get through")
+        yield Finding("promise", "waiters are told at once: notifications arrive")
     elif wanted:
         yield Finding(
-            "note", "messages do not get through (a pooler that shares connections by transaction?): who waits looks "
-            "twice a second", "a URL that reaches the server itself",
+            "note", "notifications do not arrive (perhaps a pooler shares connections by transaction): waiters "
+            "poll twice a second", "use a URL that reaches the server directly",
         )  # fmt: skip
     else:
         yield Finding("note", 'wake="looks": who waits looks twice a second')
@@ -201,14 +207,14 @@ def _waking(facts: dict[str, Any], hears: bool, wanted: bool) -> Iterator[Findin
 
 def _way(port: PostgresqlExecutor, facts: dict[str, Any]) -> Iterator[Finding]:
     if not port.is_direct():
-        yield Finding("note", "a pooler is in between: statements are not prepared, which costs a little")
+        yield Finding("note", "a pooler is in between: statements are not prepared, which costs a little time")
     if not (facts["encrypted"] or facts["local"] or facts["loopback"]):
-        yield Finding("note", "what is said goes over the network as anybody can read it", "sslmode=verify-full")
+        yield Finding("note", "the connection is not encrypted", "use sslmode=verify-full")
 
 
 def _clock(there: float, wall: float, took: float) -> Iterator[Finding]:
     if abs(there - wall) > took + ADRIFT:
         yield Finding(
-            "note", "the server's clock and this machine's differ: when the server's is set forward at one go, leases "
-            "end early and two hold", "let it be slewed, not stepped",
+            "note", "the server's clock and this machine's differ: if the server's clock is stepped forward, "
+            "leases end early and two hold", "slew the clock, do not step it",
         )  # fmt: skip

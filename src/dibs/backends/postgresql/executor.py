@@ -113,7 +113,7 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
         self, ear: PostgresqlSubscriber | None, name: str, seen: int, client: bytes, key: bytes, until: float
     ) -> list[bytes]:
         """Note who is to be told, under its key, once the line of that name has another first holder than `seen`; what
-        stands there now. It is told nothing where messages do not get through."""
+        stands there now. It is told nothing where notifications do not arrive."""
         hears = await self.hears(ear, until)
         patience = max(min(until - self._runtime.now(), 3600.0), 0.0)
         values = (
@@ -195,8 +195,10 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
         except Refusal as refusal:
             if refusal.is_crossed():
                 raise final(refusal) from None
-            what = f"the tables are missing ({missing.text}), and could not be made: {refusal.text} ({refusal.code})"
-            raise StoreError(what, step="have what `dibs doctor --ddl` prints run by somebody who may") from None
+            what = f"the tables are missing ({missing.text}), and could not be created: {refusal.text} ({refusal.code})"
+            raise StoreError(
+                what, step="let an administrator run the statements that `dibs doctor --ddl` prints"
+            ) from None
 
 
 def words_of(result: PGresult, least: int = 2) -> list[bytes]:

@@ -72,7 +72,7 @@ class PostgresqlLine:
             raise replaced()
         if words[2] == b"f":
             floors.forget()
-            raise StoreUnavailable("what was known of this line was not true")
+            raise StoreUnavailable("the cached state of this queue was wrong")
         return None
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
@@ -146,7 +146,7 @@ class PostgresqlLine:
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         ear = self._ear
-        if self._looks.is_untold(claim):  # nobody would send it anything, also if messages get through by now
+        if self._looks.is_untold(claim):  # nobody would send it anything, also if notifications arrive by now
             return await (self._watch_outside if claim.ticket is None else self._watch_by_looks)(claim, until)
         if ear is None or ear.is_deaf():
             return read_signal(await self._me.inbox.wait(claim.id, until))

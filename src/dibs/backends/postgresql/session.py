@@ -415,7 +415,7 @@ def _refused(claim: Claim, words: Sequence[bytes]) -> DibsError:
     if words[1] == b"x":
         other = printable(b" ".join(words[2:]).decode(errors="replace"))
         return StoreError(
-            f'busy under another name that has the same key of 64 bits: "{other}"', step="give one of them another name"
+            f'busy under another name with the same 64-bit key: "{other}"', step="give one of them another name"
         )
     if words[1] != b"m" or len(words) < 4 or not words[2].isdigit():
         return strange()
@@ -427,5 +427,5 @@ def _refused(claim: Claim, words: Sequence[bytes]) -> DibsError:
 def leased() -> Mismatch:
     return Mismatch(
         'held or asked for by a lease (mode="lease"), not by a connection or a transaction',
-        step="use one mode for one name, or wait until its line is empty",
+        step="use one mode for one name, or wait until its queue is empty",
     )

@@ -42,22 +42,21 @@ class SessionDialler:
     def connect(self, until: float, begun: Begun) -> PostgresqlConnection:
         if pq.version() < _HAS_PIPELINES:
             raise StoreError(
-                'the libpq here is older than 14, and cannot ask two things in one trip, as mode="session" does',
-                step="install psycopg[binary], which brings its own",
+                'this libpq is older than 14 and has no pipelines, which mode="session" needs',
+                step="install psycopg[binary], which has its own libpq",
             )
         connection = self._dialler.connect(until, begun)
         try:
             if not connection.is_direct:
                 raise StoreError(
-                    'a pooler answers, which lends one session to many: what mode="session" locks there others would '
-                    "hold, or give back",
-                    step='give a URL that reaches the server itself, or use mode="lease"',
+                    'a pooler answers, which shares one session among clients: it would share a mode="session" lock',
+                    step='use a URL that reaches the server directly, or use mode="lease"',
                 )
             reply = connection.simple(self._settings(connection).encode(), until)
             if reply.get_value(0, 1) != b"f":
                 raise StoreError(
-                    "this server is a standby: what is locked there is not locked on the primary",
-                    step="name the primary, or several hosts: postgresql://h1,h2/db takes the one to write to",
+                    "this server is a standby: its locks do not count on the primary",
+                    step="give the primary, or several hosts: postgresql://h1,h2/db uses the one that accepts writes",
                 )
             connection.note(reply)
         except Refusal as refusal:

@@ -27,7 +27,7 @@ _PROBE, _POOLED = 1.0, 0.25
 _FIRST = 3.0
 """How long a first wait is kept for it."""
 _DEAF = 30.0
-"""Seconds until it is tried again where messages do not get through."""
+"""Seconds until it is tried again where notifications do not arrive."""
 _TRIED = b"tried"
 """What callers that wait for a connection are told after an attempt."""
 _LETTER = 33
@@ -63,7 +63,7 @@ class PostgresqlSubscriber:
             self._subscriber.ring()
 
     async def ready(self, send: Callable[[str, str], Awaitable[object]], until: float) -> bool:
-        """Whether messages get through; the first callers wait a while to find out. `send` sends one to a channel, by
+        """Whether notifications arrive; the first callers wait a while to find out. `send` sends one to a channel, by
         another connection."""
         if self.hears() or self.is_deaf():
             return self.hears()

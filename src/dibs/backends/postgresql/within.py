@@ -89,7 +89,7 @@ class Enclosure:
 def _token(said: list[bytes]) -> int:
     if said[1] != b"s" or len(said) != 3 or not said[2].isdigit():
         raise StoreError(
-            "the transaction of this connection is in another database than the locks of this client",
-            step="give a connection to the same database, or connect dibs to that one",
+            "this connection is to another database than the locks of this client",
+            step="pass a connection to the same database, or connect dibs to that one",
         )
     return int(said[2])

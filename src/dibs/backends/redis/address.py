@@ -185,7 +185,7 @@ def _path(url: Url, topology: str) -> tuple[str | None, int | None]:
         return None, None
     parts = url.path.split("/")[1:] if url.path not in ("", "/") else []
     if topology == "cluster" and parts:
-        raise ValueError(f"{url.shown}: a cluster has one database only: leave the path away")
+        raise ValueError(f"{url.shown}: a cluster has only one database: leave out the path")
     service = None
     if topology == "sentinel":
         if not parts or not parts[0]:
@@ -201,7 +201,7 @@ def _refuse_login(url: Url) -> None:
     for option, _ in url.query:
         if option.lower() in ("password", "username"):
             scheme, _, rest = url.shown.partition("://")
-            raise ValueError(f"{url.shown}: the login does not go into the query: {scheme}://user:password@{rest}")
+            raise ValueError(f"{url.shown}: do not put the login into the query: {scheme}://user:password@{rest}")
 
 
 def _login(url: Url) -> dict[str, str | None]:

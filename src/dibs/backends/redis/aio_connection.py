@@ -125,7 +125,7 @@ class RedisAioConnection:
 
     def _give_up(self) -> None:
         """An interrupt struck amid an exchange: no answer could be told from the next."""
-        self.close(StoreUnavailable("an exchange was interrupted"))
+        self.close(StoreUnavailable("the request was interrupted"))
 
     def abandon(self) -> None:
         """In a forked child: the loop, and what it watches, are the parent's."""
@@ -186,7 +186,7 @@ class RedisAioConnection:
             if isinstance(reply, PUSH):
                 continue
             if not slots:
-                raise StoreUnavailable("the server said what nobody asked for")
+                raise StoreUnavailable("the server sent an unexpected message")
             slot = slots[0]
             slot.replies.append(reply)
             if len(slot.replies) == slot.missing:

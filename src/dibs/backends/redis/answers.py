@@ -22,25 +22,25 @@ ELSEWHERE = frozenset({"READONLY", "MASTERDOWN"})
 REDIRECTIONS = frozenset({"MOVED", "ASK"})
 LATER = ELSEWHERE | {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF", "OOM"}
 _STEPS = {
-    "LOADING": "wait until it has loaded its data",
-    "BUSY": "find out which script keeps it busy; SCRIPT KILL ends one",
-    "MASTERDOWN": "look at the replication of this server",
-    "READONLY": "name the primary, or use redis+sentinel://",
-    "CLUSTERDOWN": "look at CLUSTER INFO of its nodes",
+    "LOADING": "wait until the server has loaded its data",
+    "BUSY": "find the script that keeps the server busy; SCRIPT KILL ends it",
+    "MASTERDOWN": "check the replication of this server",
+    "READONLY": "give the primary, or use redis+sentinel://",
+    "CLUSTERDOWN": "check CLUSTER INFO on its nodes",
     "TRYAGAIN": "try again once the slot has been moved",
-    "NOREPLICAS": "look at its replicas, or at min-replicas-to-write",
-    "MISCONF": "look at why the server cannot save to its disk",
-    "OOM": "give it more memory, or look at maxmemory and who fills it",
+    "NOREPLICAS": "check its replicas and min-replicas-to-write",
+    "MISCONF": "check why the server cannot save to its disk",
+    "OOM": "give the server more memory, or check maxmemory and what fills it",
     "NOPERM": "give this user the rights that `dibs doctor` prints",
-    "NOAUTH": "put the login into the URL",
-    "WRONGPASS": "check the login",
-    "WRONGTYPE": "find out who writes there, and stop it",
+    "NOAUTH": "put user and password into the URL",
+    "WRONGPASS": "check user and password",
+    "WRONGTYPE": "find the program that writes there, and stop it",
 }
 _DENIED = ("The user executing the script", " NOPERM ")
 """What a right that is missing inside of a script looks like, in Redis 7 and before."""
 _WRAPPED = re.compile(r"user_script: ?\d+: -?([A-Z]{2,}) ")
 """How servers before Redis 7 tell what a command within a script was refused with."""
-_DAMAGED = "what stands there is damaged, or not one of ours"
+_DAMAGED = "the record is damaged, or dibs did not write it"
 
 
 class Refusal(executor.Refusal):
@@ -68,7 +68,7 @@ def final(refusal: Refusal, key: bytes) -> StoreError:
     if refusal.code == "WRONGTYPE" or (refusal.code == "ERR" and "user_script" in refusal.text):
         where = printable(key.decode(errors="replace"))
         return StoreError(f"{_DAMAGED}, in the key {where}: {text}", step=_STEPS["WRONGTYPE"])
-    step = _STEPS.get(refusal.code, "look at the server's log")
+    step = _STEPS.get(refusal.code, "check the server's log")
     kind = StoreUnavailable if refusal.code in LATER or refusal.code in REDIRECTIONS else StoreError
     return kind(f"the server refused: {text}", step=step)
 
@@ -84,4 +84,4 @@ def unavailable(error: StoreError) -> StoreUnavailable:
 
 def strange() -> StoreError:
     """For an answer of another shape than we asked for."""
-    return StoreError("what answers there is not what our script says", step="look at the server")
+    return StoreError("the answer is not one of a dibs script", step="check that this is the right server")

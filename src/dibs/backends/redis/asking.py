@@ -32,7 +32,7 @@ LONGEST = 8.0
 _STEPS = 3
 """Connecting, the login, the answer: each of them may be what one waits for."""
 _MOST = 200
-_STEP = "check that it runs there, and whether it wants TLS"
+_STEP = "check that the server runs there, and whether it requires TLS"
 
 
 class Asking:
@@ -53,7 +53,7 @@ class Asking:
         for number, place in enumerate(to_ask):
             share = (until - self._now()) / (len(to_ask) - number)
             if share <= 0:
-                failures[place] = StoreUnavailable("there was no time left to ask")
+                failures[place] = StoreUnavailable("no time was left to ask")
                 continue
             try:
                 answer = question(place, min(patience, share / _STEPS))
@@ -133,8 +133,8 @@ def translated(error: RedisError, place: Place) -> StoreError:
         why = printable(below.strerror) if isinstance(below, OSError) and below.strerror else said
         return StoreUnavailable(f"no connection to {here}: {why}", step=_STEP)
     if isinstance(error, ResponseError):
-        return StoreError(f"{here} refuses: {said}", step="look at the server's log")
-    return StoreError(f"what answers at {here} is no Redis: {said}", step="check host and port")
+        return StoreError(f"{here} refuses: {said}", step="check the server's log")
+    return StoreError(f"the server at {here} is not Redis: {said}", step="check host and port")
 
 
 def named(place: Place) -> str:
@@ -149,4 +149,6 @@ def _summary(failures: Mapping[Place, StoreError], store: str, what: str) -> Sto
         if not isinstance(failure, StoreUnavailable):
             return failure.about(None, store)
     why = "; ".join(failure.what for failure in failures.values())
-    return StoreUnavailable(f"{what}: {why}", store=store, step="are they running, and reached from here?")
+    return StoreUnavailable(
+        f"{what}: {why}", store=store, step="check that the servers run, and that this machine can reach them"
+    )

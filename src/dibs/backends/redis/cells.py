@@ -56,7 +56,9 @@ class RedisCells:
             raise strange()
         _, done, version = reply
         if not done:
-            raise Conflict(f"it is at version {version}, not at {write.version}", step="read it again, then write")
+            raise Conflict(
+                f"it is at version {version}, not at {write.version}", step="read the value again, then write"
+            )
         if not is_kept:
             raise self._port.unkept()
         return int(version)

@@ -104,7 +104,7 @@ class Cluster:
         else:
             alone = False
         if alone:
-            raise StoreError(f"{named(node)} is no node of a cluster", step="write redis:// for a server by itself")
+            raise StoreError(f"{named(node)} is not a node of a cluster", step="write redis:// for a single server")
         return self.read(answer, node)
 
     def read(self, answer: object, asked: Place) -> tuple[Table, list[Place]]:

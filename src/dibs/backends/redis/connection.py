@@ -43,7 +43,7 @@ class Answers:
             raise StoreUnavailable("the server closed the connection")
         self._fed += len(received)
         if self._fed > MOST:
-            raise StoreUnavailable(f"the server's answer is longer than {MOST >> 20} MiB")
+            raise StoreUnavailable(f"the server's reply is longer than {MOST >> 20} MiB")
         self._reader.feed(received)
 
     def next(self) -> Reply:
@@ -51,7 +51,7 @@ class Answers:
         try:
             reply = self._reader.gets()
         except ProtocolBroken as error:
-            raise StoreUnavailable(f"what answers there is no Redis: {printable(str(error)[:80])}") from None
+            raise StoreUnavailable(f"the server there is not Redis: {printable(str(error)[:80])}") from None
         if reply is not NOTHING:
             self._fed = 0
         return reply
@@ -216,7 +216,7 @@ def connected(address: Address, place: Place, patience: float, begun: Begun = no
         failure = translated(error, place)
     except Exception as error:  # a user's own credentials, or what is called on connecting
         what = f"no connection to {named(place)}: {type(error).__name__} in what is given to the driver"
-        raise Unsent(what, step="see its cause") from error
+        raise Unsent(what, step="look at the cause of this error") from error
     if failure is not None:  # raised here, where redis-py's error does not hang from it: it may hold the password
         raise Unsent(failure.what, step=failure.step) if isinstance(failure, StoreUnavailable) else failure
     return connection

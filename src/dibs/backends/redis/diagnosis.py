@@ -1,4 +1,4 @@
-"""What it means that a server is as it was seen to be: promises, notes and dangers, with cures. No I/O; who looks is
+"""What it means that a server is as it was seen to be: promises, notes and dangers, with fixes. No I/O; who looks is
 doctor.py.
 """
 
@@ -25,7 +25,7 @@ ADRIFT = 1.0
 KEEPING = "noeviction"
 OLDEST = 5
 """Major version of Redis: before it a script that has read the clock may not write."""
-LOOK_THERE = "look at the server's log"
+LOOK_THERE = "check the server's log"
 
 
 class Clock(NamedTuple):
@@ -85,7 +85,7 @@ def about(seen: list[Seen]) -> Iterator[Finding]:
     for version in versions:
         major = version.removeprefix("Redis ").partition(".")[0]
         if major.isdigit() and int(major) < OLDEST:
-            yield Finding("danger", f"{version} is too old: no lock can be taken", f"Redis {OLDEST} or later")
+            yield Finding("danger", f"{version} is too old: no lock can be taken", f"use Redis {OLDEST} or later")
 
 
 def promises(
@@ -93,19 +93,19 @@ def promises(
 ) -> Iterator[Finding]:
     if sound:
         yield Finding(
-            "promise", "at most one valid holder, while the servers keep what they acknowledged and nobody sets their "
-            "clocks",
+            "promise", "at most one valid holder, while the servers keep what they acknowledged and nobody "
+            "steps their clocks",
         )  # fmt: skip
         yield Finding("promise", "first come, first served, across machines")
     if ordered:
-        yield Finding("promise", "tokens rise strictly, by the server's clock also where its data is lost")
+        yield Finding("promise", "tokens rise strictly, also after a loss of data, by the server's clock")
     if all(_keeps_all(node) for node in seen):
         yield Finding("promise", "what was acknowledged survives a crash of the server")
     if replicas:
-        yield Finding("promise", f"a grant or renewal counts only once {replicas} of the replicas have it")
+        yield Finding("promise", f"a grant or renewal counts only once {replicas} replicas have it")
     if heard:
-        yield Finding("promise", "those who wait are told by a message: one was sent, and heard")
-    yield Finding("promise", f"a holder that dies is noticed within {duration(lease)}, or its lock's own lease")
+        yield Finding("promise", "waiters are told by a message: a test message arrived")
+    yield Finding("promise", f"the lock of a holder that dies is free within {duration(lease)}, or its own lease")
 
 
 def of_each(seen: list[Seen], address: Address) -> list[Finding]:
@@ -127,10 +127,12 @@ def throws_away(seen: list[Seen]) -> bool:
 
 def _of(node: Seen, address: Address) -> Iterator[Finding]:
     if not node.facts:
-        yield Finding("note", "INFO is refused: memory, disk and replicas were not seen", "allow it: +info")
+        yield Finding("note", "INFO is refused: memory, disk and replicas were not checked", "allow it: +info")
         return
     if node.facts.get("role") == "slave":
-        yield Finding("danger", "this is a replica, which takes no locks", "name its primary, or use redis+sentinel://")
+        yield Finding(
+            "danger", "this is a replica, which grants no locks", "give its primary, or use redis+sentinel://"
+        )
     yield from _memory(node.facts)
     yield from _disk(node)
     yield from _replication(node, address)
@@ -140,38 +142,38 @@ def _memory(facts: dict[str, str]) -> Iterator[Finding]:
     policy, most = _policy(facts), _whole(facts, "maxmemory")
     if policy != KEEPING:
         bites = "when maxmemory is reached" if most else "once maxmemory is set, which it is not now"
-        already = " (it has thrown keys away before)" if _whole(facts, "evicted_keys") else ""
+        already = " (it has evicted keys before)" if _whole(facts, "evicted_keys") else ""
         yield Finding(
-            "danger", f"maxmemory-policy is {printable(policy)}: {bites}, keys are thrown away{already}, locks among "
-            "them", f"maxmemory-policy {KEEPING}; if others need another, a server of its own for locks",
+            "danger", f"maxmemory-policy is {printable(policy)}: {bites}, keys are evicted{already}, locks among them",
+            f"set maxmemory-policy {KEEPING}; if other programs need eviction, use a separate server for locks",
         )  # fmt: skip
     elif most and _whole(facts, "used_memory") > most * NEARLY:
         yield Finding(
-            "danger", "its memory is nearly full: a full server refuses locks and renewals, and holders lose what they "
-            "hold", "raise maxmemory, or find who fills it",
+            "danger", "its memory is nearly full: a full server refuses locks and renewals, and holders lose "
+            "their locks", "raise maxmemory, or find what fills it",
         )  # fmt: skip
 
 
 def _disk(node: Seen) -> Iterator[Finding]:
     if "err" in (node.facts.get("aof_last_write_status"), node.facts.get("rdb_last_bgsave_status")):
         yield Finding(
-            "danger", "it failed to save to its disk the last time, and may refuse to write", "look at its disk and log"
+            "danger", "the last save to disk failed, and the server may refuse writes", "check its disk and log"
         )
     if node.facts.get("aof_enabled") != "1":
         kept = "nothing is saved" if node.settings.get("save") == "" else "at best an old snapshot is saved"
         yield Finding(
-            "danger", f"no append-only file, {kept}: when the server restarts all locks are forgotten, and "
-            "others come in beside the holders", "appendonly yes, with appendfsync always; or fence",
+            "danger", f"no append-only file, {kept}: when the server restarts, all locks are lost, and others "
+            f"get in beside the holders", "set appendonly yes and appendfsync always, or use a fence",
         )  # fmt: skip
     elif "appendfsync" not in node.settings:
         yield Finding(
-            "note", "CONFIG is refused, as managed servers do: whether each write is synced before it is answered was "
-            "not seen; unless it is, a crash may lose the last second of grants", "fence what must not happen twice",
+            "note", "CONFIG is refused, so appendfsync could not be checked: unless it is always, a crash may "
+            "lose the last second of grants", "use a fence for what must not happen twice",
         )  # fmt: skip
     elif not _keeps_all(node):
         yield Finding(
             "note", f"appendfsync is {printable(node.settings['appendfsync'])}: a crash may lose the last grants, of "
-            "a second or more, and then two hold", "appendfsync always, or fence",
+            "a second or more, and then two hold", "use appendfsync always, or a fence",
         )  # fmt: skip
 
 
@@ -179,49 +181,50 @@ def _replication(node: Seen, address: Address) -> Iterator[Finding]:
     wanted, online = address.replicas, sum(copy.is_online for copy in node.copies)
     if online < wanted:
         yield Finding(
-            "danger", f"replicas={wanted} are asked for and {online} are online: nothing is granted",
-            "bring the replicas back, or ask for fewer",
+            "danger", f"replicas={wanted} is asked for and {online} are online: nothing is granted",
+            "bring the replicas back, or lower replicas=",
         )  # fmt: skip
     for copy in node.copies:
         if not copy.is_online or copy.silence >= SILENT:
             yield Finding(
-                "note", f"the replica {named(copy.place)} is not in step: what is granted meanwhile is unknown to it "
-                "if it takes over", "look at the link between it and its primary",
+                "note", f"the replica {named(copy.place)} is behind: if it takes over, it lacks the latest grants",
+                "check the connection to its primary",
             )  # fmt: skip
     if node.copies and not wanted and address.topology == "sentinel":
         yield Finding(
-            "note", "a replica that takes over may lack the last grants: their holders lose them, before anything new "
-            "is granted", "replicas=1 makes that rare",
+            "note", "a replica that takes over may lack the last grants: their holders lose them before "
+            "anything new is granted", "use replicas=1, which makes that rare",
         )  # fmt: skip
     elif node.copies and not wanted:
         yield Finding(
             "note", "a replica that takes over may lack the last grants, and then two hold",
-            "replicas=1 makes that rare, a fence makes it harmless",
+            "use replicas=1, which makes that rare, a fence makes it harmless",
         )  # fmt: skip
     if node.copies and address.topology == "single" and "min_slaves_good_slaves" not in node.facts:
         yield Finding(
-            "note", "a primary that is cut off from its replicas goes on granting, while one of them takes its place",
-            "min-replicas-to-write 1, min-replicas-max-lag 10",
+            "note", "a primary that is cut off from its replicas keeps granting while one of them takes over",
+            "set min-replicas-to-write 1, min-replicas-max-lag 10",
         )  # fmt: skip
     if not node.copies and address.topology != "single":
-        yield Finding("note", "no replica: while it is down nothing is granted there", "give it one")
+        yield Finding("note", "no replica: while the server is down, it grants nothing", "add a replica")
 
 
 def cluster(told: dict[str, str], address: Address) -> Iterator[Finding]:
     """Of what CLUSTER INFO says."""
     if not told:
-        yield Finding("note", "CLUSTER INFO is refused: whether all slots are served was not seen", "+cluster|info")
+        yield Finding("note", "CLUSTER INFO is refused: whether all slots are served was not checked", "+cluster|info")
         return
     served, state = _whole(told, "cluster_slots_ok"), told.get("cluster_state", "unknown")
     if served < SLOTS or state != "ok":
         yield Finding(
-            "danger", f"{served} of {SLOTS} slots are served, and the state of the cluster is {printable(state)}: what "
-            "is in the others cannot be locked", "look at CLUSTER NODES, and bring back who is down",
+            "danger", f"{served} of {SLOTS} slots are served, and the state of the cluster is "
+            f"{printable(state)}: names in the other slots cannot be locked", "check CLUSTER NODES, and bring "
+            "back the nodes that are down",
         )  # fmt: skip
     if address.topology != "cluster" and _whole(told, "cluster_known_nodes") > 1:
         yield Finding(
-            "danger", "this is one node of a cluster: most names are elsewhere, and who takes over is not followed",
-            "redis+cluster://",
+            "danger", "this is one node of a cluster: most names are on other nodes, and a fail-over is not followed",
+            "use redis+cluster://",
         )  # fmt: skip
 
 
@@ -233,8 +236,8 @@ def apart(clocks: dict[Place, Clock], lease: float) -> Iterator[Finding]:
     if by > margin(lease):
         yield Finding(
             "danger", f"the clock of {named(ahead)} is {duration(round(by))} ahead of that of {named(behind)}: if the "
-            "first takes over from the second, leases end early and two hold; the other way round, tokens may fall for "
-            "so long", "let one source set the clocks of all servers (NTP, chrony)",
+            "first takes over from the second, leases end early and two hold; in the other direction, tokens "
+            "may fall for that long", "synchronise the clocks of all servers (NTP, chrony)",
         )  # fmt: skip
 
 
@@ -245,8 +248,8 @@ def adrift(seen: list[Seen], ours: float) -> Iterator[Finding]:
         if by > ADRIFT:
             way = "ahead of" if node.clock.least > ours else "behind"
             yield Finding(
-                "note", f"the wall clock of {named(node.place)} is {duration(round(by))} {way} this machine's: when it "
-                "is set forward at one go, leases end early and two hold", "let it be slewed, not stepped",
+                "note", f"the wall clock of {named(node.place)} is {duration(round(by))} {way} this machine's: "
+                f"if it is stepped forward, leases end early and two hold", "slew the clock, do not step it",
             )  # fmt: skip
 
 
@@ -254,8 +257,8 @@ def way(seen: list[Seen], lease: float) -> Iterator[Finding]:
     took = max(node.clock.took for node in seen)
     if took > lease / SLOW:
         yield Finding(
-            "danger", f"the way there and back took {duration(took)}, of a lease's {duration(lease)}: a little more, "
-            "and holders lose what they hold", "a longer lease=, or a server that is nearer or less busy",
+            "danger", f"a round trip took {duration(took)} of a lease of {duration(lease)}: if it gets slower, "
+            f"holders lose their locks", "use a longer lease=, or a server that is nearer or less busy",
         )  # fmt: skip
 
 
@@ -264,20 +267,24 @@ def reach(address: Address, seen: list[Seen]) -> Iterator[Finding]:
         if len(address.places) == 1:
             which = "sentinel" if address.topology == "sentinel" else "node"
             yield Finding(
-                "note", f"the URL names one {which}: while that is down, who starts finds nothing", "name several"
+                "note", f"the URL names one {which}: while it is down, new clients find nothing", "give several"
             )
     elif any(node.copies for node in seen):
-        yield Finding("note", "this URL follows no replica that takes over", "redis+sentinel://, if sentinels watch it")
+        yield Finding(
+            "note", "this URL does not follow a fail-over", "use redis+sentinel:// if sentinels watch the server"
+        )
     else:
         yield Finding(
-            "note", "one server: while it is down nothing is granted", "replicas with sentinels, a cluster, or a quorum"
+            "note",
+            "one server: while it is down, nothing is granted",
+            "use replicas with sentinels, a cluster, or a quorum",
         )
 
 
 def openness(address: Address) -> Iterator[Finding]:
     if not address.shown.startswith(("rediss", "unix")) and not all(map(_is_here, address.places)):
         yield Finding(
-            "note", "what is said, passwords too, goes over the network as anybody can read it", "rediss://, with TLS"
+            "note", "the connection is not encrypted, and passwords are sent in clear text", "use rediss:// (TLS)"
         )
 
 

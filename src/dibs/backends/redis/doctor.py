@@ -72,7 +72,7 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
         *diagnosis.way(seen, lease),
         *diagnosis.reach(address, seen),
         *diagnosis.openness(address),
-        Finding("note", "the least that a user needs here (+select for a database other than 0)", least),
+        Finding("note", "the minimal rights of a user here (+select for a database other than 0)", least),
     ]  # fmt: skip
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -87,10 +87,10 @@ async def _primaries(patient: Patient, until: float) -> tuple[list[Seen], list[F
         except StoreUnavailable as error:
             silent[place] = error
     if not seen:
-        raise next(iter(silent.values()), StoreUnavailable("no primary is known", step="look at the servers"))
+        raise next(iter(silent.values()), StoreUnavailable("no primary is known", step="check the servers"))
     return seen, [
         Finding(
-            "danger", f"{named(place)} does not answer ({error.what}): nothing is granted or renewed there",
+            "danger", f"{named(place)} does not answer ({error.what}): it grants and renews nothing",
             error.step or diagnosis.LOOK_THERE,
         )
         for place, error in silent.items()
@@ -139,15 +139,17 @@ async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dic
         except StoreUnavailable as error:
             missing.append(
                 Finding(
-                    "note", f"the replica {named(copy.place)} is not reached from here ({error.what}): its clock was "
-                    "not compared, and nor is it reached if it takes over", "let clients reach every server",
+                    "note", f"the replica {named(copy.place)} cannot be reached from here ({error.what}): its "
+                    f"clock was not compared, and clients cannot reach it after a fail-over", "make every "
+                    "server reachable for clients",
                 )
             )  # fmt: skip
         except StoreError as error:
             missing.append(
                 Finding(
-                    "danger", f"the replica {named(copy.place)} refuses us ({error.what}): if it takes over, nobody "
-                    "gets in", "give it the same users and passwords: they are not replicated",
+                    "danger", f"the replica {named(copy.place)} refuses the login ({error.what}): after a "
+                    f"fail-over no client gets in", "create the same users and passwords there: they are not "
+                    "replicated",
                 )
             )  # fmt: skip
     return clocks, missing
@@ -188,11 +190,11 @@ async def _try_a_message(
             if isinstance(told, Refusal):
                 raise StoreError(printable(told.text))
             if await inbox.wait(id, _soon(patient, until)) is None:
-                raise StoreUnavailable(f"what was said at {named(place)} was not heard")
+                raise StoreUnavailable(f"a message was sent at {named(place)} and did not arrive")
     except StoreError as error:
-        cure = least if _is_denied(error) else 'mend that, or wake="spin"'
-        what = f"those who wait are not told that they hold, and must look: {error.what}"
-        return False, [Finding("danger", what, cure)]
+        fix = least if _is_denied(error) else 'fix that, or use wake="spin"'
+        what = f"waiters are not told that they hold, and must poll: {error.what}"
+        return False, [Finding("danger", what, fix)]
     finally:
         inbox.forget(id)
     return True, []
@@ -206,8 +208,8 @@ async def _cluster(patient: Patient, seen: list[Seen], until: float) -> list[Fin
 
 
 def _refused(what: str, error: StoreError, least: str) -> Finding:
-    cure = least if _is_denied(error) else error.step or diagnosis.LOOK_THERE
-    return Finding("danger", f"{what}: {error.what}", cure)
+    fix = least if _is_denied(error) else error.step or diagnosis.LOOK_THERE
+    return Finding("danger", f"{what}: {error.what}", fix)
 
 
 def _is_denied(error: StoreError) -> bool:

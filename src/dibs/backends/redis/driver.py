@@ -38,7 +38,7 @@ class Read(NamedTuple):
 def read(driver: Any) -> Read:
     names = {connecting.class_name(cls) for cls in type(driver).__mro__}
     if names & _SENTINELS:
-        raise TypeError("a Sentinel may watch many services: give what its master_for(service) gives")
+        raise TypeError("a Sentinel may watch many services: pass the result of its master_for(service)")
     if names & _CLUSTERS:
         return _cluster(driver)
     pool = getattr(driver, "connection_pool", driver)
@@ -59,7 +59,7 @@ def _single(pool: Any) -> Read:
 def _sentinel(pool: Any) -> Read:
     manager, service = pool.sentinel_manager, str(pool.service_name)
     if not pool.is_master:
-        raise ValueError("this driver reads from replicas, and a lock needs the primary: use master_for(service)")
+        raise ValueError("this driver reads from replicas, but a lock needs the primary: use master_for(service)")
     if not manager.sentinels:
         raise ValueError("the driver's Sentinel has no sentinels to ask")
     settings, pools = _settings(pool), [sentinel.connection_pool for sentinel in manager.sentinels]

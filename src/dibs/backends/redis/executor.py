@@ -207,10 +207,12 @@ class RedisExecutor(Executor[Call, list[Any]]):
 
     def unkept(self) -> StoreUnavailable:
         if self.failover is not None and not self.failover.confirms(self.failover.term):
-            return StoreUnavailable("no majority of the sentinels confirms the primary", step="are they running?")
+            return StoreUnavailable(
+                "no majority of the sentinels confirms the primary", step="check that the sentinels run"
+            )
         if not self.replicas:
-            return StoreUnavailable("the primary was replaced meanwhile", step="try again")
-        step = "look at the replication of this server, or ask for fewer replicas="
+            return StoreUnavailable("the primary changed meanwhile", step="try again")
+        step = "check the replication of this server, or lower replicas="
         return StoreUnavailable(f"fewer than {self.replicas} replicas have it", step=step)
 
     def _is_enough(self, count: Reply) -> bool:
@@ -255,7 +257,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
                 raise Unsent(error.what, step=error.step) from error.__cause__
             place = self._where.locate(key)
         if place is None:
-            raise Unsent("no server has this part of the keys now", step="look at CLUSTER SLOTS")
+            raise Unsent("no server has these keys now", step="check CLUSTER SLOTS")
         return place
 
     async def _again(

@@ -295,7 +295,7 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
 
 def _too_soon(grace: float) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the primary was replaced a moment ago: nothing new is granted for {grace:.1f} s", step="wait for the lock"
+        f"the primary changed a moment ago: nothing new is granted for {grace:.1f} s", step="wait for the lock"
     )
 
 

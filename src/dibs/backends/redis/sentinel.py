@@ -108,7 +108,7 @@ class Sentinel:
                 raise doubted[opinion.primary]
             return term
 
-        what = f'no majority of the sentinels leads to the primary of "{printable(self._service)}"'
+        what = f'no majority of the sentinels names the primary of "{printable(self._service)}"'
         try:
             term = self._asking.in_turn(self._sentinels, question, until, what)
         except StoreUnavailable:
@@ -170,7 +170,7 @@ class Sentinel:
             raise StoreUnavailable(f"{named(sentinel)} does not answer as a sentinel does")
         if others < self._address.least_sentinels:
             least = self._address.least_sentinels
-            raise StoreUnavailable(f"{named(sentinel)} sees {others} other sentinels, of the {least} that it should")
+            raise StoreUnavailable(f"{named(sentinel)} sees {others} other sentinels; it should see {least}")
         if b"failover_in_progress" in told.get(b"flags", b""):
             raise StoreUnavailable(f"{named(sentinel)} is replacing the primary")
         return _Opinion(
@@ -208,7 +208,7 @@ class Sentinel:
         role = answer[0] if isinstance(answer, list) and answer else None
         if role == b"master":
             return None
-        return StoreUnavailable(f"{named(primary)} is said to be the primary, and is not, or not yet")
+        return StoreUnavailable(f"{named(primary)} is named as the primary, but is not the primary yet")
 
 
 class _Channel:
@@ -256,5 +256,5 @@ def _unknown(sentinel: Place, service: str, masters: object) -> StoreError:
     known = ", ".join(f'"{printable(name)}"' for name in _services(masters))
     return StoreError(
         f'{named(sentinel)} watches no service "{printable(service)}"; it watches {known or "none"}',
-        step="name one of them in the URL" if known else "look at the sentinel's configuration",
+        step="give one of them in the URL" if known else "check the sentinel's configuration",
     )

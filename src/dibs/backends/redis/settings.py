@@ -85,15 +85,15 @@ def of_driver(connection_class: type, arguments: Mapping[str, Any], awaited: boo
     name = class_name(connection_class)
     if name not in _PLAIN | _SECURE:
         raise TypeError(
-            f"dibs connects by itself, with the driver's settings, and cannot stand in for its connection class {name}:"
-            " give a URL, or a driver with a connection class of redis-py's own"
+            f"dibs opens its own connections with the driver's settings, and does not support its connection "
+            f"class {name}: give a URL, or a driver with a connection class of redis-py"
         )
     taken = {key: value for key, value in arguments.items() if key in _TAKEN or key.startswith("ssl_")}
     _check_provider(taken.get("credential_provider"))
     if awaited and taken.get("redis_connect_func") is not None:
         raise TypeError(
-            "redis_connect_func of an asyncio driver works on its own connections only, and dibs makes others:"
-            " give a redis.Redis with a plain function, or a URL"
+            "redis_connect_func of an asyncio driver works only on the driver's own connections, and dibs opens "
+            "others: give a redis.Redis with a plain function, or a URL"
         )
     return Settings(name in _SECURE or bool(arguments.get("ssl")), taken)
 

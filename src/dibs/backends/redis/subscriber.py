@@ -263,7 +263,7 @@ class _Subscription:
     def send(self, command: Command) -> None:
         packed = command.packed(0.0)
         if self.sock.send(packed) < len(packed):
-            raise StoreUnavailable("the server takes no more")
+            raise StoreUnavailable("the server accepts no more subscriptions")
 
 
 def _own(error: Exception) -> Exception:

@@ -43,7 +43,7 @@ class Voting:
             name, _, value = line.partition(b":")
             if name == b"uptime_in_seconds" and value.isdigit():
                 return max(int(value) - _COARSE, 0.0)
-        raise StoreError("the server does not say since when it runs", step="allow INFO, or connect with guard=0")
+        raise StoreError("the server does not report its uptime", step="allow INFO, or connect with guard=0")
 
     async def _keeps_all(self, key: bytes, until: float) -> bool:
         """Of one that does not let us read its settings we believe the worse."""

@@ -39,9 +39,9 @@ class OwnTransaction:
         """The highest exclusive token admitted before, or `token` itself if none was above it."""
         if self._own.server == "sqlite":
             raise Unsupported(
-                "on SQLite it checks through a connection of sqlite3", step="give the one that is below this"
+                "on SQLite, a fence needs a sqlite3 connection", step="pass the sqlite3 connection below this one"
             )
-        await self._own.require_transaction("so nothing would keep others out between check and change")
+        await self._own.require_transaction("so others could write between check and change")
         given = 0 if shared else token
         highest = await (self._postgresql if self._own.server == "postgresql" else self._mysql)(name, given, token)
         return max(highest, token)

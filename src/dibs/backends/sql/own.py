@@ -43,7 +43,7 @@ class Own:
     async def require_transaction(self, why: str) -> None:
         """`why`: what would go wrong in none."""
         if not await self.keeps():
-            raise StoreError(f"this connection is in no transaction, {why}", step="begin one first")
+            raise StoreError(f"this connection is not in a transaction, {why}", step="begin one first")
 
     def marked(self, text: str, count: int) -> str:
         """A statement whose values are written `{0}`, `{1}`, as this driver wants them marked."""
@@ -218,7 +218,7 @@ def _is_session(given: Any) -> bool:
 def _known(server: str) -> str:
     name = "mysql" if server == "mariadb" else server
     if name not in ("postgresql", "mysql", "sqlite"):
-        raise TypeError(f"a connection to PostgreSQL, MySQL, MariaDB or SQLite is wanted, not to {server}")
+        raise TypeError(f"a connection to PostgreSQL, MySQL, MariaDB or SQLite is needed, not to {server}")
     return name
 
 

@@ -143,7 +143,7 @@ class Database:
     def check_patience(self, until: float) -> None:
         if self._store.now() >= until:
             raise StoreUnavailable(
-                "the database was busy all the time", step="look for a process that is stopped in a transaction"
+                "the database stayed busy until the timeout", step="find a process that is stopped inside a transaction"
             )
 
     def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
@@ -347,13 +347,13 @@ def translated(error: Exception) -> StoreError:
     if code == sqlite3.SQLITE_FULL:
         return StoreError("the disk of the database is full", step="make room")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-        return StoreError("the database can only be read", step="make the file and its directory writable")
+        return StoreError("the database is read-only", step="make the file and its directory writable")
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, *BUSY_CODES):
         return StoreUnavailable(f"the database does not answer: {error}", step="check the disk and its directory")
-    return StoreError(f"the database refused: {error}", step="report this, please")
+    return StoreError(f"the database refused: {error}", step="please report this")
 
 
 def removed() -> Replaced:
     return Replaced(
-        "the database was removed or replaced: every lock in it is lost", step="find out who does that, and stop it"
+        "the database was removed or replaced: all locks are lost", step="find the program that did that, and stop it"
     )

@@ -75,24 +75,25 @@ def _promises(kind: str, *, sound: bool, told: bool) -> Iterator[Finding]:
         yield Finding("promise", "at most one valid holder among the processes of this user on this machine")
     yield Finding("promise", "first come, first served, across processes")
     if told:
-        yield Finding("promise", "a holder whose process dies is noticed within about a second")
+        yield Finding("promise", "the lock of a process that dies is free within about a second")
     if kind in IN_MEMORY:
         yield Finding("promise", "tokens rise strictly until the machine restarts")
     else:
         yield Finding("promise", "tokens rise strictly for the life of the file, over reboots and power cuts too")
         yield Finding("promise", "cells and fences that were answered survive a power cut")
-    yield Finding("promise", "the wall clock may be set at will: no lease is counted by it")
+    yield Finding("promise", "changes of the wall clock do no harm: no lease depends on it")
 
 
 def _reach(patient: Patient) -> Iterator[Finding]:
     if patient.is_default:
         yield Finding(
-            "note", "this machine only, as no URL was given: other users and other machines have locks of their own",
-            "set DIBS_URL to a store that all of them reach",
+            "note", "this machine only, because no URL was given: other users and machines have their own locks",
+            "set DIBS_URL to a store that all of them can reach",
         )  # fmt: skip
     if _is_contained():
         yield Finding(
-            "note", "this process is in a container: another one shares these locks only if it uses the same directory",
+            "note", "this process is in a container: another container shares these locks only if it uses the "
+            "same directory",
             f"mount {patient.path.parent} into each, under the same user id",
         )  # fmt: skip
 
@@ -100,18 +101,18 @@ def _reach(patient: Patient) -> Iterator[Finding]:
 def _file_system(kind: str) -> Iterator[Finding]:
     if kind in IN_MEMORY:
         yield Finding(
-            "note", f"the file lies in memory ({kind}): a reboot forgets it, with its cells and fences, and tokens "
-            "begin again at the wall clock", "a file on a disk, if they must outlive that",
+            "note", f"the file is in memory ({kind}): a reboot deletes it, with its cells and fences, and "
+            f"tokens start again at the wall clock", "use a file on a disk if they must survive a reboot",
         )  # fmt: skip
     elif kind in LAYERED:
         yield Finding(
-            "note", f"the file lies in a layer ({kind}), as a container's: it is lost with it, and another container "
-            "has one of its own", "a file on a volume",
+            "note", f"the file is in a layer of a container ({kind}): it is lost with the container, and "
+            f"another container has its own", "use a file on a volume",
         )  # fmt: skip
     elif kind.startswith("fuse"):
         yield Finding(
-            "note", f"the file lies on {kind}: those that reach over a network are not all known, nor refused",
-            "make sure that no other machine uses it",
+            "note", f"the file is on {kind}: dibs cannot tell whether this is a network file system",
+            "make sure that no other machine uses the file",
         )  # fmt: skip
 
 
@@ -121,15 +122,16 @@ def _neighbours(parent: Path) -> Iterator[Finding]:
     sticky = bool(found.st_mode & stat.S_ISVTX)
     if found.st_uid not in (0, os.geteuid()) or (found.st_mode & stat.S_IWGRP and not sticky):
         yield Finding(
-            "note", f"others may remove the file, and every lock with it: {parent} is theirs, or open to its group",
-            "a directory of your own, closed to others (0700)",
+            "note", f"other users may remove the file, and every lock with it: {parent} belongs to them, or its "
+            f"group may write to it",
+            "use a directory of your own with mode 0700",
         )  # fmt: skip
     for above in (parent, *parent.parents):
         mode = above.stat().st_mode
         if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
             yield Finding(
-                "note", f"{above} is for temporary files: where old ones are removed, every lock in the file is lost",
-                "a place that nobody tidies, such as ~/.local/state",
+                "note", f"{above} is for temporary files: a cleanup of old files would lose every lock",
+                "use a directory without cleanup, such as ~/.local/state",
             )  # fmt: skip
             return  # whoever tidies the one above tidies this one too
 
@@ -137,12 +139,12 @@ def _neighbours(parent: Path) -> Iterator[Finding]:
 def _clock(patient: Patient) -> Iterator[Finding]:
     if not hasattr(time, "CLOCK_BOOTTIME"):
         yield Finding(
-            "note", "no clock of this system is known to count while it is suspended: leases may stand still meanwhile"
+            "note", "this system has no clock that counts while it is suspended: leases may not run during a suspend"
         )
     if patient.shift.strip("0+"):
         yield Finding(
-            "note", f"this process is in a time namespace ({patient.shift} s): those outside it are refused on this "
-            "file", "give all that share it the same one",
+            "note", f"this process is in a time namespace ({patient.shift} s): processes outside of it cannot "
+            f"use this file", "use one time namespace for all processes",
         )  # fmt: skip
 
 
@@ -150,15 +152,15 @@ def _library(version: tuple[int, ...]) -> Iterator[Finding]:
     mended = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
     if not mended:
         yield Finding(
-            "note", "this SQLite has the WAL-reset bug: very rarely, two that write in one instant damage a database",
-            "SQLite 3.51.3 or later (or 3.50.7, 3.44.6)",
+            "note", "this SQLite has the WAL-reset bug: very rarely, two simultaneous writers damage a database",
+            "use SQLite 3.51.3 or later (or 3.50.7, 3.44.6)",
         )  # fmt: skip
 
 
 def _exclusion(alive: bool) -> Iterator[Finding]:
     if not alive:
         yield Finding(
-            "danger", "locks on files exclude nobody here: living holders are taken for dead, and lose what they hold",
+            "danger", "file locks do not work here: live holders are taken for dead, and lose their locks",
             "put the file on a local disk, such as ext4 or xfs",
         )  # fmt: skip
 
@@ -166,7 +168,7 @@ def _exclusion(alive: bool) -> Iterator[Finding]:
 def _deaths(dead: bool) -> Iterator[Finding]:
     if not dead:
         yield Finding(
-            "danger", "the death of a process is not noticed here: what it held is free only when its lease is over",
+            "danger", "the death of a process is not noticed here: its lock is free only when its lease runs out",
             "put the file on a local disk, such as ext4 or xfs",
         )  # fmt: skip
 
@@ -175,7 +177,7 @@ def _content(connection: sqlite3.Connection) -> Iterator[Finding]:
     try:
         check_tables(connection)
     except StoreError as error:
-        yield Finding("danger", f"{error.what}: whoever opens it next is refused", error.step or "")
+        yield Finding("danger", f"{error.what}: the next process that opens it is refused", error.step or "")
 
 
 def _unseen(patient: Patient, table: SqliteTable) -> Iterator[Finding]:
@@ -184,9 +186,9 @@ def _unseen(patient: Patient, table: SqliteTable) -> Iterator[Finding]:
     gone = {id for id, client in table.busy(now).items() if not _is_there(patient.directory / client.live, client[1:3])}
     if gone and (gone := gone & table.busy(now).keys()):
         yield Finding(
-            "danger", f"{len(gone)} of those who hold or wait would not be noticed if they died, nor are they woken: "
-            f"their files are not in {patient.directory}, or are others than those that they made",
-            "start them anew, and leave that directory alone; containers must mount it as one device",
+            "danger", f"{len(gone)} holders or waiters would not be noticed if they died, and are not woken: "
+            f"their files are not in {patient.directory}, or were replaced",
+            "restart them, and leave that directory alone; containers must mount it as one device",
         )  # fmt: skip
 
 
@@ -195,11 +197,13 @@ def _room(parent: Path) -> Iterator[Finding]:
     left = disk.f_bavail * disk.f_frsize
     if left < LEAST_ROOM:
         yield Finding(
-            "danger", f"{left / MB:.1f} MB are left on the disk: a full one refuses locks and renewals", "make room"
+            "danger",
+            f"{left / MB:.1f} MB are left on the disk: on a full disk, locks and renewals are refused",
+            "make room",
         )
     if disk.f_files and disk.f_favail < LEAST_FILES:  # some file systems do not count them
         yield Finding(
-            "danger", f"{disk.f_favail} more files fit on the disk: a client that starts makes two", "remove some"
+            "danger", f"{disk.f_favail} more files fit on the disk: a new client creates two", "remove some files"
         )
 
 
@@ -210,8 +214,8 @@ def _log(patient: Patient, connection: sqlite3.Connection) -> Iterator[Finding]:
         _, written, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if moved < written:
             yield Finding(
-                "danger", f"the log has grown to {size / MB:.0f} MB, as a program that reads the database does not end "
-                "its transaction", f"find it (lsof {log}), and stop it",
+                "danger", f"the log has grown to {size / MB:.0f} MB, because a program that reads the database "
+                f"does not end its transaction", f"find that program (lsof {log}), and stop it",
             )  # fmt: skip
 
 
@@ -221,8 +225,8 @@ def _tokens(kind: str, table: SqliteTable) -> Iterator[Finding]:
         removed = "after a reboot" if kind in IN_MEMORY else "if the file is ever removed"
         yield Finding(
             "danger" if kind in IN_MEMORY else "note",
-            f"tokens are {duration(ahead)} ahead of the wall clock: {removed}, new ones begin below those given out",
-            "set the clock right; if it is, keep the file" + (", on a disk" if kind in IN_MEMORY else ""),
+            f"tokens are {duration(ahead)} ahead of the wall clock: {removed}, new tokens start below those given out",
+            "correct the clock; if it is correct, keep the file" + (", on a disk" if kind in IN_MEMORY else ""),
         )
 
 

@@ -57,12 +57,12 @@ def prepare(path: Path, *, make_directory: bool) -> None:
     kind = file_system(directory.st_dev, str(real), mounts)
     if kind in _NETWORK:
         raise StoreError(
-            f"the database would lie on a network file system ({kind}), where its locks prove nothing",
+            f"the database would be on a network file system ({kind}), where file locks are not reliable",
             step="put it on a local disk, or use a network store",
         )
     if is_mounted(str(real / path.name), mounts):
         raise StoreError(
-            "only the file itself is mounted here, as into a container: its log and its locks beside it are not shared",
+            "only the file itself is mounted here, not its directory: the log and lock files beside it are not shared",
             step=f"mount its directory as {path.parent}",
         )
     _make(path)
@@ -74,9 +74,9 @@ def check(path: Path) -> os.stat_result:
     try:
         found = path.lstat()
     except FileNotFoundError:
-        raise StoreUnavailable("the database was removed", step="it is made anew at the next use") from None
+        raise StoreUnavailable("the database was removed", step="the next use creates it again") from None
     except OSError as error:
-        raise StoreError(f"the database cannot be looked at: {error.strerror}", step="check its directory") from None
+        raise StoreError(f"the database cannot be read: {error.strerror}", step="check its directory") from None
     if stat.S_ISLNK(found.st_mode):
         raise StoreError("the database is a symbolic link", step="give the path of the file itself")
     if not stat.S_ISREG(found.st_mode):
@@ -86,14 +86,16 @@ def check(path: Path) -> os.stat_result:
             part = path.with_name(path.name + side).lstat()
             if part.st_uid != os.geteuid() or not stat.S_ISREG(part.st_mode):
                 raise StoreError(
-                    f"the database{side} belongs to somebody else (user id {part.st_uid}), and serves one user only",
-                    step="let that user do it; a path of your own would be another lock",
+                    f"the database{side} belongs to another user (user id {part.st_uid}); a database serves one "
+                    f"user only",
+                    step="run as that user; another path would be another lock",
                 )
             if part.st_nlink > 1:
                 raise StoreError(f"the database{side} has several names (hard links)", step="give a path of its own")
     if found.st_mode & _OTHERS:
         raise StoreError(
-            "others may open the file", step=f"if it is a database of dibs, chmod 600 {path}; else give another path"
+            "other users may open the file",
+            step=f"if it is a database of dibs, chmod 600 {path}; else give another path",
         )
     return found
 
@@ -158,7 +160,7 @@ def _make(path: Path) -> None:
         return
     except OSError as error:
         raise StoreError(
-            f"the database cannot be made: {error.strerror}",
+            f"the database cannot be created: {error.strerror}",
             step=remedy(error, f"make {path.parent} writable, or give another path"),
         ) from None
 

@@ -78,7 +78,7 @@ def _make_tables(connection: sqlite3.Connection, create: Callable[[sqlite3.Conne
 
 def _check_version(version: int) -> None:
     if version != VERSION:
-        step = "upgrade dibs" if version > VERSION else "stop who uses it, and move the file away"
+        step = "upgrade dibs" if version > VERSION else "stop the programs that use it, and move the file away"
         raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step=step)
 
 
@@ -139,4 +139,4 @@ def recognise(path: Path) -> None:
 
 
 def foreign() -> StoreError:
-    return StoreError("the file is a database of something else", step="give dibs a file of its own")
+    return StoreError("the file is the database of another program", step="use another path")

@@ -216,7 +216,7 @@ def _wall() -> int:
 
 def _unsettled(error: OSError) -> StoreError:
     step = files.remedy(error, "make its directory writable, or set DIBS_URL to a path of your own")
-    return StoreError(f"the database, or what lies beside it, cannot be made: {error.strerror}", step=step)
+    return StoreError(f"the database or a file beside it cannot be created: {error.strerror}", step=step)
 
 
 def _boot() -> str:
@@ -227,7 +227,7 @@ def _boot() -> str:
     except OSError:
         if sys.platform == "darwin":
             return _boot_of_macos()
-        raise StoreError("the kernel does not tell which boot of the machine this is", step="mount /proc") from None
+        raise StoreError("the kernel does not report the boot id", step="mount /proc") from None
 
 
 def _boot_of_macos() -> str:

@@ -109,7 +109,9 @@ def _entries(first: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> Iterato
 
 
 def damaged(what: str) -> StoreError:
-    return StoreError(f"the database is damaged, or none: {what}", step="move it away; nothing was changed in it")
+    return StoreError(
+        f"the database is damaged, or not a database: {what}", step="move it away; nothing was changed in it"
+    )
 
 
 class Client(NamedTuple):
@@ -295,7 +297,7 @@ class SqliteTable:
         known, _, other_clock = self._execute("SELECT boot FROM store").fetchone()[0].partition(" ")
         if known == boot and other_clock != clock:
             raise StoreError(
-                "the database is used in another time namespace, by another clock", step="use one for all processes"
+                "the database is used in another time namespace", step="use one time namespace for all processes"
             )
         if known != boot:
             for table in ("claims", "clients", "outsiders", "watchers", "writes"):

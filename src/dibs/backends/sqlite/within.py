@@ -48,7 +48,9 @@ class SqliteTransaction:
         if not theirs:  # it began with our check, which changed nothing: it need not keep others out any longer
             self._connection.rollback()
         if not isinstance(highest, int):
-            raise StoreError("the record of this fence is no number", step="find out who writes to dibs_fence")
+            raise StoreError(
+                "the record of this fence is not a number", step="find the program that writes to dibs_fence"
+            )
         return highest
 
     def _check_transaction(self) -> None:
@@ -56,6 +58,6 @@ class SqliteTransaction:
         by_hand = self._connection.isolation_level is None or getattr(self._connection, "autocommit", False) is True
         if by_hand and not self._connection.in_transaction:
             raise StoreError(
-                "this connection is in no transaction, so nothing would keep others out between check and change",
+                "this connection is not in a transaction, so others could write between check and change",
                 step='connection.execute("BEGIN IMMEDIATE") first',
             )

@@ -72,7 +72,7 @@ class Address:
         files = _check_tls_options(url, found, secure)
         login = _login(url)
         if login is None and "auth" in found:
-            raise ValueError(f"{url.shown}: auth= says how a login is shown, and the URL has none")
+            raise ValueError(f"{url.shown}: auth= needs a login, and the URL has none")
         return cls(
             shown=url.shown,
             servers=opts.servers(url, PORT, "h1,h2,h3/chroot"),
@@ -103,14 +103,14 @@ def _checked_context(shown: str, option: str, value: object) -> SSLContext:
     if not isinstance(value, ssl.SSLContext):
         raise TypeError(f"{option} must be an ssl.SSLContext, not {type(value).__name__}")
     if value.protocol is ssl.PROTOCOL_TLS_SERVER:
-        raise ValueError(f"{shown}: {option} is a server's: make it with ssl.create_default_context()")
+        raise ValueError(f"{shown}: {option} is for servers: make it with ssl.create_default_context()")
     return value
 
 
 def _check_tls_options(url: Url, found: Mapping[str, Any], secure: bool) -> dict[str, str]:
     """The files among them."""
     if "ssl_context" in found and not secure:
-        raise ValueError(f"{url.shown}: ssl_context= means nothing without TLS: write zookeepers://")
+        raise ValueError(f"{url.shown}: ssl_context= has no effect without TLS: write zookeepers://")
     files = tls.files(url.shown, found, secure, "zookeepers")
     if files and "ssl_context" in found:
         raise ValueError(f"{url.shown}: {next(iter(files))}= and ssl_context= say the same: give one of them")
@@ -122,7 +122,9 @@ def _chroot(url: Url) -> str:
     if url.path in ("", "/"):
         return ""
     if _NOT_IN_A_PATH.search(url.path):
-        raise ValueError(f"{url.scheme}://{url.host}: the chroot holds a character that no path of ZooKeeper may hold")
+        raise ValueError(
+            f"{url.scheme}://{url.host}: the chroot contains a character that ZooKeeper paths must not contain"
+        )
     first, *parts = url.path.split("/")
     if first or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{url.shown}: the chroot must look like /a/b: no part of it empty, . or ..")
@@ -135,9 +137,11 @@ def _login(url: Url) -> tuple[str, str] | None:
     if not url.username or not url.password:
         raise ValueError(f"{url.shown}: a login is a user and a password: {url.scheme}://user:password@host")
     if ":" in url.username:
-        raise ValueError(f"{url.shown}: a user's name must not hold a colon: the server takes what follows as password")
+        raise ValueError(
+            f"{url.shown}: a user's name must not contain a colon: the server takes the rest as the password"
+        )
     if _CONTROL.search(url.username + url.password):
-        raise ValueError(f"{url.shown}: user and password must not hold control characters")
+        raise ValueError(f"{url.shown}: user and password must not contain control characters")
     return url.username, url.password
 
 
@@ -145,5 +149,5 @@ def _acl(url: Url, found: Mapping[str, Any], login: tuple[str, str] | None) -> s
     acl: str = found.get("acl", "open" if login is None else "creator")
     known = login is not None or "certificate" in found or "ssl_context" in found
     if acl != "open" and not known:
-        raise ValueError(f'{url.shown}: acl="{acl}" needs a creator whom the server knows: put a login into the URL')
+        raise ValueError(f'{url.shown}: acl="{acl}" needs an authenticated creator: put a login into the URL')
     return acl

@@ -44,7 +44,7 @@ class ZookeeperCells:
     async def put(self, write: Write, until: float) -> int:
         now = self._runtime.now()
         if now > write.by:
-            raise StoreUnavailable("it came too late to be put")
+            raise StoreUnavailable("the write came too late to count")
         puts = self._puts
         puts.forget(now)
         if write.id not in puts.versions:
@@ -59,7 +59,7 @@ class ZookeeperCells:
         if write.id not in puts.versions:
             there = await self.get(write.spot, until)
             raise Conflict(
-                f"it is at version {there.version}, not at {write.version}", step="read it again, then write"
+                f"it is at version {there.version}, not at {write.version}", step="read the value again, then write"
             )
         return puts.versions[write.id]
 

@@ -73,30 +73,35 @@ def version_of(address: Address) -> str:
 def _promises(timeout: float, *, sound: bool) -> Iterator[Finding]:
     if sound:
         yield Finding(
-            "promise", "at most one valid holder, whichever servers die, while a majority of them keeps its data"
+            "promise", "at most one valid holder, whichever servers fail, while a majority of them keeps its data"
         )
         yield Finding("promise", "first come, first served, across machines, and with Curator's programs")
     yield Finding("promise", "tokens rise strictly for the life of the ensemble")
-    yield Finding("promise", f"a holder that dies is noticed within about {duration(timeout)}")
-    yield Finding("promise", "wall clocks may be set at will, here and there: no session is counted by them")
+    yield Finding("promise", f"the lock of a holder that dies is free within about {duration(timeout)}")
+    yield Finding("promise", "changes of wall clocks do no harm: no session depends on them")
 
 
 def _timeout(asked: float, timeout: float) -> Iterator[Finding]:
     if abs(asked - timeout) > 0.001:
         yield Finding(
-            "note", f"sessions last {duration(timeout)}, though {duration(asked)} were asked for: the servers allow 2 "
-            "to 20 of their ticks", "connect(lease=) within that, or minSessionTimeout and maxSessionTimeout there",
+            "note", f"sessions last {duration(timeout)}, though {duration(asked)} was requested: the servers "
+            f"allow 2 to 20 ticks", "use connect(lease=) within that range, or set minSessionTimeout and "
+            "maxSessionTimeout on the servers",
         )  # fmt: skip
 
 
 def _servers(members: int, named: int) -> Iterator[Finding]:
     if members <= 1:
         yield Finding(
-            "note", "one server: while it is down nothing is granted, and its disk keeps everything", "three, or five"
+            "note",
+            "one server: while it is down, nothing is granted, and only its disk has the data",
+            "use three or five servers",
         )
     elif named < members:
         yield Finding(
-            "note", f"the URL names {named} of {members} servers: without those nothing is reached", "name all of them"
+            "note",
+            f"the URL names {named} of {members} servers: while those are down, the others are not used",
+            "give all of them",
         )
 
 
@@ -104,21 +109,21 @@ def _openness(address: Address) -> Iterator[Finding]:
     if address.login is not None and not address.secure:
         yield Finding(
             "danger",
-            "the password goes over the network as anybody can read it, or guess it",
-            "zookeepers://, with TLS",
+            "the password is sent in clear text, or as a hash that can be guessed",
+            "use zookeepers:// (TLS)",
         )
     if address.acl == "open":
         yield Finding(
-            "note", "whoever reaches the servers may remove our nodes, and with them every lock",
-            "zookeeper://user:password@..., so that only we may",
+            "note", "anyone who can reach the servers may remove the nodes of dibs, and with them every lock",
+            "use zookeeper://user:password@..., so that only this user may",
         )  # fmt: skip
 
 
 def _way(took: float, timeout: float) -> Iterator[Finding]:
     if took > timeout / SLOW:
         yield Finding(
-            "danger", f"the way to the leader and back took {duration(took)}, of a session's {duration(timeout)}: "
-            "a little more, and locks are lost", "a longer lease=, or servers that are nearer or less busy",
+            "danger", f"a round trip to the leader took {duration(took)} of a session of {duration(timeout)}: "
+            f"if it gets slower, locks are lost", "use a longer lease=, or servers that are nearer or less busy",
         )  # fmt: skip
 
 
@@ -133,7 +138,7 @@ async def _try_a_node(port: Port, address: Address, until: float) -> list[Findin
     said = codec.ERRORS.get(call.error, f"error {call.error}")
     return [
         Finding(
-            "danger", f"no node can be made below {address.chroot or '/'}: {said}",
-            "have that path made, with the right to read, create, write and delete there",
+            "danger", f"no node can be created below {address.chroot or '/'}: {said}",
+            "create that path, with the rights to read, create, write and delete",
         )
     ]  # fmt: skip

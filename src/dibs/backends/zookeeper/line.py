@@ -256,8 +256,8 @@ class ZookeeperLine:
         timeout = self._port.wire.session.timeout
         if self._me.lease < claim.lease < timeout:
             raise Unsupported(
-                f"a lease of {claim.lease:g} s is not to be had: the server's sessions last {timeout:g} s",
-                step="leave lease= away, or end the hold by max_hold=",
+                f"a lease of {claim.lease:g} s is not possible: the server's sessions last {timeout:g} s",
+                step="leave out lease=, or limit the hold with max_hold=",
             )
 
 

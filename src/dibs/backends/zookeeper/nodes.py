@@ -27,7 +27,7 @@ async def stood(port: Port, stand: Stand, created: Call, until: float) -> None:
         stand.claim.asked = stand.doubtful = False  # the server said no: there is nothing to look for
         raise refusal(created.error)
     if stand.session is None:
-        raise StoreUnavailable("the session ended just then")
+        raise StoreUnavailable("the session ended meanwhile")
     if not 0 <= number_of(stand.place) < REFUSE_AT:
         await withdraw(port, stand, until)
         raise used_up(port, stand.place.rpartition("/")[0])
@@ -38,8 +38,8 @@ def used_up(port: Port, directory: str) -> StoreError:
     """It is removed, if nobody stands there: else that is refused, and the next who leaves will."""
     port.wire.post(codec.delete(directory))
     return StoreError(
-        "the numbers of its directory are used up: more would repeat, and order would be lost",
-        step="try again once those who hold it or wait for it have left",
+        "the sequence numbers of its directory are used up",
+        step="try again when nobody holds it or waits for it",
     )
 
 
@@ -141,8 +141,8 @@ def mismatch(stand: Stand, foreign: str) -> Mismatch:
     kind = "semaphore" if foreign in (LOCKS, LEASES) else None if found is None else found.kind
     if kind is None:
         return Mismatch(
-            f"its directory holds {printable(foreign[:80])!r}, which is not ours to understand",
-            step="use a path for nothing but this lock",
+            f"its directory holds {printable(foreign[:80])!r}, which dibs did not write",
+            step="use this path for nothing else",
         )
     size = f" of {found.capacity}" if found is not None and kind == "striped" else ""
     own = f" of {stand.claim.capacity}" if stand.claim.kind in ("semaphore", "striped") else ""
@@ -151,5 +151,5 @@ def mismatch(stand: Stand, foreign: str) -> Mismatch:
 
 def busy_as(there: str, wanted: str) -> Mismatch:
     return Mismatch(
-        f"busy as {there}, not as {wanted}", step="use one kind and size for one name, or wait until its line is empty"
+        f"busy as {there}, not as {wanted}", step="use one kind and size for one name, or wait until its queue is empty"
     )

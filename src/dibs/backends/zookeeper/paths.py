@@ -92,8 +92,8 @@ def _as_written(name: str) -> str:
     parts = name.split("/")[1:]
     if any(part in ("", ".", "..") for part in parts) or _BAD.search(name) or parts[0] == "zookeeper":
         raise BadName(
-            f"{name[:80]!a} is no path for a line",
-            step="give /a/b: no empty part, no . or .., not below /zookeeper, or leave the first slash away",
+            f"{name[:80]!a} is not a path for a lock",
+            step="give /a/b: no empty part, no . or .., not below /zookeeper, or leave out the first slash",
         )
     return name
 

@@ -22,7 +22,7 @@ class Election:
     def __init__(self, client: Client, name: str, options: Options) -> None:
         self.client = client
         self.name = names.check(name)
-        client.require(FAIR, "elections: nobody is next")
+        client.require(FAIR, "elections: it has no queue")
         self._options = options
         self._encoded = client.prefix + name
 

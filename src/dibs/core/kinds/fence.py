@@ -39,7 +39,7 @@ class Fence:
         if highest > number:
             raise StaleToken(
                 f"token {number} is stale: {highest} was admitted before", name=self.name, store=where,
-                step="stop what it was to do: another holder has been here since",
+                step="do not write: a later holder has written since",
             )  # fmt: skip
 
     def describe(self) -> str:

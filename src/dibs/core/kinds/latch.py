@@ -42,7 +42,7 @@ class Latch:
             if there.left:
                 raise self._client.error(
                     Conflict, self.name, f"the latch is not open: {there.left} to go",
-                    step="wait for it to open; if whoever was to count is gone: latch.count_down(latch.count())",
+                    step="wait for it to open; if nobody will count it down any more: latch.count_down(latch.count())",
                 )  # fmt: skip
             return State(there.generation + 1, wanted).record()
 
@@ -82,8 +82,8 @@ class Latch:
             there, version = await self._look(deadline)
             if version < before:
                 raise self._client.error(
-                    StoreError, self.name, "the store has forgotten this latch while it was waited for",
-                    step="find out who empties the store, then arm it again",
+                    StoreError, self.name, "the store lost this latch while this client waited for it",
+                    step="find the program that empties the store, then arm the latch again",
                 )  # fmt: skip
         return True
 
@@ -102,7 +102,7 @@ class Latch:
         generation, _, count = value.partition(b" ")
         if not (generation.isdigit() and count.isdigit() and len(value) < 40):
             raise self._client.error(
-                StoreError, self.name, "the record of this latch is not one of ours",
-                step="find out who writes there, and stop it",
+                StoreError, self.name, "dibs did not write the record of this latch",
+                step="find the program that writes there, and stop it",
             )  # fmt: skip
         return State(int(generation), int(count))

@@ -106,7 +106,7 @@ def limit_of(own: float | None, timeout: object, blocking: object) -> float | No
     if blocking:
         return limit
     if not isinstance(timeout, Unset) and limit != 0:
-        raise ValueError("blocking=False is timeout=0: give one of them")
+        raise ValueError("blocking=False means timeout=0: give only one of them")
     return 0.0
 
 
@@ -144,9 +144,9 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
         return Terms(client.lease, True, lease - margin(lease))
     if lease < client.lease:
         raise client.error(
-            Unsupported, name, f"a lease of {lease:g} s is not to be had where all claims live by the session, "
-            f"which is to last {client.lease:g} s",
-            step=f"connect with lease={lease:g}, or let the hold end by itself: renew=False, or max_hold={lease:g}",
+            Unsupported, name, f"a lease of {lease:g} s is not possible where locks live by the client's session, "
+            f"which lasts {client.lease:g} s",
+            step=f"connect with lease={lease:g}, or limit the hold: renew=False, or max_hold={lease:g}",
         )  # fmt: skip
     return Terms(lease, True)
 
@@ -212,7 +212,8 @@ class Lock(Takes[Hold]):
             raise TypeError(f"n must be an int, not {n!r}")
         if not 1 <= n <= self.request.capacity:
             raise ValueError(
-                f'"{self.name}" on {self.client.shown}: {n} of {self.request.capacity} permits can never be held'
+                f'"{self.name}" on {self.client.shown}: {n} of {self.request.capacity} permits: that can never '
+                f"be granted"
             )
         return n
 

@@ -204,7 +204,7 @@ class MultiAttempt:
         attempt = self._stopped_by
         if attempt is None:
             lock = self.multi.locks[0]
-            return lock.client.error(AcquireTimeout, self.multi.name, "a member was lost while the rest was awaited")
+            return lock.client.error(AcquireTimeout, self.multi.name, "a member was lost while waiting for the others")
         return await attempt.lock.busy(attempt)
 
 
@@ -219,11 +219,11 @@ def _merge(there: _Member, lock: Lock) -> _Member:
     if request.capacity != there.lock.request.capacity:
         raise lock.client.error(
             Mismatch, lock.name, f"given as {request.kind} of {there.lock.request.capacity} and of {request.capacity}",
-            step="give one size for one name",
+            step="use one size for one name",
         )  # fmt: skip
     if request.kind == "semaphore":
         total = there.weight + lock.weight
         if total > request.capacity:
-            raise ValueError(f'"{lock.name}": {total} of {request.capacity} permits can never be held')
+            raise ValueError(f'"{lock.name}": {total} of {request.capacity} permits: that can never be granted')
         return _Member(there.lock, total)
     return _Member(lock, lock.weight) if lock.weight > there.weight else there

@@ -43,8 +43,8 @@ class Slot:
             if not write.asked:
                 raise
             raise self.client.error(
-                StoreUnavailable, self.name, f"{error.what}; whether the change happened is not known",
-                step="read it again before you go on",
+                StoreUnavailable, self.name, f"{error.what}; whether the change happened is unknown",
+                step="read the value again",
             ) from None  # fmt: skip
 
     async def update(self, change: Callable[[bytes | None], bytes | None], tries: int) -> Kept:
@@ -59,7 +59,7 @@ class Slot:
             except Conflict:
                 await self.client.runtime.sleep(self.client.runtime.jitter(gap))
         raise self.client.error(
-            Conflict, self.name, f"others changed it before us {tries} times in a row",
+            Conflict, self.name, f"others changed it first, {tries} times in a row",
             step="try again later, or take a lock for it",
         )  # fmt: skip
 

@@ -88,7 +88,7 @@ class Taken(Generic[H]):
                 return hold
         raise self._client.error(
             NotHeld, self._name, "this thread or task took no hold through this object",
-            step="release the Hold itself: hold.release()",
+            step="release the hold itself: hold.release()",
         )  # fmt: skip
 
     def opened_here(self) -> H:
@@ -103,7 +103,9 @@ class Taken(Generic[H]):
                 "and none of this one: give each thread or task an object of its own, client.lock(name)"
             )
         if not self._entered:
-            raise self._client.error(NotHeld, self._name, "no with block is open on this object", step="enter it first")
+            raise self._client.error(
+                NotHeld, self._name, "no with block is open on this object", step="enter a with block first"
+            )
         return (mine or self._entered)[-1]
 
 

@@ -27,14 +27,12 @@ class Within:
         self.own = own
         wanted = cast("Enclosing", client.store).server
         if own.server != wanted:
-            raise TypeError(
-                f"a connection to {wanted} is wanted, the server that {client.shown} is on, not to {own.server}"
-            )
+            raise TypeError(f"{client.shown} needs a connection to {wanted}, not to {own.server}")
 
 
 def require_within(client: Client) -> None:
     """Said before the connection is looked at: where there is nothing of the kind, none will do."""
-    client.require(WITHIN, "locks inside a transaction of yours (within)")
+    client.require(WITHIN, "locks inside your own transaction (within)")
 
 
 class EnclosedHold(NamedTuple):
@@ -77,7 +75,7 @@ class EnclosedLock:
         encloses = await client.encloses()
         about = client.about(self._label, self._info)
         try:
-            await self._own.require_transaction("which the lock could end with")
+            await self._own.require_transaction("but the lock ends with one")
             wait = None if limit is None else max(limit - (client.now() - began), 0.0)
             least = max(client.retry if limit is None else limit, LEAST_PATIENCE)
             token = await encloses.enclose(self._own, client.prefix + self.name, about, wait, least)

@@ -1,4 +1,4 @@
-"""What a store says of itself: promises, notes and dangers, with cures, through both faces; and asking harms nobody."""
+"""What a store says of itself: promises, notes and dangers, with fixes, through both faces; and asking harms nobody."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ async def test_which_store_it_is_stands_first_and_once(world: World) -> None:
     assert caught.value.store == client._core.shown
 
 
-async def test_there_are_promises_and_every_danger_has_a_cure(world: World) -> None:
+async def test_there_are_promises_and_every_danger_has_a_fix(world: World) -> None:
     findings = await world(world.client().doctor)
     assert [finding for finding in findings if finding.level == "promise"]
     for finding in findings:
         assert isinstance(finding, dibs.Finding)
         assert finding.level in LEVELS
         assert finding.what.strip()
-        assert (finding.what + finding.cure).isprintable()
-        assert not finding.cure or finding.level in ("note", "danger"), finding
-        assert finding.cure or finding.level != "danger", finding
+        assert (finding.what + finding.fix).isprintable()
+        assert not finding.fix or finding.level in ("note", "danger"), finding
+        assert finding.fix or finding.level != "danger", finding
 
 
 async def test_asking_changes_nothing(world: World) -> None:

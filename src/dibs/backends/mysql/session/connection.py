@@ -87,7 +87,7 @@ class Session(SessionConnection):
         """Take in what has come. True: the answer is whole."""
         answer = self._answer
         if answer is None:
-            raise StoreUnavailable("the server said what nobody asked for")
+            raise StoreUnavailable("the server sent an unexpected message")
         try:
             while True:
                 received = self._sock.recv(_CHUNK)
@@ -168,6 +168,6 @@ def unfit(greeted_as: int, is_session: bytes | None, comment: bytes | None, vers
         return None
     what = f"a proxy ({known})" if known else "a proxy"
     return StoreError(
-        f"{what} answers there: the server's session is not ours alone, and with it the lock would be another's",
-        step='name the server itself, or use leases: leave mode="session" away',
+        f"{what} answers there: it shares one server session among clients, and would share the lock too",
+        step='connect to the server directly, or use mode="lease"',
     )

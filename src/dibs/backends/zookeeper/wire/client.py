@@ -291,7 +291,7 @@ class Wire:
             except StoreUnavailable as error:
                 self._stream.trouble = f"{host}:{port}: {error.what}"
             except StoreError as error:
-                self.refusal = error
+                self.refusal = StoreError(f"{host}:{port}: {error.what}", step=error.step)
                 return False
             else:
                 self._servers.remove((host, port))
@@ -317,13 +317,13 @@ class Wire:
             hand.link.close()
             self._begin_anew()
             if not again:
-                raise StoreUnavailable("the server gives no session")
+                raise StoreUnavailable("the server refuses a session")
             self._take_up(host, port, patience, None)  # a new one, at a server that has just shown that it serves
             return
         try:
             if again and self._now() >= deadline:
-                self._bury("the session was taken up again too late")
-                raise StoreUnavailable("the session was taken up again too late")
+                self._bury("the session was resumed too late")
+                raise StoreUnavailable("the session was resumed too late")
             self.epoch += 1  # before: another thread may read as soon as it begins
             self._owner.attached()
             self._stream.begin(hand.link, hand.connection)

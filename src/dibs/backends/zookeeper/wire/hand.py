@@ -64,7 +64,7 @@ class Hand:
         call = self.ask(request, xid)
         if call.error != codec.OK:
             raise StoreError(
-                "the server refuses the login", step="check user and password, and which logins the server takes"
+                "the server refuses the login", step="check user and password, and which logins the server accepts"
             )
         return call.value if isinstance(call.value, bytes) else b""
 

@@ -72,7 +72,7 @@ class Link:
         except OSError as error:
             raise StoreUnavailable(said(error)) from None
         if not raw:
-            raise StoreUnavailable("the server hung up")
+            raise StoreUnavailable("the server closed the connection")
         return raw
 
     def take_in(self, raw: bytes) -> bytes:
@@ -96,7 +96,7 @@ class Link:
 
     def _push(self, raw: bytes) -> None:
         if self._amidst:  # an interrupt left it unknown what went out: sending on could say something twice
-            raise StoreUnavailable("whoever sent was interrupted")
+            raise StoreUnavailable("the sender was interrupted")
         self._amidst = True
         if raw:
             self._out += raw

@@ -215,7 +215,7 @@ class Port:
             elif made and made[-1].error == codec.NO_AUTH:  # above it we need not be allowed to make anything
                 raise refusal(codec.NO_AUTH)
             making = self._making(directories)
-        raise StoreUnavailable("the directory of this name is removed again and again")
+        raise StoreUnavailable("the directory of this name is removed repeatedly")
 
     def _making(self, directories: Sequence[str]) -> list[Request]:
         """Containers, which the server removes once they are empty; before 3.5.3 it has none."""
@@ -229,10 +229,13 @@ class Port:
     async def _arrival(self, key: bytes, until: float) -> None:
         wire = self.wire
         if wire.closing:
-            raise StoreUnavailable("its client was closed")
+            raise StoreUnavailable("the client was closed")
         wire.arrive(self._inbox, key)
         if await self._inbox.wait(key, until) is None and not wire.up:
-            raise StoreUnavailable(f"no server took the session up ({wire.trouble})")
+            raise StoreUnavailable(
+                f"no connection to any server ({wire.trouble})",
+                step="check that the servers run, and that this machine can reach them",
+            )
         if (refusal := wire.refusal) is not None and not wire.up:
             raise StoreError(refusal.what, step=refusal.step)
 

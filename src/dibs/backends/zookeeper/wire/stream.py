@@ -99,7 +99,7 @@ class Stream:
             if connection is None or link is None or self._broken is not None:
                 return False
             if self._sending:  # by somebody who was interrupted: what is pending was perhaps never said
-                self._broken = "whoever sent was interrupted"
+                self._broken = "the sender was interrupted"
                 self._ended()
                 self.bell.ring()
                 return False
