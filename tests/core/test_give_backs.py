@@ -110,7 +110,7 @@ def test_a_backlog_of_leaves_makes_new_acquires_wait(desk: Desk, caplog: pytest.
     assert waits == [1.0]
     assert desk.watchdog.give_backs.backlog() == 0
     assert caplog.messages == [
-        f"claims to give back: {MOST}; new acquires wait until there are fewer",
+        f"claims to remove: {MOST}; new acquires wait until there are fewer",
         ANY,
     ]
 
@@ -118,7 +118,7 @@ def test_a_backlog_of_leaves_makes_new_acquires_wait(desk: Desk, caplog: pytest.
 def test_who_finds_no_room_in_time_is_told_why(desk: Desk) -> None:
     for number in range(MOST):
         desk.watchdog.abandon(desk.grant(str(number).encode()))
-    with pytest.raises(StoreUnavailable, match=f"{MOST} claims that were given up"):
+    with pytest.raises(StoreUnavailable, match=f"{MOST} abandoned claims"):
         step(desk.watchdog.give_backs.room(desk.runtime, desk.time))
 
 

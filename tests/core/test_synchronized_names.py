@@ -238,13 +238,13 @@ REFUSED_NAMES: list[tuple[object, dict[str, Any], type[Exception], str]] = [
     ("n", {"timeout": True, "on_busy": "skip"}, TypeError, "timeout"),
     ("n", {"lease": 0.1}, ValueError, "lease"),
     ("n", {"patience": 5}, TypeError, "patience"),
-    ("n:{}", {}, ValueError, r'n:\{\}" is no template: .*positional'),
-    ("n:{0}", {}, ValueError, r'n:\{0\}" is no template: .*positional'),
-    ("{number:>{0}}", {}, ValueError, "is no template: .*positional"),
-    ("n:{number", {}, ValueError, "is no template: .*a brace is written twice"),
-    ("n:}", {}, ValueError, "is no template: Single '}'"),
-    ("{number.}", {}, ValueError, "is no template: Empty attribute"),
-    ("{number!x}", {}, ValueError, "is no template: Unknown conversion"),
+    ("n:{}", {}, ValueError, r'n:\{\}" is not a template: .*positional'),
+    ("n:{0}", {}, ValueError, r'n:\{0\}" is not a template: .*positional'),
+    ("{number:>{0}}", {}, ValueError, "is not a template: .*positional"),
+    ("n:{number", {}, ValueError, "is not a template: .*a brace is written twice"),
+    ("n:}", {}, ValueError, "is not a template: Single '}'"),
+    ("{number.}", {}, ValueError, "is not a template: Empty attribute"),
+    ("{number!x}", {}, ValueError, "is not a template: Unknown conversion"),
 ]
 """Names and options that no function can be decorated with."""
 

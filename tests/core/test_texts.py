@@ -171,7 +171,7 @@ def test_nonsense_beside_a_claim_is_shown_as_unknown() -> None:
 
 
 def test_what_is_not_json_is_refused_before_it_stands_anywhere() -> None:
-    with pytest.raises(TypeError, match="that JSON can carry"):
+    with pytest.raises(TypeError, match="that can be written as JSON"):
         write_about("ana", "host", 7, "main", {"x": float("nan")})
 
 

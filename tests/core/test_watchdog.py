@@ -82,7 +82,7 @@ def test_an_attempt_lasts_at_least_as_long_as_an_answer_takes(desk: Desk, caplog
     assert desk.asked == [("renew", [ANY], pytest.approx(0.5))]
     desk.turn(1000.8)
     assert caplog.messages == [
-        "a lease of 1.2 s is too short here, where an answer of the store takes up to 0.25 s: use at least 1.5 s"
+        "a lease of 1.2 s is too short: a reply of the store takes up to 0.25 s; use at least 1.5 s"
     ]
 
 

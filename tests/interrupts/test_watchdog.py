@@ -67,7 +67,7 @@ def test_a_renewal_that_raises_is_survived(url: str, caplog: pytest.LogCaptureFi
         before = hold.remaining
         assert until(lambda: hold.remaining > before), "it was never renewed again"
         hold.check()
-        assert "a turn failed" in caplog.text
+        assert "a background task failed" in caplog.text
 
 
 def test_a_short_lease_survives_a_renewal_that_raises(url: str, caplog: pytest.LogCaptureFixture) -> None:

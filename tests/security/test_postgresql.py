@@ -123,7 +123,7 @@ def test_a_row_whose_end_was_put_off_ends_with_its_lease(pair: tuple[dibs.Client
 
 def test_hostile_values_of_cells(pair: tuple[dibs.Client, dibs.Client], raw: Raw) -> None:
     raw("INSERT INTO {s}.dibs_cells VALUES ('fence', 'dibs:f', 'DROP TABLE', 1)")
-    with pytest.raises(dibs.StoreError, match="not one of ours"):
+    with pytest.raises(dibs.StoreError, match="dibs did not write"):
         pair[0].fence("f").admit(5)
     raw("INSERT INTO {s}.dibs_cells VALUES ('cell', 'dibs:c', %s, %s)", bytes(range(256)), 2**63 - 1)
     assert pair[0].cell("c").get() == (bytes(range(256)), 2**63 - 1)
@@ -200,5 +200,5 @@ def test_an_answer_of_another_shape(url: str, raw: Raw) -> None:
         arguments = raw("SELECT pg_get_function_arguments('{s}.dibs_1_join'::regproc)")[0][0]
         raw(f"CREATE OR REPLACE FUNCTION {{s}}.dibs_1_join({arguments}) RETURNS text {body}")
         assert signature
-        with pytest.raises(dibs.StoreError, match="not what our routine says"):
+        with pytest.raises(dibs.StoreError, match="not one of a dibs routine"):
             client.lock("a").acquire(timeout=30)

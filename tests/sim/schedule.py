@@ -106,7 +106,7 @@ def _check_process(process: Process) -> None:
     watchdog, inbox = process.client.watchdog, process.client.me.inbox
     for what, left in (
         ("claims to renew", watchdog.renewing),
-        ("claims to give back", watchdog.give_backs._unanswered),
+        ("claims to remove", watchdog.give_backs._unanswered),
         ("things put down", watchdog.give_backs._posted),
         ("expected messages", inbox.expected),
         ("shared grants", process.client.book._shared),

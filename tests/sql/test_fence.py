@@ -80,7 +80,7 @@ def test_without_a_transaction_nothing_is_admitted(ready: Desk) -> None:
     async def play() -> None:
         async with ready.connected() as opened:
             await let_it_commit_itself(ready, opened)
-            with pytest.raises(dibs.StoreError, match=r"in no transaction.*begin one first") as caught:
+            with pytest.raises(dibs.StoreError, match=r"not in a transaction.*begin one first") as caught:
                 await admit(ready, opened, name, 5)
             assert caught.value.name == name
             assert not isinstance(caught.value, dibs.StoreUnavailable)

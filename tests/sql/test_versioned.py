@@ -102,7 +102,7 @@ def test_names_are_quoted_and_values_are_bound(desk: Desk) -> None:
                 await desk.update(ours, "nothing_here", {"id": 42}, {"state": "paid"}, 1)
             assert not isinstance(caught.value, dibs.DibsError)
             await ours.rollback()
-            api = "asyncio face, dibs.aio" if desk.awaits else "blocking face, dibs"
+            api = "async API, dibs.aio" if desk.awaits else "sync API, dibs"
             with pytest.raises(TypeError, match=rf"is for the {api}$"):
                 await by_the_other_api(desk, ours.connection, *asked)
 

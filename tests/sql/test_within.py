@@ -172,7 +172,7 @@ def test_a_waiter_gets_it_when_the_other_commits(desk: Desk) -> None:
 def test_without_a_transaction_it_is_refused(desk: Desk) -> None:
     async def story(side: Side, one: Opened, _: Opened) -> None:
         await let_it_commit_itself(desk, one)
-        with pytest.raises(dibs.StoreError, match=r"in no transaction.*begin one first"):
+        with pytest.raises(dibs.StoreError, match=r"not in a transaction.*begin one first"):
             await side.acquire(one, fresh_name())
 
     play(desk, story)

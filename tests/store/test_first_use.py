@@ -165,7 +165,7 @@ def test_without_the_right_to_create_one_is_told_what_to_do(office: Office, doct
     assert caught.value.name == "a"
     assert SECRET not in str(caught.value)
     if office.store == "postgresql":
-        assert "may not make them" in doctor(office.url, status=1)
+        assert "may not create them" in doctor(office.url, status=1)
 
 
 def test_a_user_without_the_rights(office: Office) -> None:

@@ -176,7 +176,7 @@ class Client:
     def require(self, capability: str, what: str) -> None:
         """What a store cannot do is said when the lock is made."""
         if capability not in self.store.capabilities:
-            raise Unsupported(f"this store has no {what}", store=self.shown, step="use a store that has it")
+            raise Unsupported(f"this store has no {what}", store=self.shown, step="use another store for it")
 
     def error(self, kind: type[E], name: str | None, what: str, **more: Any) -> E:
         return kind(what, name=name, store=self.shown, **more)

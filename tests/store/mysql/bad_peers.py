@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Manner, str]] = {
         "no protocol": greeted(says(b"\xde\xad\xbe\xef" * 8)),
         "breaks off": greeted(says(rows((b"1", b"1"))[:-9])),
         "more than was asked for": greeted(says(rows((b"1", b"0")) * 2)),
-        "asks for a file": greeted(says(packets(b"\xfb/etc/passwd"))),
+        "asks for a local file": greeted(says(packets(b"\xfb/etc/passwd"))),
         "a row that is longer than it says": greeted(says(rows((b"1",))[:-11] + packets(b"\x7fx", number=4))),
         "an error of an odd shape": greeted(says(packets(b"\xff\x15"))),
         "no row": greeted(says(rows((b"1",))[: len(packets(b"\x01"))] + packets(_END, number=2) * 2)),

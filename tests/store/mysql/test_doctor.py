@@ -37,7 +37,7 @@ def test_a_server_that_writes_what_it_cannot_replay() -> None:
 def test_settings_that_endanger_what_is_promised() -> None:
     require("mariadb")
     with Server(MariaDB("--innodb-flush-log-at-trx-commit=2")) as server, closing(dibs.connect(server.url())) as client:
-        (note,) = [finding for finding in client.doctor() if "not there yet" in finding.what]
+        (note,) = [finding for finding in client.doctor() if "do not exist yet" in finding.what]
         assert "--ddl" in note.fix
         with client.lock("a"):
             pass

@@ -160,7 +160,7 @@ def test_a_proxy_is_refused(server: Server) -> None:
             with pytest.raises(dibs.StoreError, match="a proxy answers there") as caught:
                 client.lock("behind").acquire()
             assert not isinstance(caught.value, dibs.StoreUnavailable)
-            assert 'leave mode="session" away' in str(caught.value)
+            assert 'use mode="lease"' in str(caught.value)
     for comment, version in ((b"(ProxySQL)", b"8.0.30"), (b"Source", b"10.6.1-MariaDB-MaxScale")):
         assert "a proxy (" in str(unfit(7, b"7", comment, version))
     assert unfit(7, b"7", b"Debian 12", b"10.11.6-MariaDB") is None

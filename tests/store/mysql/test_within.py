@@ -100,7 +100,7 @@ def test_another_server_is_refused_though_it_has_the_same_tables(
         assert there.within(own).lock(name).acquire(timeout=0)
         own.rollback()
         client.within(connect()).lock(name).acquire()  # which is locked here, too
-        with pytest.raises(dibs.StoreError, match="on another server"):
+        with pytest.raises(dibs.StoreError, match="to another server"):
             client.within(own).lock(name).acquire(timeout=0)
 
 

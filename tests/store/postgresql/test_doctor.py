@@ -31,7 +31,7 @@ def test_before_anything_was_made(server: Server) -> None:
     """It says so, and makes nothing itself."""
     found = said(f"{server.url()}?schema=untouched")
     assert "danger" not in found
-    assert any("made at first use" in what for what in found["note"])
+    assert any("first use creates them" in what for what in found["note"])
     assert server.ask("SELECT count(*) FROM pg_namespace WHERE nspname = 'untouched'") == "0"
 
 
@@ -50,7 +50,7 @@ def test_a_sound_server(server: Server) -> None:
     ("setting", "level", "says"),
     [
         ("default_transaction_isolation = 'serializable'", "note", "serializable"),
-        ("default_transaction_read_only = on", "danger", "only be read"),
+        ("default_transaction_read_only = on", "danger", "is read-only"),
         ("statement_timeout = '100ms'", "note", "statement_timeout"),
     ],
 )
@@ -76,9 +76,9 @@ def test_a_server_that_may_forget() -> None:
     with replicated("fsync=off", "hot_standby=on") as (primary, replica):
         found = said(primary.url())
         assert any("fsync" in what for what in found["danger"])
-        assert any("replicas follow" in what for what in found["note"])
+        assert any("replication is asynchronous" in what for what in found["note"])
         assert "promise" not in found or not any("one valid holder" in what for what in found["promise"])
-        assert any("only be read" in what for what in said(replica.url())["danger"])
+        assert any("is read-only" in what for what in said(replica.url())["danger"])
 
 
 def test_one_that_is_not_there() -> None:

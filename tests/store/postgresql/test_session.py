@@ -51,7 +51,7 @@ def test_a_lock_is_an_advisory_lock_on_the_key_that_the_page_describes(connect: 
 
 
 def test_the_key_never_changes() -> None:
-    """Programs of different versions, and those that lock by hand, must mean the same key."""
+    """Programs of different versions, and those that lock by hand, must mean the same 64-bit key."""
     assert Routines("dibs").key_of("dibs:invoice:42") == -2913974811169744400
     assert Routines("dibs").key_of("a") != Routines("locks").key_of("a")
     assert Routines("ab").key_of("c:d") != Routines("ab:c").key_of("d")
@@ -89,12 +89,12 @@ def test_two_names_that_meet_in_one_key_are_told_apart(
     monkeypatch.setattr(Routines, "key_of", lambda self, name: 42)
     ana, bob = connect(), connect()
     with ana.lock(f"{name}-1"):
-        with pytest.raises(dibs.StoreError, match=rf"same key.*dibs:{name}-1") as caught:
+        with pytest.raises(dibs.StoreError, match=rf"same 64-bit key.*dibs:{name}-1") as caught:
             bob.lock(f"{name}-2").acquire(timeout=LONG)
         assert caught.value.name == f"{name}-2"
-    with bob.lock(f"{name}-2", timeout=LONG), pytest.raises(dibs.StoreError, match="same key"):
+    with bob.lock(f"{name}-2", timeout=LONG), pytest.raises(dibs.StoreError, match="same 64-bit key"):
         ana.lock(f"{name}-1").acquire(timeout=0)
-    with ana.rwlock(f"{name}-3").read, pytest.raises(dibs.StoreError, match="same key"):
+    with ana.rwlock(f"{name}-3").read, pytest.raises(dibs.StoreError, match="same 64-bit key"):
         bob.rwlock(f"{name}-4").read.acquire()
 
 

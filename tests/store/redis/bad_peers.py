@@ -123,7 +123,7 @@ def _answer(words: list[bytes]) -> bytes:
 
 
 SILENT = "did not answer|does not answer|not answer in time|no subscription"
-NO_REDIS = "no Redis"
+NO_REDIS = "not Redis"
 LONG = "longer than"
 GONE = "closed|[Rr]eset|broke|hung up|no connection"
 BEFORE: dict[str, tuple[Manner, str]] = {

@@ -148,7 +148,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("redis:///0", {}, "names no server"),
     ("redis+cluster://", {}, "names no server: redis+cluster://h1,h2,h3"),
     ("redis+sentinel:///main", {}, "names no server"),
-    ("redis://ana:s3cr3t@h 1", {}, "is no host's name"),
+    ("redis://ana:s3cr3t@h 1", {}, "is not a host name"),
     ("redis://ana:s3cr3t@h1,h2", {}, "write redis+sentinel://, redis+cluster:// or quorum+redis://"),
     ("rediss://h1,h2", {}, "write rediss+sentinel://, rediss+cluster:// or quorum+redis://"),
     ("redis://h1/cache", {}, "the database must be a whole number"),

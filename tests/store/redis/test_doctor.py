@@ -34,7 +34,7 @@ from lab.stopwatch import Stopwatch
 pytestmark = pytest.mark.timeout(150)
 ALONE = "at most one valid holder"
 ORDERED = "tokens rise strictly"
-LEAST = "the least that a user needs"
+LEAST = "the minimal rights of a user"
 SECRET = "open-sesame"
 BOTH = pytest.mark.parametrize("face", ["blocking", "asyncio"])
 
@@ -106,7 +106,7 @@ def test_a_good_place(server: Server, face: str) -> None:
     assert about.what == f"redis://{ports.HOST}:{server.port}/0, Redis {version(server)}"
     assert said(found, "danger") == []
     promises = said(found, "promise")
-    for words in (ALONE, "first come", ORDERED, "survives a crash", "one was sent, and heard", "within 30 s"):
+    for words in (ALONE, "first come", ORDERED, "survives a crash", "a test message arrived", "within 30 s"):
         assert says(promises, words), words
     notes = said(found, "note")
     assert says(notes, "one server")
@@ -173,9 +173,9 @@ def test_a_disk_that_fails(server: Server) -> None:
     try:
         with configured(server, save="3600 1"):
             server.ask("BGSAVE", "SCHEDULE")  # a log may be written anew just now
-            until(lambda: "rdb_last_bgsave_status:err" in server.ask("INFO", "persistence"), what="it failed")
+            until(lambda: "rdb_last_bgsave_status:err" in server.ask("INFO", "persistence"), what="the last save")
             dangers = said(examined(server.url()), "danger")
-            assert says(dangers, "failed to save")
+            assert says(dangers, "save to disk failed")
             assert says(dangers, "no key can be written", "MISCONF")
     finally:
         in_the_way.rmdir()
@@ -197,8 +197,8 @@ def test_a_message_that_is_not_heard(server: Server, face: str) -> None:
         hold = proxy.hold(DOWN, at_message(match=is_ours))
         found = examined(url, face)
         hold.await_held()
-    assert says(said(found, "danger"), "those who wait are not told", f":{proxy.port} was not heard")
-    assert not says(said(found, "promise"), "one was sent, and heard")
+    assert says(said(found, "danger"), "waiters are not told", f":{proxy.port} and did not arrive")
+    assert not says(said(found, "promise"), "a test message arrived")
 
 
 def test_a_wall_clock_that_is_wrong(tmp_path: Path, shim: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_replica_that_lets_nobody_in(group: Group) -> None:
     group.primary.ask("ACL", "SETUSER", "ana", "on", ">pw", "~*", "&*", "+@all")
     found = examined(url.replace("//", "//ana:pw@"))
     (danger,) = said(found, "danger")
-    assert says([danger], f"the replica {ports.HOST}:{group.replicas[1].port} refuses us", "nobody gets in")
+    assert says([danger], f"the replica {ports.HOST}:{group.replicas[1].port} refuses the login", "no client gets in")
 
 
 def test_what_is_said_of_replicas(group: Group) -> None:
@@ -251,13 +251,13 @@ def test_what_is_said_of_replicas(group: Group) -> None:
     assert not says(said(found, "note"), "one sentinel")
     assert says(said(examined(sentinels(group, 1)), "note"), "names one sentinel")
     found = examined(group.primary.url())
-    assert says(said(found, "note"), "follows no replica that takes over")
+    assert says(said(found, "note"), "does not follow a fail-over")
     assert says(said(found, "note"), "may lack the last grants", "two hold")
     assert says(said(found, "note"), "cut off from its replicas")
     with configured(group.primary, min_replicas_to_write="1"):
         assert not says(said(examined(group.primary.url()), "note"), "cut off from its replicas")
     found = examined(sentinels(group), replicas=2)
-    assert says(said(found, "promise"), "once 2 of the replicas have it")
+    assert says(said(found, "promise"), "once 2 replicas have it")
     assert not says(said(found, "note"), "may lack the last grants")
     assert said(found, "danger") == []
     assert says(
@@ -279,9 +279,9 @@ def test_a_replica_that_stands_still(group: Group, monkeypatch: pytest.MonkeyPat
     url = sentinels(group)
     replica.stop()
     try:
-        notes = until(lambda: says(notes := said(examined(url), "note"), "not in step") and notes, what="out of step")
-        assert says(notes, f"the replica {ports.HOST}:{replica.port} is not reached from here")
-        assert says(notes, f"the replica {ports.HOST}:{replica.port} is not in step")
+        notes = until(lambda: says(notes := said(examined(url), "note"), "is behind") and notes, what="out of step")
+        assert says(notes, f"the replica {ports.HOST}:{replica.port} cannot be reached from here")
+        assert says(notes, f"the replica {ports.HOST}:{replica.port} is behind")
         with Stopwatch() as watch:
             assert says(said(examined(url, "asyncio"), "promise"), ALONE)
             assert watch.seconds() < 10, "the client's patience, which a silent replica does not use up"
@@ -301,7 +301,7 @@ def test_a_cluster() -> None:
         url = nodes_url(nodes)
         found = examined(url, "asyncio")
         assert said(found, "danger") == []
-        assert says(said(found, "promise"), "one was sent, and heard")
+        assert says(said(found, "promise"), "a test message arrived")
         assert not says(said(found, "note"), "names one node")
         assert says(said(examined(nodes_url(nodes[:1])), "note"), "names one node")
         assert says(said(examined(nodes[0].url()), "danger"), "one node of a cluster")

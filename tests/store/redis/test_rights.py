@@ -52,7 +52,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(url: str, **options: Any) -> str:
     """The line, as whoever runs `dibs doctor` finds it."""
     with dibs.connect(url, **options) as client:
-        (found,) = [finding.fix for finding in client.doctor() if finding.what.startswith("the least")]
+        (found,) = [finding.fix for finding in client.doctor() if finding.what.startswith("the minimal rights")]
     return found
 
 

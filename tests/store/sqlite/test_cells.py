@@ -207,7 +207,7 @@ def test_a_latch_whose_record_is_not_ours_opens_for_nobody(path: Path, connect: 
     for record in ("garbage", "", "1", "1 ", " 1", "1 2 3", "-1 2", "1 -2", "1.0 2", "a b", "9" * 50 + " 1"):
         change(path, f"UPDATE cells SET value = x'{record.encode().hex()}'")
         for action in actions:
-            with pytest.raises(dibs.StoreError, match="not one of ours") as caught:
+            with pytest.raises(dibs.StoreError, match="dibs did not write") as caught:
                 action()
             assert caught.value.name == "jobs"
             assert url_of(path) in str(caught.value)
@@ -247,7 +247,7 @@ def test_a_latch_that_someone_set_back_while_it_was_waited_for_is_an_error(path:
         await usual(version, until)
 
     slot.changed = changed
-    with pytest.raises(dibs.StoreError, match="forgotten") as caught:
+    with pytest.raises(dibs.StoreError, match="lost this latch") as caught:
         latch.wait(timeout=40)
     assert caught.value.name == "a"
 

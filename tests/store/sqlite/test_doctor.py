@@ -21,7 +21,7 @@ from store.sqlite.places import PATIENCE, beside, change, names_in
 
 Connect = Callable[..., dibs.Client]
 ALONE = "at most one valid holder"
-NOTICED = "noticed within"
+NOTICED = "is free within"
 SIZE = 65_536
 """Of the largest value of a cell."""
 
@@ -123,7 +123,7 @@ def test_a_liveness_file_that_is_gone(path: Path, connect: Connect) -> None:
     aside = live.with_suffix(".aside")
     live.rename(aside)
     for client in (holder, other):
-        assert says(dangers(client), "1 of those who hold or wait", str(beside(path)))
+        assert says(dangers(client), "1 holders or waiters", str(beside(path)))
     live.write_bytes(b"")
     assert dangers(other), "another file is no better than none"
     aside.rename(live)
@@ -159,7 +159,7 @@ def test_locks_on_files_that_do_not_work(connect: Connect, monkeypatch: pytest.M
                 raise BlockingIOError
             real(file, how)
 
-    words = ("living holders are taken for dead",) if excludes == "nobody" else ("death", "not noticed")
+    words = ("live holders are taken for dead",) if excludes == "nobody" else ("death", "not noticed")
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "flock", broken)
         assert says(dangers(client), *words)
@@ -217,13 +217,13 @@ def test_a_file_system_that_nobody_knows(path: Path, connect: Connect, monkeypat
 def test_a_directory_that_others_may_write_to(path: Path, connect: Connect) -> None:
     client = connect()
     client.inspect("a")
-    assert not says(said(client, "note"), "others may remove")
+    assert not says(said(client, "note"), "other users may remove")
     path.parent.chmod(0o770)
-    assert says(said(client, "note"), "others may remove", str(path.parent))
+    assert says(said(client, "note"), "other users may remove", str(path.parent))
     path.parent.chmod(0o700)
     if os.geteuid() == 0:  # only root can give directories away
         os.chown(path.parent, 65534, 65534)
-        assert says(said(client, "note"), "others may remove", str(path.parent))
+        assert says(said(client, "note"), "other users may remove", str(path.parent))
 
 
 def test_a_directory_for_temporary_files(tmp_path: Path, connect: Connect) -> None:
@@ -236,7 +236,7 @@ def test_a_directory_for_temporary_files(tmp_path: Path, connect: Connect) -> No
     assert says(said(client, "note"), *words)
     above.chmod(0o1777)
     assert len([what for what in said(client, "note") if "temporary files" in what]) == 1, "once is enough"
-    assert not says(said(client, "note"), "others may remove")
+    assert not says(said(client, "note"), "other users may remove")
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_a_standstill_is_an_error_with_an_end(path: Path, connect: Connect) -> N
     with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         assert dangers(client) == []
-        with pytest.raises(dibs.StoreUnavailable, match="busy all the time"):
+        with pytest.raises(dibs.StoreUnavailable, match="stayed busy"):
             newcomer.doctor()

@@ -76,7 +76,7 @@ def test_what_belongs_to_somebody_else_is_refused(path: Path, connect: Connect) 
     works(connect())
     connect().close()
     os.chown(path, 65534, 65534)
-    refused(connect(), "somebody else")
+    refused(connect(), "another user")
     os.chown(path, 0, 0)
     os.chown(beside(path), 65534, 65534)
     refused(connect(), str(beside(path)))
@@ -155,7 +155,7 @@ def test_a_foreign_database_is_refused_and_left_alone(path: Path, connect: Conne
             connection.commit()
         path.chmod(0o600)
         before = path.read_bytes()
-        refused(connect(), "something else")
+        refused(connect(), "another program")
         assert path.read_bytes() == before
         assert set(names_in(path.parent)) <= {"locks.db", "locks.db.d"}, "no journal, no log was made"
         assert rows(path, "SELECT x FROM theirs")[0] == (42,)
@@ -277,7 +277,7 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", "")
-    with pytest.raises(dibs.Unsupported, match="no home directory"):
+    with pytest.raises(dibs.Unsupported, match="needs a home directory"):
         dibs.connect()
     monkeypatch.setenv("HOME", "")  # as if it were not set
     with dibs.connect() as client:

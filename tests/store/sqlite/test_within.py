@@ -109,7 +109,7 @@ def test_the_record_is_committed_and_rolled_back_with_the_change(
 def test_without_a_transaction_nothing_is_admitted(
     open_: Open, resource: Path, fence: dibs.Fence, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(dibs.StoreError, match="in no transaction") as caught:
+    with pytest.raises(dibs.StoreError, match="not in a transaction") as caught:
         fence.admit(5, within=open_(**options))
     assert caught.value.name == "stock"
     assert "BEGIN IMMEDIATE" in str(caught.value)

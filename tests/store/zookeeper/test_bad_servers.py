@@ -45,7 +45,7 @@ def at_once(work: Callable[[str, Manner], None], manners: list[Manner]) -> None:
 def test_an_address_without_a_server(api: str, host: str) -> None:
     where = f"127.0.0.1:{ports.reserve()}" if host == "nobody listens" else "nowhere.invalid:2181"
     text = str(taken(api, f"zookeeper://{where}"))
-    assert (f"({where}: Connection refused)" if "127" in where else "no server took the session up") in text
+    assert (f"({where}: Connection refused)" if "127" in where else "no server accepted a session") in text
 
 
 @pytest.mark.parametrize("manner", [peers.floods, peers.drips_on, is_mute, hangs_up])

@@ -13,7 +13,7 @@ class Epoch:
     >>> epoch = Epoch()
     >>> epoch.check(b"one"), epoch.check(None), epoch.check(b"one")
     (None, None, None)
-    >>> epoch.check(b"two")
+    >>> epoch.check(b"two")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     dibs.core.line.Replaced: the tables were created anew: all locks are lost. Next: ...
     >>> epoch.check(b"two")

@@ -32,7 +32,7 @@ class Within:
 
 def require_within(client: Client) -> None:
     """Said before the connection is looked at: where there is nothing of the kind, none will do."""
-    client.require(WITHIN, "locks inside your own transaction (within)")
+    client.require(WITHIN, "locks inside a transaction of yours (within)")
 
 
 class EnclosedHold(NamedTuple):

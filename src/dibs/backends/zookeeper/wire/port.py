@@ -233,7 +233,7 @@ class Port:
         wire.arrive(self._inbox, key)
         if await self._inbox.wait(key, until) is None and not wire.up:
             raise StoreUnavailable(
-                f"no connection to any server ({wire.trouble})",
+                f"no server accepted a session ({wire.trouble})",
                 step="check that the servers run, and that this machine can reach them",
             )
         if (refusal := wire.refusal) is not None and not wire.up:
