@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import pickle
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,8 +21,10 @@ import dibs
 from dibs import errors
 from dibs.core import names
 from dibs.core.kinds.lock import Options
+from dibs.faces import show_step
 from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_about, write_about
 
+SOURCE = Path(dibs.__file__).parent
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, dibs.DibsError)]
 
@@ -71,6 +77,107 @@ def test_errors_say_where_what_and_what_next_and_pickle() -> None:
         for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
             assert type(again) is kind
             assert (again.name, again.store, again.info, str(again)) == ("a", "memory://", info, str(error))
+
+
+def test_a_sentence_ends_once() -> None:
+    for what in ("busy", "busy.", "is it there?", "stop!"):
+        text = str(dibs.Busy(what, name="a", store="memory://", step="wait"))
+        assert text == f'"a" on memory://: {what}{"" if what[-1] in ".?!" else "."} Next: wait'
+
+
+def _literal(node: ast.expr) -> str:
+    """A text as it is written, with {} for what is filled in; empty if it is none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    if isinstance(node, ast.IfExp):
+        return _literal(node.body) or _literal(node.orelse)
+    return ""
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Every text that dibs writes, and its place."""
+    kinds = {kind.__name__ for kind in ERRORS} | {"Finding", "Loss", "Unsent", "Replaced"}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if "testing" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            place = f"{path.relative_to(SOURCE)}:{node.lineno}"
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in kinds or name in ("error", "warning", "info", "exception"):
+                yield from ((place, text) for part in node.args if (text := _literal(part)))
+            steps = [part.value for part in node.keywords if part.arg == "step"]
+            yield from ((place, text) for part in steps if (text := _literal(part)))
+
+
+DIALECT = re.compile(
+    r"\b(whoever|time-outs?|not to be had|so many|faces?|keepers?|cures?|outsiders?|ownerless|mend|made anew|"
+    r"in line|its line|nor is|laid|take it up|hung up)\b"
+)
+
+
+def test_every_text_is_plain_and_ends_once() -> None:
+    found = list(messages())
+    assert len(found) > 400, "or this says nothing"
+    odd = [
+        (place, written)
+        for place, written in found
+        if ((text := written.replace("...", "~")) and DIALECT.search(text))
+        or re.search(r"[.,;:?!] *$", text)
+        or re.search(r"[^.]\.\.[^.]|[?!:;,][.,:;?!]|\.[:;,?!]| [.,;:?!]( |$)", text)
+        or text != text.strip()
+    ]
+    assert odd == []
+
+
+SECRETLY = "dibs show a --url-file FILE (put the URL with its password into FILE)"
+STEPS = [
+    ("redis://cache:6379", {}, "dibs", "dibs show a --url redis://cache:6379"),
+    ("redis://ana@cache", {}, "shop", "dibs show a --url redis://ana@cache --namespace shop"),
+    ("redis://:sesame@cache", {}, "dibs", SECRETLY),
+    ("redis://cache", {"password": "sesame"}, "dibs", SECRETLY),
+    ("postgresql://db/app", {"mode": "session"}, "dibs", "dibs show a --url 'postgresql://db/app?mode=session'"),
+    ("redis://cache?layout=x", {"replicas": 1}, "dibs", "dibs show a --url 'redis://cache?layout=x&replicas=1'"),
+    ("zookeepers://h", {"ssl_context": object()}, "dibs", "look at client.inspect('a')"),
+    (["redis://h1", "redis://h2"], {}, "dibs", "look at client.inspect('a')"),
+    (None, {}, "dibs", "dibs show a"),
+    ("memory://x", {}, "dibs", None),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "namespace", "step"), STEPS)
+def test_the_next_step_of_a_busy_lock_is_for_its_own_store(
+    given: object, options: dict[str, object], namespace: str, step: str | None
+) -> None:
+    assert show_step(given, options, namespace, "a") == step
+
+
+def test_a_busy_lock_says_how_to_look_at_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a b.db"
+    with dibs.connect(url) as client, dibs.connect(url) as other, client.lock("a"):
+        with pytest.raises(dibs.AcquireTimeout) as caught, other.lock("a", timeout=0):
+            pass
+        assert caught.value.step == f"dibs show a --url '{url}'"
+        with pytest.raises(dibs.NotHeld) as missing:
+            other.break_("a", token=1)
+        assert missing.value.step == caught.value.step
+
+
+def test_a_lock_that_waits_for_itself_suggests_the_rlock() -> None:
+    with dibs.connect("memory://texts") as client, client.lock("a"):
+        for again in (client.lock("a", timeout=0), client.lock("a", timeout=0.01)):
+            with pytest.raises(dibs.AcquireTimeout, match=r"holds it already\. Next: use client\.rlock\(name\)"), again:
+                pass
+        with dibs.connect("memory://texts") as other:
+            with pytest.raises(dibs.AcquireTimeout) as caught, other.lock("a", timeout=0):
+                pass
+            assert caught.value.step is None
+        with pytest.raises(dibs.AcquireTimeout) as caught, client.lock("a", timeout=0, owner="bob"):
+            pass
+        assert "rlock" not in str(caught.value)
 
 
 def test_what_was_seen_is_compared_by_what_it_says() -> None:

@@ -279,7 +279,7 @@ class MemoryLine:
 
     async def doctor(self, until: float) -> list[Finding]:
         return [
-            Finding("about", "memory of this process"),
+            Finding("about", "the memory of this process"),
             Finding("promise", "at most one valid holder among the threads and tasks of this process"),
             Finding("promise", "first come, first served"),
             Finding("promise", "tokens rise strictly, from 1, for the life of this process"),

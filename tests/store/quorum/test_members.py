@@ -140,7 +140,7 @@ def test_doctor_says_what_is_promised_and_counts_the_members() -> None:
     with client:
         assert "a quorum of 5, 3 decide" in client.doctor()[0].what
         assert "keeps working with any 2 of 5 members down" in said(client, "promise")
-        assert any("no vote for 20 s" in text for text in said(client, "note"))
+        assert any("cannot vote for 20 s" in text for text in said(client, "note"))
         assert said(client, "danger") == []
 
 
