@@ -101,7 +101,7 @@ BAD = [
     (["x", "--busy-exit-code", "-1", "--", "true"], "0 to 255, not '-1'"),
     (["x", "--url", "", "--", "true"], "looks like scheme://"),
     (["x", "--url", "sqlite://host/locks.db", "--", "true"], "sqlite"),
-    (["x", "--url", "nothing://host", "--", "true"], "no store is known for nothing://"),
+    (["x", "--url", "nothing://host", "--", "true"], "no store for nothing://"),
     (["x", "--url", "memory://", "--", "true"], "one store per process"),
     (["x", "--url", "Memory://", "--", "true"], "one store per process"),
     (["x", "--url", "a://b", "--url-file", "c", "--", "true"], "not allowed with"),

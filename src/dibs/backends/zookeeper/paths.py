@@ -93,7 +93,7 @@ def _as_written(name: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or _BAD.search(name) or parts[0] == "zookeeper":
         raise BadName(
             f"{name[:80]!a} is not a path for a lock",
-            step="give a path like /a/b, without empty or relative parts and not below /zookeeper, or leave out the first slash",
+            step="give a path like /a/b, without empty or relative parts, or leave out the first slash",
         )
     return name
 

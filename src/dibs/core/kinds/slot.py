@@ -43,7 +43,7 @@ class Slot:
             if not write.asked:
                 raise
             raise self.client.error(
-                StoreUnavailable, self.name, f"{error.what}; whether the change happened is unknown",
+                StoreUnavailable, self.name, f"{error.what}; whether the change happened is not known",
                 step="read the value again",
             ) from None  # fmt: skip
 
