@@ -1,4 +1,4 @@
-"""Fetch pages from a partner who allows five calls at once from all of us together.
+"""Fetch pages from a partner that allows five concurrent calls from all processes together.
 
 api_limit.py URL...
 """
@@ -14,10 +14,10 @@ from urllib.request import urlopen
 import dibs
 
 AT_ONCE = 5
-"""The partner's limit. Every program must say the same number: another one is refused while calls are under way."""
+"""The partner's limit. Every program must use the same number: another one raises Mismatch while calls run."""
 WAIT = 30.0
 CALL = 10.0
-"""No call takes longer, so no permit is kept longer."""
+"""The timeout of a call, in seconds, and so of a permit."""
 
 
 def fetch(client: dibs.Client, url: str) -> str:

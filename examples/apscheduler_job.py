@@ -1,4 +1,4 @@
-"""A job of APScheduler 3 that runs once per tick, however many processes have the same schedule.
+"""An APScheduler 3 job that runs once per tick, even if many processes have the same schedule.
 
 apscheduler_job.py DATABASE
 """
@@ -21,7 +21,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS runs (tick TEXT PRIMARY KEY, pid INTEGER NO
 
 
 def job(client: dibs.Client, database: str) -> None:
-    """Busy means that another process has this tick. Free may mean that another one is done with it: look."""
+    """A busy lock means that another process works on this tick. A free one may mean that it is done: check."""
     tick = datetime.now(UTC).isoformat(timespec="seconds")
     hold = client.lock("every-second", max_hold=60, info={"tick": tick}).acquire(timeout=0)
     if hold is None:
@@ -32,12 +32,12 @@ def job(client: dibs.Client, database: str) -> None:
 
 
 def is_done(db: sqlite3.Connection, tick: str) -> bool:
-    """This tick, or a later one: a process that comes late, or whose clock is behind, does not go back."""
+    """This tick or a later one: a process that is late, or whose clock is behind, must not repeat it."""
     return db.execute("SELECT 1 FROM runs WHERE tick >= ?", (tick,)).fetchone() is not None
 
 
 def work(db: sqlite3.Connection, tick: str, token: int) -> None:
-    """What the job is for, and the note that it was done, in one transaction; the primary key refuses a second one."""
+    """The work and the record that it is done, in one transaction. The primary key refuses a second record."""
     with db:
         db.execute("INSERT INTO runs (tick, pid, token) VALUES (?, ?, ?)", (tick, os.getpid(), token))
 
@@ -50,7 +50,7 @@ def main() -> None:
     scheduler = BlockingScheduler(timezone=UTC)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with dibs.connect() as client:
-        # The trigger goes by the wall clock, so that all processes have the same ticks; "interval" counts from start.
+        # "cron" uses the wall clock, so all processes have the same ticks; "interval" would count from their start.
         scheduler.add_job(
             job, "cron", (client, database), second="*", max_instances=1, coalesce=True, misfire_grace_time=1
         )  # fmt: skip
@@ -58,7 +58,7 @@ def main() -> None:
         try:
             scheduler.start()
         finally:
-            scheduler.shutdown()  # waits for a job that is at work, before the client is closed
+            scheduler.shutdown()  # waits for a running job, before the client is closed
 
 
 if __name__ == "__main__":

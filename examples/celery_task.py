@@ -1,4 +1,4 @@
-"""A Celery task that settles an invoice: never two at once, and never twice.
+"""A Celery task that settles an invoice: never two workers at once, and never twice.
 
 celery -A celery_task worker
 celery -A celery_task call celery_task.settle --args '[42]'
@@ -20,19 +20,19 @@ log = get_task_logger(__name__)
 
 app = Celery("shop")
 app.conf.update(
-    task_acks_late=True,  # a task that dies is delivered again ...
-    task_reject_on_worker_lost=True,  # ... also if its whole process died
+    task_acks_late=True,  # a task whose worker dies is delivered again ...
+    task_reject_on_worker_lost=True,  # ... also if the whole process died
     worker_prefetch_multiplier=1,
 )
 
-# Made once, before the worker forks: each of its processes has connections and holds of its own.
+# Created once, before the worker forks: each child process has its own connections and its own holds.
 client = dibs.connect()
 
 
 @app.task(bind=True, max_retries=20, soft_time_limit=60, time_limit=90)
 def settle(self: Task, invoice: int) -> str:
-    """A duplicate that comes while the first is at work goes back into the queue: if the first one dies, it is the
-    one that does the work; if not, it finds the work done."""
+    """A duplicate that arrives while the first runs goes back to the broker. If the first one dies, the duplicate
+    does the work; if not, it finds the work done."""
     try:
         with client.lock(f"invoice:{invoice}", timeout=1, info={"task": self.request.id}) as hold:
             outcome = pay(invoice, hold.token)
@@ -46,7 +46,7 @@ def settle(self: Task, invoice: int) -> str:
 
 
 def pay(invoice: int, token: int) -> str:
-    """What must not happen twice. The database compares, in the step in which it changes."""
+    """The part that must not happen twice. The statement that changes the row also compares the token."""
     with closing(sqlite3.connect(DATABASE, timeout=30)) as db, db:
         change = "UPDATE invoices SET paid = 1, fence = :token WHERE id = :id AND NOT paid AND fence <= :token"
         if db.execute(change, {"id": invoice, "token": token}).rowcount == 1:

@@ -1,4 +1,4 @@
-"""The nightly report, written once for each day, however many machines' cron start it.
+"""The nightly report, written once a day, even if cron starts it on many machines.
 
 cron_once.py DATABASE [DAY]
 """
@@ -23,19 +23,19 @@ def is_done(db: sqlite3.Connection, day: str) -> bool:
 
 
 def work_out(db: sqlite3.Connection, day: str) -> int:
-    """The part that takes long, and that the lock is for."""
+    """The slow part, which the lock is for."""
     (total,) = db.execute("SELECT coalesce(sum(amount), 0) FROM sales WHERE day = ?", (day,)).fetchone()
     return int(total)
 
 
 def write(db: sqlite3.Connection, day: str, total: int, token: int) -> None:
-    """The result is also the note that this day is done. A second one for the day is refused by the primary key."""
+    """The result also records that this day is done. The primary key refuses a second result for the day."""
     with db:
         db.execute("INSERT INTO reports (day, total, token) VALUES (?, ?, ?)", (day, total, token))
 
 
 def run(client: dibs.Client, db: sqlite3.Connection, day: str) -> str:
-    # max_hold: a copy that hangs must not keep tomorrow's from working.
+    # max_hold: a copy that hangs must not block tomorrow's.
     lock = client.lock("report:nightly", max_hold=3600, info={"day": day})
     hold = lock.acquire(timeout=0)
     if hold is None:
@@ -45,7 +45,7 @@ def run(client: dibs.Client, db: sqlite3.Connection, day: str) -> str:
         if is_done(db, day):
             return "skipped: written before"
         total = work_out(db, day)
-        hold.check()  # LockLost: better no report now than two at once
+        hold.check()  # raises LockLost: better no report now than two at once
         write(db, day, total, hold.token)
         return f"written: {total}"
 

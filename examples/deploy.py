@@ -2,7 +2,7 @@
 
 deploy.py [--wait SECONDS] [--max-hold SECONDS] VERSION COMMAND...
 
-Ends with the command's status, with 75 if somebody else deploys, with 76 if the lock was lost on the way.
+Exit status: the command's, 75 if somebody else deploys, 76 if the lock was lost.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import sys
 import dibs
 
 GRACE = 10.0
-"""What a command is given to end by itself, in seconds."""
+"""How long a command has to stop after SIGTERM, in seconds."""
 
 
 def stop(command: subprocess.Popen[bytes]) -> None:
-    """Does nothing to a command that has ended."""
+    """Has no effect on a command that has ended."""
     command.terminate()
     try:
         command.wait(GRACE)
@@ -30,8 +30,8 @@ def stop(command: subprocess.Popen[bytes]) -> None:
 
 
 def run(arguments: list[str], hold: dibs.Hold) -> int:
-    """The command's status. The command does not outlive this function: the lock is given back after it."""
-    # From here on a signal is noted and not raised: raised just when the command starts, it would leave it running.
+    """Return the command's status. The command ends before this function does, and the lock is released after it."""
+    # Record signals instead of raising: an exception just after the command started would leave it running.
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: signals.append(number))

@@ -1,4 +1,4 @@
-"""A lock as a FastAPI dependency, for plain functions and for coroutines.
+"""A lock as a FastAPI dependency, for `def` and `async def` endpoints.
 
 uvicorn fastapi_app:app
 """
@@ -20,14 +20,14 @@ import dibs.aio
 
 DATABASE = os.environ.get("SHOP_DATABASE", "shop.db")
 WAIT = 2.0
-"""For the lock of an invoice: a caller would rather come back than wait long."""
+"""How long a request waits for the lock of an invoice, in seconds. A caller should rather retry than wait long."""
 LEASE = 5.0
-"""Requests are short, so nobody should have to wait half a minute for a server that stands still."""
+"""Requests are short, so a dead server should not block others for half a minute."""
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One client of each face for the whole life of the process."""
+    """One sync and one async client for the whole life of the process."""
     with dibs.connect(lease=LEASE) as client:
         async with dibs.aio.connect(lease=LEASE) as aio_client:
             app.state.client, app.state.aio_client = client, aio_client
@@ -38,43 +38,43 @@ app = FastAPI(lifespan=lifespan)
 
 
 def locked(invoice: int, request: Request) -> Iterator[dibs.Hold]:
-    """For `def` endpoints. FastAPI may enter and leave it on different threads of its pool: a lock object of its own,
-    made here for this request, does not mind."""
+    """For `def` endpoints. FastAPI may enter and leave it on different threads of its pool. That is fine for a lock
+    object that only this request uses."""
     client: dibs.Client = request.app.state.client
     with client.lock(f"invoice:{invoice}", timeout=WAIT) as hold:
         yield hold
 
 
 async def aio_locked(invoice: int, request: Request) -> AsyncIterator[dibs.aio.Hold]:
-    """For `async def` endpoints. A lost lock cancels the request where it awaits, and becomes LockLost here."""
+    """For `async def` endpoints. A lost lock cancels the request at its next await, and LockLost is raised here."""
     client: dibs.aio.Client = request.app.state.aio_client
     async with client.lock(f"invoice:{invoice}", timeout=WAIT, cancel_on_lost=True) as hold:
         yield hold
 
 
-# scope="function": the lock is given back before the answer is sent, so that a loss can still change the answer.
+# scope="function": the lock is released before the response is sent, so a loss can still change the response.
 Locked = Annotated[dibs.Hold, Depends(locked, scope="function")]
 AioLocked = Annotated[dibs.aio.Hold, Depends(aio_locked, scope="function")]
 
 
 @app.exception_handler(dibs.Busy)
 async def busy(request: Request, error: dibs.Busy) -> JSONResponse:
-    return JSONResponse({"detail": "somebody else is at it"}, 423, {"Retry-After": "1"})
+    return JSONResponse({"detail": "another request holds this invoice"}, 423, {"Retry-After": "1"})
 
 
 @app.exception_handler(dibs.LockLost)
 @app.exception_handler(dibs.StaleToken)
 async def lost(request: Request, error: dibs.DibsError) -> JSONResponse:
-    return JSONResponse({"detail": "the lock was lost on the way: look, then try again"}, 409)
+    return JSONResponse({"detail": "the lock was lost: check the invoice, then try again"}, 409)
 
 
 @app.exception_handler(dibs.StoreUnavailable)
-async def silent(request: Request, error: dibs.StoreUnavailable) -> JSONResponse:
-    return JSONResponse({"detail": "locks cannot be had now"}, 503, {"Retry-After": "5"})
+async def unavailable(request: Request, error: dibs.StoreUnavailable) -> JSONResponse:
+    return JSONResponse({"detail": "the lock store does not answer"}, 503, {"Retry-After": "5"})
 
 
 def settle(invoice: int, token: int) -> str:
-    """Only once, and not with a stale token."""
+    """Settle once, and never with a stale token."""
     with closing(sqlite3.connect(DATABASE, timeout=30)) as db, db:
         change = "UPDATE invoices SET settled = 1, fence = :token WHERE id = :id AND NOT settled AND fence <= :token"
         if db.execute(change, {"id": invoice, "token": token}).rowcount == 1:

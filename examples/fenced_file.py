@@ -1,4 +1,4 @@
-"""Write a file whole, unless somebody with a later token has written it.
+"""Replace a file atomically, unless a holder with a later token has written it.
 
 fenced_file.py PATH     the new contents are read from stdin, while the lock is held
 """
@@ -16,17 +16,17 @@ import dibs
 
 
 class FencedFile:
-    """A file and, beside it, the highest token that has written it. Whoever writes the file must write it by this."""
+    """A file and, beside it, the highest token that has written it. Every writer must use this class."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fence = path.with_name(path.name + ".fence")
 
     def write(self, contents: bytes, token: int) -> None:
-        """Compare and change under an OS lock of the file's own, which no lease ends.
+        """Compare and write under an operating system lock on the file, which has no lease.
 
         The token is written first. A crash between the two leaves the old contents and the new token: older writers
-        are refused, and the same one may try again.
+        are refused, and the same writer may try again.
         """
         with self._alone() as fence:
             highest = int(os.pread(fence, 32, 0) or b"0")
@@ -34,7 +34,7 @@ class FencedFile:
                 raise dibs.StaleToken(
                     f"token {token} is older than {highest}, nothing was changed",
                     name=str(self.path),
-                    step="begin again, from the lock",
+                    step="start over from the lock",
                 )
             os.pwrite(fence, b"%032d" % token, 0)
             os.fsync(fence)
@@ -50,7 +50,7 @@ class FencedFile:
             os.close(fence)
 
     def _replace(self, contents: bytes) -> None:
-        """Readers see the old file or the new one, never half of it; also after a power cut."""
+        """Readers see the old file or the new one, never a part of it, also after a power cut."""
         draft = self.path.with_name(self.path.name + ".draft")
         with draft.open("wb") as file:
             file.write(contents)

@@ -1,4 +1,4 @@
-"""An HTTP service that keeps documents and refuses writes with a stale token.
+"""An HTTP service that stores documents and refuses writes with a stale token.
 
 fenced_http.py DATABASE [PORT]
 
@@ -24,7 +24,7 @@ PUT = """
 INSERT INTO documents (path, body, fence) VALUES (:path, :body, :token)
 ON CONFLICT (path) DO UPDATE SET body = excluded.body, fence = excluded.fence WHERE fence <= excluded.fence
 """
-"""One statement compares and changes, and the highest token is kept on disk: a restart forgets nothing."""
+"""One statement compares and changes. The highest token is stored on disk, so it survives a restart."""
 
 
 class Documents(BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ class Documents(BaseHTTPRequestHandler):
 
     def __init__(self, database: str, *rest: object) -> None:
         self.database = database
-        super().__init__(*rest)  # type: ignore[arg-type]  # what the server gives to every handler
+        super().__init__(*rest)  # type: ignore[arg-type]  # the arguments that the server passes to every handler
 
     def do_GET(self) -> None:
         with closing(sqlite3.connect(self.database, timeout=30)) as db:
@@ -46,7 +46,7 @@ class Documents(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         token, size = number(self.headers["Fencing-Token"]), number(self.headers["Content-Length"])
         if size is None or size > LARGEST:
-            self.close_connection = True  # what was not read must not be taken for the next request
+            self.close_connection = True  # the unread body must not be parsed as the next request
             self.answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Content-Length must be at most {LARGEST}")
             return
         body = self.rfile.read(size)
@@ -58,7 +58,7 @@ class Documents(BaseHTTPRequestHandler):
         if admitted:
             self.answer(HTTPStatus.NO_CONTENT)
         else:
-            self.answer(HTTPStatus.CONFLICT, "a holder with a later token has written; read again and begin again")
+            self.answer(HTTPStatus.CONFLICT, "a holder with a later token has written; start over from the lock")
 
     def answer(self, status: HTTPStatus, body: bytes | str = b"") -> None:
         contents = body if isinstance(body, bytes) else json.dumps({"error": body}).encode()
@@ -70,7 +70,7 @@ class Documents(BaseHTTPRequestHandler):
 
 
 def number(text: str | None) -> int | None:
-    """A header's number; None if it is missing, or no number that a token or a length can be."""
+    """Parse a header; None if it is missing or not a valid token or length."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 

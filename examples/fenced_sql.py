@@ -1,4 +1,4 @@
-"""Take goods out of stock: read, let a person decide, write; and let no stale decision through.
+"""Take goods out of stock: read, let a person decide, write. A stale decision is refused.
 
 fenced_sql.py DATABASE ITEM     the amount is read from the terminal
 """
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, n INTEGER NOT NULL, fen
 
 
 def claim(db: sqlite3.Connection, item: str, token: int) -> int:
-    """Show the row our token, then read it: from here on nobody who held the lock before us can change it."""
+    """Write our token into the row, then read it: from here on no earlier holder can change it."""
     change = "UPDATE stock SET fence = :token WHERE item = :item AND fence <= :token RETURNING n"
     with db:
         rows = db.execute(change, {"item": item, "token": token}).fetchall()
@@ -27,7 +27,7 @@ def claim(db: sqlite3.Connection, item: str, token: int) -> int:
 
 
 def write(db: sqlite3.Connection, item: str, n: int, token: int) -> None:
-    """The comparison stands in the statement that makes the change: nothing can come between them."""
+    """The statement that makes the change also compares the token: nothing can come between."""
     change = "UPDATE stock SET n = :n, fence = :token WHERE item = :item AND fence <= :token"
     with db:
         if db.execute(change, {"n": n, "item": item, "token": token}).rowcount == 0:
@@ -39,7 +39,7 @@ def refusal(db: sqlite3.Connection, item: str, token: int) -> Exception:
     if row is None:
         return LookupError(f"no item {item!r} in stock")
     return dibs.StaleToken(
-        f"token {token} is older than {row[0]}, nothing was changed", name=item, step="begin again, from the lock"
+        f"token {token} is older than {row[0]}, nothing was changed", name=item, step="start over from the lock"
     )
 
 

@@ -1,4 +1,4 @@
-"""Pay an invoice, with the fence checked in the same transaction: `client.fence` instead of a column of one's own.
+"""Pay an invoice and check the fence in the same transaction: `client.fence` instead of a column.
 
 fenced_within.py DATABASE INVOICE
 """
@@ -18,11 +18,11 @@ CREATE TABLE IF NOT EXISTS payments (invoice INTEGER NOT NULL, token INTEGER NOT
 
 
 def pay(client: dibs.Client, db: sqlite3.Connection, invoice: int) -> bool:
-    """False: it was paid before."""
+    """Return False if it was paid before."""
     name = f"invoice:{invoice}"
     with client.lock(name, timeout=10) as hold, db:
         db.execute("BEGIN IMMEDIATE")
-        client.fence(name).admit(hold.token, within=db)  # StaleToken ends the transaction, and nothing was changed
+        client.fence(name).admit(hold.token, within=db)  # StaleToken rolls the transaction back
         if db.execute("UPDATE invoices SET paid = 1 WHERE id = ? AND NOT paid", (invoice,)).rowcount == 0:
             return False
         db.execute("INSERT INTO payments VALUES (?, ?)", (invoice, hold.token))

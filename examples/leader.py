@@ -1,4 +1,4 @@
-"""One of many copies leads, and while it leads it dispatches; when it goes, the next in line takes over.
+"""One of many copies leads and dispatches work. When it goes, the next in the queue takes over.
 
 leader.py [--lease SECONDS] DATABASE
 """
@@ -20,14 +20,14 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS dispatched (id INTEGER PRIMARY KEY, pid INT
 
 
 def dispatch(db: sqlite3.Connection, fence: dibs.Fence, token: int) -> None:
-    """One piece of work, with the fence in its own transaction: a leader that was stopped cannot finish it later."""
+    """One unit of work, fenced in its own transaction: a leader that was paused cannot finish it later."""
     with db:
         fence.admit(token, within=db)
         db.execute("INSERT INTO dispatched (pid, token) VALUES (?, ?)", (os.getpid(), token))
 
 
 def lead(hold: dibs.Hold, db: sqlite3.Connection, fence: dibs.Fence) -> None:
-    """Until the lead is lost, or somebody asks for it."""
+    """Work until the lead is lost, or somebody asks for it."""
     while not hold.lost.is_set():
         dispatch(db, fence, hold.token)
         if hold.revoke_requested.wait(PAUSE):
@@ -35,7 +35,7 @@ def lead(hold: dibs.Hold, db: sqlite3.Connection, fence: dibs.Fence) -> None:
 
 
 def stand(client: dibs.Client, db: sqlite3.Connection) -> None:
-    """Stand for election for ever: a lost lead is a reason to stand again, not to end."""
+    """Stand for election for ever: after a lost lead, stand again."""
     election, fence = client.election("dispatcher"), client.fence("dispatcher")
     while True:
         try:
@@ -58,10 +58,10 @@ def say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--lease", type=float, default=15.0, help="how long a silent leader is waited for")
+    parser.add_argument("--lease", type=float, default=15.0, help="how long a leader keeps the lead without renewal")
     parser.add_argument("database")
     args = parser.parse_args()
-    # A TERM gives the lead back on the way out; otherwise the others would have to find out that we are gone.
+    # On SIGTERM release the lead; otherwise the others would wait until our death is noticed.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with closing(sqlite3.connect(args.database, timeout=30)) as db, dibs.connect(lease=args.lease) as client:
         db.execute(SCHEMA)

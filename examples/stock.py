@@ -1,8 +1,8 @@
-"""A stock that many buy from at once, split in 100 segments with a lock each.
+"""A stock with many concurrent buyers, split into 100 segments with one lock each.
 
-stock.py DATABASE fill AMOUNT     put AMOUNT into the segments, evenly
-stock.py DATABASE sell            reads lines "ORDER USER", sells one piece for each
-stock.py DATABASE total           what is left, counted while nobody sells
+stock.py DATABASE fill AMOUNT     spread AMOUNT evenly over the segments
+stock.py DATABASE sell            read lines "ORDER USER", sell one piece for each
+stock.py DATABASE total           count what is left, while nobody sells
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, user TEXT NOT NULL, segm
 
 
 def keys_of(stock: dibs.Striped) -> dict[str, int]:
-    """For each stripe, by its name, one key that leads to it."""
+    """Map each stripe's name to one key of that stripe."""
     found: dict[str, int] = {}
     keys = count()
     while len(found) < SEGMENTS:
@@ -34,7 +34,7 @@ def keys_of(stock: dibs.Striped) -> dict[str, int]:
 
 
 def fill(db: sqlite3.Connection, stock: dibs.Striped, amount: int) -> None:
-    """A segment is called as its stripe is, so that nobody has to know how users are spread over stripes."""
+    """A segment has the name of its stripe, so no code needs to know how users map to stripes."""
     keys = keys_of(stock)
     with stock.all() as every, db:
         share, rest = divmod(amount, SEGMENTS)
@@ -52,9 +52,9 @@ def total(db: sqlite3.Connection, stock: dibs.Striped) -> int:
 
 
 def take(db: sqlite3.Connection, hold: dibs.Hold, order: str, user: str) -> bool:
-    """One piece out of one segment, and the order that it is for, together or not at all. False: the segment is empty.
+    """Take one piece and record its order, in one transaction. Return False if the segment is empty.
 
-    An order that comes again takes nothing: its number is there already.
+    A repeated order takes nothing: its id is recorded already.
     """
     with db:
         new = "INSERT INTO orders (id, user, segment) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -71,7 +71,7 @@ def take(db: sqlite3.Connection, hold: dibs.Hold, order: str, user: str) -> bool
 
 
 def sell(db: sqlite3.Connection, stock: dibs.Striped, order: str, user: str) -> bool:
-    """From the user's own segment; if that is empty, from one that looks as if it were not. False: sold out."""
+    """Sell from the user's segment or, if it is empty, from another one. Return False if sold out."""
     key: str | int | None = user
     while key is not None:
         with stock.at(key) as hold:
@@ -82,8 +82,8 @@ def sell(db: sqlite3.Connection, stock: dibs.Striped, order: str, user: str) -> 
 
 
 def not_empty(db: sqlite3.Connection) -> int | None:
-    """A hint, read without a lock: who follows it takes the lock and looks again. The stock only falls, so that an
-    end is an end."""
+    """A hint, read without a lock: the caller takes the lock and looks again. The stock only falls, so None is
+    final."""
     row = db.execute("SELECT key FROM stock WHERE n > 0 ORDER BY random() LIMIT 1").fetchone()
     return None if row is None else int(row[0])
 

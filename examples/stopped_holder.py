@@ -1,10 +1,10 @@
-"""The holder that was stopped: played with real processes and a real SIGSTOP, without a fence and with one.
+"""A holder that is paused past its lease: real processes and a real SIGSTOP, without a fence and with one.
 
 stopped_holder.py
 
 Ana and Bob each add 1 to a number: take the lock, read, write. Ana is stopped between her read and her write, for
-longer than her lease. Bob gets the lock and adds his 1. Then Ana goes on, and writes what she had worked out. The
-first run loses an update; in the second one the fence refuses Ana, and she begins again.
+longer than her lease. Bob gets the lock and adds his 1. Then Ana continues and writes her old result. The first run
+loses an update. In the second run the fence refuses Ana's write, and she starts over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WRITE = {
 
 
 def clerk(name: str, database: str, how: str) -> None:
-    """One who adds 1, and begins again if the write was refused."""
+    """Add 1, and start over if the write was refused."""
     with dibs.connect(lease=LEASE) as client, closing(sqlite3.connect(database, isolation_level=None)) as db:
         lock = client.lock("counter", timeout=30)
         while not add_one(name, lock, db, how):
@@ -37,7 +37,7 @@ def clerk(name: str, database: str, how: str) -> None:
 
 
 def add_one(name: str, lock: dibs.Lock, db: sqlite3.Connection, how: str) -> bool:
-    """After the read it waits for a line, so that somebody can stop it there."""
+    """After the read it waits for a line on stdin, so that it can be stopped there."""
     hold = lock.acquire()
     assert hold is not None
     (n,) = db.execute("SELECT n FROM counter").fetchone()
@@ -58,7 +58,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def process(name: str, database: str, how: str) -> Iterator[subprocess.Popen[str]]:
-    """A clerk in a process of its own, heard to have read."""
+    """A clerk in its own process, which has just read the number."""
     argv = [sys.executable, __file__, name, database, how]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -70,14 +70,14 @@ def process(name: str, database: str, how: str) -> Iterator[subprocess.Popen[str
 
 
 def finish(child: subprocess.Popen[str]) -> None:
-    """Let it write, and hear it to its end."""
+    """Let it write, and print the rest of its output."""
     said, _ = child.communicate()
     for line in said.splitlines():
         say("  " + line)
 
 
 def play(how: str, database: str) -> int:
-    """The number in the end; 2 is right."""
+    """Return the final number; 2 is right."""
     with closing(sqlite3.connect(database)) as db, db:
         db.execute("CREATE TABLE counter (n INTEGER NOT NULL, fence INTEGER NOT NULL)")
         db.execute("INSERT INTO counter VALUES (0, 0)")
@@ -85,7 +85,7 @@ def play(how: str, database: str) -> int:
         ana.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, ana.pid, os.WSTOPPED)
         say("  -- ana is stopped")
-        with process("bob", database, how) as bob:  # has the lock when ana's lease is over
+        with process("bob", database, how) as bob:  # gets the lock when ana's lease is over
             finish(bob)
         say("  -- ana goes on")
         ana.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The smallest Django project that the command needs.
+"""A minimal Django project for the command.
 
 manage.py migrate --run-syncdb
 manage.py settle_invoices

@@ -89,7 +89,7 @@ def test_an_invoice_is_settled_once(
     assert first.post(path) == Answer(200, {"outcome": "settled before"}, None)
 
     answer = in_flight(stage, db, first, path)
-    assert second.post(other) == Answer(423, {"detail": "somebody else is at it"}, "1")
+    assert second.post(other) == Answer(423, {"detail": "another request holds this invoice"}, "1")
     db.execute("ROLLBACK")
     assert answer.result(60).body == {"outcome": "settled"}
     assert second.post(other).body == {"outcome": "settled before"}

@@ -1,4 +1,4 @@
-"""What the lock protects."""
+"""The data that the lock protects."""
 
 from __future__ import annotations
 

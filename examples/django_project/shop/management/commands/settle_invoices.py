@@ -1,6 +1,6 @@
-"""manage.py settle_invoices: works while no other copy of it does.
+"""manage.py settle_invoices: runs while no other copy of it runs.
 
-Ends with 0 when everything is settled, with 75 if another copy is at work.
+Exit status: 0 when everything is settled, 75 if another copy is at work.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Command(BaseCommand):
                 raise CommandError(f"stopped half-way, run it again: {lost}") from None
 
     def settle_all(self, hold: dibs.Hold) -> None:
-        """Row by row: whoever takes over goes on where this one was stopped."""
+        """Row by row, so that the next copy can continue where this one stopped."""
         opened = list(Invoice.objects.filter(settled=False).order_by("pk").values_list("pk", flat=True))
         for invoice in opened:
             hold.check()
-            # The comparison stands in the UPDATE itself: what a copy that lost the lock still sends is refused there.
+            # The UPDATE itself compares the token, so it refuses a copy that has lost the lock.
             row = Invoice.objects.filter(pk=invoice, settled=False, fence__lte=hold.token)
             if row.update(settled=True, fence=hold.token) == 0:
-                raise CommandError(f"invoice {invoice} was written by a later copy: nothing more is done here")
+                raise CommandError(f"invoice {invoice} was written by a later copy: stopping here")
         self.stdout.write(f"{len(opened)} settled")
