@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Annotated
 
@@ -26,7 +26,7 @@ LEASE = 5.0
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
     """One sync and one async client for the whole life of the process."""
     with dibs.connect(lease=LEASE) as client:
         async with dibs.aio.connect(lease=LEASE) as aio_client:

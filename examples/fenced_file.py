@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class FencedFile:
             self._replace(contents)
 
     @contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _alone(self) -> Generator[int, None, None]:
         fence = os.open(self._fence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fence, fcntl.LOCK_EX)

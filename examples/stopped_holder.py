@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def process(name: str, database: str, how: str) -> Iterator[subprocess.Popen[str]]:
+def process(name: str, database: str, how: str) -> Generator[subprocess.Popen[str], None, None]:
     """A clerk in its own process, which has just read the number."""
     argv = [sys.executable, __file__, name, database, how]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
