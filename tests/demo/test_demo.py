@@ -54,19 +54,19 @@ def test_the_proof_in_a_store_of_ones_own_whose_url_is_on_no_command_line(
     assert running.returncode == 0, said
     proof = figures(said)
     assert proof["turns done"] == "15"
-    assert proof["count"] == "15"
-    assert proof["overlaps"] == proof["tokens fell"] == "0"
-    assert proof["killed while holding"] == proof["stopped while holding"] == "1"
-    assert proof["take-overs"] == "2", "from the killed one and from the stopped one"
+    assert proof["counter"] == "15"
+    assert proof["overlaps"] == proof["tokens out of order"] == "0"
+    assert proof["killed while holding"] == proof["paused while holding"] == "1"
+    assert proof["takeovers"] == "2", "from the killed one and from the paused one"
     assert int(proof["stale writes refused"]) >= 1
-    assert int(proof["hand-overs"]) >= 3
-    assert said.endswith("PROVED: one at a time, whatever happened to them.\n")
-    killed = re.search(r"(worker-\d) killed while it holds the lock \(token (\d+)\)", said)
-    stopped = re.search(r"(worker-\d) stopped while it holds the lock \(token (\d+)\)", said)
+    assert int(proof["handovers"]) >= 3
+    assert said.endswith("PROVED: no two workers ever held the lock at the same time.\n")
+    killed = re.search(r"(worker-\d) was killed while it held the lock \(token (\d+)\)", said)
+    paused = re.search(r"(worker-\d) was paused while it held the lock \(token (\d+)\)", said)
     assert killed
-    assert stopped
-    assert killed[1] != stopped[1]
-    assert f"{stopped[1]}'s write with token {stopped[2]} refused" in said
+    assert paused
+    assert killed[1] != paused[1]
+    assert f"{paused[1]}'s write with token {paused[2]} was refused" in said
     assert "\x1b" not in said
     assert "\r" not in said
     assert seen
@@ -82,23 +82,23 @@ def test_as_objects_the_same_is_told(objects: str) -> None:
     for event in events:
         assert {"event", "at", "worker", "token"} <= event.keys()
         by_kind.setdefault(event["event"], []).append(event)
-    (killed,), (again,), (stopped,) = by_kind["killed"], by_kind["started again"], by_kind["stopped"]
-    assert killed["worker"] == again["worker"] != stopped["worker"]
-    assert [event["overtaken"] for event in by_kind["went on"]][-1] is True
-    assert (stopped["worker"], stopped["token"]) in [(event["worker"], event["token"]) for event in by_kind["refused"]]
+    (killed,), (again,), (paused,) = by_kind["killed"], by_kind["restarted"], by_kind["paused"]
+    assert killed["worker"] == again["worker"] != paused["worker"]
+    assert [event["overtaken"] for event in by_kind["continued"]][-1] is True
+    assert (paused["worker"], paused["token"]) in [(event["worker"], event["token"]) for event in by_kind["refused"]]
     assert sorted(event["worker"] for event in by_kind["done"]) == ["worker-1", "worker-2", "worker-3"]
     tokens = [event["token"] for event in by_kind["took"]]
     assert len(set(tokens)) == len(tokens) >= 15 + 2, "two turns were begun in vain"
-    assert {killed["token"], stopped["token"]} < set(tokens)
+    assert {killed["token"], paused["token"]} < set(tokens)
     times = [event["at"] for event in events]
     assert times == sorted(times)
     assert proof["event"] == "proof"
     assert proof["proved"] is True
     assert proof["objections"] == []
-    assert proof["turns_done"] == proof["count"] == 15
-    assert proof["killed_while_holding"] == proof["stopped_while_holding"] == 1
-    assert proof["take_overs"] == 2
-    assert proof["overlaps"] == proof["tokens_fell"] == 0
+    assert proof["turns_done"] == proof["counter"] == 15
+    assert proof["killed_while_holding"] == proof["paused_while_holding"] == 1
+    assert proof["takeovers"] == 2
+    assert proof["overlaps"] == proof["tokens_out_of_order"] == 0
     assert proof["time"] >= times[-1]
 
 
@@ -114,7 +114,7 @@ def test_workers_without_the_lock_are_convicted(environment: dict[str, str], tmp
 
 @pytest.mark.parametrize(
     ("number", "fault", "options"),
-    [(signal.SIGINT, "killed", ["--json"]), (signal.SIGTERM, "stopped", []), (signal.SIGHUP, "killed", [])],
+    [(signal.SIGINT, "killed", ["--json"]), (signal.SIGTERM, "paused", []), (signal.SIGHUP, "killed", [])],
 )
 def test_interrupted_it_leaves_nothing(
     environment: dict[str, str], tmp_path: Path, number: int, fault: str, options: list[str]
@@ -125,9 +125,9 @@ def test_interrupted_it_leaves_nothing(
         last = running.stdout.read().splitlines()[-1]
     assert running.returncode == 128 + number
     if options:
-        assert json.loads(last) == {"event": "gave up", "why": "interrupted", "proved": False}
+        assert json.loads(last) == {"event": "failed", "why": "interrupted", "proved": False}
     else:
-        assert last == "given up: interrupted"
+        assert last == "failed: interrupted"
     assert left_behind(tmp_path) == []
 
 
@@ -141,9 +141,9 @@ def test_a_reader_that_goes_away_ends_it(environment: dict[str, str], tmp_path: 
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG; elsewhere a stopped worker cannot see the pipe")
-def test_workers_die_with_the_demo_even_a_stopped_one(environment: dict[str, str], tmp_path: Path) -> None:
-    with struck("stopped", environment) as running:
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG; elsewhere a paused worker cannot see the pipe")
+def test_workers_die_with_the_demo_even_a_paused_one(environment: dict[str, str], tmp_path: Path) -> None:
+    with struck("paused", environment) as running:
         assert len(workers_below(tmp_path)) == 3
         running.kill()
     until(lambda: not workers_below(tmp_path), what="the end of the workers")
@@ -154,7 +154,7 @@ def struck(fault: str, environment: dict[str, str], *options: str) -> subprocess
     running = start(environment, *options)
     assert running.stdout is not None
     for line in running.stdout:
-        if f" {fault} while it holds" in line or f'"event": "{fault}"' in line:
+        if f" {fault} while it held" in line or f'"event": "{fault}"' in line:
             return running
     pytest.fail(f"nobody was {fault}")
 

@@ -53,16 +53,16 @@ def lane(of: Picture, info: LockInfo, at: float = 1.0) -> tuple[str, str]:
     [
         ([], [], (" ", "starting")),
         ([], ["worker-1"], (">", "holds, token 7")),
-        ([], ["worker-2", "worker-3", "worker-1"], (" ", "2nd in line")),
+        ([], ["worker-2", "worker-3", "worker-1"], (" ", "2nd in the queue")),
         (["took"], [], (" ", "between two turns")),
         (["took", "killed"], ["worker-1"], ("x", "killed")),
-        (["killed", "started again"], ["worker-1", "worker-2"], (" ", "killed, started again")),
-        (["killed", "started again"], ["worker-2", "worker-1"], (" ", "1st in line")),
-        (["started again", "took"], ["worker-1"], (">", "holds, token 7")),
-        (["stopped"], ["worker-1"], ("=", "stopped, lease ends in 1.0 s")),
-        (["stopped"], ["worker-2"], ("=", "stopped past its lease")),
-        (["stopped", "went on"], ["worker-2"], (" ", "goes on past its lease")),
-        (["stopped", "went on", "refused", "lost"], ["worker-2", "worker-1"], ("!", "its write was refused")),
+        (["killed", "restarted"], ["worker-1", "worker-2"], (" ", "killed, restarted")),
+        (["killed", "restarted"], ["worker-2", "worker-1"], (" ", "1st in the queue")),
+        (["restarted", "took"], ["worker-1"], (">", "holds, token 7")),
+        (["paused"], ["worker-1"], ("=", "paused, lease ends in 1.0 s")),
+        (["paused"], ["worker-2"], ("=", "paused past its lease")),
+        (["paused", "continued"], ["worker-2"], (" ", "continues past its lease")),
+        (["paused", "continued", "refused", "lost"], ["worker-2", "worker-1"], ("!", "its write was refused")),
         (["refused", "took"], ["worker-1"], (">", "holds, token 7")),
         (["done"], ["worker-2"], (" ", "done")),
     ],
@@ -72,18 +72,18 @@ def test_what_a_worker_is_doing(events: list[str], line_of: list[str], shown: tu
 
 
 def test_past_its_lease_is_what_the_store_says_of_the_lease() -> None:
-    assert lane(picture(event("stopped")), line("worker-1", left=0.0)) == ("=", "stopped past its lease")
+    assert lane(picture(event("paused")), line("worker-1", left=0.0)) == ("=", "paused past its lease")
 
 
 def test_a_refusal_is_forgotten_after_a_moment() -> None:
     refused = picture(event("refused", at=1.0))
     assert lane(refused, line("worker-2", "worker-1"), at=2.4) == ("!", "its write was refused")
-    assert lane(refused, line("worker-2", "worker-1"), at=2.6) == (" ", "1st in line")
+    assert lane(refused, line("worker-2", "worker-1"), at=2.6) == (" ", "1st in the queue")
 
 
 def test_the_bar_and_the_figures_are_the_resources() -> None:
     text = drawn(picture(), line(), Record(turns={"worker-1": 10, "worker-2": 5, "worker-3": 1}), at=3.14)
-    assert text[1] == "  16 of 30 turns   0 hand-overs   3.1 s"
+    assert text[1] == "  16 of 30 turns   0 handovers   3.1 s"
     bars = [re.search(r"  (#*)(\.*) {2,}(\d+)/10", one) for one in text[3:6]]
     whole = text[3].count("#")
     assert whole >= 10
@@ -118,13 +118,13 @@ def test_hand_overs_are_counted_whatever_the_order_of_the_reports() -> None:
 def test_it_fits_whatever_the_size(workers: int) -> None:
     names = [f"worker-{number}" for number in range(1, workers + 1)]
     takes = [event("took", name, token) for token, name in enumerate(names * 3)]
-    told = [event("stopped", text="x" * 200, at=float(number)) for number in range(9)]
+    told = [event("paused", text="x" * 200, at=float(number)) for number in range(9)]
     shown = picture(*takes, *told, names=names, marks=FINE)
     for rows, columns in product([*range(12), 24, 60], range(0, 140, 3)):
         text = drawn(shown, line(*names[1:]), columns=columns, rows=rows)
         assert len(text) <= rows
         assert max(map(len, text), default=0) <= columns
-        progress = f"  0 of {10 * workers} turns   {3 * workers - 1} hand-overs   1.0 s"[:columns]
+        progress = f"  0 of {10 * workers} turns   {3 * workers - 1} handovers   1.0 s"[:columns]
         assert rows < 1 or progress in text[:2]
 
 

@@ -134,7 +134,7 @@ def test_a_lower_token_is_refused_at_every_step_and_changes_nothing(resource: Re
         "write": lambda: resource.write(user(1), 77, FUTURE),
         "end": lambda: resource.end(user(1)),
     }
-    with pytest.raises(StaleToken, match=f"{step} with token 1 refused: 2 was admitted before"):
+    with pytest.raises(StaleToken, match=f"{step} with token 1 was refused: token 2 was accepted before"):
         late[step]()
     before.refused += 1
     assert resource.look() == before
@@ -183,10 +183,10 @@ def good() -> Outcome:
         (lambda run: run.record.turns.update(a=1), "3 turns instead of 4"),
         (lambda run: setattr(run.audit, "writes", 3), "turns instead of 4"),
         (lambda run: setattr(run.record, "overlaps", 1), "1 overlaps"),
-        (lambda run: setattr(run.record, "value", 3), "the count is 3"),
-        (lambda run: setattr(run.audit, "fell", 1), "fell 1 times"),
+        (lambda run: setattr(run.record, "value", 3), "the counter is 3"),
+        (lambda run: setattr(run.audit, "fell", 1), "1 accepted tokens were lower"),
         (lambda run: run.kills.clear(), "no holder was killed"),
-        (lambda run: run.stops.clear(), "no holder was stopped"),
+        (lambda run: run.stops.clear(), "no holder was paused"),
         (lambda run: run.audit.refused_writes.clear(), "no stale write"),
     ],
 )

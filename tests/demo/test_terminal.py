@@ -17,8 +17,8 @@ STAYS = re.compile(
     r"3 workers, 5 turns each, one lock, one resource\. Lease 4 s, seed 7\."
     r"| +\d+\.\d\d s  worker-\d.*"  # an event
     r"|  [a-z][a-z -]+ {2,}\d.*"  # a row of the proof
-    r"|PROVED: one at a time, whatever happened to them\."
-    r"|given up: interrupted"
+    r"|PROVED: no two workers ever held the lock at the same time\."
+    r"|failed: interrupted"
     r"|"
 )
 
@@ -49,19 +49,19 @@ def test_a_picture_and_then_the_story_and_the_proof(place: dict[str, str], tmp_p
         assert len(re.findall(r"^  ► worker-\d .* holds, token \d+$", frame, re.MULTILINE)) <= 1
     all_frames = "\n".join(there.frames)
     for shown in (
-        r"^  \d+ of 15 turns   \d+ hand-overs   \d+\.\d s$",
+        r"^  \d+ of 15 turns   \d+ handovers   \d+\.\d s$",
         r"^  ► worker-\d  █*░*  \d/5  ─*[─●✕‖!]*●  holds, token \d+$",
-        r"^    worker-\d  █*░*  \d/5  [─●✕‖!]+  1st in line$",
+        r"^    worker-\d  █*░*  \d/5  [─●✕‖!]+  1st in the queue$",
         r"^  ✕ worker-\d  █*░*  \d/5  [─●‖!]*✕[─●]*  killed$",
-        r"^  ‖ worker-\d  █*░*  \d/5  [─●✕]*‖[─●]*  stopped",
+        r"^  ‖ worker-\d  █*░*  \d/5  [─●✕]*‖[─●]*  paused",
         r"^    worker-\d  █+  5/5  [─●✕‖!]+  done$",
-        r"^ +\d\.\d\d s  worker-\d killed while it holds the lock \(token \d+\)$",
+        r"^ +\d\.\d\d s  worker-\d was killed while it held the lock \(token \d+\)$",
     ):
         assert re.search(shown, all_frames, re.MULTILINE), shown
     lines = left_on_the_screen(there)
     story = (
-        re.search("killed.*started again.*", " ".join(lines)),
-        re.search("stopped.*goes on.*refused", " ".join(lines)),
+        re.search("killed.*was started again.*", " ".join(lines)),
+        re.search("paused.*continues.*refused", " ".join(lines)),
     )
     assert all(story)
     assert lines[0].startswith("3 workers")
@@ -114,7 +114,7 @@ def test_when_the_size_changes_the_screen_is_begun_anew(place: dict[str, str]) -
         there.until(lambda frame: "refused" in frame)
         assert there.finish() == 0
     assert there.screen.text().splitlines()[-1].startswith("PROVED")
-    assert max(frame.count("hand-overs") for frame in there.frames[before:]) == 1, "no second picture"
+    assert max(frame.count("handovers") for frame in there.frames[before:]) == 1, "no second picture"
     left_on_the_screen(there)
 
 
@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_story_so_far(place: dict[str, str], tmp_path: Path) -
     lines = left_on_the_screen(there)
     assert lines[0].startswith("3 workers")
     assert "killed while" in " ".join(lines)
-    assert lines[-1] == "given up: interrupted"
+    assert lines[-1] == "failed: interrupted"
     assert left_behind(tmp_path) == []
 
 
@@ -140,14 +140,14 @@ def test_after_a_stop_it_goes_on_below(place: dict[str, str]) -> None:
         os.kill(there.process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, there.process.pid, os.WSTOPPED)
         os.kill(there.process.pid, signal.SIGCONT)
-        there.until(lambda frame: frame.count("hand-overs") == 2)
+        there.until(lambda frame: frame.count("handovers") == 2)
         assert there.finish() == 0
     assert there.screen.text().splitlines()[-1].startswith("PROVED")
 
 
 def test_a_terminal_that_is_closed_ends_it(place: dict[str, str], tmp_path: Path) -> None:
     with terminal(place) as there:
-        there.until(lambda frame: "stopped while" in frame)
+        there.until(lambda frame: "paused while" in frame)
         there.hang_up()
         assert there.process.wait(PATIENCE) in (128 + signal.SIGHUP, 128 + signal.SIGPIPE)
         assert left_behind(tmp_path) == []

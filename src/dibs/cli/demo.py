@@ -92,17 +92,27 @@ def _temporary_directory() -> Iterator[Path]:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         "demo",
-        description="Worker processes fight for one resource that notices a second user. One is killed and one is\n"
-        "stopped while it holds the lock; the proof at the end says whether two ever overlapped.",
+        description="Worker processes compete for one resource, which detects a second user. One worker is killed\n"
+        "and one is paused while it holds the lock. The result at the end says whether two overlapped.",
     )
-    parser.add_argument("--url", help="the store (default: a fresh database that is removed at the end)")
-    parser.add_argument("--workers", type=int, default=5, help="2 to 32 (default: 5)")
-    parser.add_argument("--turns", type=int, default=25, help="of each worker, at least 2 (default: 25)")
-    parser.add_argument("--seed", type=int, help="decides who is struck and how long turns take (default: a new one)")
-    parser.add_argument("--lease", type=time, default=1.0, help="at least 0.5 s (default: 1s)")
+    parser.add_argument("--url", help="the store (default: a temporary SQLite file)")
+    parser.add_argument("--workers", metavar="N", type=int, default=5, help="worker processes, 2 to 32 (default: 5)")
+    parser.add_argument(
+        "--turns", metavar="N", type=int, default=25, help="turns of each worker, at least 2 (default: 25)"
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=int, help="selects the workers that fail and the length of turns (default: random)"
+    )
+    parser.add_argument(
+        "--lease",
+        metavar="S",
+        type=time,
+        default=1.0,
+        help="seconds that a lock survives without renewal, at least 0.5 (default: 1)",
+    )
     told = parser.add_mutually_exclusive_group()
-    told.add_argument("--plain", action="store_true", help="lines instead of a picture, as in a pipe")
-    told.add_argument("--json", action="store_true", help="one JSON object per event; the last one says proved")
+    told.add_argument("--plain", action="store_true", help="print lines instead of drawing a picture, as in a pipe")
+    told.add_argument("--json", action="store_true", help="print one JSON object per event; the last one has 'proved'")
     parser.add_argument("--no-lock", action="store_true", help=argparse.SUPPRESS)  # the resource must convict this
     parser.set_defaults(url_file=None, namespace=NAMESPACE)
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
 """The demo's picture, as lines of styled pieces: one lane per worker, the progress above, the last events below.
 
-    57 of 125 turns   56 hand-overs   3.0 s
+    57 of 125 turns   56 handovers   3.0 s
 
-      worker-1  #####.....  12/25  -o----o----o----o-  2nd in line
+      worker-1  #####.....  12/25  -o----o----o----o-  2nd in the queue
     > worker-3  ###.......   8/25  ---o----x-------o-  holds, token 1794742691617824
 
 The strip in the middle is the lock's way through the lanes, one column per take, the latest at the right: in the order
@@ -32,11 +32,11 @@ _LONGEST_DOING = len("holds, token 1794742691617824")
 _STRIP, _BAR = range(8, 41), range(5, 21)
 """How wide they may be; narrower, they are left out."""
 _REMEMBERED = 1.5
-"""Seconds for which a refusal is shown: the worker stands in line again at once."""
+"""Seconds for which a refusal is shown: the worker joins the queue again at once."""
 _OTHERWISE = {
     "": "starting",
-    "started again": "killed, started again",
-    "went on": "goes on past its lease",
+    "restarted": "killed, restarted",
+    "continued": "continues past its lease",
     "done": "done",
 }
 """What a worker is doing that the store knows nothing of, by what happened last."""
@@ -47,7 +47,7 @@ class Marks:
     holds: str
     took: str
     killed: str
-    stopped: str
+    paused: str
     refused: str
     lane: str
     done: str
@@ -57,8 +57,8 @@ class Marks:
         return "".join(vars(self).values())
 
 
-FINE = Marks(holds="►", took="●", killed="✕", stopped="‖", refused="!", lane="─", done="█", left="░")
-ASCII = Marks(holds=">", took="o", killed="x", stopped="=", refused="!", lane="-", done="#", left=".")
+FINE = Marks(holds="►", took="●", killed="✕", paused="‖", refused="!", lane="─", done="█", left="░")
+ASCII = Marks(holds=">", took="o", killed="x", paused="=", refused="!", lane="-", done="#", left=".")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Picture:
             self.events.append(event)
         if event.what == "took" and event.token is not None:
             self._note_take(event.token, event.worker)
-        if event.what in ("killed", "stopped", "refused") and event.token is not None:
+        if event.what in ("killed", "paused", "refused") and event.token is not None:
             self.fates[event.token] = getattr(self.marks, event.what)
         if event.what == "refused":
             self.refused[event.worker] = event.at
@@ -110,7 +110,7 @@ class Picture:
     def _progress(self, at: float, record: Record) -> Line:
         done = sum(record.turns.values())
         line = [(f"  {done} of {len(self.names) * self.turns} turns", BOLD)]
-        line += [(f"   {self.handovers} hand-overs   {at:.1f} s", "")]
+        line += [(f"   {self.handovers} handovers   {at:.1f} s", "")]
         return line + ([(f"   {record.overlaps} overlaps", RED)] if record.overlaps else [])
 
     def _lanes(self, at: float, info: LockInfo, record: Record, columns: int) -> list[Line]:
@@ -146,16 +146,16 @@ class Picture:
         place = next((place for place, one in enumerate(info.waiters, 1) if one.owner == name), None)
         if what == "killed":
             return Doing("killed", RED, self.marks.killed)
-        if what == "stopped":
+        if what == "paused":
             left = hold.remaining if hold else 0.0
-            text = f"stopped, lease ends in {left:.1f} s" if left > 0 else "stopped past its lease"
-            return Doing(text, YELLOW, self.marks.stopped)
-        if hold is not None and what != "started again":  # that is still the hold of the process before
+            text = f"paused, lease ends in {left:.1f} s" if left > 0 else "paused past its lease"
+            return Doing(text, YELLOW, self.marks.paused)
+        if hold is not None and what != "restarted":  # that is still the hold of the process before
             return Doing(f"holds, token {hold.token}", GREEN, self.marks.holds)
         if at < self.refused.get(name, -_REMEMBERED) + _REMEMBERED:
             return Doing("its write was refused", YELLOW, self.marks.refused)
         if place is not None:
-            return Doing(f"{ordinal(place)} in line")
+            return Doing(f"{ordinal(place)} in the queue")
         return Doing(_OTHERWISE.get(what, "between two turns"), DIM)
 
 

@@ -44,10 +44,10 @@ class Outcome:
         checks = {
             f"{self.turns} turns instead of {self.wanted}": self.turns == self.wanted == audit.writes,
             f"{record.overlaps} overlaps": record.overlaps == 0,
-            f"the count is {record.value} instead of {self.wanted}: writes were lost": record.value == self.wanted,
-            f"accepted tokens fell {audit.fell} times": audit.fell == 0,
+            f"the counter is {record.value} instead of {self.wanted}: writes were lost": record.value == self.wanted,
+            f"{audit.fell} accepted tokens were lower than an earlier one": audit.fell == 0,
             "no holder was killed": len(self.kills) >= self.faults_wanted,
-            "no holder was stopped past its lease": len(self.stops) >= self.faults_wanted,
+            "no holder was paused past its lease": len(self.stops) >= self.faults_wanted,
             "no stale write was refused": len(audit.refused_writes) >= self.faults_wanted,
         }
         return [text for text, holds in checks.items() if not holds]
@@ -57,14 +57,14 @@ class Outcome:
         late = "; ".join(f"{user.worker}, token {user.token}" for user in audit.refused_writes)
         return [
             Figure("turns done", self.turns, f"of {self.wanted}"),
-            Figure("hand-overs", audit.handovers, "from one worker to another"),
+            Figure("handovers", audit.handovers, "from one worker to another"),
             Figure("killed while holding", len(self.kills), "; ".join(self.kills)),
-            Figure("stopped while holding", len(self.stops), "; ".join(self.stops)),
-            Figure("take-overs", record.takeovers, "from a holder that was dead or past its own deadline"),
-            Figure("overlaps", record.overlaps, "two inside while both holds were valid"),
+            Figure("paused while holding", len(self.stops), "; ".join(self.stops)),
+            Figure("takeovers", record.takeovers, "from a holder that was dead or past its own deadline"),
+            Figure("overlaps", record.overlaps, "two workers in the resource while both held a valid lock"),
             Figure("stale writes refused", len(audit.refused_writes), late),
-            Figure("tokens fell", audit.fell, f"times; the highest was {record.highest}"),
-            Figure("count", record.value, "each turn read it and wrote one more"),
+            Figure("tokens out of order", audit.fell, f"the highest token was {record.highest}"),
+            Figure("counter", record.value, "each turn read it and added one"),
             Figure("longest wait", float(self.longest_wait)),
             Figure("time", float(self.seconds)),
         ]

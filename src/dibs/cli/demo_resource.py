@@ -1,4 +1,4 @@
-"""The resource that the demo fights for: it notices a second user, and refuses tokens lower than it has admitted.
+"""The resource of the demo: it detects a second user, and refuses a token lower than one that it has accepted.
 
 One directory with a record and a journal; every step (`begin`, `keep`, `write`, `end`) happens under the record's own
 OS lock, and compares the token in that same step. It trusts nobody's word about exclusion:
@@ -162,7 +162,7 @@ class Resource:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         if refused:
             raise StaleToken(
-                f"{what} with token {user.token} refused: {record.highest} was admitted before",
+                f"{what} with token {user.token} was refused: token {record.highest} was accepted before",
                 name=user.worker, step="acquire again",
             )  # fmt: skip
         return record

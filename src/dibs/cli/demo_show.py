@@ -19,7 +19,7 @@ from dibs.cli.talk import harmless, put_json
 from dibs.info import LockInfo, printable
 
 _BETWEEN_LINES = 0.25
-"""Seconds between two plain lines: a hand-over takes milliseconds, and nobody reads hundreds of lines."""
+"""Seconds between two plain lines: a handover takes milliseconds, and nobody reads hundreds of lines."""
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 
@@ -73,15 +73,15 @@ class Lines:
 
     def glance(self, at: float, info: LockInfo, record: Record) -> None:
         holder = " ".join(printable(one.owner) for one in info.holders) or "nobody"
-        waiting = " ".join(printable(one.owner) for one in info.waiters) or "nobody"
+        waiting = " ".join(printable(one.owner) for one in info.waiters) or "empty"
         token = f"   token {info.holders[0].token}" if info.holders else ""
-        text = f"held by {holder:<9}  line: {waiting}{token}"
+        text = f"held by {holder:<9}  queue: {waiting}{token}"
         if text != self._shown and at >= self._next_at:
             self._put(f"{at:6.2f} s  {sum(record.turns.values()):>3}/{self._wanted}  {text}")
             self._shown, self._next_at = text, at + _BETWEEN_LINES
 
     def give_up(self, why: str) -> None:
-        self._put(f"given up: {why}", RED)
+        self._put(f"failed: {why}", RED)
 
     def prove(self, outcome: Outcome) -> None:
         self._put("")
@@ -91,7 +91,7 @@ class Lines:
         if objections := outcome.objections():
             self._put("NOT PROVED: " + "; ".join(objections), RED)
         else:
-            self._put("PROVED: one at a time, whatever happened to them.", GREEN)
+            self._put("PROVED: no two workers ever held the lock at the same time.", GREEN)
 
     def close(self) -> None:
         """Every line is whole when it is put."""
@@ -122,7 +122,7 @@ class Objects:
         """Nothing has happened."""
 
     def give_up(self, why: str) -> None:
-        put_json({"event": "gave up", "why": why, "proved": False})
+        put_json({"event": "failed", "why": why, "proved": False})
 
     def prove(self, outcome: Outcome) -> None:
         objections = outcome.objections()

@@ -117,7 +117,7 @@ class Demo:
             if (done := sum(record.turns.values())) > turns:
                 turns, moved_at = done, now()
             elif now() - moved_at > _PATIENCE + 3 * self.options.lease:
-                raise GaveUp(f"no turn was done for {_PATIENCE:.0f} seconds")
+                raise GaveUp(f"no worker finished a turn for {_PATIENCE:.0f} s")
             self.show.glance(self._at(), self.client.inspect(NAME), record)
         return Outcome(
             self._wanted, self.resource.look(), self.resource.audit(), self._at(), self.longest_wait,
@@ -179,7 +179,7 @@ class Demo:
             self._tell("refused", worker, said["token"], f"'s {said['why']}", why=said["why"])
             if stopped is not None and stopped.token == said["token"] and stopped.lost:
                 length = f"{stopped.for_seconds:.1f} s"
-                self.stops.append(f"{worker.name}, token {stopped.token}, for {length}: it found its lock lost")
+                self.stops.append(f"{worker.name}, token {stopped.token}, for {length}; it then found its lock lost")
         elif what == "done":
             worker.done = True
             self._tell("done", worker, None)
@@ -199,18 +199,18 @@ class Demo:
         """It says that it holds, and halts. Only if the store says so too is it killed or stopped."""
         self.attempts += 1
         if self.attempts > 2 * _ATTEMPTS:
-            raise GaveUp("no holder could be caught: is this machine very busy?")
+            raise GaveUp("no worker could be paused while it held the lock; this machine may be too busy")
         holders = self.client.inspect(NAME).holders
         if [(one.pid, one.token) for one in holders] != [(worker.process.pid, token)]:
             worker.tell("again")
         elif worker.name == self.to_kill:
             worker.process.kill()
-            self.kills.append(f"{worker.name}, token {token}: another process did the rest of its turns")
-            self._tell("killed", worker, token, f" killed while it holds the lock (token {token})")
+            self.kills.append(f"{worker.name}, token {token}; another process did its remaining turns")
+            self._tell("killed", worker, token, f" was killed while it held the lock (token {token})")
         else:
             worker.process.send_signal(signal.SIGSTOP)
             self.stopped = Stopped(worker, token, now())
-            self._tell("stopped", worker, token, f" stopped while it holds the lock (token {token})")
+            self._tell("paused", worker, token, f" was paused while it held the lock (token {token})")
 
     def _overtaken(self, highest: int) -> None:
         """Let the stopped worker go on once a higher token was admitted: that proves that its lease was over."""
@@ -221,17 +221,17 @@ class Demo:
         if highest > stopped.token:
             stopped.overtaken = True
             stopped.worker.tell("go")
-            text = f"goes on after {stopped.for_seconds:.1f} s; token {highest} was admitted meanwhile"
+            text = f"continues after {stopped.for_seconds:.1f} s; token {highest} was accepted meanwhile"
         elif stopped.for_seconds > 2 * self.options.lease + 5:
             # It was stopped within a transaction after all, and the others wait for the database: no proof in that.
             self.stopped = None
             stopped.worker.tell("again")
-            text = "goes on: nobody could overtake it; once more"
+            text = "continues: no other worker could get the lock; trying again"
         else:
             return
         stopped.worker.process.send_signal(signal.SIGCONT)
         self._tell(
-            "went on", stopped.worker, stopped.token, f" {text}",
+            "continued", stopped.worker, stopped.token, f" {text}",
             after=round(stopped.for_seconds, 3), overtaken=stopped.overtaken,
         )  # fmt: skip
 
@@ -246,7 +246,7 @@ class Demo:
                 assert pipe is not None
                 pipe.close()
             self._start(worker.name, None)
-            self._tell("started again", worker, None, " started again")
+            self._tell("restarted", worker, None, " was started again")
             return
         log = (self.directory / f"{worker.name}.log").read_text(errors="replace")
         raise GaveUp(f"{worker.name} ended with status {status}\n{log}".rstrip())
