@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ import dibs
 from cli.commands import COMMAND, Cli, Done, Terminal, harmful
 from cli.test_ls import HOSTILE
 from dibs.cli import break_, breaks
+from dibs.cli.options import next_command
 from dibs.faces import login
 from dibs.info import LONGEST_REASON, Break, read_break
 from process.children import PATIENCE
@@ -95,13 +97,14 @@ def test_another_token(cli: Cli) -> None:
     for wrong in (token - 1, token + 1, 2**70):
         done = broken(cli, "a", wrong)
         assert done.returncode == 1
-        assert f'"a" on {cli.url}: nobody holds it with token {wrong}: held by ana@' in done.stderr
-        assert f" (token {token}). Nothing was changed" in done.stderr
+        said = f'"a" on {cli.url}: nobody holds it with token {wrong}. Nothing was changed. Held by:\n  ana@'
+        assert said in done.stderr
+        assert done.stderr.endswith(f", token {token}\n    dibs break a --token {token}\n")
     assert tokens(cli) == [token]
     assert breaks.last(cli.client(), "a") is None
     free = broken(cli, "b", 41)
     assert free.returncode == 1
-    assert "nobody holds it with token 41: it is free. Nothing was changed" in free.stderr
+    assert "nobody holds it with token 41. Nothing was changed. It is free.\n" in free.stderr
 
 
 def test_nobody_is_asked_about_another_token(cli: Cli) -> None:
@@ -118,7 +121,7 @@ def test_one_that_waits_is_no_holder(cli: Cli) -> None:
     (waiter,) = cli.in_line("a", 1).waiters
     done = broken(cli, "a", waiter.token)
     assert done.returncode == 1
-    assert "that one waits, and a waiter is ended with its process" in done.stderr
+    assert "that one waits; end its process to remove it from the queue" in done.stderr
     assert (tokens(cli), len(cli.in_line("a", 1).waiters)) == ([token], 1)
 
 
@@ -126,8 +129,8 @@ def test_one_holder_of_several(cli: Cli) -> None:
     ana = cli.holder()
     held = [ana.takes("a", "semaphore", 9, key=key) for key in "abcdefg"]
     done = broken(cli, "a", 1)
-    assert done.stderr.count("(token ") == 5
-    assert " and 2 more. Nothing" in done.stderr
+    assert done.stderr.count("dibs break a --token ") == 5
+    assert "  and 2 more: dibs show a\n" in done.stderr
     assert broken(cli, "a", held[2]).returncode == 0
     assert tokens(cli) == [*held[:2], *held[3:]]
 
@@ -140,10 +143,10 @@ def test_the_question_shows_whom_it_concerns(cli: Cli) -> None:
     terminal = asked(cli, "a", token)
     assert f'"a" on {cli.url}\n' in terminal.text
     assert f"held by {ME} pid {ana.pid} (deploy.sh) for " in terminal.text
-    assert "(this is you)" in terminal.text
+    assert "(same login on this host)" in terminal.text
     assert f"token {token}, " in terminal.text
     assert f"1 waiting: bob@{os.uname().nodename} pid {bob.pid} for " in terminal.text
-    assert "only the token protects" in terminal.text
+    assert "only the fencing token protects" in terminal.text
     assert tokens(cli) == [token], "nothing happens before the answer"
     terminal.type("y\n")
     assert terminal.end() == 0
@@ -155,10 +158,10 @@ def test_the_question_shows_whom_it_concerns(cli: Cli) -> None:
 def test_anything_but_yes_is_no(cli: Cli, answer: str) -> None:
     token = cli.holder().takes("a")
     terminal = asked(cli, "a", token)
-    assert "nobody waits" in terminal.text
+    assert "nobody is waiting" in terminal.text
     terminal.type(answer)
     assert terminal.end() == (130 if answer == "\x03" else 1)
-    assert ("not broken: nothing was changed" in terminal.text) == (answer != "\x03")
+    assert ("not broken; nothing was changed" in terminal.text) == (answer != "\x03")
     assert "Traceback" not in terminal.text
     assert tokens(cli) == [token]
 
@@ -171,7 +174,7 @@ def test_the_lock_moves_on_while_the_question_stands(cli: Cli) -> None:
     second = bob.takes("a")
     terminal.type("YES\n")
     assert terminal.end() == 1
-    assert f"nobody holds it with token {token}: held by bob@" in terminal.text.replace("\n", "")
+    assert f"nobody holds it with token {token}. Nothing was changed. Held by:\n  bob@" in terminal.text
     assert tokens(cli) == [second]
     assert breaks.last(cli.client(), "a") is None
 
@@ -180,7 +183,7 @@ def test_nobody_to_ask(cli: Cli) -> None:
     token = cli.holder().takes("a")
     done = cli.run("break", "a", "--token", str(token))
     assert (done.returncode, done.stdout) == (64, "")
-    assert "no terminal to ask on: say --yes" in done.stderr
+    assert "no terminal to ask on; add --yes" in done.stderr
     assert tokens(cli) == [token]
 
 
@@ -192,11 +195,46 @@ def test_a_question_that_nobody_sees_is_not_asked(cli: Cli) -> None:
     assert "no terminal" in (cli.directory / "err").read_text()
 
 
-@pytest.mark.parametrize("words", [["a"], ["a", "--token", "x"], ["a", "--token", "1.5"], ["--token", "1"]], ids=str)
-def test_a_token_must_be_given(cli: Cli, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["a", "--token", "x"], ["a", "--token", "1.5"], ["--token", "1"]], ids=str)
+def test_a_token_that_is_none(cli: Cli, words: list[str]) -> None:
     done = cli.run("break", "--yes", *words)
     assert (done.returncode, done.stdout) == (64, "")
     assert "dibs break: " in done.stderr
+
+
+def test_without_a_token_the_holders_are_listed_with_what_to_type_next(cli: Cli, tmp_path: Path) -> None:
+    """The commands work as they are printed, in another shell, for this store."""
+    ana = cli.holder(owner="ana", namespace="two words", info={"command": "deploy.sh"})
+    first, second = (ana.takes("a b", "semaphore", 3, key=key) for key in "xy")
+    file = tmp_path / "url"
+    file.write_text(cli.url)
+    file.chmod(0o600)
+    for store in (["--url", cli.url], ["--url-file", str(file)]):
+        done = cli.run("break", "a b", *store, "--namespace", "two words", DIBS_URL=None)
+        assert (done.returncode, done.stdout) == (64, "")
+        head, *lines = done.stderr.splitlines()
+        assert head == f'dibs break: "a b" on {cli.url}: no --token was given. Nothing was changed. Held by:'
+        assert f"  ana@{os.uname().nodename} pid {ana.pid} (deploy.sh) for " in lines[0]
+        assert lines[2].endswith(f", token {second}")
+        commands = [shlex.split(line) for line in lines[1::2]]
+        more = [*store, "--namespace", "two words"]
+        assert commands == [["dibs", "break", "a b", "--token", str(token), *more] for token in (first, second)]
+    shown = cli.run(*commands[0][1:], "--yes", DIBS_URL=None)
+    assert shown.returncode == 0
+    said = cli.run("break", "a b", "--url", cli.url, "--namespace", "two words", "--json")
+    assert said.returncode == 64
+    assert [one["token"] for one in json.loads(said.stdout)["holders"]] == [second]
+    assert json.loads(said.stdout)["broken"] is None
+
+
+def test_what_to_type_next_shows_no_password_and_knows_odd_names(cli: Cli) -> None:
+    made = break_.parser().parse_args(["a", "--url", "redis://ana:hunter2@cache/0"])
+    assert next_command(made, "break", "--force", "--token", "7") == (
+        "dibs break --token 7 --url redis://ana@cache/0 -- --force"
+    )
+    free = cli.run("break", "a")
+    assert free.stderr.endswith(": no --token was given. Nothing was changed. It is free.\n")
+    assert free.returncode == 64
 
 
 def test_hostile_text_steers_no_terminal(cli: Cli) -> None:
@@ -318,7 +356,7 @@ def test_a_break_without_an_answer_is_logged_too(
     with closing(sqlite3.connect(cli.path, isolation_level=None)) as busy:
         busy.execute("BEGIN IMMEDIATE")
         assert break_.main(["a", "--token", str(token), "--yes", "--reason", "it hangs"]) == 69
-    assert "Whether it was broken is not known" in capsys.readouterr().err
+    assert "it is not known whether the lock was broken; look again: dibs show a" in capsys.readouterr().err
     (said,) = logged
-    assert f"perhaps broken, without an answer, by {ME} pid " in said
+    assert f"perhaps broken, the store did not reply, by {ME} pid " in said
     assert said.endswith("reason: it hangs")

@@ -185,10 +185,10 @@ def test_what_the_store_refuses_is_an_error(cli: Cli, spoil: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--ddl"], "makes its own tables"),
+        (["--ddl"], "needs no statements"),
         (["extra"], "extra"),
         (["--jso"], "--jso"),
-        (["--url", "memory://"], "one store per process"),
+        (["--url", "memory://"], "private to one process"),
         (["--url", "nonsense"], "scheme://"),
     ],
 )

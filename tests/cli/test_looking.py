@@ -36,7 +36,7 @@ def test_a_store_that_cannot_be_reached(cli: Cli, tmp_path: Path, command: str) 
 def test_a_store_of_one_process(cli: Cli, command: str) -> None:
     done = cli.run(*COMMANDS[command], DIBS_URL="memory://")
     assert (done.returncode, done.stdout) == (64, "")
-    assert "one store per process" in done.stderr
+    assert "private to one process" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "x" * 513, b"\xff"], ids=repr)

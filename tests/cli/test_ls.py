@@ -34,10 +34,10 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def test_nothing_is_held(cli: Cli) -> None:
     done = cli.run("ls")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"nothing is held on {cli.url}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"no lock is held or waited for on {cli.url}\n")
     done = cli.run("ls", "a", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert cli.run("ls", "a*").stderr == f'nothing is held on {cli.url} that begins with "a*"\n'
+    assert cli.run("ls", "a*").stderr == f'no lock whose name begins with "a*" is held or waited for on {cli.url}\n'
 
 
 def test_what_costs_most_waiting_comes_first(cli: Cli) -> None:
@@ -52,12 +52,12 @@ def test_what_costs_most_waiting_comes_first(cli: Cli) -> None:
     done = cli.run("ls")
     assert (done.returncode, done.stderr) == (0, "")
     found = rows(done.stdout)
-    assert [(row["NAME"], row["WAIT"]) for row in found] == [("d", "2"), ("b", "1"), ("a", "0"), ("c", "0")]
+    assert [(row["NAME"], row["WAITING"]) for row in found] == [("d", "2"), ("b", "1"), ("a", "0"), ("c", "0")]
     assert all(row["HOLDER"].startswith("ana@") for row in found)
-    assert all(row["HOLDER"].endswith(f"pid {ana.pid} (deploy.sh --all)") for row in found)
+    assert all(row["HOLDER"].endswith(f"pid {ana.pid} (deploy.sh --all) (same process)") for row in found)
     assert {row["NAME"]: int(row["TOKEN"]) for row in found} == tokens
     assert all(row["HELD FOR"].endswith(" s") and row["LEASE LEFT"].endswith(" s") for row in found)
-    assert [bool(row["LONGEST"]) for row in found] == [True, True, False, False]
+    assert [bool(row["LONGEST WAIT"]) for row in found] == [True, True, False, False]
     listed = cli.json("ls")
     assert [info["name"] for info in listed] == ["d", "b", "a", "c"]
     assert [waiter["owner"] for waiter in listed[0]["waiters"]] == ["bob", "bob"]

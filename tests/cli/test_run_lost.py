@@ -51,7 +51,7 @@ def test_without_renewal_it_gets_term_at_a_quarter_and_is_killed_at_the_deadline
     (term,) = stubborn.times("TERM")
     deadline = end - LEASE * 0.1
     assert status == LOST
-    assert '"x": lost, as the store did not confirm it in time, and the command was ended' in said
+    assert '"x": the lock was lost because the store did not confirm its renewal; the command was terminated' in said
     assert deadline - LEASE / 4 - NOISE < term < deadline
     assert stubborn.last_sign < end, "it was dead before anybody else could have been granted"
     assert stubborn.last_sign > term + LEASE / 8, "it had its quarter of the lease"
@@ -73,7 +73,7 @@ def test_a_lock_that_is_taken_away_ends_the_command(cli: Cli) -> None:
     status, said = command.end()
     (term,) = command.times("TERM")
     assert status == LOST
-    assert '"x": taken away, and the command was ended' in said
+    assert '"x": the lock was taken away; the command was terminated' in said
     assert term - broken < 8, "at the next renewal, not at the end of the lease"
     assert 2 - NOISE < command.last_sign - term < 8
     hold.check()
@@ -103,7 +103,7 @@ def test_a_command_that_ends_before_the_loss_is_noticed_is_told_nevertheless(cli
     command.finish()
     status, said = command.end()
     assert status == LOST
-    assert '"x": lost while the command ran, which ended by itself with 0' in said
+    assert '"x": the lock was lost while the command ran; the command ended by itself with status 0' in said
     assert not command.times("TERM")
 
 
@@ -115,7 +115,7 @@ def test_a_store_that_is_silent_at_the_end_does_not_change_the_status(cli: Cli) 
     command.hear()
     with standstill(cli.path):
         go.touch()
-        assert "; it ends by its lease, within 20 s" in command.hear_error()
+        assert "(the lock was not released; it expires within 20 s)" in command.hear_error()
     assert command.end() == 7
     assert cli.client().lock("x").acquire(timeout=PATIENCE)
 
@@ -166,7 +166,7 @@ def test_a_command_that_ends_just_when_it_is_lost_ends_once(cli: Cli) -> None:
             time.sleep(max(0.0, end - clock()))
         status, said = command.end()
         assert status == LOST
-        assert said.count(f'"x{number}": lost') == 1
+        assert said.count(f'"x{number}": the lock was lost') == 1
 
 
 def test_the_whole_group_is_ended(cli: Cli) -> None:
@@ -206,7 +206,7 @@ def test_max_hold_ends_the_command_and_frees_the_lock(cli: Cli) -> None:
         status, said = command.end()
         (term,) = command.times("TERM")
         assert status == LOST
-        assert f'"{name}": held for its --max-hold, 12 s, and the command was ended' in said
+        assert f'"{name}": the lock reached --max-hold (12 s); the command was terminated' in said
         assert LEASE / 4 < term - begun < LEASE, "a quarter before its end"
         assert command.last_sign - begun < LEASE + NOISE
         hold = cli.client().lock(name).acquire(timeout=PATIENCE)

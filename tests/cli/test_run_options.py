@@ -208,7 +208,7 @@ def test_a_password_on_the_command_line_is_warned_of_and_not_repeated(
     assert in_this_process(["x", *words, "--", "true"]) == USAGE
     said = capsys.readouterr()
     if any(word.startswith("--url") for word in words):  # not behind a mistake
-        assert "a password in --url is seen by" in said.err
+        assert "can see the password in --url" in said.err
         assert "DIBS_URL or --url-file" in said.err
     assert "hunter2" not in said.err + said.out
 
@@ -216,7 +216,7 @@ def test_a_password_on_the_command_line_is_warned_of_and_not_repeated(
 def test_the_password_of_a_store_that_is_away_is_not_repeated(cli: Cli) -> None:
     done = cli.run("run", "x", "--timeout", "0.1", "--url", "redis://ana:hunter2@127.0.0.1:1/0", "--", "true")
     assert done.returncode == UNAVAILABLE
-    assert "a password in --url is seen by" in done.stderr
+    assert "can see the password in --url" in done.stderr
     assert "hunter2" not in done.stderr + done.stdout
 
 
@@ -230,19 +230,22 @@ def test_a_file_says_which_store(cli: Cli) -> None:
         file.chmod(0o640)
         done = cli.run("run", "x", "--skip", "--url-file", str(file), "--", "true", DIBS_URL=None)
         assert done.returncode == 0
-        assert done.stderr == f"dibs run: others may open {str(file)!a}, which holds a store's URL: chmod 600 it\n"
+        assert (
+            done.stderr
+            == f"dibs run: other users can read {str(file)!a}, which holds the URL of the store; run chmod 600 on it\n"
+        )
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, "No such file or directory"),
-        (b"", "must hold one line, a URL"),
-        (b" \n\n", "must hold one line, a URL"),
-        (b"sqlite:///hunter2\nsqlite:///b\n", "must hold one line, a URL"),
-        (b"sqlite:///hunter2\xff\n", "it is not UTF-8"),
+        (b"", "must contain one line, the URL"),
+        (b" \n\n", "must contain one line, the URL"),
+        (b"sqlite:///hunter2\nsqlite:///b\n", "must contain one line, the URL"),
+        (b"sqlite:///hunter2\xff\n", ": not UTF-8"),
         (b"hunter2", "a store's URL looks like scheme://"),
-        (b"memory://hunter2", "one store per process"),
+        (b"memory://hunter2", "private to one process"),
     ],
 )
 def test_a_file_that_does_not_say_which_store(

@@ -139,7 +139,10 @@ def test_a_wrapper_that_was_stopped_past_its_lease_lets_nobody_beside_the_next_h
         assert running.end() == 76
         assert scene.line() == (1, 0)
     assert stopped < float(beats.read_text().split()[-1]) < entered
-    assert "lost, as dibs run stood still for longer than the lease, and the command was killed" in running.errors
+    assert (
+        "the lock was lost because dibs run was stopped for longer than the lease; the command was killed"
+        in running.errors
+    )
     scene.none_left()
 
 
@@ -188,7 +191,7 @@ def test_a_command_that_leaves_others_of_its_group_behind_is_told_so(scene: Scen
     running = scene.run("sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; exit 7")
     left = int(running.hear(r"(\d+)")[1])
     assert running.end() == 7
-    assert re.search(r"left others behind, who go on without the lock: pid \d+ \(sleep\)", running.errors)
+    assert re.search(r"left processes that continue without the lock: pid \d+ \(sleep\)", running.errors)
     assert not gone(left)
     assert scene.line() == (0, 0)
     assert scene.left() == [left]

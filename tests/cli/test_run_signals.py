@@ -137,7 +137,7 @@ def test_a_wrapper_that_stands_still_at_that_instant_lets_nothing_happen_later(s
         entered = clock()
         running.signal(signal.SIGCONT)
         assert running.end() == 76
-    assert ("lost before the command began" if instant == "granted" else "lost") in running.errors
+    assert ("lost before the command started" if instant == "granted" else "lost") in running.errors
     assert beats.exists() == (instant == "ordered")
     if beats.exists():
         assert float(beats.read_text().split()[-1]) < entered

@@ -57,10 +57,10 @@ def test_what_was_probably_meant_is_said(cli: Cli) -> None:
         (cli.directory / name).write_text(text)
         (cli.directory / name).chmod(0o755)
     for word, hint in (
-        ("./odd", "the interpreter that its #! line names is not there"),
+        ("./odd", "the interpreter in its #! line does not exist"),
         ("./bare", "it has no #! line"),
         ("here", "write ./here"),
-        ("echo hi", "no shell is used"),
+        ("echo hi", "dibs run uses no shell"),
         ("A=1", "env A=B"),
     ):
         done = cli.run("run", "x", "--", word)
@@ -80,19 +80,19 @@ def test_a_command_is_looked_for_where_env_looks(cli: Cli) -> None:
 
 
 BAD = [
-    (["x", "--timeout", "-1", "--", "true"], "'-1' is no length of time"),
-    (["x", "--timeout", "nan", "--", "true"], "'nan' is no length of time"),
+    (["x", "--timeout", "-1", "--", "true"], "'-1' is not a duration"),
+    (["x", "--timeout", "nan", "--", "true"], "'nan' is not a duration"),
     (["x", "--timeout", "9" * 400, "--", "true"], "finite"),
     (["x", "--timeout", "5 minutes", "--", "true"], "write 30, 0.5, 500ms, 30s, 5m, 2h or 1d"),
-    (["x", "--timeout", "1", "-n", "--", "true"], "goes without --timeout"),
+    (["x", "--timeout", "1", "-n", "--", "true"], "-n and --timeout exclude each other"),
     (["x", "--lease", "0.1", "--", "true"], "at least 0.5 s"),
-    (["x", "--lease", "many", "--", "true"], "is no length of time"),
+    (["x", "--lease", "many", "--", "true"], "is not a duration"),
     (["x", "--max-hold", "0", "--", "true"], "max_hold must be at least"),
     (["x", "--permits", "2", "--", "true"], "--permits N needs --of M"),
     (["x", "--permits", "two", "--of", "3", "--", "true"], "--permits"),
     (["x", "--of", "0", "--", "true"], "from 1 to"),
     (["x", "--of", "1.5", "--", "true"], "--of"),
-    (["x", "--of", "2", "--shared", "--", "true"], "--of M is for a semaphore"),
+    (["x", "--of", "2", "--shared", "--", "true"], "--of M means a semaphore"),
     (["x", "--shared", "--exclusive", "--", "true"], "not allowed with"),
     (["x", "--info", "nothing", "--", "true"], "--info takes key=value, not 'nothing'"),
     (["x", "--info", "=v", "--", "true"], "--info takes key=value"),
@@ -101,9 +101,9 @@ BAD = [
     (["x", "--busy-exit-code", "-1", "--", "true"], "0 to 255, not '-1'"),
     (["x", "--url", "", "--", "true"], "looks like scheme://"),
     (["x", "--url", "sqlite://host/locks.db", "--", "true"], "sqlite"),
-    (["x", "--url", "nothing://host", "--", "true"], "no store for nothing://"),
-    (["x", "--url", "memory://", "--", "true"], "one store per process"),
-    (["x", "--url", "Memory://", "--", "true"], "one store per process"),
+    (["x", "--url", "nothing://host", "--", "true"], "nothing://"),
+    (["x", "--url", "memory://", "--", "true"], "private to one process"),
+    (["x", "--url", "Memory://", "--", "true"], "private to one process"),
     (["x", "--url", "a://b", "--url-file", "c", "--", "true"], "not allowed with"),
     (["x", "--namespace", "a\nb", "--", "true"], "control character"),
     (["", "--", "true"], "the name is empty"),
@@ -114,11 +114,11 @@ BAD = [
     (["x", "--tim", "3", "--", "true"], "--tim"),
     (["x", "--json=1", "--", "true"], "--json"),
     (["x", "--timeout"], "expected one argument"),
-    ([], "give the lock's name, then -- and the command"),
-    (["x"], "give the command behind --"),
-    (["x", "true"], "the command stands behind --"),
-    (["--"], "give the lock's name"),
-    (["--", "x", "--"], "give the command behind --"),
+    ([], "give the name of the lock, then -- and the command"),
+    (["x"], "give the command after --"),
+    (["x", "true"], "write the command after --"),
+    (["--"], "give the name of the lock"),
+    (["--", "x", "--"], "give the command after --"),
 ]
 
 

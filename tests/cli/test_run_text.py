@@ -28,11 +28,12 @@ OPTIONS = [
 OTHERS = {
     "ls": ["PREFIX"],
     "show": ["NAME"],
-    "watch": ["NAME"],
+    "watch": ["NAME", "--prefix"],
     "wait": ["NAME"],
     "break": ["NAME", "--token", "--reason", "--yes"],
     "doctor": ["--ddl"],
     "demo": [],
+    "completion": ["bash", "zsh", "fish"],
 }
 
 
@@ -51,7 +52,19 @@ def test_the_help_of_run_names_every_option(cli: Cli) -> None:
     done = cli.run("run", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert set(OPTIONS) <= set(re.findall(r"(?<!\S)--?[a-z-]+", done.stdout))
-    for word in ("64", "69", "75", "76", "126/127", "DIBS_NAME", "DIBS_TOKEN", "DIBS_OWNER", "DIBS_LEASE", "$DIBS_URL"):
+    for word in (
+        "64",
+        "69",
+        "75",
+        "76",
+        "126",
+        "127",
+        "DIBS_NAME",
+        "DIBS_TOKEN",
+        "DIBS_OWNER",
+        "DIBS_LEASE",
+        "$DIBS_URL",
+    ):
         assert word in done.stdout
     assert cli.run("help", "run").stdout == done.stdout
     assert cli.run("run", "--help", "--", "true").stdout == done.stdout
@@ -61,7 +74,9 @@ def test_the_help_of_run_names_every_option(cli: Cli) -> None:
 def test_each_command_has_help(cli: Cli, command: str) -> None:
     done = cli.run(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    of_all = ["--url", "--json"] if command == "demo" else ["--url", "--url-file", "--namespace", "--json"]
+    of_all = {"demo": ["--url", "--json"], "completion": []}.get(
+        command, ["--url", "--url-file", "--namespace", "--json"]
+    )
     for word in (f"usage: dibs {command}", *OTHERS[command], *of_all):
         assert word in done.stdout
 
@@ -70,11 +85,11 @@ def test_version_and_what_is_no_command(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"dibs {dibs.__version__}\n"
     done = cli.run("rnu", "x", "--", "true")
     assert (done.returncode, done.stdout) == (64, "")
-    assert "no command 'rnu'; did you mean run?" in done.stderr
-    assert "run, ls" in done.stderr
+    assert "unknown command 'rnu'; did you mean run? The commands are run, ls" in done.stderr
+    assert "unknown command 'xyz'. The commands are run, ls" in cli.run("xyz").stderr
     done = cli.run("--url", "x", "ls")
     assert (done.returncode, done.stdout) == (64, "")
-    assert "options stand behind the command: dibs COMMAND '--url' ..." in done.stderr
+    assert "options follow the command: dibs COMMAND '--url' ..." in done.stderr
 
 
 def test_what_the_system_refuses_is_71(cli: Cli) -> None:
@@ -83,7 +98,10 @@ def test_what_the_system_refuses_is_71(cli: Cli) -> None:
             done = subprocess.run(
                 [*COMMAND, *words], env=cli.environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
             )
-        assert (done.returncode, done.stderr) == (71, "the system refuses: [Errno 28] No space left on device\n")
+        assert (done.returncode, done.stderr) == (
+            71,
+            "the operating system refused: [Errno 28] No space left on device\n",
+        )
 
 
 # Locales.

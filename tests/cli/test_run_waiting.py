@@ -18,6 +18,7 @@ import dibs
 from cli.commands import COMMAND, Cli, Running, harmful
 from dibs.cli import waiting
 from dibs.cli.waiting import Narrator
+from dibs.info import LockInfo, Participant
 
 BUSY = 75
 ME, HOST = getpass.getuser(), os.uname().nodename
@@ -47,17 +48,18 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
     second = cli.start("run", "x", "--timeout", "120", "--", "true")
     cli.in_line("x", 3)
     held = rf'waiting for "x": held by {ME}@{HOST} pid {holder.pid} \(deploy.sh\) for \d+(\.\d+)? s'
-    you = r" \(this is you\)"
+    you = r" \(same login on this host\)"
     said = first.hear_error()
-    if said.endswith("2nd of 2"):  # it looked before the other one stood behind it
+    if said.endswith("2nd of 2 in the queue"):  # it looked before the other one stood behind it
         said = first.hear_error()
-    assert re.fullmatch(rf"{held}{you}; you are 2nd of 3", said), said
-    hear(second, rf"{held}{you}; you are 3rd of 3")
+    assert re.fullmatch(rf"{held}{you}; you are 2nd of 3 in the queue", said), said
+    hear(second, rf"{held}{you}; you are 3rd of 3 in the queue")
     first.process.terminate()
-    hear(second, rf"{held}{you}; you are 2nd of 2")
+    hear(second, rf"{held}{you}; you are 2nd of 2 in the queue")
     holder.gives()
     next_one.took()
-    hear(second, rf'waiting for "x": held by ben@{HOST} pid {next_one.pid} for \S+ s; you are 1st of 1')
+    other = rf"held by ben@{HOST} pid {next_one.pid} for \S+ s \(same host\)"
+    hear(second, rf'waiting for "x": {other}; you are 1st of 1 in the queue')
     next_one.gives()
     assert second.end() == 0
     assert second.rest() == ([], [])
@@ -84,6 +86,14 @@ def test_who_is_about_to_get_it_is_not_told_that_it_waits_for_itself(monkeypatch
     assert said == []
 
 
+def test_who_asks_in_vain_is_not_told_that_it_holds_the_lock_itself() -> None:
+    """A claim that could not be withdrawn yet, or just became the first: it is no other process."""
+    own, other = (Participant(owner="ana", host=HOST, pid=pid, token=pid) for pid in (os.getpid(), 1))
+    assert waiting.in_the_way(LockInfo(name="x", holders=(own,))) == "no other process holds it now"
+    assert " pid 1 " in waiting.in_the_way(LockInfo(name="x", holders=(own, other)))
+    assert " more" not in waiting.in_the_way(LockInfo(name="x", holders=(own, other)))
+
+
 def test_time_alone_is_no_news_and_json_and_skip_are_quiet(cli: Cli) -> None:
     """Each waits for several looks, and alone: another waiter is news."""
     ben = cli.client(owner="ben")
@@ -93,7 +103,7 @@ def test_time_alone_is_no_news_and_json_and_skip_are_quiet(cli: Cli) -> None:
         plain, as_json, skipping = (cli.start("run", name, *more, *wait) for name, more in ways.items())
         said = lines(plain)
         assert [line.partition(": ")[0] for line in said] == ['waiting for "x"', "dibs run"]
-        assert "this is you" not in said[0]
+        assert "(same host)" in said[0]
         (only,) = lines(as_json)
         assert only.startswith('{"event": "busy"')
         assert lines(skipping) == []
@@ -108,7 +118,10 @@ def test_a_command_under_the_lock_that_asks_for_it_is_told_so_on_this_machine(cl
     line = running.hear_error()
     held = f"held by {ME}@{HOST} pid {running.process.pid} ({COMMAND[0]} "
     assert line.startswith(f'waiting for "x" (this machine only): {held}')
-    assert line.endswith(" (this is you: this command runs under it); you are 1st of 1; it waits for itself")
+    assert line.endswith(
+        " (this command runs under it); you are 1st of 1 in the queue; "
+        "this command waits for itself and will never get the lock"
+    )
     assert (state / "dibs" / "locks.db").exists()
     running.process.terminate()
     assert running.end() == 143
@@ -148,4 +161,4 @@ def test_what_others_say_of_themselves_steers_no_terminal_and_many_are_counted(c
         assert harmful("\n".join(said)) == []
         assert all(len(line) < 500 for line in said), said
     assert None not in many
-    assert re.search(r" s( \(.*\))? and 1 more; you are 1st of 1$", lines(third)[0])
+    assert re.search(r" s( \(.*\))? and 1 more; you are 1st of 1 in the queue$", lines(third)[0])

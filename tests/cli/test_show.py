@@ -7,11 +7,12 @@ import os
 import re
 from datetime import UTC, datetime
 
-from cli.commands import ASCII, Cli, harmful
+import pytest
+
+from cli.commands import ASCII, COMMAND, Cli, harmful
 from cli.test_ls import HOSTILE
 
-YOU = "(this is you)"
-UNDER = "(this is you: this command runs under it)"
+UNDER = "(this command runs under it)"
 
 
 def test_free(cli: Cli) -> None:
@@ -33,9 +34,9 @@ def test_holders_and_the_line_in_order(cli: Cli) -> None:
     assert head == f'"a" on {cli.url}: mutex, 1 holding, 2 waiting'
     host = os.uname().nodename
     assert [line for line in lines if not line.startswith(" ")] == [
-        f"holds  ana@{host} pid {ana.pid}",
-        f"1st    bob@{host} pid {bob.pid} thread first",
-        f"2nd    bob@{host} pid {bob.pid} thread second",
+        f"holds  ana@{host} pid {ana.pid} (same host)",
+        f"1st    bob@{host} pid {bob.pid} thread first (same host)",
+        f"2nd    bob@{host} pid {bob.pid} thread second (same host)",
     ]
     assert lines[1] == "       command  deploy.sh"
     since = re.fullmatch(r"       since    (.+) ago \((.+) XYZ\)", lines[2])
@@ -69,16 +70,26 @@ def test_how_much_each_has_of_a_semaphore(cli: Cli) -> None:
     assert "permits  2 of 5" in done.stdout
 
 
-def test_it_says_when_it_is_you(cli: Cli) -> None:
+def test_it_says_which_identity_is_the_same(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login is a label, and so is a host: the one of another machine is put on."""
     mine, other = cli.holder(), cli.holder(owner="somebody-else")
     token = mine.takes("mine")
     theirs = other.takes("theirs")
-    assert YOU in cli.run("show", "mine").stdout
-    assert "this is you" not in cli.run("show", "theirs").stdout
-    under = cli.run("show", "theirs", DIBS_NAME="theirs", DIBS_TOKEN=str(theirs)).stdout
-    assert (under.count(UNDER), YOU in under) == (1, False)
+
+    def shown(name: str, **more: str) -> str:
+        """The first line of its holder, as another process prints it."""
+        lines = cli.process(*COMMAND, "show", name, **more).stdout.splitlines()
+        return lines[1]
+
+    assert shown("mine").endswith(f" pid {os.getpid()} (same login on this host)")
+    assert shown("theirs").endswith(f" pid {os.getpid()} (same host)")
+    assert shown("theirs", DIBS_NAME="theirs", DIBS_TOKEN=str(theirs)).endswith(UNDER)
     for wrong in ({"DIBS_NAME": "mine", "DIBS_TOKEN": str(theirs)}, {"DIBS_NAME": "theirs", "DIBS_TOKEN": str(token)}):
-        assert "this is you" not in cli.run("show", "theirs", **wrong).stdout
+        assert shown("theirs", **wrong).endswith("(same host)")
+    assert "(same process)" in cli.run("show", "theirs").stdout
+    monkeypatch.setattr("dibs.cli.talk.host", lambda: "another")
+    assert "(same login on another host)" in cli.run("show", "mine").stdout
+    assert "(same" not in cli.run("show", "theirs").stdout
 
 
 def test_hostile_text_steers_no_terminal(cli: Cli) -> None:

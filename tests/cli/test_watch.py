@@ -13,7 +13,7 @@ import pytest
 
 from cli.commands import ASCII, COMMAND, Cli, Running, harmful
 from cli.test_ls import HOSTILE
-from dibs.cli.watch import changes
+from dibs.cli.watch import changes, differences
 from dibs.info import LockInfo, Participant
 from process.children import PATIENCE
 from store.sqlite.places import standstill
@@ -35,16 +35,20 @@ def test_what_happens_is_told_as_it_happens(cli: Cli) -> None:
     ana = cli.holder(owner="ana", info={"command": "deploy.sh"})
     token = ana.takes("a")
     here = re.escape(f"pid {ana.pid} (deploy.sh)")
-    assert re.fullmatch(rf"ana@\S+ {here} took it, token {token}; 0 waiting", told(watching))
+    assert re.fullmatch(rf"ana@\S+ {here} \(same host\) took it, token {token}; 0 waiting", told(watching))
     bob = cli.holder(owner="bob")
     bob.asks("a")
-    assert re.fullmatch(rf"bob@\S+ pid {bob.pid} joined the line; held by ana@.+; 1 waiting", told(watching))
+    assert re.fullmatch(
+        rf"bob@\S+ pid {bob.pid} \(same host\) joined the queue; held by ana@.+; 1 waiting", told(watching)
+    )
     ana.gives()
     second = bob.took()
-    assert re.fullmatch(rf"ana@\S+ {here} holds it no longer, after .+ s, token {token}; held by .+", told(watching))
+    assert re.fullmatch(
+        rf"ana@\S+ {here} \(same host\) no longer holds it, after .+ s, token {token}; held by .+", told(watching)
+    )
     assert re.fullmatch(rf"bob@.+ took it, token {second}; 0 waiting", told(watching))
     bob.gives()
-    assert re.fullmatch(r"bob@.+ holds it no longer, after .+, token \d+; free; 0 waiting", told(watching))
+    assert re.fullmatch(r"bob@.+ no longer holds it, after .+, token \d+; free; 0 waiting", told(watching))
     assert watching.process.poll() is None
 
 
@@ -107,8 +111,47 @@ def test_what_is_different(before: LockInfo, after: LockInfo, said: str) -> None
     assert ", ".join(event if one is None else f"{event} {one.owner}" for event, one in found) == said
 
 
-def test_first_comes_the_state() -> None:
-    assert [event for event, _ in changes(None, line("a", "b"))] == ["state"]
+def test_first_comes_the_state_and_a_name_that_is_not_listed_is_free() -> None:
+    a, b = line("a", "b"), LockInfo(name="y", holders=(Participant(token=7),))
+    assert [(info.name, event) for info, (event, _) in differences(None, {"x": a, "y": b})] == [
+        ("x", "state"),
+        ("y", "state"),
+    ]
+    found = differences({"x": a}, {"y": b})
+    assert [(info.name, event, len(info.holders)) for info, (event, _) in found] == [
+        ("x", "ended", 0),
+        ("x", "left", 0),
+        ("y", "took", 1),
+    ]
+
+
+def test_all_locks_with_a_prefix(cli: Cli) -> None:
+    """The prefix means itself; what was there at the beginning is told first."""
+    ana, bob = cli.holder(owner="ana"), cli.holder(owner="bob")
+    for name in ("job:*1", "job:2", "other"):
+        ana.takes(name, key=name)
+    watching = cli.start("watch", "--prefix", "job:")
+    assert watching.hear_error() == f'dibs watch: watching the locks on {cli.url} whose names begin with "job:"'
+    assert sorted(told(watching).partition(": ")[0] for _ in range(2)) == ['"job:*1"', '"job:2"']
+    literal = cli.start("watch", "--prefix", "job:*", "--json")
+    assert json.loads(literal.hear())["name"] == "job:*1"
+    ana.gives("other")
+    bob.asks("job:2")
+    cli.in_line("job:2", 1)
+    assert re.fullmatch(r'"job:2": bob@.+ joined the queue; held by ana@.+; 1 waiting', told(watching))
+    ana.gives("job:*1")
+    assert re.fullmatch(r'"job:\*1": ana@.+ no longer holds it, after .+; free; 0 waiting', told(watching))
+    ended = json.loads(literal.hear())
+    assert (ended["event"], ended["name"], ended["holders"]) == ("ended", "job:*1", [])
+    token = ana.takes("job:3", key="job:3")
+    assert re.fullmatch(rf'"job:3": ana@.+ took it, token {token}; 0 waiting', told(watching))
+
+
+@pytest.mark.parametrize("words", [[], ["a", "--prefix", "b"]])
+def test_one_name_or_a_prefix(cli: Cli, words: list[str]) -> None:
+    done = cli.run("watch", *words)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "give the name of one lock, or --prefix TEXT" in done.stderr
 
 
 def test_a_signal_ends_it_in_a_pipe(cli: Cli) -> None:
@@ -138,9 +181,9 @@ def test_a_store_that_is_silent_for_a_while_is_said_once(cli: Cli) -> None:
         watching = cli.start("watch", "a")
         said = watching.hear_error()
         assert said.startswith(f'dibs watch: "a" on {cli.url}: ')
-        assert said.endswith("; looking on")
+        assert said.endswith(" (retrying)")
     assert told(watching) == "free; 0 waiting"
-    assert watching.hear_error() == "dibs watch: the store answers again"
+    assert watching.hear_error() == "dibs watch: the store responds again"
 
 
 @pytest.mark.parametrize("more", [{}, ASCII], ids=["UTF-8", "ASCII"])

@@ -1,10 +1,11 @@
 """`dibs break NAME --token N`: take a lock away from the holder with that token, and from no other.
 
-It shows whom it concerns and asks, on the terminal; `--yes` is for those who have none. The store compares the token
-once more: a lock that has moved on stays as it is. Who broke it and why goes to stderr, to the system's log where there
-is one, and on record in the store (breaks.py).
+It shows the holder and asks on the terminal; `--yes` is for callers without one. The store compares the token once
+more: a lock that has moved on stays as it is. Who broke it and why goes to stderr, to the system's log where there is
+one, and into the store (breaks.py). Without a token, or with one that nobody holds, it lists the holders and the
+command that breaks each.
 
-Statuses: 0 broken, 1 not (another token, or the answer was no), 64 nobody to ask and no --yes.
+Exit status: 0 broken, 1 not broken (another token, or the answer was no), 64 no token, or no terminal and no --yes.
 """
 
 from __future__ import annotations
@@ -18,41 +19,59 @@ from datetime import UTC, datetime
 import dibs
 from dibs.cli import breaks
 from dibs.cli import options as given
-from dibs.cli.options import Parser, UsageError, add_store, connect
+from dibs.cli.options import Parser, UsageError, add_store, connect, next_command
 from dibs.cli.talk import (
     NO,
     OK,
     UNREACHABLE,
+    USAGE,
     age,
     describe,
     host,
     lock_object,
     put_json,
+    same,
     say,
     who,
-    whose,
 )
 from dibs.faces import login, place
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
 _MEANING = """\
-Breaking it lets the next one in at once. This holder is told at its next renewal, at the latest after a third of its
-lease; until then it goes on as if it held the lock, and only the token protects the resource from it."""
+If you break it, the next waiter gets the lock at once. This holder learns of that at its next renewal, at most a third
+of its lease later. Until then both may act, and only the fencing token protects the resource."""
 _MOST_NAMED = 5
 _LONGEST_LOGGED = 2000
 
 
+def parser() -> Parser:
+    made = Parser(
+        "break",
+        description="Take a lock away from the holder with that token.\n"
+        "Without --token, list the holders, and the command that breaks each.",
+    )
+    made.add_argument("name", metavar="NAME", type=given.name, help="the name of the lock")
+    made.add_argument("--token", metavar="N", type=int, help="the holder's token, as dibs show prints it")
+    made.add_argument("--reason", metavar="TEXT", default="", help="why; logged and kept in the store (default: none)")
+    made.add_argument("--yes", action="store_true", help="do not ask")
+    add_store(made)
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
-    options = _options(arguments)
-    if not (options.yes or _terminal()):
-        raise UsageError("there is no terminal to ask on: say --yes if you are sure")
+    options = parser().parse_args(arguments)
+    if options.token is not None and not (options.yes or _terminal()):
+        raise UsageError("there is no terminal to ask on; add --yes if you are sure")
     with connect(options, "break") as client:
         info = client.inspect(options.name)
+        if options.token is None:
+            _refuse(options, info, place(client))
+            return USAGE
         holder = next((one for one in info.holders if one.token == options.token), None)
         if holder is None:
             return _refuse(options, info, place(client))
         if not (options.yes or _agreed(info, holder, place(client))):
-            return _answer(options, info, broken=None, text="not broken: nothing was changed")
+            return _answer(options, info, broken=None, text="not broken; nothing was changed")
         broken = _break(holder, options.reason)
         what = f"by {broken.breaker}: {broken.what}; {broken.why}"
         try:
@@ -60,8 +79,9 @@ def main(arguments: Sequence[str]) -> int:
         except dibs.NotHeld as error:
             return _refuse(options, error.info or client.inspect(options.name), place(client))
         except dibs.StoreUnavailable as error:
-            _log(f'"{options.name}" on {place(client)}: perhaps broken, without an answer, {what}')
-            say(f"{error}. Whether it was broken is not known: look again", command="break")
+            _log(f'"{options.name}" on {place(client)}: perhaps broken, the store did not reply, {what}')
+            step = next_command(options, "show", options.name)
+            say(f"{error} (it is not known whether the lock was broken; look again: {step})", command="break")
             return UNREACHABLE
         said = f'"{options.name}" on {place(client)}: broken {what}'
         _log(said)
@@ -76,18 +96,22 @@ def _break(holder: Participant, reason: str) -> Break:
 
 
 def _refuse(options: argparse.Namespace, info: LockInfo, store: str) -> int:
+    """Nothing is changed; the holders are listed, each with the command that breaks its hold."""
     now = datetime.now(UTC)
-    held = ", ".join(f"{describe(one, now)} (token {one.token})" for one in info.holders[:_MOST_NAMED])
-    more = f" and {len(info.holders) - _MOST_NAMED} more" if len(info.holders) > _MOST_NAMED else ""
-    there = f"held by {held}{more}" if held else "it is free"
-    if any(one.token == options.token for one in info.waiters):
-        there += "; that one waits, and a waiter is ended with its process"
-    text = f'"{info.name}" on {store}: nobody holds it with token {options.token}: {there}. Nothing was changed'
-    return _answer(options, info, broken=None, text=text)
+    why = "no --token was given" if options.token is None else f"nobody holds it with token {options.token}"
+    if options.token is not None and any(one.token == options.token for one in info.waiters):
+        why += " (that one waits; end its process to remove it from the queue)"
+    lines = [f'"{info.name}" on {store}: {why}. Nothing was changed. {"Held by:" if info.holders else "It is free."}']
+    for one in info.holders[:_MOST_NAMED]:
+        lines.append(f"  {describe(one, now)}{same(info.name, one)}, token {one.token}")
+        lines.append(f"    {next_command(options, 'break', info.name, '--token', str(one.token))}")
+    if more := len(info.holders) - _MOST_NAMED:
+        lines += [f"  and {more} more: {next_command(options, 'show', info.name)}"] if more > 0 else []
+    return _answer(options, info, broken=None, text="\n".join(lines))
 
 
 def _answer(options: argparse.Namespace, info: LockInfo, broken: Break | None, text: str) -> int:
-    """What came of it; in JSON the line as it was seen last."""
+    """The result; in JSON with the lock as it was last seen."""
     say(text, command="break")
     if options.json:
         put_json({"broken": None if broken is None else broken.to_json(), **lock_object(info)})
@@ -101,22 +125,22 @@ def _terminal() -> bool:
 def _agreed(info: LockInfo, holder: Participant, store: str) -> bool:
     now = datetime.now(UTC)
     say(f'"{info.name}" on {store}')
-    say(f"held by {describe(holder, now)}{whose(info.name, holder)}")
+    say(f"held by {describe(holder, now)}{same(info.name, holder)}")
     say(f"token {holder.token}, {duration(holder.remaining)} of its lease left")
     behind = [describe(one, now) for one in info.waiters]
     if behind:
         say(f"{len(behind)} waiting: {', '.join(behind[:_MOST_NAMED])}{', ...' if len(behind) > _MOST_NAMED else ''}")
     else:
-        say("nobody waits")
+        say("nobody is waiting")
     say(_MEANING)
-    say(f"Safer, if it lives: end pid {holder.pid} on {clip(holder.host, 80)}. Then nobody overlaps.")
+    say(f"It is safer to end pid {holder.pid} on {clip(holder.host, 80)}: then no two holders overlap.")
     sys.stderr.write("break it? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _log(text: str) -> None:
-    """To the system's log: where there is none, nobody hears it, and that is no error."""
+    """To the system's log; where there is none, that is no error."""
     try:
         import syslog  # noqa: PLC0415  (not everywhere)
     except ImportError:
@@ -124,13 +148,3 @@ def _log(text: str) -> None:
     syslog.openlog("dibs", syslog.LOG_PID, syslog.LOG_AUTH)
     syslog.syslog(syslog.LOG_NOTICE, clip(text, _LONGEST_LOGGED))
     syslog.closelog()
-
-
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("break", description="Take a lock away from the holder with that token.")
-    parser.add_argument("name", metavar="NAME", type=given.name, help="the lock")
-    parser.add_argument("--token", metavar="N", type=int, required=True, help="the holder's, as dibs show prints it")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="is logged and kept")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    add_store(parser)
-    return parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""What stays on record of a lock that was broken: by whom, when and why, in the store, beside the lock.
+"""The record of a broken lock: by whom, when and why, in the store, beside the lock.
 
-The record of a name's last break is a cell with a name made of the lock's. Its text is foreign when it is read: what is
-not what we write is no record. Nobody else's value is overwritten, and where a record cannot be kept (a store without
-cells, a name too long, a store that does not answer) there is none: breaking does not depend on it.
+The record of a name's last break is a cell whose name is made of the lock's. Its text is untrusted when it is read:
+anything that we did not write is no record. Foreign values are not overwritten. Where a record cannot be kept (a store
+without cells, a name too long, a store that does not reply) there is none: breaking does not depend on it.
 
-It is written after the lock was broken, so a holder that is told at that very moment may look too early.
+It is written after the lock was broken, so a holder that is told at that moment may look too early.
 """
 
 from __future__ import annotations

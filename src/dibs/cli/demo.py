@@ -1,9 +1,9 @@
-"""`dibs demo`: worker processes fight for one resource that notices a second user, and the proof that none overlapped.
+"""`dibs demo`: worker processes compete for one resource that detects a second user; the proof that none overlapped.
 
-Five workers take one lock 25 times each. On the way one is killed while it holds the lock, and one is stopped while it
-holds it, until somebody else was admitted after its lease; then it goes on, finds its lock lost, and its late write is
-refused by the resource (demo_resource.py). demo_supervisor.py decides when, demo_worker.py is one worker; demo_show.py
-and demo_screen.py tell it.
+Five workers take one lock 25 times each. One is killed while it holds the lock. Another is paused while it holds it,
+until the resource has accepted another worker after its lease. Then it continues, finds its lock lost, and the resource
+refuses its late write (demo_resource.py). demo_supervisor.py decides when, demo_worker.py is one worker; demo_show.py
+and demo_screen.py print it.
 
 Exit status: 0 proved, 1 not proved, 64 usage, 69 store unreachable, 128+n ended by signal n. No process, file or
 directory stays behind.
@@ -89,35 +89,40 @@ def _temporary_directory() -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         "demo",
         description="Worker processes compete for one resource, which detects a second user. One worker is killed\n"
         "and one is paused while it holds the lock. The result at the end says whether two overlapped.",
     )
-    parser.add_argument("--url", help="the store (default: a temporary SQLite file)")
-    parser.add_argument("--workers", metavar="N", type=int, default=5, help="worker processes, 2 to 32 (default: 5)")
-    parser.add_argument(
+    made.add_argument("--url", help="the store (default: a temporary SQLite file)")
+    made.add_argument("--workers", metavar="N", type=int, default=5, help="worker processes, 2 to 32 (default: 5)")
+    made.add_argument(
         "--turns", metavar="N", type=int, default=25, help="turns of each worker, at least 2 (default: 25)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--seed", metavar="N", type=int, help="selects the workers that fail and the length of turns (default: random)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--lease",
         metavar="S",
         type=time,
         default=1.0,
         help="seconds that a lock survives without renewal, at least 0.5 (default: 1)",
     )
-    told = parser.add_mutually_exclusive_group()
+    told = made.add_mutually_exclusive_group()
     told.add_argument("--plain", action="store_true", help="print lines instead of drawing a picture, as in a pipe")
     told.add_argument("--json", action="store_true", help="print one JSON object per event; the last one has 'proved'")
-    parser.add_argument("--no-lock", action="store_true", help=argparse.SUPPRESS)  # the resource must convict this
-    parser.set_defaults(url_file=None, namespace=NAMESPACE)
-    options = parser.parse_args(arguments)
+    made.add_argument("--no-lock", action="store_true", help=argparse.SUPPRESS)  # the resource must convict this
+    made.set_defaults(url_file=None, namespace=NAMESPACE)
+    return made
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    made = parser()
+    options = made.parse_args(arguments)
     if not 2 <= options.workers <= _MOST_WORKERS or options.turns < 2:
-        parser.error(f"--workers must be 2 to {_MOST_WORKERS}, --turns at least 2")
+        made.error(f"--workers must be 2 to {_MOST_WORKERS}, --turns at least 2")
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1000)
     return options

@@ -1,8 +1,8 @@
-"""`dibs doctor`: what this store promises where it stands, and what its surroundings endanger, one line each.
+"""`dibs doctor`: what this store guarantees where it runs, and what endangers that, one line each.
 
-The first line says which store that is, with the versions. Exit status: 0, or 1 if anything is in danger; 64 usage,
-69 store unreachable, or refused: then the message says what is wrong with it. `--ddl` prints what makes the tables of a
-store that lives in a database, for people whose programs may not: it asks no server.
+The first line names the store, with the versions. Exit status: 0, or 1 if there is a danger; 64 usage, 69 the store
+cannot be reached, or refuses: then the message says why. `--ddl` prints the statements that make the tables of a store
+in a database, for somebody who may create them where the application may not; it does not connect.
 """
 
 from __future__ import annotations
@@ -22,11 +22,19 @@ _COLOURS = {"promise": "32", "note": "33", "danger": "1;31"}
 _WIDTH = max(map(len, _WORDS.values()))
 
 
+def parser() -> Parser:
+    made = Parser(
+        "doctor",
+        description="Show what the store guarantees, and each setting that endangers it, with a fix.\n"
+        "The exit status is 1 if there is a danger.",
+    )
+    made.add_argument("--ddl", action="store_true", help="print the SQL statements that create the tables, and exit")
+    add_store(made)
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
-    parser = Parser("doctor", description="Say what the store promises, and what endangers that, with the fix.")
-    parser.add_argument("--ddl", action="store_true", help="print the statements that make what the store needs")
-    add_store(parser)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     with connect(options, "doctor") as client:
         if options.ddl:
             return _put_statements(statements(client))
@@ -40,23 +48,25 @@ def main(arguments: Sequence[str]) -> int:
 
 def _put_statements(text: str) -> int:
     if not text:
-        raise UsageError("this store makes its own tables: there are no statements to run for it")
+        raise UsageError("this store needs no statements: it creates everything by itself")
     for line in text.splitlines():
         put(line)
     return OK
 
 
 def _put_object(finding: Finding) -> None:
-    put_json(finding._asdict())
+    level, what, fix = finding
+    put_json({"level": level, "what": what, "fix": fix})
 
 
 def _put_line(finding: Finding) -> None:
-    text = f"{finding.what}. Fix: {finding.fix}" if finding.fix else finding.what
-    if finding.level in _WORDS:
-        word = f"{_WORDS[finding.level]:<{_WIDTH}}"
+    level, what, fix = finding
+    text = f"{what}. Fix: {fix}" if fix else what
+    if level in _WORDS:
+        word = f"{_WORDS[level]:<{_WIDTH}}"
         if _is_colourful():
-            # Past `put`, which lets nothing through that steers a terminal; it flushes the line as one.
-            sys.stdout.write(f"\033[{_COLOURS[finding.level]}m{word}\033[0m  ")
+            # Past `put`, which lets nothing through that controls a terminal; it flushes the line as one.
+            sys.stdout.write(f"\033[{_COLOURS[level]}m{word}\033[0m  ")
         else:
             text = f"{word}  {text}"
     put(text)

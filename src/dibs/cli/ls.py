@@ -1,7 +1,6 @@
-"""`dibs ls [PREFIX]`: every lock that is held or waited for, the one that costs most waiting first.
+"""`dibs ls [PREFIX]`: every lock that is held or waited for, the most contended first.
 
-What waiting costs is counted in waiter-seconds: how long each one who waits has waited, added up. PREFIX means itself:
-no sign in it is special.
+Contention is counted in waiter-seconds: the sum of how long each waiter has waited. No character of PREFIX is special.
 """
 
 from __future__ import annotations
@@ -12,21 +11,25 @@ from datetime import UTC, datetime
 from dibs.cli import options as given
 from dibs.cli.options import Parser, add_store, connect
 from dibs.cli.table import Row, lay_out
-from dibs.cli.talk import OK, age, lock_object, put_json, say, who
+from dibs.cli.talk import OK, age, lock_object, put_json, same, say, who
 from dibs.faces import place
 from dibs.info import LockInfo, clip, duration
 
-HEADER = ("NAME", "KIND", "HOLDER", "HELD FOR", "WAIT", "LONGEST", "LEASE LEFT", "TOKEN")
+HEADER = ("NAME", "KIND", "HOLDER", "HELD FOR", "WAITING", "LONGEST WAIT", "LEASE LEFT", "TOKEN")
 _LONGEST_NAME, _LONGEST_KIND, _LONGEST_HOLDER = 60, 24, 64
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = Parser("ls", description="List what is held or waited for; what costs most waiting comes first.")
-    parser.add_argument(
-        "prefix", metavar="PREFIX", nargs="?", default="", type=given.name, help="only names that begin so"
+def parser() -> Parser:
+    made = Parser("ls", description="List the locks that are held or waited for, the longest total wait first.")
+    made.add_argument(
+        "prefix", metavar="PREFIX", nargs="?", default="", type=given.name, help="only names that begin with PREFIX"
     )
-    add_store(parser)
-    options = parser.parse_args(arguments)
+    add_store(made)
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser().parse_args(arguments)
     with connect(options, "ls") as client:
         found, store = list(client.locks(options.prefix)), place(client)
     now = datetime.now(UTC)
@@ -37,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     elif found:
         lay_out(HEADER, [_row(info, now) for info in found])
     else:
-        say(f"nothing is held on {store}" + (f' that begins with "{options.prefix}"' if options.prefix else ""))
+        which = f' whose name begins with "{options.prefix}"' if options.prefix else ""
+        say(f"no lock{which} is held or waited for on {store}")
     return OK
 
 
@@ -53,13 +57,13 @@ def _row(info: LockInfo, now: datetime) -> Row:
         cells[5] = age(min(waits), now)
     if info.holders:
         first, more = info.holders[0], len(info.holders) - 1
-        cells[2] = clip(who(first), _LONGEST_HOLDER) + (f" +{more}" if more else "")
+        cells[2] = clip(who(first), _LONGEST_HOLDER) + same(info.name, first) + (f" +{more}" if more else "")
         cells[3], cells[6], cells[7] = age(first.since, now), duration(first.remaining), str(first.token)
     return Row(cells, notable=bool(waits))
 
 
 def kind(info: LockInfo) -> str:
-    """What kind of lock it is, and how much of it is in use.
+    """The kind of a lock, and how much of it is in use.
 
     >>> from dibs.info import Participant
     >>> kind(LockInfo(name="a", kind="semaphore", capacity=5, holders=(Participant(weight=3),)))

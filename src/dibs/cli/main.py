@@ -1,12 +1,13 @@
-"""`dibs COMMAND ...`: finds the command, runs it, and turns what it raises into a message and an exit status.
+"""`dibs COMMAND ...`: find the command, run it, and turn what it raises into a message and an exit status.
 
-One module per command, with a `main(arguments) -> status` of its own; only the one that is asked for is imported, as
-`dibs run` stands in front of other programs and its start is their delay.
+One module per command, with a `main(arguments) -> status` and a `parser()` of its own. Only the module of the given
+command is imported: `dibs run` starts other programs, and its start is their delay.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,14 +27,17 @@ from dibs.cli.talk import (
 
 COMMANDS = {
     "run": ("dibs.cli.run", "run a command while holding a lock"),
-    "ls": ("dibs.cli.ls", "list what is held or waited for, worst first"),
-    "show": ("dibs.cli.show", "show one lock: its holders, and who waits, in order"),
-    "watch": ("dibs.cli.watch", "follow one lock as its line moves"),
+    "ls": ("dibs.cli.ls", "list the locks that are held or waited for"),
+    "show": ("dibs.cli.show", "show the holders and the queue of one lock"),
+    "watch": ("dibs.cli.watch", "print the changes of one lock, or of all with a prefix"),
     "wait": ("dibs.cli.wait", "wait until a lock is free, without taking it"),
-    "break": ("dibs.cli.break_", "take a lock away from the holder with that token"),
-    "doctor": ("dibs.cli.doctor", "say what the store promises, and what endangers that"),
-    "demo": ("dibs.cli.demo", "watch processes fight for one resource"),
+    "break": ("dibs.cli.break_", "take a lock away from its holder"),
+    "doctor": ("dibs.cli.doctor", "check what the store guarantees, and what endangers it"),
+    "demo": ("dibs.cli.demo", "watch processes compete for one lock"),
+    "completion": ("dibs.cli.completion", "print a completion script for bash, zsh or fish"),
 }
+_POSIX = ("run", "demo")
+"""Commands that fork processes and send them signals."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_unread(1)  # as by `| head`
         status = BY_SIGNAL + signal.SIGPIPE
-    except OSError as error:  # no room, no process, no thread: what the system refuses
+    except OSError as error:  # no room, no process, no thread
         drop_unread(1)
-        say(f"the system refuses: {error}")
+        say(f"the operating system refused: {error}")
         status = NOT_BY_SYSTEM
     if arguments is None:  # before it ends, the interpreter would look through all that was loaded, several times
         gc.freeze()
@@ -71,8 +75,11 @@ def _perform(command: str, words: list[str]) -> int:
     from dibs.cli.options import UsageError  # noqa: PLC0415
     from dibs.errors import DibsError, Mismatch, Unsupported  # noqa: PLC0415
 
+    if command in _POSIX and not hasattr(os, "fork"):
+        say(f"dibs {command} needs a POSIX system, such as Linux", command=command)
+        return USAGE
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a locale that cannot say a name shows it nevertheless
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot encode is shown escaped
     try:
         status: int = import_module(COMMANDS[command][0]).main(words)
         if sys.stdout is not None:
@@ -91,7 +98,7 @@ def _perform(command: str, words: list[str]) -> int:
 
 
 def _tell(command: str, words: list[str], error: Exception) -> None:
-    """All that `run --json` says of its own is JSON: on its stderr it stands between the lines of the command."""
+    """All own messages of `run --json` are JSON: on stderr they stand between the lines of the command."""
     if command == "run" and "--json" in words[: words.index("--") if "--" in words else None]:
         import json  # noqa: PLC0415  (not needed to start)
 
@@ -102,22 +109,25 @@ def _tell(command: str, words: list[str], error: Exception) -> None:
 
 def _no_command(word: str) -> str:
     if word.startswith("-"):
-        return f"options stand behind the command: dibs COMMAND {word[:40]!a} ..."
+        return f"options follow the command: dibs COMMAND {word[:40]!a} ..."
     from difflib import get_close_matches  # noqa: PLC0415  (seldom needed)
 
     near = get_close_matches(word, COMMANDS, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"there is no command {word[:40]!a}{meant} There are {', '.join(COMMANDS)}"
+    meant = f"; did you mean {near[0]}?" if near else "."
+    return f"unknown command {word[:40]!a}{meant} The commands are {', '.join(COMMANDS)}"
 
 
 def _help(words: list[str]) -> int:
     if len(words) > 1 and words[1] in COMMANDS:
         return _perform(words[1], ["--help"])
     width = max(map(len, COMMANDS))
-    put("usage: dibs COMMAND ...\n\nLocks that processes share.\n")
+    put("usage: dibs COMMAND ...\n       dibs --version\n\nDistributed locks.\n\ncommands:")
     for command, (_, what) in COMMANDS.items():
         put(f"  {command:<{width}}  {what}")
-    put("\nEach has its own options: dibs COMMAND --help. The store is $DIBS_URL, or --url.")
+    put(
+        "\nThe options of a command: dibs COMMAND --help.\n"
+        "The store is --url, else $DIBS_URL, else a SQLite file of this user."
+    )
     return OK if words else USAGE
 
 

@@ -1,8 +1,8 @@
-"""What the commands have in common on their command lines: names, times, and which store is meant.
+"""The options that the commands share: names, durations, and the store.
 
 A name is the same lock in every locale: its bytes are read as UTF-8, whatever the locale says. A store's URL comes from
-`--url`, a file (`--url-file`), or DIBS_URL; a password on a command line is seen by every user of the machine, and
-warned of.
+`--url`, a file (`--url-file`), or DIBS_URL; every user of the machine can see a password on a command line, so that
+gives a warning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -25,23 +25,29 @@ _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 _LONGEST_URL = 10_000
 _WIDTH = 79
+NAMESPACE = "dibs"
 
 
 class UsageError(Exception):
-    """A command line that says nothing, or two things."""
+    """A command line that is incomplete or contradicts itself."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with our exit status, and without guessing at half an option."""
+    """argparse with our exit status, and without abbreviated options."""
 
     def __init__(self, command: str, **more: Any) -> None:
-        # To learn the width of the terminal, argparse would import shutil, and with it every compressor that there is.
+        # To learn the width of the terminal, argparse would import shutil, and with it every compressor.
         formatter = partial(argparse.RawDescriptionHelpFormatter, width=_WIDTH)
         super().__init__(prog=f"dibs {command}", allow_abbrev=False, formatter_class=formatter, **more)
         self.command = command
 
+    @property
+    def actions(self) -> Sequence[argparse.Action]:
+        """The options and arguments, for completion."""
+        return self._actions
+
     def error(self, message: str) -> NoReturn:
-        """What is said of a word that is not understood repeats it: it may be a URL behind a mistyped `--url`."""
+        """The message repeats the word that was not understood, which may be a URL behind a mistyped `--url`."""
         from dibs.cli.about import without_passwords  # noqa: PLC0415  (seldom needed)
 
         say(f"{without_passwords(message)} (see dibs {self.command} --help)", command=self.command)
@@ -50,16 +56,20 @@ class Parser(argparse.ArgumentParser):
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The options that every command has."""
-    group = parser.add_argument_group("the store")
+    group = parser.add_argument_group("store options")
     one = group.add_mutually_exclusive_group()
-    one.add_argument("--url", help="where the locks are (default: $DIBS_URL, else a file of this user on this machine)")
-    one.add_argument("--url-file", metavar="FILE", help="a file with the URL: keeps a password off the command line")
-    group.add_argument("--namespace", default="dibs", type=name, help="as in dibs.connect() (default: dibs)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    one.add_argument("--url", help="URL of the store (default: $DIBS_URL, else a SQLite file of this user)")
+    one.add_argument(
+        "--url-file", metavar="FILE", help="read the URL from FILE, to keep a password off the command line"
+    )
+    group.add_argument(
+        "--namespace", metavar="TEXT", default=NAMESPACE, type=name, help=f"prefix of all names (default: {NAMESPACE})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def name(text: str) -> str:
-    """A lock's name; what it may be is checked by the client."""
+    """The name of a lock; the client checks it."""
     try:
         return os.fsencode(text).decode()
     except UnicodeDecodeError:
@@ -67,39 +77,56 @@ def name(text: str) -> str:
 
 
 def time(text: str) -> float:
-    """A length of time: 30, 0.5, 500ms, 30s, 5m, 2h, 1d.
+    """A duration in seconds: 30, 0.5, 500ms, 30s, 5m, 2h, 1d.
 
     >>> time("5m"), time("0.5"), time("250ms")
     (300.0, 0.5, 0.25)
     """
     found = _TIME.fullmatch(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!a} is no length of time: write 30, 0.5, 500ms, 30s, 5m, 2h or 1d")
+        raise argparse.ArgumentTypeError(f"{text!a} is not a duration; write 30, 0.5, 500ms, 30s, 5m, 2h or 1d")
     return float(found[1]) * _UNITS[found[2]]
 
 
 def connect(options: argparse.Namespace, command: str, **more: Any) -> dibs.Client:
-    """The client that the options ask for; nothing is asked of the store yet."""
+    """The client that the options ask for; it does not connect yet."""
     url = options.url
     if options.url_file is not None:
         url = _read_url(options, command)
     elif url is not None and faces.has_secret(url):
-        _warn(options, command, "a password in --url is seen by all on this machine: use DIBS_URL or --url-file")
+        _warn(options, command, "every user of this machine can see the password in --url; use DIBS_URL or --url-file")
     if (url or os.environ.get("DIBS_URL") or "").lower().startswith("memory:"):
-        raise UsageError(
-            "memory:// is one store per process, and each command is a process of its own. Next: sqlite:////path"
-        )
+        raise UsageError("memory:// is private to one process, so commands cannot share it. Next: use sqlite:////path")
     return dibs.connect(url, namespace=options.namespace, **more)
 
 
 def here_only(options: argparse.Namespace) -> str:
-    """What is said of a lock that reaches no further than this machine, because nobody said which store."""
+    """A note for a lock in the default store, which only this machine shares."""
     given = options.url or options.url_file or os.environ.get("DIBS_URL")
     return "" if given else " (this machine only)"
 
 
+def next_command(options: argparse.Namespace, command: str, name: str, *more: str) -> str:
+    """A command line for the same store, to paste into a shell. A password is left out.
+
+    >>> next_command(argparse.Namespace(url="redis://cache", url_file=None, namespace="dibs"), "show", "a b")
+    "dibs show 'a b' --url redis://cache"
+    """
+    from shlex import quote  # noqa: PLC0415  (seldom needed)
+
+    words = list(more)
+    if options.url_file is not None:
+        words += ["--url-file", options.url_file]
+    elif options.url is not None:
+        words += ["--url", faces.without_secret(options.url)]
+    if options.namespace != NAMESPACE:
+        words += ["--namespace", options.namespace]
+    said = [command, *words, "--", name] if name.startswith("-") else [command, name, *words]
+    return " ".join(["dibs", *map(quote, said)])
+
+
 def pairs(given: list[str]) -> Mapping[str, str]:
-    """What `--info k=v` says, one or more times."""
+    """The pairs of one or more `--info k=v`."""
     found = {}
     for word in given:
         text = os.fsencode(word).decode(errors="backslashreplace")  # the same in every locale
@@ -111,7 +138,7 @@ def pairs(given: list[str]) -> Mapping[str, str]:
 
 
 def _warn(options: argparse.Namespace, command: str, text: str) -> None:
-    """Between the lines of a command that `run --json` started, our own are JSON."""
+    """With `run --json`, our own messages are JSON: they stand between the lines of the command."""
     if command == "run" and options.json:
         say(dumps({"event": "warning", "text": text}))
     else:
@@ -119,16 +146,20 @@ def _warn(options: argparse.Namespace, command: str, text: str) -> None:
 
 
 def _read_url(options: argparse.Namespace, command: str) -> str:
-    """The first line of a file that nobody else can read."""
+    """The URL in a file, which has one line; a warning if others can read the file."""
     path = options.url_file
     try:
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                _warn(options, command, f"others may open {path!a}, which holds a store's URL: chmod 600 it")
+                _warn(
+                    options,
+                    command,
+                    f"other users can read {path!a}, which holds the URL of the store; run chmod 600 on it",
+                )
             text = file.read(_LONGEST_URL).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--url-file {path!a} cannot be read: {why}") from None
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"cannot read --url-file {path!a}: {why}") from None
     if not text or "\n" in text:
-        raise UsageError(f"--url-file {path!a} must hold one line, a URL")
+        raise UsageError(f"--url-file {path!a} must contain one line, the URL")
     return text

@@ -1,11 +1,12 @@
 """`dibs run NAME -- COMMAND ...`: run a command while holding a lock.
 
-Statuses: the command's own (128 + n: by signal n; 126 and 127 as `env`), 64 usage, 69 store unreachable, 75 busy or
+Exit status: the command's own (128 + n: by signal n; 126 and 127 as `env`), 64 usage, 69 store unreachable, 75 busy or
 timed out (0 with --skip, or --busy-exit-code), 76 lock lost. The processes: we take the lock and renew it, the command
 runs in a process group of its own (child.py), and a guard kills that group if we cannot (guard.py).
 
-Limits: what the command moves into another process group or session (a daemon, the jobs of an interactive shell) goes
-on without the lock. So does a command that runs as another user (setuid), if we are killed: we may not kill it.
+Limits: a process that the command moves into another process group or session (a daemon, the jobs of an interactive
+shell) continues without the lock. So does a command that runs as another user (setuid) if we are killed: we may not
+kill it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from dibs.cli import options as given
 from dibs.cli.about import shown
 from dibs.cli.child import CannotRun, Child
 from dibs.cli.guard import Guard
-from dibs.cli.options import Parser, add_store, connect, here_only, pairs
+from dibs.cli.options import Parser, add_store, connect, here_only, next_command, pairs
 from dibs.cli.signals import Signalled, Signals
 from dibs.cli.system import let_go_of_streams
 from dibs.cli.talk import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
 from dibs.cli.terminal import Terminal, end_by_interrupt
-from dibs.cli.vigil import MAX_HOLD, SILENCE, STANDSTILL, TAKEN_AWAY, Vigil
+from dibs.cli.vigil import BROKEN, MAX_HOLD, STANDSTILL, UNREACHABLE, Vigil
 from dibs.cli.waiting import Narrator, in_the_way
-from dibs.info import duration, printable, show_command
+from dibs.info import duration, printable
 
 Acquire = Callable[[], dibs.Hold | None]
 
@@ -70,11 +71,11 @@ def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vig
         return BY_SIGNAL + came.number
     if hold is None:
         return _busy(options, client)
-    told: list[tuple[str, str]] = []  # what is said waits for the release: nobody may be reading
+    told: list[tuple[str, str]] = []  # printed after the release: stderr may block
     try:
         status = _execute(options, hold, vigil)
         if not vigil.cause and (others := vigil.child.leaves_others()):
-            told.append(("left-behind", f"the command left others behind, who go on without the lock: {others}"))
+            told.append(("left-behind", f"the command left processes that continue without the lock: {others}"))
     except CannotRun as error:
         word = options.command[0]
         told.append(("cannot-run", f"{word!a} cannot be run: {error}{_hint(word, error)}"))
@@ -88,14 +89,14 @@ def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vig
 
 
 def _hint(word: str, error: CannotRun) -> str:
-    """What most likely was meant."""
+    """The most likely mistake."""
     if error.number == errno.ENOEXEC:
         return ": it has no #! line"
     if error.number != errno.ENOENT:
         return ""
     if os.path.exists(word):  # noqa: PTH110  (pathlib is slow to import)
-        return ": the interpreter that its #! line names is not there" if "/" in word else f": write ./{word}"
-    return ": no shell is used, so write -- sh -c '...', or env A=B ..." if " " in word or "=" in word else ""
+        return ": the interpreter in its #! line does not exist" if "/" in word else f": write ./{word}"
+    return ": dibs run uses no shell; write -- sh -c '...' or -- env A=B ..." if " " in word or "=" in word else ""
 
 
 def _wait(options: argparse.Namespace, client: dibs.Client, acquire: Acquire) -> dibs.Hold | None:
@@ -118,7 +119,7 @@ def _execute(options: argparse.Namespace, hold: dibs.Hold, vigil: Vigil) -> int:
 
 
 def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]:
-    """What the command sees beside its own environment; a password in DIBS_URL stays here, unless asked for."""
+    """Variables that are added to the command's environment; a password in DIBS_URL is removed, unless asked for."""
     said = {
         "DIBS_NAME": os.fsdecode(hold.name.encode()),  # the same bytes in every locale
         "DIBS_TOKEN": str(hold.token),
@@ -129,7 +130,9 @@ def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]
     if url and not options.pass_url:
         try:
             said["DIBS_URL"] = faces.without_secret(url)
-        except ValueError:  # --url was given beside it. Whoever uses it finds it broken, and no other store instead
+        except (
+            ValueError
+        ):  # --url was given beside it. A command that uses DIBS_URL fails, and does not use another store instead
             said["DIBS_URL"] = "***"
     return said
 
@@ -141,25 +144,30 @@ def _give_back(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold
     except dibs.LockLost:
         lost = True
     except dibs.StoreError as error:
-        _tell(options, "not-given-back", f"{error}; it ends by its lease, within {duration(options.lease)}")
+        _tell(
+            options, "not-released", f"{error} (the lock was not released; it expires within {duration(options.lease)})"
+        )
     if not lost:
         return status
     text = f'"{printable(options.name)}": {_why(options, client, hold, vigil)} (token {hold.token})'
-    _tell(options, "lost", text, cause=vigil.cause, token=hold.token, status=vigil.child.status)
+    _tell(options, "lost", text, reason=vigil.cause, token=hold.token, status=vigil.child.status)
     return LOST
 
 
 def _why(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, vigil: Vigil) -> str:
-    """What became of the lock, and of the command."""
+    """Why the lock was lost, and how the command ended."""
     if vigil.child.status is None:
-        return "lost before the command began"
+        return "the lock was lost before the command started"
     if not vigil.cause:
-        return f"lost{_by_whom(client, hold)} while the command ran, which ended by itself with {vigil.child.status}"
+        return (
+            f"the lock was lost{_by_whom(client, hold)} while the command ran; "
+            f"the command ended by itself with status {vigil.child.status}"
+        )
     return {
-        TAKEN_AWAY: f"taken away{_by_whom(client, hold)}, and the command was ended",
-        MAX_HOLD: f"held for its --max-hold, {duration(options.max_hold or 0)}, and the command was ended",
-        SILENCE: "lost, as the store did not confirm it in time, and the command was ended",
-        STANDSTILL: "lost, as dibs run stood still for longer than the lease, and the command was killed",
+        BROKEN: f"the lock was taken away{_by_whom(client, hold)}; the command was terminated",
+        MAX_HOLD: f"the lock reached --max-hold ({duration(options.max_hold or 0)}); the command was terminated",
+        UNREACHABLE: "the lock was lost because the store did not confirm its renewal; the command was terminated",
+        STANDSTILL: "the lock was lost because dibs run was stopped for longer than the lease; the command was killed",
     }[vigil.cause]
 
 
@@ -179,12 +187,12 @@ def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
         info = dibs.LockInfo(name=options.name)
     after = f" after {duration(options.timeout)}" if options.timeout else ""
     text = f'"{printable(options.name)}"{here_only(options)}: not free{after}: {in_the_way(info)}'
-    _tell(options, "busy", f"{text}. Next: {show_command(options.name)}", **lock_object(info))
+    _tell(options, "busy", f"{text}. Next: {next_command(options, 'show', options.name)}", **lock_object(info))
     return int(options.busy_exit_code)
 
 
 def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> None:
-    """To stderr: stdout is the command's."""
+    """To stderr: stdout belongs to the command."""
     if options.json:
         say(json.dumps({"event": event, "name": options.name, "text": text, **facts}))
     else:
@@ -192,7 +200,7 @@ def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> N
 
 
 def _asking(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[[dibs.Hold], object]) -> Acquire:
-    """The kind of lock that is asked for."""
+    """The kind of lock that the options ask for."""
     more: LockOptions = {"timeout": options.timeout, "max_hold": options.max_hold, "on_lost": on_lost}
     if options.of is not None:
         return partial(client.semaphore(options.name, options.of, **more).acquire, options.permits)
@@ -205,29 +213,29 @@ def _asking(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     before, command = _split(arguments)
-    parser = _parser()
-    options, odd = parser.parse_known_args(before)
+    made = parser()
+    options, odd = made.parse_known_args(before)
     if odd:
-        hint = "" if odd[0].startswith("-") else "; the command stands behind --: dibs run NAME -- COMMAND ..."
-        parser.error(f"unrecognized: {' '.join(odd)}{hint}")
+        hint = "" if odd[0].startswith("-") else "; write the command after --: dibs run NAME -- COMMAND ..."
+        made.error(f"unrecognized: {' '.join(odd)}{hint}")
     if options.name is None:  # a name that looks like an option: dibs run -- --force -- command
         if len(command) < 2 or command[1] != "--":
-            parser.error("give the lock's name, then -- and the command")
+            made.error("give the name of the lock, then -- and the command")
         try:
             options.name, command = given.name(command[0]), command[2:]
         except argparse.ArgumentTypeError as error:
-            parser.error(str(error))
+            made.error(str(error))
     options.command = command
     if not command:
-        parser.error("give the command behind --")
+        made.error("give the command after --")
     if options.skip or options.try_once:
         if options.try_once and options.timeout is not None:
-            parser.error("-n tries once: it goes without --timeout")
+            made.error("-n and --timeout exclude each other: -n does not wait")
         options.timeout = options.timeout or 0.0
     if options.permits is not None and options.of is None:
-        parser.error("--permits N needs --of M: how many there are")
+        made.error("--permits N needs --of M, the size of the semaphore")
     if options.of is not None and (options.shared or options.exclusive):
-        parser.error("--of M is for a semaphore, --shared and --exclusive for a read-write lock")
+        made.error("--of M means a semaphore, --shared and --exclusive a read-write lock; use one of them")
     options.permits = 1 if options.permits is None else options.permits
     options.info = pairs(options.info)
     return options
@@ -239,44 +247,51 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         "run",
         usage="dibs run NAME [options] -- COMMAND ...",
-        description="Run a command while holding a lock. The status is the command's, or 64 usage, 69 store\n"
-        "unreachable, 75 busy, 76 lock lost, 126/127 the command cannot be run / is not there.",
-        epilog="The command sees DIBS_NAME, DIBS_TOKEN (the fencing token), DIBS_OWNER and DIBS_LEASE.\n\n"
-        "  dibs run deploy --timeout 5m -- ./deploy.sh v8\n  dibs run report:nightly --skip -- ./report",
+        description="Run a command while holding a lock. The exit status is the command's, or 64 usage, 69 store\n"
+        "unreachable, 75 busy, 76 lock lost, 126 command not executable, 127 command not found.",
+        epilog="The command's environment has DIBS_NAME, DIBS_TOKEN (the fencing token), DIBS_OWNER and\n"
+        "DIBS_LEASE. S is a number of seconds, or 500ms, 30s, 5m, 2h, 1d.\n\n"
+        "examples:\n  dibs run deploy --timeout 5m -- ./deploy.sh v8\n  dibs run report:nightly --skip -- ./report",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", type=given.name, help="the lock")
-    busy = parser.add_argument_group("when it is busy (default: wait for ever)")
-    busy.add_argument("--timeout", metavar="S", type=given.time, help="wait so long, then 75 (30, 500ms, 5m, 2h)")
-    busy.add_argument("-n", "--try-once", action="store_true", help="do not wait: 75 at once")
+    made.add_argument("name", metavar="NAME", nargs="?", type=given.name, help="the name of the lock")
+    busy = made.add_argument_group("if the lock is busy (default: wait forever)")
+    busy.add_argument("--timeout", metavar="S", type=given.time, help="wait at most S, then exit with 75")
+    busy.add_argument("-n", "--try-once", action="store_true", help="do not wait: exit with 75 at once")
     busy.add_argument(
         "--skip",
         action="store_true",
-        help="busy is no failure: do nothing, status 0 (waits first if --timeout is given)",
+        help="if busy, do not run the command and exit with 0; does not wait unless --timeout is given",
     )
-    busy.add_argument("--busy-exit-code", metavar="N", type=_status, default=BUSY, help="instead of 75")
-    kind = parser.add_argument_group("what is taken (default: a plain lock)")
+    busy.add_argument(
+        "--busy-exit-code", metavar="N", type=_status, default=BUSY, help=f"exit status for busy (default: {BUSY})"
+    )
+    kind = made.add_argument_group("kind of lock (default: a plain lock)")
     side = kind.add_mutually_exclusive_group()
     side.add_argument("--shared", action="store_true", help="the read side of a read-write lock")
     side.add_argument("--exclusive", action="store_true", help="the write side of a read-write lock")
-    kind.add_argument("--permits", metavar="N", type=int, help="so many permits of a semaphore (default: 1)")
-    kind.add_argument("--of", metavar="M", type=int, help="a semaphore that has so many")
-    hold = parser.add_argument_group("how it is held")
+    kind.add_argument("--permits", metavar="N", type=int, help="take N permits of a semaphore (default: 1)")
+    kind.add_argument("--of", metavar="M", type=int, help="a semaphore that has M permits")
+    hold = made.add_argument_group("while the lock is held")
     hold.add_argument(
         "--lease",
         metavar="S",
         type=given.time,
         default=30.0,
-        help="how long the lock stays ours if we hang or lose the store (default: 30)",
+        help="how long the lock survives without renewal, at least 0.5 (default: 30)",
     )
-    hold.add_argument("--max-hold", metavar="S", type=given.time, help="end the command at that age of the hold")
-    hold.add_argument("--info", metavar="K=V", action="append", default=[], help="shown to others; several times")
-    hold.add_argument("--pass-url", action="store_true", help="the command sees DIBS_URL with its password")
-    add_store(parser)
-    return parser
+    hold.add_argument(
+        "--max-hold", metavar="S", type=given.time, help="end the command after S, with 76 (default: no limit)"
+    )
+    hold.add_argument(
+        "--info", metavar="K=V", action="append", default=[], help="text that others see; may be repeated"
+    )
+    hold.add_argument("--pass-url", action="store_true", help="leave the password in the command's DIBS_URL")
+    add_store(made)
+    return made
 
 
 def _status(text: str) -> int:

@@ -1,6 +1,6 @@
-"""`dibs show NAME`: who holds a lock and who waits for it, in order, with all that they say of themselves.
+"""`dibs show NAME`: the holders of a lock and its queue, in order, with everything known about them.
 
-A name that nobody holds is free, which is no error: the status is 0.
+A name that nobody holds is free. That is no error: the exit status is 0.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from dibs.cli import breaks
 from dibs.cli import options as given
 from dibs.cli.ls import kind
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, age, lock_object, ordinal, put, put_json, whose
+from dibs.cli.talk import OK, age, lock_object, ordinal, put, put_json, same
 from dibs.faces import place
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
 _LONGEST_VALUE, _LONGEST_INFO = 200, 1000
 
 
+def parser() -> Parser:
+    made = Parser("show", description="Show the holders of one lock, and its queue in order.")
+    made.add_argument("name", metavar="NAME", type=given.name, help="the name of the lock")
+    add_store(made)
+    return made
+
+
 def main(arguments: Sequence[str]) -> int:
-    parser = Parser("show", description="Show one lock: its holders, and who waits, in order.")
-    parser.add_argument("name", metavar="NAME", type=given.name, help="the lock")
-    add_store(parser)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     with connect(options, "show") as client:
         info, broken, store = client.inspect(options.name), breaks.last(client, options.name), place(client)
     if options.json:
@@ -50,7 +54,7 @@ def _lines(info: LockInfo, store: str, broken: Break | None, now: datetime) -> I
 
 def _participant(at: str, info: LockInfo, one: Participant, now: datetime, hold: Iterable[str]) -> Iterator[str]:
     thread = f" thread {clip(one.thread, 60)}" if one.thread not in ("", "MainThread") else ""
-    yield f"{at:<6} {clip(one.label, 120)}{thread}{whose(info.name, one)}"
+    yield f"{at:<6} {clip(one.label, 120)}{thread}{same(info.name, one)}"
     if command := one.info.get("command"):
         yield f"       command  {clip(command, _LONGEST_VALUE)}"
     yield f"       since    {age(one.since, now)} ago ({one.since.astimezone():%Y-%m-%d %H:%M:%S %Z})"
@@ -62,8 +66,8 @@ def _participant(at: str, info: LockInfo, one: Participant, now: datetime, hold:
 
 
 def _hold(info: LockInfo, one: Participant) -> Iterator[str]:
-    """What a waiter does not have yet."""
-    side = {True: " (writes)", False: " (reads)"}[one.weight >= info.capacity] if info.kind == "rw" else ""
+    """Lines that a waiter does not have."""
+    side = {True: " (write)", False: " (read)"}[one.weight >= info.capacity] if info.kind == "rw" else ""
     yield f"       lease    {duration(one.remaining)} left"
     yield f"       token    {one.token}{side}"
 

@@ -10,7 +10,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -40,7 +40,7 @@ def say(text: str, *, command: str = "") -> None:
 def _is_unread() -> bool:
     try:
         return not select.select([], [sys.stderr], [], _PATIENCE)[1]
-    except ValueError:  # it is no file: somebody calls this from Python
+    except (ValueError, OSError):  # not a file, as under pytest; or Windows, where select() takes sockets only
         return False
 
 
@@ -114,7 +114,7 @@ def describe(one: Participant, now: datetime) -> str:
 
 
 def ordinal(number: int) -> str:
-    """A place in line.
+    """A place in the queue.
 
     >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 101, 111)]
     ['1st', '2nd', '3rd', '4th', '11th', '12th', '21st', '101st', '111th']
@@ -129,20 +129,24 @@ def runs_under(name: str, one: Participant) -> bool:
     return under == (name.encode(), str(one.token))
 
 
-def whose(name: str, one: Participant) -> str:
-    """Said behind a participant of this lock: that it is the reader's own, as far as labels tell. Nothing else: ""."""
+def same(name: str, one: Participant) -> str:
+    """What a participant of this lock has in common with the reader, as far as labels tell; else an empty text."""
     if runs_under(name, one):
-        return " (this is you: this command runs under it)"
+        return " (this command runs under it)"
     from dibs.faces import login  # noqa: PLC0415  (not needed to start)
 
-    return " (this is you)" if (one.owner, one.host) == (login(), host()) else ""
+    if one.host != host():
+        return " (same login on another host)" if one.owner == login() else ""
+    if one.pid == os.getpid():
+        return " (same process)"
+    return " (same login on this host)" if one.owner == login() else " (same host)"
 
 
-def held_by(info: LockInfo, now: datetime) -> str:
-    """Who holds it, in a few words; somebody must."""
-    first, more = info.holders[0], len(info.holders) - 1
+def held_by(name: str, holders: Sequence[Participant], now: datetime) -> str:
+    """The first holder, and how many more there are; there must be one."""
+    first, more = holders[0], len(holders) - 1
     others = f" and {more} more" if more else ""
-    return f"held by {describe(first, now)}{whose(info.name, first)}{others}"
+    return f"held by {describe(first, now)}{same(name, first)}{others}"
 
 
 def host() -> str:

@@ -25,7 +25,8 @@ from dibs.cli.signals import Signals
 from dibs.cli.system import LONGEST_NAP, now
 from dibs.cli.terminal import Terminal, suspend
 
-TAKEN_AWAY, MAX_HOLD, SILENCE, STANDSTILL = "taken away", "max-hold", "silence", "standstill"
+BROKEN, MAX_HOLD, UNREACHABLE, STANDSTILL = "broken", "max_hold", "unreachable", "standstill"
+"""As in `LockLost.reason`."""
 _LONGEST_GRACE = 5.0
 _WHOLE = 0.9
 """Of its lease, what a hold has left at best: the rest is the margin."""
@@ -107,7 +108,7 @@ class Vigil:
         if kill_at is None:
             if hold.lost.is_set():
                 if at < self._until:
-                    kill_at = self._strike(TAKEN_AWAY, at + min(_LONGEST_GRACE, self._lease / 4))
+                    kill_at = self._strike(BROKEN, at + min(_LONGEST_GRACE, self._lease / 4))
                 else:
                     kill_at = self._strike(self._ends_by(at, STANDSTILL), at)
             else:
@@ -116,7 +117,7 @@ class Vigil:
                 grace = self._grace(left)
                 if left > grace:
                     return min(left - grace, self._lease / 6, LONGEST_NAP)
-                kill_at = self._strike(self._ends_by(self._until, SILENCE), self._until)
+                kill_at = self._strike(self._ends_by(self._until, UNREACHABLE), self._until)
         if at < kill_at:
             return min(kill_at - at, LONGEST_NAP)
         self._killed = True

@@ -1,8 +1,8 @@
-"""The line that `dibs run` says while it waits: after two seconds, then only when something has changed.
+"""The line that `dibs run` prints while it waits: after two seconds, then only when something has changed.
 
-    waiting for "deploy": held by ana@ci-7 pid 4121 (deploy.sh) for 3m12s; you are 2nd of 3
+    waiting for "deploy": held by ana@ci-7 pid 4121 (deploy.sh) for 3m12s; you are 2nd of 3 in the queue
 
-A thread looks at the line once a second; the main thread is the one that stands in it.
+A thread looks at the queue once a second; the main thread is the one that waits in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST, _AGAIN = 2.0, 1.0
 
 
 class Narrator:
-    """Speaks from entering to leaving."""
+    """Prints from entering to leaving."""
 
     def __init__(self, client: dibs.Client, name: str, note: str, say: Callable[[str], None]) -> None:
         self._client = client
@@ -69,26 +69,32 @@ class Narrator:
 
 
 def key(info: LockInfo) -> str:
-    """What of a line is worth another word: not that time passes."""
+    """The part of a queue whose change is worth another line: not the time that passes."""
     return repr(([one.token for one in info.holders], place(info)))
 
 
 def in_the_way(info: LockInfo) -> str:
-    """Who holds it and where we stand."""
-    if not info.holders:
-        return "nobody holds it now"
-    text = held_by(info, datetime.now(UTC)) + place(info)
-    return f"{text}; it waits for itself" if runs_under(info.name, info.holders[0]) and _own_place(info) else text
+    """Which other process holds it, and our place in the queue.
+
+    To others, the first waiter of a dead holder holds the lock before it has learned so itself: that may be us.
+    """
+    others = [one for one in info.holders if not _is_own(one)]
+    if not others:
+        return "no other process holds it now"
+    text = held_by(info.name, others, datetime.now(UTC)) + place(info)
+    if runs_under(info.name, others[0]) and _own_place(info):
+        return f"{text}; this command waits for itself and will never get the lock"
+    return text
 
 
 def place(info: LockInfo) -> str:
     if at := _own_place(info):
-        return f"; you are {ordinal(at)} of {len(info.waiters)}"
-    return f"; {len(info.waiters)} wait for it" if info.waiters else ""
+        return f"; you are {ordinal(at)} of {len(info.waiters)} in the queue"
+    return f"; {len(info.waiters)} waiting" if info.waiters else ""
 
 
 def _own_place(info: LockInfo) -> int:
-    """From 1; 0: we do not stand in it."""
+    """From 1; 0: we are not in the queue."""
     for at, one in enumerate(info.waiters, 1):
         if _is_own(one):
             return at

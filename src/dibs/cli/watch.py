@@ -1,7 +1,8 @@
-"""`dibs watch NAME`: first the line as it is, then one line of text for each change in it, until Ctrl-C.
+"""`dibs watch NAME`: print the state of a lock, then one line for each change, until Ctrl-C.
 
-It looks five times a second and tells what is different: who took it, whose hold ended (given back, run out or broken:
-the line does not say), who joined, who left. What came and went between two looks is not seen.
+With `--prefix` it does so for every lock whose name begins with that text. It looks five times a second and prints the
+differences: who took the lock, whose hold ended (released, expired or broken: the queue does not say), who joined the
+queue, who left it. It does not see what came and went between two looks.
 """
 
 from __future__ import annotations
@@ -10,42 +11,86 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+import dibs
 from dibs.cli import options as given
 from dibs.cli.looking import ONE_LOOK, looks
-from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, age, held_by, instant, lock_object, participant_object, put, put_json, who, whose
-from dibs.info import LockInfo, Participant
+from dibs.cli.options import Parser, UsageError, add_store, connect
+from dibs.cli.talk import (
+    OK,
+    age,
+    held_by,
+    instant,
+    lock_object,
+    participant_object,
+    put,
+    put_json,
+    same,
+    say,
+    who,
+)
+from dibs.faces import place
+from dibs.info import LockInfo, Participant, clip
+
+_LONGEST_NAME = 60
 
 
 class Change(NamedTuple):
     event: str
     one: Participant | None
-    """Whom it is about; None: the line itself ("state")."""
+    """The participant concerned; None: the lock itself ("state")."""
+
+
+def parser() -> Parser:
+    made = Parser("watch", description="Print the state of a lock, then each change, until Ctrl-C.")
+    made.add_argument("name", metavar="NAME", nargs="?", type=given.name, help="the name of the lock")
+    made.add_argument(
+        "--prefix",
+        metavar="TEXT",
+        type=given.name,
+        help="watch every lock whose name begins with TEXT, instead of one; '' watches all locks",
+    )
+    add_store(made)
+    return made
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = Parser("watch", description="Follow one lock as its line moves, until Ctrl-C.")
-    parser.add_argument("name", metavar="NAME", type=given.name, help="the lock")
-    add_store(parser)
-    options = parser.parse_args(arguments)
-    before: LockInfo | None = None
+    options = parser().parse_args(arguments)
+    if (options.name is None) == (options.prefix is None):
+        raise UsageError("give the name of one lock, or --prefix TEXT (see dibs watch --help)")
     with connect(options, "watch", retry=ONE_LOOK) as client:
-        for info in looks(client, options.name, "watch"):
+        if options.prefix is not None and not options.json:
+            say(f'watching the locks on {place(client)} whose names begin with "{options.prefix}"', command="watch")
+        before: dict[str, LockInfo] | None = None
+        for after in looks(lambda: _look(client, options.name, options.prefix), "watch"):
             now = datetime.now(UTC)
-            for change in changes(before, info):
+            for info, change in differences(before, after):
                 if options.json:
                     put_json(_object(change, info, now))
                 else:
-                    put(_text(change, info, now))
-            before = info
+                    name = "" if options.prefix is None else f'"{clip(info.name, _LONGEST_NAME)}": '
+                    put(f"{now.astimezone():%H:%M:%S}.{now.microsecond // 1000:03}  {name}{_said(change, info, now)}")
+            before = after
     return OK
 
 
-def changes(before: LockInfo | None, after: LockInfo) -> Iterator[Change]:
-    """What is different; those who went come first, as they made room for the others."""
+def _look(client: dibs.Client, name: str | None, prefix: str | None) -> dict[str, LockInfo]:
+    found = [client.inspect(name)] if name is not None else client.locks(prefix or "")
+    return {info.name: info for info in found}
+
+
+def differences(before: dict[str, LockInfo] | None, after: dict[str, LockInfo]) -> Iterator[tuple[LockInfo, Change]]:
+    """The changes of every lock. A name that is not listed is free."""
     if before is None:
-        yield Change("state", None)
+        yield from ((info, Change("state", None)) for info in after.values())
         return
+    for name in sorted(before.keys() | after.keys()):
+        free = LockInfo(name=name)
+        info = after.get(name, free)
+        yield from ((info, change) for change in changes(before.get(name, free), info))
+
+
+def changes(before: LockInfo, after: LockInfo) -> Iterator[Change]:
+    """The changes of one lock; participants that went come first, as they made room for the others."""
     there = _tokens(after.holders) | _tokens(after.waiters)
     held, waited = _tokens(before.holders), _tokens(before.waiters)
     found = [Change("ended", one) for one in before.holders if one.token not in there]
@@ -62,12 +107,8 @@ def _tokens(some: Sequence[Participant]) -> set[int]:
 
 
 def _weights(info: LockInfo) -> list[int]:
-    """A hold may become lighter: that of a writer who goes on as a reader."""
+    """A hold may become lighter: a writer may downgrade to a reader."""
     return [one.weight for one in (*info.holders, *info.waiters)]
-
-
-def _text(change: Change, info: LockInfo, now: datetime) -> str:
-    return f"{now.astimezone():%H:%M:%S}.{now.microsecond // 1000:03}  {_said(change, info, now)}"
 
 
 def _said(change: Change, info: LockInfo, now: datetime) -> str:
@@ -76,17 +117,17 @@ def _said(change: Change, info: LockInfo, now: datetime) -> str:
         return _state(info, now)
     said = {
         "took": f"took it, token {one.token}",
-        "ended": f"holds it no longer, after {age(one.since, now)}, token {one.token}",
-        "joined": "joined the line",
-        "left": f"left the line, after {age(one.since, now)}",
+        "ended": f"no longer holds it, after {age(one.since, now)}, token {one.token}",
+        "joined": "joined the queue",
+        "left": f"left the queue, after {age(one.since, now)}",
     }
     state = f"{len(info.waiters)} waiting" if event == "took" and len(info.holders) == 1 else _state(info, now)
-    return f"{who(one)}{whose(info.name, one)} {said[event]}; {state}"
+    return f"{who(one)}{same(info.name, one)} {said[event]}; {state}"
 
 
 def _state(info: LockInfo, now: datetime) -> str:
-    """The line in a few words."""
-    return f"{held_by(info, now) if info.holders else 'free'}; {len(info.waiters)} waiting"
+    held = held_by(info.name, info.holders, now) if info.holders else "free"
+    return f"{held}; {len(info.waiters)} waiting"
 
 
 def _object(change: Change, info: LockInfo, now: datetime) -> dict[str, object]:
