@@ -230,7 +230,7 @@ def test_without_a_token_the_holders_are_listed_with_what_to_type_next(cli: Cli,
 def test_what_to_type_next_shows_no_password_and_knows_odd_names(cli: Cli) -> None:
     made = break_.parser().parse_args(["a", "--url", "redis://ana:hunter2@cache/0"])
     assert next_command(made, "break", "--force", "--token", "7") == (
-        "dibs break --token 7 --url redis://ana@cache/0 -- --force"
+        "dibs break --token 7 --url-file FILE -- --force (put the URL with its password into FILE)"
     )
     free = cli.run("break", "a")
     assert free.stderr.endswith(": no --token was given. Nothing was changed. It is free.\n")

@@ -92,6 +92,25 @@ def test_version_and_what_is_no_command(cli: Cli) -> None:
     assert "options follow the command: dibs COMMAND '--url' ..." in done.stderr
 
 
+def test_the_module_is_the_command(cli: Cli) -> None:
+    """python -m dibs and the script dibs say and do the same."""
+    script = str(Path(sys.executable).with_name("dibs"))
+    for words in ([], ["--version"], ["run", "--help"], ["rnu"], ["show"], ["run", "x", "--", "sh", "-c", "exit 3"]):
+        ways = [cli.process(*way, *words) for way in ((script,), COMMAND)]
+        said, again = [(done.returncode, done.stdout, done.stderr) for done in ways]
+        assert said == again
+        assert "__main__" not in said[1] + said[2]
+
+
+def test_where_there_is_no_fork_it_is_said(cli: Cli) -> None:
+    program = "import os, sys; del os.fork; from dibs.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    for words in (["run", "x", "--", "true"], ["demo"]):
+        done = cli.process(sys.executable, "-c", program, *words)
+        said = f"dibs {words[0]}: this command needs a POSIX system, such as Linux\n"
+        assert (done.returncode, done.stdout, done.stderr) == (64, "", said)
+    assert cli.process(sys.executable, "-c", program, "ls").returncode == 0
+
+
 def test_what_the_system_refuses_is_71(cli: Cli) -> None:
     for words in (["show", "x"], ["--version"], ["help"]):
         with Path("/dev/full").open("w") as full:

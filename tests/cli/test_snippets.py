@@ -263,7 +263,7 @@ def test_a_script_tells_the_statuses_apart(place: Place) -> None:
     path = _saved("nightly.sh", place)
     for status, ends, says in (
         (0, 0, "closed"),
-        (75, 0, "somebody else"),
+        (75, 0, "another process"),
         (76, 76, "lost the lock half-way"),
         (3, 3, "failed: 3"),
     ):

@@ -76,7 +76,7 @@ def _perform(command: str, words: list[str]) -> int:
     from dibs.errors import DibsError, Mismatch, Unsupported  # noqa: PLC0415
 
     if command in _POSIX and not hasattr(os, "fork"):
-        say(f"dibs {command} needs a POSIX system, such as Linux", command=command)
+        say("this command needs a POSIX system, such as Linux", command=command)
         return USAGE
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot encode is shown escaped

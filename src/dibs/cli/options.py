@@ -114,15 +114,18 @@ def next_command(options: argparse.Namespace, command: str, name: str, *more: st
     """
     from shlex import quote  # noqa: PLC0415  (seldom needed)
 
-    words = list(more)
+    words, note = list(more), ""
     if options.url_file is not None:
         words += ["--url-file", options.url_file]
+    elif options.url is not None and faces.has_secret(options.url):
+        words += ["--url-file", "FILE"]
+        note = " (put the URL with its password into FILE)"
     elif options.url is not None:
-        words += ["--url", faces.without_secret(options.url)]
+        words += ["--url", options.url]
     if options.namespace != NAMESPACE:
         words += ["--namespace", options.namespace]
     said = [command, *words, "--", name] if name.startswith("-") else [command, name, *words]
-    return " ".join(["dibs", *map(quote, said)])
+    return " ".join(["dibs", *map(quote, said)]) + note
 
 
 def pairs(given: list[str]) -> Mapping[str, str]:
