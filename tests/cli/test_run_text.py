@@ -119,7 +119,7 @@ def test_what_the_system_refuses_is_71(cli: Cli) -> None:
             )
         assert (done.returncode, done.stderr) == (
             71,
-            "the operating system refused: [Errno 28] No space left on device\n",
+            "dibs: the operating system refused: [Errno 28] No space left on device\n",
         )
 
 

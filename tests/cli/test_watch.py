@@ -131,7 +131,7 @@ def test_all_locks_with_a_prefix(cli: Cli) -> None:
     for name in ("job:*1", "job:2", "other"):
         ana.takes(name, key=name)
     watching = cli.start("watch", "--prefix", "job:")
-    assert watching.hear_error() == f'dibs watch: watching the locks on {cli.url} whose names begin with "job:"'
+    assert watching.hear_error() == f'dibs watch: watching all locks on {cli.url} whose names begin with "job:"'
     assert sorted(told(watching).partition(": ")[0] for _ in range(2)) == ['"job:*1"', '"job:2"']
     literal = cli.start("watch", "--prefix", "job:*", "--json")
     assert json.loads(literal.hear())["name"] == "job:*1"

@@ -199,7 +199,7 @@ class Demo:
         """It says that it holds, and halts. Only if the store says so too is it killed or stopped."""
         self.attempts += 1
         if self.attempts > 2 * _ATTEMPTS:
-            raise GaveUp("no worker could be paused while it held the lock; this machine may be too busy")
+            raise GaveUp("no worker could be caught while it held the lock; this machine may be too busy")
         holders = self.client.inspect(NAME).holders
         if [(one.pid, one.token) for one in holders] != [(worker.process.pid, token)]:
             worker.tell("again")

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = BY_SIGNAL + signal.SIGPIPE
     except OSError as error:  # no room, no process, no thread
         drop_unread(1)
-        say(f"the operating system refused: {error}")
+        say(f"dibs: the operating system refused: {error}")
         status = NOT_BY_SYSTEM
     if arguments is None:  # before it ends, the interpreter would look through all that was loaded, several times
         gc.freeze()
@@ -66,7 +66,7 @@ def _dispatch(words: list[str]) -> int:
         put(f"dibs {dibs.__version__}")
         return OK
     if words[0] not in COMMANDS:
-        say(_no_command(words[0]))
+        say(f"dibs: {_no_command(words[0])}")
         return USAGE
     return _perform(words[0], words[1:])
 

@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("give the name of one lock, or --prefix TEXT (see dibs watch --help)")
     with connect(options, "watch", retry=ONE_LOOK) as client:
         if options.prefix is not None and not options.json:
-            say(f'watching the locks on {place(client)} whose names begin with "{options.prefix}"', command="watch")
+            which = f' whose names begin with "{options.prefix}"' if options.prefix else ""
+            say(f"watching all locks on {place(client)}{which}", command="watch")
         before: dict[str, LockInfo] | None = None
         for after in looks(lambda: _look(client, options.name, options.prefix), "watch"):
             now = datetime.now(UTC)
