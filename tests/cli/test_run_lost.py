@@ -5,6 +5,7 @@ A tenth of a lease is the margin between the holder's deadline and the store's, 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -94,7 +95,7 @@ def test_a_store_that_is_removed_has_taken_the_lock_away(cli: Cli) -> None:
 @pytest.mark.parametrize("remove", [False, True], ids=["broken", "removed"])
 def test_a_command_that_ends_before_the_loss_is_noticed_is_told_nevertheless(cli: Cli, remove: bool) -> None:
     client = cli.client()
-    command = Logged(cli, "x")
+    command = Logged(cli, "x", "--json")
     command.begun()
     if remove:
         cli.path.unlink()
@@ -103,7 +104,9 @@ def test_a_command_that_ends_before_the_loss_is_noticed_is_told_nevertheless(cli
     command.finish()
     status, said = command.end()
     assert status == LOST
-    assert '"x": the lock was lost while the command ran; the command ended by itself with status 0' in said
+    lost = json.loads(said)
+    assert '"x": the lock was lost while the command ran; the command ended by itself with status 0' in lost["text"]
+    assert (lost["event"], lost["reason"], lost["status"]) == ("lost", "broken", 0)
     assert not command.times("TERM")
 
 

@@ -20,12 +20,12 @@ from typing import Any, NoReturn
 import dibs
 from dibs import faces
 from dibs.cli.talk import USAGE, say
+from dibs.faces import NAMESPACE
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 _LONGEST_URL = 10_000
 _WIDTH = 79
-NAMESPACE = "dibs"
 
 
 class UsageError(Exception):

@@ -150,7 +150,8 @@ def _give_back(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold
     if not lost:
         return status
     text = f'"{printable(options.name)}": {_why(options, client, hold, vigil)} (token {hold.token})'
-    _tell(options, "lost", text, reason=vigil.cause, token=hold.token, status=vigil.child.status)
+    reason = vigil.cause or hold.lost_reason
+    _tell(options, "lost", text, reason=reason, token=hold.token, status=vigil.child.status)
     return LOST
 
 
