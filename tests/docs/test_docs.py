@@ -112,10 +112,12 @@ def test_every_row_of_a_table_has_as_many_cells() -> None:
             assert len(counts) == 1, f"{page.relative_to(ROOT)}: {table[:200]}"
 
 
-def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+def test_every_page_is_in_the_contents_once() -> None:
+    """They become the sidebar of the site: tests/docs/test_site.py."""
+    contents = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("<!-- contents -->")[2]
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
-    assert [page for page in pages if page != "README.md" and f"]({page})" not in index] == []
+    listed = [target.partition("#")[0] for target in _LINK.findall(contents)]
+    assert sorted(listed) == sorted(set(pages) - {"index.md"})
 
 
 def test_every_error_is_in_the_index_of_errors() -> None:

@@ -1,0 +1,60 @@
+"""Sphinx settings of the documentation site. Build it with `scripts/docs`; `site_hooks.py` has the parts of our own."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent / "src")]
+
+import dibs  # noqa: E402  (from this checkout)
+
+_about = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+project = "dibs"
+author = copyright = "the dibs authors"
+version = release = dibs.__version__
+language = "en"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "site_hooks",
+]
+exclude_patterns = ["_build"]
+repository_url = _about["urls"]["Source"]
+llms_summary = _about["description"]
+
+# Markdown. The anchors of headings are those that GitHub makes.
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_heading_anchors = 6
+suppress_warnings = ["myst.header"]  # a changelog may begin below level 1
+
+# The reference, from docstrings. A single backtick is code there, as in Markdown.
+default_role = "literal"
+autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autoclass_content = "class"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+nitpick_ignore_regex = [("py:.*", r"(?!dibs\.).*")]
+
+html_theme = "furo"
+html_title = f"dibs {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"source_repository": repository_url, "source_branch": "main", "source_directory": "docs/"}
+html_baseurl = _about["urls"]["Documentation"]
+html_last_updated_fmt = None
+pygments_style = "tango"
+pygments_dark_style = "github-dark"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
