@@ -34,16 +34,20 @@ suppress_warnings = ["myst.header"]  # a changelog may begin below level 1
 
 # The reference, from docstrings. A single backtick is code there, as in Markdown.
 default_role = "literal"
-autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
-autodoc_typehints = "signature"
+autodoc_default_options = {
+    "members": True,
+    "undoc-members": True,
+    "inherited-members": "BaseException, DibsError, Lock, dict, tuple",
+    "member-order": "bysource",
+}
+autodoc_type_aliases = {alias: alias for alias in ("Connection", "Kind", "Raised", "Seconds", "Target", "Timeout", "Trace")}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autoclass_content = "class"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 napoleon_use_rtype = False
-napoleon_use_ivar = True
-nitpick_ignore_regex = [("py:.*", r"(?!dibs\.).*")]
+# --nitpicky: a public name of dibs that a docstring refers to must be in the reference. Other names are not links.
+nitpick_ignore_regex = [("py:.*", r"(?!dibs\.(aio\.)?[A-Za-z_]+$).*")]
 
 html_theme = "furo"
 html_title = f"dibs {release}"

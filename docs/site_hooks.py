@@ -103,6 +103,11 @@ def lead_outside(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = _UPWARDS.sub(to_repository, source[0])
 
 
+def hide_constructor(_app: Sphinx, what: str, *_: object) -> tuple[str, None] | None:
+    """On autodoc-process-signature: users construct none of our classes, `connect` and its client do."""
+    return ("", None) if what in {"class", "exception"} else None
+
+
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -149,5 +154,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_lexer("crontab", BashLexer)  # Pygments has none of that name
     app.connect("source-read", add_toctrees)
     app.connect("source-read", lead_outside)
+    app.connect("autodoc-process-signature", hide_constructor)
     app.connect("build-finished", finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
