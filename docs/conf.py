@@ -40,7 +40,7 @@ autodoc_default_options = {
     "inherited-members": "BaseException, DibsError, Lock, dict, tuple",
     "member-order": "bysource",
 }
-autodoc_type_aliases = {alias: alias for alias in ("Connection", "Kind", "Raised", "Seconds", "Target", "Timeout", "Trace")}
+autodoc_type_aliases = {alias: alias for alias in ("Connection", "Seconds", "Target", "Timeout")}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
