@@ -45,9 +45,7 @@ def contents(index: str) -> dict[str, list[Page]]:
             pages = sections[line[3:]] = []
         elif line.strip():
             if not (item := _ITEM.match(line)):
-                raise ValueError(
-                    f"index.md: below {CONTENTS} a line is a section or `- [title](page.md): text`, not {line}"
-                )
+                raise ValueError(f"index.md: not a section and not `- [title](page.md): text`: {line}")
             indent, title, name, text = item.groups()
             (pages[-1].below if indent else pages).append(Page(title, name, text or ""))
     return sections
