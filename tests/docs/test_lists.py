@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dibs
 import dibs.aio
@@ -173,3 +174,44 @@ def test_a_missing_driver_names_an_extra_that_exists() -> None:
         error = backends._missing(f"{scheme}://", None, target, ImportError("no module"))
         assert set(re.findall(r"\[([a-z]+)\]", str(error.step))) <= {STORE_OF[scheme]}
         assert STORE_OF[scheme] in EXTRAS or STORE_OF[scheme] in {"memory", "sqlite"}
+
+
+def test_every_address_of_the_project_is_the_one_of_pyproject() -> None:
+    source, site = PROJECT["urls"]["Source"], PROJECT["urls"]["Documentation"]
+    assert all(url.startswith((source, site)) for url in PROJECT["urls"].values())
+    files = [*PAGES, ROOT / "CITATION.cff", *(ROOT / ".github").rglob("*.*"), ROOT / ".readthedocs.yaml"]
+    for file in files:
+        for url in re.findall(
+            r"https://(?:github\.com/[\w.-]+/dibs\b|[\w.-]+\.readthedocs\.io/)", file.read_text("utf-8")
+        ):
+            assert url in {source, site} or "dibs" not in url, f"{file.relative_to(ROOT)}: {url}"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == dibs.__version__
+    assert citation["license"] == PROJECT["license"]
+    assert (citation["repository-code"], citation["url"]) == (
+        PROJECT["urls"]["Source"],
+        PROJECT["urls"]["Documentation"],
+    )
+    assert citation.keys() >= {"message", "title", "authors", "type"}
+
+
+@pytest.mark.parametrize(
+    "form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda form: form.stem
+)
+def test_an_issue_form_is_one_that_github_shows(form: Path) -> None:
+    """A form with a wrong key is not offered; a form that asks for the store knows all of them."""
+    found = yaml.safe_load(form.read_text(encoding="utf-8"))
+    assert found.keys() == {"name", "description", "labels", "body"}
+    ids = [part["id"] for part in found["body"] if part["type"] != "markdown"]
+    assert len(set(ids)) == len(ids)
+    for part in found["body"]:
+        assert part["type"] in {"checkboxes", "dropdown", "input", "markdown", "textarea"}
+        assert part.keys() <= {"type", "id", "attributes", "validations"}
+        assert "value" in part["attributes"] if part["type"] == "markdown" else part["attributes"]["label"]
+        if part.get("id") == "store":
+            offered = " ".join(part["attributes"]["options"]).lower()
+            assert [store for store in STORE_OF.values() if store not in offered] == []
