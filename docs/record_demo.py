@@ -115,7 +115,7 @@ def row(cells: dict[int, pyte.screens.Char]) -> Row:
 def style(cell: pyte.screens.Char) -> str:
     if cell.data == " ":
         return ""
-    colour = {"default": "", "brightblack": "d", "red": "r", "green": "g", "brown": "y"}[cell.fg]
+    colour = {"default": "", "brightblack": "d", "red": "r", "green": "g", "brown": "y"}.get(cell.fg, "")
     return " ".join(part for part in (colour, "b" if cell.bold else "") if part)
 
 
