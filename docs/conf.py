@@ -32,11 +32,9 @@ myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 6
 suppress_warnings = ["myst.header"]  # a changelog may begin below level 1
 
-# The reference, from docstrings. A single backtick is code there, as in Markdown.
-default_role = "literal"
+# The reference, from docstrings.
 autodoc_default_options = {
     "members": True,
-    "undoc-members": True,
     "inherited-members": "BaseException, DibsError, Lock, dict, tuple",
     "member-order": "bysource",
 }
@@ -45,6 +43,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+napoleon_use_ivar = True
 napoleon_use_rtype = False
 # --nitpicky: a public name of dibs that a docstring refers to must be in the reference. Other names are not links.
 nitpick_ignore_regex = [("py:.*", r"(?!dibs\.(aio\.)?[A-Za-z_]+$).*")]

@@ -23,6 +23,7 @@ from sphinx.util import logging
 CONTENTS = "<!-- contents -->"
 _ITEM = re.compile(r"^( *)- \[(.+?)\]\((\S+?)\.md\)(?:: (.+))?$")
 _UPWARDS = re.compile(r"\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
+_CODE = re.compile(r"(?<![`:])`([^`]+)`(?![`_])")
 _log = logging.getLogger(__name__)
 
 
@@ -106,6 +107,16 @@ def hide_constructor(_app: Sphinx, what: str, *_: object) -> tuple[str, None] | 
     return ("", None) if what in {"class", "exception"} else None
 
 
+def mark_code(_app: Sphinx, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    """On autodoc-process-docstring, before napoleon: a single backtick is code in a docstring, as in Markdown."""
+    lines[:] = [_CODE.sub(r"``\1``", line) for line in lines]
+
+
+def skip_aliases(_app: Sphinx, _what: str, _name: str, obj: object, _skip: bool, _options: object) -> bool | None:
+    """On autodoc-skip-member: the fields of a named tuple, which its own docstring describes."""
+    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
+
+
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -153,5 +164,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", add_toctrees)
     app.connect("source-read", lead_outside)
     app.connect("autodoc-process-signature", hide_constructor)
+    app.connect("autodoc-process-docstring", mark_code, priority=400)
+    app.connect("autodoc-skip-member", skip_aliases)
     app.connect("build-finished", finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
