@@ -29,6 +29,8 @@ COLUMNS, ROWS = 112, 24
 BETWEEN_FRAMES = 0.14
 SLOWER = 1.7
 """The demo takes six seconds, which is too quick to read."""
+PROMPT = 0.4
+"""Seconds for which the command stands alone, in place of the time that Python takes to start."""
 LAST_FRAME = 9.0
 """Seconds for which the proof stays."""
 SIZE, WIDTH, HEIGHT, EDGE = 14, 8.4, 19, 16
@@ -63,12 +65,14 @@ def record(*options: str) -> list[tuple[float, Frame]]:
     around |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
     words = [sys.executable, "-P", "-m", *COMMAND, *options]
     frames = [(0.0, shown(screen))]
+    began: float | None = None
     with subprocess.Popen(words, stdin=inside, stdout=inside, stderr=inside, env=around) as demo:  # noqa: S603
         os.close(inside)
-        began = time.monotonic()
         for chunk in chunks(terminal):
+            now = time.monotonic()
+            began = began or now - PROMPT
             stream.feed(chunk)
-            frames.append((time.monotonic() - began, shown(screen)))
+            frames.append((now - began, shown(screen)))
     os.close(terminal)
     if demo.returncode != 0:
         raise SystemExit(f"the demo failed: {demo.returncode}")
