@@ -57,7 +57,5 @@ html_show_sourcelink = False
 html_theme_options = {"source_repository": repository_url, "source_branch": "main", "source_directory": "docs/"}
 html_baseurl = _about["urls"]["Documentation"]
 html_last_updated_fmt = None
-pygments_style = "tango"
-pygments_dark_style = "github-dark"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

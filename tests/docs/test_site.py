@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import dibs
 import dibs.aio
+from docs.building import built_site
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -25,25 +25,10 @@ SECTIONS = [
 SHARED = {"Finding", "LockInfo", "Participant"}
 """Names of both APIs that are one and the same class."""
 
-built = pytest.mark.xdist_group("site")
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("site")
-    command = re.search(
-        r'^"\$python" -m sphinx (.*) -d .*$', (ROOT / "scripts/docs").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert command
-    assert "--fail-on-warning" in command[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *command[1].split(), "-d", place / "doctrees", DOCS, place / "html"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return place / "html"
+    return built_site(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +42,6 @@ def hooks() -> ModuleType:
 
 
 @pytest.mark.slow
-@built
 def test_every_page_is_in_the_site_and_in_its_sidebar(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     captions = re.findall(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span>', home)
@@ -68,7 +52,6 @@ def test_every_page_is_in_the_site_and_in_its_sidebar(site: Path) -> None:
 
 
 @pytest.mark.slow
-@built
 @pytest.mark.parametrize(("module", "page"), [(dibs, "reference/api.html"), (dibs.aio, "reference/aio.html")])
 def test_every_public_name_is_in_the_reference(site: Path, module: ModuleType, page: str) -> None:
     said = (site / page).read_text(encoding="utf-8")
@@ -77,7 +60,6 @@ def test_every_public_name_is_in_the_reference(site: Path, module: ModuleType, p
 
 
 @pytest.mark.slow
-@built
 def test_llms_txt_lists_every_page_and_its_links_lead_there(site: Path) -> None:
     """As llmstxt.org has it: a title, a summary, sections with lists of links."""
     title, _, summary, *lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
@@ -94,7 +76,6 @@ def test_llms_txt_lists_every_page_and_its_links_lead_there(site: Path) -> None:
 
 
 @pytest.mark.slow
-@built
 def test_links_out_of_the_documents_lead_to_files_of_the_repository(site: Path) -> None:
     source = re.escape(URLS["Source"])
     found = set()
