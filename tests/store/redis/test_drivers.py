@@ -230,7 +230,7 @@ def test_a_missing_driver_names_the_extra(missing: str) -> None:
     assert imported == "set()"
     assert len(told) == 5
     for text in told:
-        assert text.endswith("Next: pip install 'dibs[redis]' (in a checkout: pip install -e '.[redis]')")
+        assert text.endswith("Next: pip install 'dibs[redis]', or in a checkout of dibs: pip install '.[redis]'")
         assert missing in text
 
 
