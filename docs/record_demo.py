@@ -37,8 +37,8 @@ SIZE, WIDTH, HEIGHT, EDGE = 14, 8.4, 19, 16
 """Of a character in pixels, and the space around the text."""
 TITLE = "dibs demo in a terminal"
 ABOUT = (
-    "Five worker processes queue for one lock. One is killed and one is stopped while it holds the lock. "
-    "The late write of the stopped one is refused. The proof at the end says that no two holders overlapped."
+    "Five worker processes queue for one lock. One is killed and one is paused while it holds the lock. "
+    "The late write of the paused one is refused. The proof at the end says that no two holders overlapped."
 )
 THEMES = {
     "light": {"back": "#ffffff", "edge": "#d0d7de", "text": "#1f2328", "dim": "#6e7781", "red": "#cf222e",
