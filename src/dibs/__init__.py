@@ -1,4 +1,4 @@
-"""dibs: distributed locking. The blocking face; `dibs.aio` is the same, awaited.
+"""dibs: distributed locking for Python. This is the sync API; `dibs.aio` is the async API.
 
 >>> import dibs
 >>> with dibs.connect("memory://") as client, client.lock("invoice:42", timeout=5) as hold:

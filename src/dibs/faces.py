@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from dibs.backends import make_quorum, make_store, make_store_of, own_connection, transaction
@@ -106,27 +106,6 @@ def entering(lock: object) -> ref[partial[None]] | None:
     found = _entering.pop(get_ident(), None)
     block = None if found is None else found()
     return found if block is not None and block.args[0] is lock else None
-
-
-class LockOptions(TypedDict, total=False):
-    """What every lock takes, by keyword; `on_lost` comes with each face's own `Hold`."""
-
-    timeout: Seconds | None
-    lease: Seconds | None
-    renew: bool
-    max_hold: Seconds | None
-    fair: bool | None
-    owner: str | None
-    info: Mapping[str, Any] | None
-
-
-class Unpicklable:
-    """Locks, holds and clients belong to the process that made them."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} belongs to its process and does not pickle: pass the name instead")
 
 
 def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list[Lock]:

@@ -1,4 +1,4 @@
-"""What anyone may see of a line: `LockInfo` and its `Participant`s, and the words in which errors speak of them; and
+"""What anyone may see of a queue: `LockInfo` and its `Participant`s, and the words in which errors speak of them; and
 `Finding`, what a store says of itself.
 
 Nothing here is a credential: claim ids never appear. What other processes wrote about themselves (`about`) is foreign
@@ -63,10 +63,22 @@ class Seen:
 
 
 class Participant(Seen):
-    """One claim in a line, holding or waiting.
+    """A holder or a waiter of a lock, as the store showed it. The texts are its own; they prove nothing.
 
-    >>> Participant(owner="ana", host="web-3", pid=4121).label
-    'ana@web-3 pid 4121'
+    Attributes:
+        owner: The option `owner` of its lock, or its login name.
+        host: The name of its machine.
+        pid: The number of its process.
+        thread: The name of its thread or task.
+        since: When it was granted the lock; of a waiter, when it asked for it. In UTC.
+        remaining: Seconds until it ends without renewal.
+        token: Its fencing token.
+        weight: How many permits of a semaphore; of a write lock, all of them.
+        info: The option `info` of its lock, merged with its client's.
+
+    Example:
+        >>> Participant(owner="ana", host="web-3", pid=4121).label
+        'ana@web-3 pid 4121'
     """
 
     owner: str = "?"
@@ -81,14 +93,23 @@ class Participant(Seen):
 
     @property
     def label(self) -> str:
+        """Owner, host and process in one text, safe to print."""
         return f"{printable(self.owner)}@{printable(self.host)} pid {self.pid}"
 
 
 class LockInfo(Seen):
-    """A line as it stood when it was looked at; holders and waiters in line order.
+    """The holders and waiters of one name at one moment: see `Client.inspect`.
 
-    >>> LockInfo(name="invoice:42").holders
-    ()
+    Attributes:
+        name: The name, without the client's namespace.
+        kind: `"mutex"`, `"rw"`, `"semaphore"`, `"election"` or `"striped"`; of a free name `"mutex"`.
+        capacity: How many permits there are; 1 for a mutex.
+        holders: Who holds it, in the order of the queue. Empty: it is free.
+        waiters: Who waits for it, in the order of the queue.
+
+    Example:
+        >>> LockInfo(name="invoice:42").holders
+        ()
     """
 
     name: str
@@ -99,14 +120,20 @@ class LockInfo(Seen):
 
 
 class Finding(NamedTuple):
-    """What a store promises, or what endangers that where it is; see `Client.doctor`.
+    """One thing that `Client.doctor` found: a guarantee of the store as it is set up, or what endangers one.
 
-    >>> Finding("danger", "3 MB are left on the disk", "make room").fix
-    'make room'
+    Attributes:
+        level: `"about"`: which store this is, with the versions. `"promise"`: a guarantee. `"note"`: a limit to know
+            of. `"danger"`: something to fix.
+        what: What was found.
+        fix: How to fix it; empty where there is nothing to fix.
+
+    Example:
+        >>> Finding("danger", "3 MB are left on the disk", "make room").fix
+        'make room'
     """
 
     level: Literal["about", "promise", "note", "danger"]
-    """about: which store this is, with the versions; note: a limit that one should know of."""
     what: str
     fix: str = ""
 

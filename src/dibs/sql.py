@@ -1,4 +1,4 @@
-"""A version column in a table of your own: write a row only if it is still what you read. `dibs.aio.sql` is awaited.
+"""A version column in a table of your own: write a row only if it has not changed since. `dibs.aio.sql` is awaited.
 
 >>> import sqlite3, dibs.sql
 >>> connection = sqlite3.connect(":memory:")
@@ -38,9 +38,30 @@ def update_versioned(
     *,
     column: str = "version",
 ) -> int:
-    """Change the row that `key` names, if its version is still `version`; gives its new one, which is one more.
+    """Change a row, if its version column still has this version. Nothing here begins, commits or rolls back.
 
-    `Conflict`: it has another version, or is gone; nothing was changed. `table` is a name, or a schema and a name.
+    Args:
+        connection: An open connection of your own. In the sync API of psycopg, PyMySQL, sqlite3, SQLAlchemy (or a
+            Session), or Django; in the async API of psycopg, asyncmy or SQLAlchemy.
+        table: The name of the table, or its schema and its name.
+        key: The columns that identify the row, with their values.
+        changes: The columns to write, with their values.
+        version: The version that you read.
+        column: The name of the version column, `"version"` by default.
+
+    Returns:
+        The new version, which is one more.
+
+    Raises:
+        Conflict: The row has another version, or is gone. Nothing was changed.
+
+    Example:
+        >>> import sqlite3, dibs.sql
+        >>> connection = sqlite3.connect(":memory:")
+        >>> _ = connection.execute("CREATE TABLE stock (id INTEGER PRIMARY KEY, left INTEGER, version INTEGER)")
+        >>> _ = connection.execute("INSERT INTO stock VALUES (7, 10, 1)")
+        >>> dibs.sql.update_versioned(connection, "stock", {"id": 7}, {"left": 9}, 1)
+        2
     """
     change = versioned.Change(table, key, changes, version, column)
     own = own_connection(connection, "connection", awaits=False)
@@ -48,20 +69,29 @@ def update_versioned(
 
 
 def retry_versioned(attempt: Callable[[], T], *, tries: int = versioned.TRIES) -> T:
-    """What `attempt` returns; it is called again, after a pause that grows, while it ends with `Conflict`.
+    """Call a function, and call it again, after a pause that grows, while it raises `Conflict`.
 
-    It is to do the whole piece of work, from reading the row to the commit: in one transaction a second read may show
-    the same row for ever.
+    Args:
+        attempt: Does the whole work, from reading the row to the commit: within one transaction, a second read may
+            show the old row for ever. In the async API a coroutine function.
+        tries: How often it is called at most. The default is 40.
 
-    >>> stock = [3]
-    >>> def sell() -> int:
-    ...     stock[0] -= 1
-    ...     if stock[0] > 1:
-    ...         raise dibs.Conflict("somebody else sold one")
-    ...     return stock[0]
-    >>> import dibs
-    >>> retry_versioned(sell)
-    1
+    Returns:
+        What it returned.
+
+    Raises:
+        Conflict: The last try raised it.
+
+    Example:
+        >>> stock = [3]
+        >>> def sell() -> int:
+        ...     stock[0] -= 1
+        ...     if stock[0] > 1:
+        ...         raise dibs.Conflict("somebody else sold one")
+        ...     return stock[0]
+        >>> import dibs
+        >>> retry_versioned(sell)
+        1
     """
 
     async def once() -> T:

@@ -46,7 +46,7 @@ class Plan(Generic[L]):
         face: Callable[[kinds.Lock], L],
         template: object,
         on_busy: object,
-        options: Mapping[str, object],
+        options: Options,
     ) -> None:
         if callable(template):
             raise TypeError(f'synchronized needs a name: write @client.synchronized("name") above {label(template)}')
@@ -55,8 +55,8 @@ class Plan(Generic[L]):
         self.skips = on_busy == "skip"
         self._client = client
         self._face = face
-        once = {} if on_busy == "wait" else {"timeout": 0}
-        self._options = Options.checked(**{**once, **options})
+        once = on_busy != "wait" and options.timeout is None
+        self._options = options._replace(timeout=0.0) if once else options
         self._template = template if isinstance(template, str) else names.check(template)
         sample, self._fields = fields_of(self._template)
         self._lock(sample)  # what this store or this face cannot do, and a name that cannot be good, are refused now

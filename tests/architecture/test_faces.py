@@ -1,4 +1,4 @@
-"""Both faces are one text: the same classes, methods and parameters; in asyncio what may do I/O is awaited."""
+"""Both APIs are one: the same classes, methods and parameters. The async API awaits every method that does I/O."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, get_overloads
 
 import pytest
 
 import dibs
 import dibs.aio
 import dibs.blocking
+from dibs.bases import AsyncWith, SyncWith, WrongWith
+from dibs.core.kinds.lock import Options
 
 AWAITED = frozenset(
     {"acquire", "release", "locked", "revoke", "downgrade", "leader", "inspect", "break_", "close", "wait", "doctor"}
@@ -25,10 +27,12 @@ API_CLASSES = (
     "LockInfo", "Participant",
 )  # fmt: skip
 TWINS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
+MAKERS = ("lock", "rlock", "rwlock", "semaphore", "striped", "election", "synchronized")
+"""The methods of a client that take the options of a lock."""
 
 
 def public(module: ModuleType) -> dict[str, Any]:
-    """What a face defines itself and shows."""
+    """What an API defines itself and shows."""
     shown = {name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in shown.items() if value.__module__.startswith(module.__name__)}
 
@@ -43,7 +47,9 @@ def members(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in dir(cls):
         if name in back or name in TWINS or not name.startswith("_"):
-            found[back.get(name, name)] = inspect.getattr_static(cls, name)
+            value = inspect.getattr_static(cls, name)
+            if not isinstance(value, WrongWith):
+                found[back.get(name, name)] = value
     return found
 
 
@@ -53,16 +59,21 @@ def shape(function: Callable[..., Any]) -> list[tuple[str, str, object, object]]
     return [(one.name, one.kind.name, one.default, one.annotation) for one in parameters]
 
 
+def bases(cls: type) -> list[str]:
+    """Without the two that say which `with` is meant."""
+    return [base.__name__ for base in cls.__mro__ if base not in (SyncWith, AsyncWith)]
+
+
 BLOCKING, AIO = classes(dibs.blocking), classes(dibs.aio)
 METHODS = [(cls, name) for cls in sorted(AIO) for name, value in members(AIO[cls]).items() if inspect.isfunction(value)]
 
 
-def test_both_faces_have_the_same_public_names() -> None:
+def test_both_apis_have_the_same_public_names() -> None:
     assert set(public(dibs.blocking)) == set(public(dibs.aio))
     assert {"Client", "Lock", "Hold", "connect", "multi"} <= set(public(dibs.aio))
 
 
-def test_the_public_classes_are_there_in_both_faces() -> None:
+def test_the_public_classes_are_there_in_both_apis() -> None:
     assert [name for name in API_CLASSES if not (hasattr(dibs, name) and hasattr(dibs.aio, name))] == []
 
 
@@ -71,11 +82,11 @@ def test_a_class_has_the_same_members_and_bases(name: str) -> None:
     """Of the methods also the same parameters."""
     one, other = members(BLOCKING[name]), members(AIO[name])
     assert set(one) == set(other)
-    assert [base.__name__ for base in BLOCKING[name].__mro__] == [base.__name__ for base in AIO[name].__mro__]
+    assert bases(BLOCKING[name]) == bases(AIO[name])
     for key, value in one.items():
         assert isinstance(value, property) == isinstance(other[key], property), key
         if inspect.isfunction(value):
-            assert shape(value) == shape(other[key]), key
+            assert shape(value) == [one for one in shape(other[key]) if one[0] != "cancel_on_lost"], key
 
 
 def test_a_function_takes_the_same_parameters() -> None:
@@ -91,10 +102,32 @@ def test_connect_takes_what_the_contract_says() -> None:
     assert str(inspect.Signature(bare)) == said
 
 
-def test_asyncio_has_one_more_option() -> None:
-    one, other = dibs.blocking.LockOptions.__annotations__, dibs.aio.LockOptions.__annotations__
-    assert set(other) - set(one) == {"cancel_on_lost"}
-    assert set(one) == {"timeout", "lease", "renew", "max_hold", "fair", "owner", "info", "on_lost"}
+@pytest.mark.parametrize("api", [dibs, dibs.aio])
+def test_every_maker_of_a_lock_has_the_same_options(api: ModuleType) -> None:
+    """The one source of names and defaults is `Options.checked`, and of types `Client.lock`."""
+    known = [(one.name, one.default) for one in inspect.signature(Options.checked).parameters.values()]
+    wanted = known if api is dibs.aio else [one for one in known if one[0] != "cancel_on_lost"]
+    of_lock = options(api.Client.lock)
+    assert [(name, default) for name, default, _ in of_lock] == wanted
+    for name in MAKERS:
+        method = getattr(api.Client, name)
+        for copy in (method, *get_overloads(method)):
+            assert options(copy) == of_lock, f"{copy.__qualname__}{inspect.signature(copy)}"
+    assert len(get_overloads(api.Client.synchronized)) == 2
+
+
+def options(method: Callable[..., Any]) -> list[tuple[str, object, object]]:
+    """The parameters that are given by keyword only: names, defaults and types."""
+    return [(name, default, kind) for name, how, default, kind in shape(method) if how == "KEYWORD_ONLY"]
+
+
+def test_every_method_that_takes_the_options_is_compared() -> None:
+    takes = [
+        name
+        for name, value in members(dibs.Client).items()
+        if inspect.isfunction(value) and "lease" in str(shape(value))
+    ]
+    assert sorted(takes) == sorted(MAKERS)
 
 
 def test_in_asyncio_exactly_what_may_do_io_is_awaited() -> None:
@@ -107,7 +140,7 @@ def test_in_asyncio_exactly_what_may_do_io_is_awaited() -> None:
         assert iterated == (name in ITERATED), f"{cls}.{name}"
 
 
-def test_the_blocking_face_awaits_nothing() -> None:
+def test_the_sync_api_awaits_nothing() -> None:
     for cls, name in METHODS:
         method = members(BLOCKING[cls])[name]
         assert not inspect.iscoroutinefunction(method), f"{cls}.{name}"

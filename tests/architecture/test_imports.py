@@ -9,7 +9,7 @@ import pytest
 
 from architecture.sources import Import, imports, modules, ours
 
-FACES = frozenset({"blocking", "aio", "faces", "sql", "synchronized"})
+FACES = frozenset({"bases", "blocking", "aio", "faces", "sql", "synchronized"})
 OPEN_CORE = frozenset(
     f"dibs.core.{name}" for name in ("rule", "line", "cells", "grant", "deadline", "names", "runtime")
 )

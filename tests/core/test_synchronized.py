@@ -97,12 +97,12 @@ def test_a_skipped_call_gives_none_and_is_in_the_log(face: Face, caplog: pytest.
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("on_busy", "timeout"), [("skip", PATIENCE), ("raise", None)])
-def test_with_a_time_out_skip_and_raise_wait_too(face: Face, on_busy: str, timeout: float | None) -> None:
+@pytest.mark.parametrize("on_busy", ["skip", "raise"])
+def test_with_a_timeout_skip_and_raise_wait_too(face: Face, on_busy: str) -> None:
     async def work() -> int:
         return 7
 
-    patient = face.client.synchronized("name", on_busy=on_busy, timeout=timeout)(face.function(work))
+    patient = face.client.synchronized("name", on_busy=on_busy, timeout=PATIENCE)(face.function(work))
     with face.let_go_once_waited_for("name"):
         assert face.call(patient) == 7
 
@@ -247,7 +247,7 @@ def test_cancelled_while_waiting_and_while_running() -> None:
         running = asyncio.Event()
         async with dibs.aio.connect(url) as client:
 
-            @client.synchronized("name", on_busy="skip", timeout=None)
+            @client.synchronized("name", on_busy="skip", timeout=PATIENCE)
             async def work() -> None:
                 running.set()
                 await asyncio.Event().wait()

@@ -285,7 +285,7 @@ def refused_functions(face: Face) -> list[tuple[str, Any, type[Exception], str]]
 def test_it_is_refused_while_decorating_without_io(face: Face, tmp_path: Path) -> None:
     path = tmp_path / "never.db"
     client = face.connect(f"sqlite:///{path}")
-    own = (1, "cancel_on_lost") if face.is_aio else (True, "is for asyncio")
+    own = (1, "cancel_on_lost") if face.is_aio else (True, "unexpected keyword argument")
     for name, options, kind, said in [*REFUSED_NAMES, ("n", {"cancel_on_lost": own[0]}, TypeError, own[1])]:
         with pytest.raises(kind, match=said):
             client.synchronized(name, **options)

@@ -300,14 +300,6 @@ def test_options_have_defaults() -> None:
     assert Options.checked(fair=False, timeout=timedelta(seconds=3), lease=2).fair is False
 
 
-def test_an_option_that_no_lock_has_is_told_with_those_that_there_are() -> None:
-    with dibs.connect("memory://texts") as client:
-        for make in (lambda: client.lock("a", ttl=3), lambda: client.synchronized("a", ttl=3)):  # type: ignore[call-arg]
-            with pytest.raises(TypeError, match=r"no lock has an option 'ttl'; there are timeout, lease, ") as told:
-                make()
-            assert "Options" not in str(told.value)
-
-
 def test_a_latch_that_is_left_closed_says_how_it_is_opened() -> None:
     with dibs.connect("memory://texts") as client:
         latch = client.latch("a")

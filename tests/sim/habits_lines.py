@@ -49,8 +49,9 @@ class LineHabits:
         name = self._dice.choice(names)
         more = {"weight": RW_CAPACITY} if self.names[name] == "rw" and self._dice.random() < 0.5 else {}
         lock = self._lock(process, name, **more)
-        n = self._dice.randint(1, PERMITS) if lock.request.kind == "semaphore" else 1
-        holds = await process.take(lock.attempt(self._users.patience(), n=n))
+        if lock.request.kind == "semaphore":
+            lock = lock.permits(self._dice.randint(1, PERMITS))
+        holds = await process.take(lock.attempt(self._users.patience()))
         for hold in holds:
             try:
                 await self._body(process, lock, hold)

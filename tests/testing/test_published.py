@@ -39,7 +39,7 @@ def test_both(dibs_client, dibs_aio_client):
         async with dibs_aio_client.lock("job") as hold:
             dibs_client.clock.advance(3600)
             hold.check()
-            assert dibs.connect().lock("job").acquire(timeout=0) is None
+            assert await dibs.aio.connect().lock("job").acquire(timeout=0) is None
     asyncio.run(main())
 
 def test_an_overlap(dibs_client):

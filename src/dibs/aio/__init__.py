@@ -1,6 +1,6 @@
-"""The asyncio face: the same names as `dibs`, awaited; a test holds their signatures equal.
+"""The async API: the same names as `dibs`. Await every method that does I/O; a test holds the signatures equal.
 
-Renewal does not depend on the loop: the watchdog is a thread.
+Renewal does not depend on the event loop: the watchdog is a thread.
 
 >>> import asyncio, dibs.aio
 >>> async def main():
@@ -10,26 +10,17 @@ Renewal does not depend on the loop: the watchdog is a thread.
 exclusive
 """
 
-from dibs.aio.client import Client, LockOptions, connect
-from dibs.aio.locks import (
-    Election,
-    Hold,
-    HoldEvent,
-    Lock,
-    Multi,
-    MultiHold,
-    RLock,
-    RWLock,
-    Semaphore,
-    Striped,
-    multi,
-)
+from dibs.aio.client import Client, connect
+from dibs.aio.election import Election
+from dibs.aio.holds import Hold, HoldEvent, MultiHold
+from dibs.aio.locks import Lock, RLock, RWLock, Semaphore
 from dibs.aio.ownerless import Cell, Fence, Latch
+from dibs.aio.several import Multi, Striped, multi
 from dibs.aio.within import Within, WithinHold, WithinLock
 from dibs.info import Finding, LockInfo, Participant
 
 __all__ = [
-    "Cell", "Client", "Election", "Fence", "Finding", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockOptions",
-    "Multi", "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "Within", "WithinHold",
-    "WithinLock", "connect", "multi",
+    "Cell", "Client", "Election", "Fence", "Finding", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "Multi",
+    "MultiHold", "Participant", "RLock", "RWLock", "Semaphore", "Striped", "Within", "WithinHold", "WithinLock",
+    "connect", "multi",
 ]  # fmt: skip

@@ -1,14 +1,18 @@
-"""`connect` and the client of the blocking face."""
+"""`connect` and the client of the sync API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from dibs import faces
-from dibs.blocking.locks import Election, Hold, Lock, RLock, RWLock, Semaphore, Striped
+from dibs.bases import SyncWith
+from dibs.blocking.election import Election
+from dibs.blocking.entry import ask
+from dibs.blocking.holds import Hold
+from dibs.blocking.locks import Lock, RLock, RWLock, Semaphore
 from dibs.blocking.ownerless import Cell, Fence, Latch
+from dibs.blocking.several import Striped
 from dibs.blocking.within import Within
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
@@ -19,18 +23,12 @@ from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.lock import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
-from dibs.faces import Connection, Kind, Raised, Seconds, Target, Trace, Unpicklable, enclosing, make_client
+from dibs.faces import Connection, Kind, Raised, Seconds, Target, Trace, enclosing, make_client
 from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class LockOptions(faces.LockOptions, total=False):
-    """What every lock takes, by keyword."""
-
-    on_lost: Callable[[Hold], object] | None
 
 
 def connect(
@@ -43,11 +41,30 @@ def connect(
     retry: Seconds = 10.0,
     **store_options: Any,
 ) -> Client:
-    """A client for a store; no I/O happens before its first use.
+    """Make a client for a store. Does no I/O: the first use connects.
 
-    >>> import dibs
-    >>> with dibs.connect("memory://example") as client, client.lock("invoice:42", timeout=5) as hold:
-    ...     hold.check()
+    Args:
+        url: The URL of the store, such as `"redis://localhost"`; or a driver object, such as a `redis.Redis`; or a
+            list of them, which is a quorum. None, the default: the URL in `$DIBS_URL`, or else the embedded store,
+            one SQLite file for this user on this machine.
+        lease: Seconds that a lock survives without renewal, for locks without a `lease` of their own. The default
+            is 30; at least 0.5.
+        owner: The `owner` of locks without one of their own: see `Client.lock`.
+        info: A small dict that others see of every lock of this client.
+        namespace: The prefix of every name in the store, `"dibs"` by default. `""`: names are used as written.
+        retry: Seconds to retry a store that does not answer, in calls without a timeout. The default is 10.
+        store_options: Options that only this store has; its page in the documentation lists them.
+
+    Raises:
+        MissingDriver: The driver of this store is not installed.
+        Unsupported: There is no URL, and this process runs in Kubernetes.
+        ValueError: The URL, or an option, is not valid.
+        TypeError: The store has no such option, or an option has the wrong type.
+
+    Example:
+        >>> import dibs
+        >>> with dibs.connect("memory://example") as client, client.lock("invoice:42", timeout=5) as hold:
+        ...     hold.check()
     """
     return Client(
         make_client(
@@ -57,14 +74,19 @@ def connect(
     )  # fmt: skip
 
 
-class Client(Unpicklable):
-    """What `connect` gives: makes locks, and looks at them. Safe to share between threads.
+class Client(SyncWith):
+    """Makes locks of one store, and looks at them. `connect` makes one.
 
-    >>> import dibs
-    >>> client = dibs.connect("memory://example")
-    >>> client.inspect("invoice:42").holders
-    ()
-    >>> client.close()
+    Making a lock is cheap and does no I/O. A client of the sync API is safe to share between threads. One of the
+    async API belongs to the first event loop that uses it, and to another one once that loop is closed. After
+    `fork()` a client works in the child too, and holds nothing there. `with client:` closes it at the end.
+
+    Example:
+        >>> import dibs
+        >>> client = dibs.connect("memory://example")
+        >>> client.inspect("invoice:42").holders
+        ()
+        >>> client.close()
     """
 
     __slots__ = ("_core",)
@@ -72,66 +94,246 @@ class Client(Unpicklable):
     def __init__(self, core: CoreClient) -> None:
         self._core = core
 
-    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
-        return Lock(kinds.mutex(self._core, name, Options.checked(**options), share=False))
+    def lock(
+        self, name: str, *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Lock:  # fmt: skip
+        """Make an exclusive lock that is not re-entrant.
 
-    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
-        return RLock(kinds.mutex(self._core, name, Options.checked(**options), share=True))
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            timeout: Seconds that `with` and `acquire` wait. None, the default, waits for ever; 0 tries once.
+            lease: Seconds that the lock survives without renewal, at least 0.5. None, the default: the client's.
+            renew: Whether the watchdog renews the lock at a third of its lease; True by default. If False, a hold
+                ends after `lease` seconds.
+            max_hold: Seconds after which a hold ends, as lost, though it is renewed. None, the default: never.
+            fair: Whether waiters are served in their order. None, the default: wherever the store can, which is
+                everywhere but in a quorum. False may be faster under contention.
+            owner: Who may re-enter an `rlock`: None, the default, is the calling thread or task, `"client"` is the
+                whole client, any other string is every user of that string in this client. Others see the string.
+            info: A small dict that others see, merged with the client's. None by default.
+            on_lost: A plain function, called with the hold when it is lost: in the sync API on a thread of its own,
+                in the async API in the event loop of the client. None by default.
 
-    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
-        return RWLock(*kinds.read_write(self._core, name, Options.checked(**options)))
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store cannot do what an option asks for.
 
-    def semaphore(self, name: str, permits: int, **options: Unpack[LockOptions]) -> Semaphore:
-        return Semaphore(kinds.semaphore(self._core, name, permits, Options.checked(**options)))
+        Example:
+            >>> import dibs
+            >>> client = dibs.connect("memory://example")
+            >>> with client.lock("invoice:42", timeout=5, max_hold=60) as hold:
+            ...     hold.remaining < 60
+            True
+        """
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
+        return Lock(kinds.mutex(self._core, name, options, share=False))
 
-    def striped(self, name: str, stripes: int, **options: Unpack[LockOptions]) -> Striped:
-        return Striped(CoreStriped(self._core, name, stripes, Options.checked(**options)))
+    def rlock(
+        self, name: str, *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> RLock:  # fmt: skip
+        """Make an exclusive lock that its owner may acquire again.
 
-    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
-        return Election(CoreElection(self._core, name, Options.checked(**options)))
+        `lock` and `rlock` of one name exclude each other. The option `owner` decides who re-enters.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store cannot do what an option asks for.
+        """
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
+        return RLock(kinds.mutex(self._core, name, options, share=True))
+
+    def rwlock(
+        self, name: str, *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> RWLock:  # fmt: skip
+        """Make a read-write lock. Its `read` and `write` are locks; both are re-entrant.
+
+        A writer may acquire `read` too. A reader that asks for `write` gets `Deadlock`.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no read-write locks, or cannot do what an option asks for.
+        """
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
+        return RWLock(*kinds.read_write(self._core, name, options))
+
+    def semaphore(
+        self, name: str, permits: int, *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Semaphore:  # fmt: skip
+        """Make a semaphore: at most `permits` permits of this name are held at a time.
+
+        With `renew=False` it is a rate limit: each permit comes back by itself after `lease` seconds.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            permits: From 1 to 1,000,000, the same number for every user of the name.
+            timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no semaphores, or cannot do what an option asks for.
+        """
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
+        return Semaphore(kinds.semaphore(self._core, name, permits, options))
+
+    def striped(
+        self, name: str, stripes: int, *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Striped:  # fmt: skip
+        """Make a fixed number of locks for any number of keys; `at(key)` is the lock of a key.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            stripes: From 1 to 1,000,000, the same number for every user of the name.
+            timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no stripes, or cannot do what an option asks for.
+        """
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
+        return Striped(CoreStriped(self._core, name, stripes, options))
+
+    def election(
+        self, name: str, *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Election:  # fmt: skip
+        """Make an election: the holder of its lock leads, and anyone can see and follow the leader.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no elections, or cannot do what an option asks for.
+        """
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
+        return Election(CoreElection(self._core, name, options))
 
     def latch(self, name: str) -> Latch:
+        """Make a latch: `arm(count)` closes it, `count_down()` opens it, `wait()` waits for that. Nobody holds it.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8. Latches have names of their own: a lock may have the same.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no latches.
+        """
         return Latch(CoreLatch(self._core, name))
 
     def cell(self, name: str) -> Cell:
+        """Make a cell: a small value with a version, for compare-and-set. Nobody holds it.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8. Cells have names of their own: a lock may have the same.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no cells.
+        """
         return Cell(CoreCell(self._core, name))
 
     def fence(self, name: str) -> Fence:
+        """Make a fence: the resource that a lock protects uses it to refuse the writes of earlier holders.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8. Fences have names of their own: give it the name of its lock.
+
+        Raises:
+            BadName: The name is not valid.
+            Unsupported: The store has no fences.
+        """
         return Fence(CoreFence(self._core, name))
 
     def within(self, connection: Connection) -> Within:
-        """Locks that the transaction of this connection of yours holds until it ends."""
+        """Make locks that the transaction of an open connection of yours holds until it ends.
+
+        For PostgreSQL, MySQL and MariaDB. Nothing here begins, commits or rolls back.
+
+        Args:
+            connection: An open connection to the server of this client. In the sync API of psycopg, PyMySQL,
+                SQLAlchemy (or a Session), or Django; in the async API of psycopg, asyncmy or SQLAlchemy.
+
+        Raises:
+            Unsupported: The store has no such locks.
+            TypeError: The connection is of another kind, or of another server.
+        """
         return Within(enclosing(self._core, connection, awaits=False))
 
     @overload
     def synchronized(
-        self, name: str, on_busy: Literal["wait", "raise"] = "wait", **options: Unpack[LockOptions]
-    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+        self, name: str, on_busy: Literal["wait", "raise"] = "wait", *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...  # fmt: skip
 
     @overload
     def synchronized(
-        self, name: str, on_busy: Literal["skip"], **options: Unpack[LockOptions]
-    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+        self, name: str, on_busy: Literal["skip"], *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...  # fmt: skip
 
     def synchronized(
-        self, name: str, on_busy: Literal["wait", "skip", "raise"] = "wait", **options: Unpack[LockOptions]
-    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
-        """A function that runs only while it holds the lock of this name, which may hold fields of the call.
+        self, name: str, on_busy: Literal["wait", "skip", "raise"] = "wait", *,
+        timeout: Seconds | None = None, lease: Seconds | None = None, renew: bool = True,
+        max_hold: Seconds | None = None, fair: bool | None = None, owner: str | None = None,
+        info: Mapping[str, Any] | None = None, on_lost: Callable[[Hold], object] | None = None,
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:  # fmt: skip
+        """Decorate a function so that it runs only while it holds the lock of this name.
 
-        Busy: "wait" as `with` does; "skip" gives None and says so in the log; "raise" raises `Busy`. The last two try
-        once, unless a `timeout` is given.
+        The sync API decorates plain functions, the async API coroutine functions.
 
-        >>> import dibs
-        >>> client = dibs.connect("memory://example")
-        >>> @client.synchronized("invoice:{number}", timeout=5)
-        ... def pay(number: int) -> bool:
-        ...     return client.lock("invoice:42").locked()
-        >>> pay(42), pay(43)
-        (True, False)
-        >>> client.close()
+        Args:
+            name: The name of the lock. It may have fields of `str.format` over the arguments of the call.
+            on_busy: What to do if the lock is busy: `"wait"`, the default, waits as `with` does; `"skip"` returns
+                None and logs it at INFO; `"raise"` raises `Busy`. The last two try once, unless `timeout` is given.
+            timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
+
+        Raises:
+            ValueError: The name has a field that the function has no parameter for. Checked while decorating.
+            TypeError: The function cannot be decorated, such as a generator function.
+
+        Example:
+            >>> import dibs
+            >>> client = dibs.connect("memory://example")
+            >>> @client.synchronized("invoice:{number}", timeout=5)
+            ... def pay(number: int) -> bool:
+            ...     return client.lock("invoice:42").locked()
+            >>> pay(42), pay(43)
+            (True, False)
+            >>> client.close()
         """
         from dibs.synchronized import Plan, sign, skipped  # noqa: PLC0415  (it needs `inspect`, a costly import)
 
+        options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost)
         plan = Plan(self._core, Lock, name, on_busy, options)
 
         def decorate(function: Callable[P, T]) -> Callable[P, T | None]:
@@ -157,31 +359,65 @@ class Client(Unpicklable):
         return decorate
 
     def inspect(self, name: str) -> LockInfo:
-        return step(self._core.inspect(name))
+        """The holders and waiters of a name; of a free name, a `LockInfo` without holders. Asks the store.
+
+        Args:
+            name: The name of a lock, an election or a stripe.
+
+        Raises:
+            StoreUnavailable: The store did not answer within the client's `retry` seconds.
+        """
+        return ask(self._core.inspect(name))
 
     def locks(self, prefix: str = "") -> Iterator[LockInfo]:
-        page, after = step(self._core.page(prefix, ""))
+        """Iterate over the names that are held or waited for. Asks the store, page by page.
+
+        Args:
+            prefix: Only names that begin with it. `""`, the default: all names of this namespace.
+
+        Raises:
+            StoreUnavailable: The store did not answer within the client's `retry` seconds.
+        """
+        page, after = ask(self._core.page(prefix, ""))
         while after:
             yield from page
-            page, after = step(self._core.page(prefix, after))
+            page, after = ask(self._core.page(prefix, after))
 
     def break_(self, name: str, *, token: int) -> None:
-        step(self._core.break_(name, token))
+        """Remove a holder by force. It loses the lock as soon as it hears of it: only its token protects.
+
+        Args:
+            name: The name of the lock.
+            token: The token of the holder, as `inspect` shows it. Another holder is left alone.
+
+        Raises:
+            NotHeld: No holder has this token.
+            StoreUnavailable: The store did not answer within the client's `retry` seconds.
+        """
+        ask(self._core.break_(name, token))
 
     def doctor(self) -> list[Finding]:
-        """What the store promises as it stands, and what endangers that, with the fix.
+        """What the store guarantees as it is set up, and what endangers that, each with its fix. Asks the store.
 
-        >>> import dibs
-        >>> client = dibs.connect("memory://example")
-        >>> print(client.doctor()[0].what)
-        memory://example, the memory of this process
-        >>> [finding.fix for finding in client.doctor() if finding.level == "danger"]
-        []
-        >>> client.close()
+        Raises:
+            StoreUnavailable: The store did not answer within the client's `retry` seconds.
+
+        Example:
+            >>> import dibs
+            >>> client = dibs.connect("memory://example")
+            >>> print(client.doctor()[0].what)
+            memory://example, the memory of this process
+            >>> [finding.what for finding in client.doctor() if finding.level == "danger"]
+            []
+            >>> client.close()
         """
-        return step(self._core.doctor())
+        return ask(self._core.doctor())
 
     def close(self) -> None:
+        """Release every hold, which is then lost, and disconnect. Callers that wait get `Closed`.
+
+        A second time it does nothing. Holds of a client that is not closed are released when the process exits.
+        """
         step(self._core.close())
 
     def __enter__(self) -> Self:

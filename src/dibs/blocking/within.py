@@ -1,32 +1,34 @@
-"""Locks inside a transaction of your own, in the blocking face; one line over the core for each method."""
+"""Locks inside a transaction of your own, in the sync API; one line over the core for each method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Self
 
+from dibs.bases import EnclosedFacts, Named, SyncWith, Unpicklable
+from dibs.blocking.entry import ask
 from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
-from dibs.faces import Kind, Raised, Seconds, Timeout, Trace, Unpicklable
-from dibs.runtime.threads import step
+from dibs.faces import Kind, Raised, Seconds, Timeout, Trace
 
 
 class Within(Unpicklable):
-    """What `client.within(connection)` gives: makes locks that the transaction of this connection holds until it ends.
+    """Makes locks that a transaction of yours holds until it ends: see `Client.within`.
 
-    For PostgreSQL, MySQL and MariaDB; the connection is one of psycopg, PyMySQL or SQLAlchemy (a Session too), or
-    Django's. Other stores have none:
+    For PostgreSQL, MySQL and MariaDB. Other stores have none.
 
-    >>> import dibs, sqlite3
-    >>> dibs.connect("memory://example").within(sqlite3.connect(":memory:"))
-    Traceback (most recent call last):
-    dibs.errors.Unsupported: memory://example: this store has no locks inside a transaction of yours (within). \
-Next: use another store for it
+    Example:
+        >>> import dibs, sqlite3
+        >>> try:
+        ...     dibs.connect("memory://example").within(sqlite3.connect(":memory:"))
+        ... except dibs.Unsupported as error:
+        ...     print(error.store)
+        memory://example
     """
 
     __slots__ = ("_core",)
+    _core: CoreWithin
 
     def __init__(self, core: CoreWithin) -> None:
         self._core = core
@@ -39,37 +41,63 @@ Next: use another store for it
         owner: str | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> WithinLock:
+        """Make an exclusive lock. Does no I/O.
+
+        It has no lease: the database keeps others out until the transaction ends. The same transaction may acquire
+        the name again.
+
+        Args:
+            name: 1 to 512 bytes of UTF-8, not blank, without control characters.
+            timeout: Seconds that `with` and `acquire` wait. None, the default, waits for ever; 0 tries once.
+            owner: The label that others see. None, the default: the client's, or else the login name.
+            info: A small dict that others see, merged with the client's.
+
+        Raises:
+            BadName: The name is not valid.
+        """
         return WithinLock(EnclosedLock(self._core, name, timeout, owner, info))
 
     def __repr__(self) -> str:
         return f"<dibs.Within {self._core.client.shown}>"
 
 
-class WithinLock(Unpicklable):
-    """An exclusive lock that a transaction of yours takes. It ends with that transaction: leaving a `with` frees
-    nothing.
+class WithinLock(SyncWith, Named):
+    """An exclusive lock that a transaction of yours takes: see `Client.within`.
 
-    >>> import dibs
-    >>> def pay(client: dibs.Client, connection, number: int) -> None:
-    ...     with connection.transaction(), client.within(connection).lock(f"invoice:{number}", timeout=5):
-    ...         connection.execute("UPDATE invoice SET paid = true WHERE id = %s", [number])
+    It ends with that transaction: leaving a `with` block frees nothing.
+
+    Example:
+        >>> import dibs
+        >>> def pay(client: dibs.Client, connection, number: int) -> None:
+        ...     with connection.transaction(), client.within(connection).lock(f"invoice:{number}", timeout=5):
+        ...         connection.execute("UPDATE invoice SET paid = true WHERE id = %s", [number])
     """
 
     __slots__ = ("_core",)
+    _core: EnclosedLock
 
     def __init__(self, core: EnclosedLock) -> None:
         self._core = core
 
-    @property
-    def name(self) -> str:
-        return self._core.name
-
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> WithinHold | None:
-        hold = step(self._core.acquire(timeout, blocking))
+        """Acquire the lock for the transaction, and wait for it while it is busy.
+
+        Args:
+            timeout: Seconds to wait. Not given: the `timeout` of the lock. None waits for ever, 0 tries once.
+            blocking: False is `timeout=0`.
+
+        Returns:
+            The hold, or None if the lock was busy until the timeout. `with lock:` raises an error instead.
+
+        Raises:
+            StoreUnavailable: The database did not answer in time.
+            StoreError: The connection is in no transaction.
+        """
+        hold = ask(self._core.acquire(timeout, blocking))
         return None if hold is None else WithinHold(hold)
 
     def __enter__(self) -> WithinHold:
-        return WithinHold(step(self._core.enter()))
+        return WithinHold(ask(self._core.enter()))
 
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
@@ -78,39 +106,21 @@ class WithinLock(Unpicklable):
         return f"<dibs.WithinLock {self._core.describe()}>"
 
 
-class WithinHold(Unpicklable):
-    """What a transaction of yours holds until it ends.
+class WithinHold(SyncWith, EnclosedFacts):
+    """A lock that a transaction of yours holds until it ends. It needs no release, and is not lost on its own.
 
-    >>> import dibs
-    >>> def settle(client: dibs.Client, connection) -> int:
-    ...     hold = client.within(connection).lock("invoice:42").acquire(timeout=0)
-    ...     return 0 if hold is None else hold.token
+    Example:
+        >>> import dibs
+        >>> def settle(client: dibs.Client, connection) -> int:
+        ...     hold = client.within(connection).lock("invoice:42").acquire(timeout=0)
+        ...     return 0 if hold is None else hold.token
     """
 
     __slots__ = ("_core",)
+    _core: EnclosedHold
 
     def __init__(self, core: EnclosedHold) -> None:
         self._core = core
-
-    @property
-    def name(self) -> str:
-        return self._core.name
-
-    @property
-    def token(self) -> int:
-        return self._core.token
-
-    @property
-    def mode(self) -> str:
-        return self._core.mode
-
-    @property
-    def owner(self) -> str:
-        return self._core.owner
-
-    @property
-    def acquired_at(self) -> datetime:
-        return self._core.acquired_at
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,6 @@ from typing import Any
 
 import dibs
 from dibs import faces
-from dibs.blocking import LockOptions
 from dibs.cli import options as given
 from dibs.cli.about import shown
 from dibs.cli.child import CannotRun, Child
@@ -202,7 +201,7 @@ def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> N
 
 def _asking(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[[dibs.Hold], object]) -> Acquire:
     """The kind of lock that the options ask for."""
-    more: LockOptions = {"timeout": options.timeout, "max_hold": options.max_hold, "on_lost": on_lost}
+    more: dict[str, Any] = {"timeout": options.timeout, "max_hold": options.max_hold, "on_lost": on_lost}
     if options.of is not None:
         return partial(client.semaphore(options.name, options.of, **more).acquire, options.permits)
     if options.shared:

@@ -1,1 +1,1 @@
-"""For tests: the behavioural suite of a store, and fixtures for applications."""
+"""For tests: the fixtures `dibs_client` and `dibs_aio_client`, and the behavioural suite of a store."""

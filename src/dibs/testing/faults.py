@@ -31,7 +31,12 @@ _WAITING = frozenset({"watch", "await_change"})
 
 
 class LostReply:
-    """What `lose_reply` gives: which request it was whose reply got lost; None so far."""
+    """The result of `KitClient.lose_reply`.
+
+    Attributes:
+        wanted: The kind of request that was asked for, or None.
+        verb: The request whose reply was lost; None so far.
+    """
 
     def __init__(self, wanted: str | None) -> None:
         self.wanted = wanted

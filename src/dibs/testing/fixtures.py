@@ -14,13 +14,20 @@ import pytest
 
 @pytest.fixture
 def dibs_client(request: pytest.FixtureRequest) -> Any:
-    """A `dibs.Client` of an empty memory store, with `clock`, `expire`, `steal`, `lose_reply` and `pause_keeper`."""
+    """A `dibs.Client` of an empty memory store, with controls: see `KitClient`.
+
+    During the test `DIBS_URL` is `memory://`, so the code under test gets the same store. The test fails if two
+    holders overlapped.
+    """
     return _kit(request).client()
 
 
 @pytest.fixture
 def dibs_aio_client(request: pytest.FixtureRequest) -> Any:
-    """As `dibs_client`, a `dibs.aio.Client`. Its controls are not awaited."""
+    """A `dibs.aio.Client` of an empty memory store, with controls that are not awaited: see `KitAioClient`.
+
+    A test may use both fixtures: they share the store, the clock and the controls.
+    """
     return _kit(request).aio_client()
 
 

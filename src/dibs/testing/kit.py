@@ -39,6 +39,8 @@ class Kit:
         self.faults = Faults(self.stage)
         self.record = Record()
         self._thieves: dict[tuple[str, str], Client] = {}
+        self._stolen: list[dibs.Hold] = []
+        """Kept: a test may leave them, and would be warned that they cannot be released any more."""
         self._worlds: dict[int, World] = {}
         self._undo = ExitStack()
 
@@ -88,10 +90,11 @@ class Kit:
         usurping.victims = [victim.token for victim in victims]
         weight = sum(victim.weight for victim in victims)
         lock = Lock(thief, name, Options.checked(), kind=info.kind, capacity=info.capacity, weight=weight)
-        attempt = lock.attempt(0, n=max(weight, 1))
+        attempt = lock.attempt(0)
         hold = dibs.Hold(attempt.hold, lock)
         step(attempt.run())
         attempt.hand_over()
+        self._stolen.append(hold)
         return hold
 
     def _make_client(self, runtime: Runtime, url: object, **given: Any) -> Client:
@@ -135,34 +138,73 @@ class _Controls:
 
     @property
     def clock(self) -> Clock:
-        """Of every client of the test: `clock.advance(3600)` lets an hour pass."""
+        """The clock of every client of the test: `clock.advance(3600)` lets an hour pass at once."""
         return self._kit.stage.clock
 
     @property
     def overlaps(self) -> list[Overlap]:
-        """Where two holders overlapped; the test fails at its end unless this is empty."""
+        """Each case of two holders at once. The test fails at its end unless this is empty."""
         return self._kit.record.overlaps
 
     def expire(self, name: str, *, token: int | None = None) -> None:
-        """The leases of those who hold `name` run out: they are told, and the next in line get it."""
+        """Let the lease of a lock run out: its holders lose it, and the next waiters get it.
+
+        Args:
+            name: The name of the lock.
+            token: Only the holder with this token. None, the default: all holders.
+
+        Raises:
+            NotHeld: There is no such holder.
+
+        Example:
+            >>> def test_a_lost_lock_is_noticed(dibs_client) -> None:
+            ...     with pytest.raises(dibs.LockLost), dibs_client.lock("invoice:42"):
+            ...         dibs_client.expire("invoice:42")
+        """
         faults.expire(self._kit.stage, self._core, name, token)
 
     def steal(self, name: str, *, token: int | None = None) -> dibs.Hold:
-        """Somebody else takes the place of those who hold `name`, who hear of it at their next renewal. The thief
-        keeps it until `release()` of what this returns, a blocking hold in both faces."""
+        """Let another client take the place of the holders, who hear of it at their next renewal.
+
+        Args:
+            name: The name of the lock.
+            token: Only the holder with this token. None, the default: all holders.
+
+        Returns:
+            The hold of the other client, of the sync API in both fixtures. It lasts until its `release()`, or until
+            the end of the test.
+
+        Raises:
+            NotHeld: There is no such holder.
+        """
         return self._kit.steal(self._core, name, token)
 
     def lose_reply(self, verb: str | None = None) -> LostReply:
-        """The next request to the store happens, and its reply is lost; with a verb, the next request of that kind."""
+        """Lose the reply to the next request to the store. The request itself is carried out.
+
+        Args:
+            verb: The next request of this kind: an acquire sends `"join"`, a release `"leave"`, the watchdog
+                `"renew"`. None, the default: the next request of any kind.
+
+        Returns:
+            An object whose `verb` says which request it was, once it happened.
+
+        Raises:
+            ValueError: There is no such verb.
+        """
         return self._kit.faults.lose_reply(verb)
 
     def pause_keeper(self, *clients: object) -> Pause:
-        """The watchdogs of these clients, or of all, do nothing until `resume()`, or until the end of a `with`."""
+        """Stop the background renewal of clients, until `resume()` of the result, or as long as its `with` lasts.
+
+        Args:
+            clients: Clients of this test. None given: all of them.
+        """
         return self._kit.pause(clients)
 
 
 class KitClient(_Controls, dibs.Client):
-    """A `dibs.Client`, and the controls of its test."""
+    """A `dibs.Client` of the memory store with controls for tests: the fixture `dibs_client`."""
 
     __slots__ = ("_kit",)
 
@@ -171,12 +213,20 @@ class KitClient(_Controls, dibs.Client):
         self._kit = kit
 
     def another(self, url: str = URL, **options: Any) -> KitClient:
-        """One more client of the test, as `connect` would make it."""
+        """Make one more client of this test, as `connect` does.
+
+        Args:
+            url: A URL of the memory store.
+            options: As in `connect`.
+        """
         return self._kit.client(url, **options)
 
 
 class KitAioClient(_Controls, dibs.aio.Client):
-    """A `dibs.aio.Client`, and the controls of its test."""
+    """A `dibs.aio.Client` of the memory store with controls for tests: the fixture `dibs_aio_client`.
+
+    The controls are not awaited.
+    """
 
     __slots__ = ("_kit",)
 
@@ -185,7 +235,12 @@ class KitAioClient(_Controls, dibs.aio.Client):
         self._kit = kit
 
     def another(self, url: str = URL, **options: Any) -> KitAioClient:
-        """One more client of the test, as `connect` would make it."""
+        """Make one more client of this test, as `connect` does.
+
+        Args:
+            url: A URL of the memory store.
+            options: As in `connect`.
+        """
         return self._kit.aio_client(url, **options)
 
 

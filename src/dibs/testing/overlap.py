@@ -22,11 +22,17 @@ from dibs.testing.stage import Stage
 
 @dataclass(frozen=True)
 class Holder:
+    """One of two holders at once.
+
+    Attributes:
+        who: Its thread or task.
+        token: Its fencing token.
+        lost: Whether its hold was already lost when the other one was granted.
+    """
+
     who: str
-    """Thread or task."""
     token: int
     lost: bool
-    """Whether it could know, when the other one came, that it held no more."""
 
     def __str__(self) -> str:
         return f"{self.who} (token {self.token})"
@@ -34,6 +40,14 @@ class Holder:
 
 @dataclass(frozen=True)
 class Overlap:
+    """Two holders at once: the first went on while the second was granted the lock.
+
+    Attributes:
+        name: The name of the lock.
+        first: The holder that went on.
+        second: The next holder.
+    """
+
     name: str
     first: Holder
     second: Holder

@@ -45,13 +45,14 @@ _BEHIND = 1e-6
 
 
 class Clock:
-    """The clock of a test: the real one, and what was added to it.
+    """The clock of a test: the real one, and the time that was added to it.
 
-    >>> clock = Stage().clock
-    >>> before = clock.now()
-    >>> clock.advance(3600)
-    >>> clock.now() - before >= 3600
-    True
+    Example:
+        >>> clock = Stage().clock
+        >>> before = clock.now()
+        >>> clock.advance(3600)
+        >>> clock.now() - before >= 3600
+        True
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -63,23 +64,28 @@ class Clock:
         """By `stop`."""
 
     def now(self) -> float:
+        """Seconds since some moment in the past."""
         stopped_at, added = self._reading
         return (boottime() if stopped_at is None else stopped_at) + added
 
     def advance(self, length: float | timedelta) -> None:
-        """Let that much time pass, at once, for every client of the test."""
+        """Let time pass at once, for every client of the test: renewals and losses happen on the way.
+
+        Args:
+            length: Seconds, or a `timedelta`.
+        """
         left = seconds(length, "the time to advance by")
         with self._stopped():
             self._advance(left)
         self._stage.ring()
 
     def stop(self) -> None:
-        """From now on only `advance` moves it."""
+        """Stop the clock: from now on only `advance` moves it."""
         self._reading = boottime(), self._reading[1]
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """It runs with the real clock again."""
+        """Let the clock run with the real one again."""
         self._reading = None, self.now() - boottime()
         self.is_stopped = False
 
@@ -269,7 +275,7 @@ class Call:
 
 
 class Pause:
-    """Watchdogs that stand still: a context manager, or until `resume()`."""
+    """Clients without background renewal, until `resume()` or the end of `with`: see `KitClient.pause_keeper`."""
 
     def __init__(self, stage: Stage, watchdogs: list[Watchdog] | None) -> None:
         self._stage = stage
@@ -279,7 +285,7 @@ class Pause:
         return self._watchdogs is None or any(lane in (one, one.give_backs) for one in self._watchdogs)
 
     def resume(self) -> None:
-        """A second time it does nothing."""
+        """Go on with the renewal. A second time it does nothing."""
         self._stage.resume(self)
 
     def __enter__(self) -> Self:

@@ -63,7 +63,6 @@ class Options(NamedTuple):
     @classmethod
     def checked(
         cls,
-        *,
         timeout: object = None,
         lease: object = None,
         renew: object = True,
@@ -73,11 +72,7 @@ class Options(NamedTuple):
         info: object = None,
         on_lost: object = None,
         cancel_on_lost: object = False,
-        **unknown: object,
     ) -> Options:
-        if unknown:
-            known = ", ".join(cls._fields)
-            raise TypeError(f"no lock has an option {', '.join(map(repr, unknown))}; there are {known}")
         for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost)):
             if not isinstance(flag, bool):
                 raise TypeError(f"{what} must be True or False, not {flag!r}")
@@ -167,6 +162,27 @@ async def not_free(
     return client.error(AcquireTimeout, name, what, info=info, step=step)
 
 
+class _Taken(Taken[Hold]):
+    __slots__ = ()
+
+    def warn_of_unreleased(self, _: object) -> None:
+        """The lock is gone, and every object that a user can release a hold with refers to it. The garbage collector
+        may call this anywhere: it takes no lock and ends no hold. A hold that ends by itself is often left alone on
+        purpose, as the permits of a rate limit are."""
+        client, unreleased = self._client, list(self.holds)
+        self.holds.clear()  # each of them has a reference that calls this
+        for hold in unreleased:
+            grant = hold.grant
+            if grant is None or not grant.valid(client.now()) or not hold.wanted():
+                continue
+            if grant.request.renew and hold.ends_at == FOREVER:
+                from warnings import warn  # noqa: PLC0415  (of use only where something went wrong)
+
+                text = f"{client.place(hold.name)}: not released (token {hold.token}), and no object is left to release"
+                end = "it with: it stays held until its client is closed or this process ends"
+                warn(f"{text} {end}", ResourceWarning, stacklevel=2, source=hold)
+
+
 class Lock(Takes[Hold]):
     """See the table above; `dibs.Lock` and its kin are faces of this."""
 
@@ -197,17 +213,21 @@ class Lock(Takes[Hold]):
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
         self._about: tuple[object, object, str] = (None, None, "")
-        self.taken = Taken(name, client)
+        self.taken = _Taken(name, client)
 
-    def attempt(self, timeout: object = UNSET, blocking: object = True, n: object = 1) -> Attempt:
+    def attempt(self, timeout: object = UNSET, blocking: object = True, n: object = UNSET) -> Attempt:
         """Checks the arguments; asks nothing yet. The calling thread or task is the one that takes."""
-        if timeout is UNSET and blocking is True and self.request.kind != "semaphore":
+        if timeout is UNSET and blocking is True and n is UNSET:
             return Attempt(self, self.weight, self.options.timeout)
         limit = limit_of(self.options.timeout, timeout, blocking)
-        weight = self.weight if self.request.kind != "semaphore" else self._permits(n)
-        return Attempt(self, weight, limit)
+        return Attempt(self, self.weight if n is UNSET else self._checked_permits(n), limit)
 
-    def _permits(self, n: object) -> int:
+    def permits(self, n: object) -> Lock:
+        """The lock of weight n on this semaphore."""
+        weight, request = self._checked_permits(n), self.request
+        return Lock(self.client, self.name, self.options, kind=request.kind, capacity=request.capacity, weight=weight)
+
+    def _checked_permits(self, n: object) -> int:
         if isinstance(n, bool) or not isinstance(n, int):
             raise TypeError(f"n must be an int, not {n!r}")
         if not 1 <= n <= self.request.capacity:
@@ -333,7 +353,7 @@ class Attempt:
             hold.began = client.now()
             if lock.options.max_hold is not None or (hold.grant is not None and hold.grant.lasts_until != FOREVER):
                 self._limit(lock.options.max_hold)
-            lock.taken.remember(hold, entered=entered)
+            lock.taken.remember(hold, entered=entered, through=ref(lock, lock.taken.warn_of_unreleased))
             hold.when_lost = lock.taken.one_lost
         return held
 

@@ -33,18 +33,19 @@ H = TypeVar("H", bound=Takeable)
 
 
 class Taken(Generic[H]):
-    __slots__ = ("_client", "_entered", "_name", "_taken", "_until_sweep")
+    __slots__ = ("_client", "_entered", "_name", "_until_sweep", "holds")
 
     def __init__(self, name: str, client: Client) -> None:
         self._name = name
         self._client = client
-        self._taken: dict[H, None] = {}
-        """In their order; each step on it is one in C: whoever is told of a loss sweeps beside the others."""
+        self.holds: dict[H, object] = {}
+        """In their order, each with a weak reference to the lock that it was taken through, if any. Each step on it is
+        one in C: the thread that learns of a loss sweeps beside the others."""
         self._entered: list[H] = []
         self._until_sweep = _FEW
 
-    def remember(self, hold: H, *, entered: bool) -> None:
-        self._taken[hold] = None
+    def remember(self, hold: H, *, entered: bool, through: object = None) -> None:
+        self.holds[hold] = through
         if entered:
             self._entered.append(hold)
         self._until_sweep -= 1
@@ -58,17 +59,17 @@ class Taken(Generic[H]):
 
     def _sweep(self) -> None:
         takers: set[object] = set()
-        for hold in reversed(list(self._taken)):
+        for hold in reversed(list(self.holds)):
             taker = hold.taker
             if hold.over or (hold.lost_seen and (taker in takers or _has_ended(taker))):
-                self._taken.pop(hold, None)
+                self.holds.pop(hold, None)
             else:
                 takers.add(taker)
-        self._until_sweep = max(_FEW, len(self._taken) // 2)
+        self._until_sweep = max(_FEW, len(self.holds) // 2)
 
     def released(self, hold: H) -> None:
         """A `with` may still end with it."""
-        self._taken.pop(hold, None)
+        self.holds.pop(hold, None)
 
     def forget(self, hold: H) -> None:
         """No `release()` and no `with` will come for it any more."""
@@ -83,7 +84,7 @@ class Taken(Generic[H]):
     def latest(self) -> H:
         """What `release()` means."""
         taker = self._client.runtime.taker()
-        for hold in reversed(list(self._taken)):
+        for hold in reversed(list(self.holds)):
             if hold.taker is taker and hold.wanted():
                 return hold
         raise self._client.error(

@@ -217,7 +217,7 @@ async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(w
     await asyncio.sleep(0)  # nothing is left of the cancellation
     await eventually(lambda: called)
     asyncio_only: dict[str, Any] = {"cancel_on_lost": True}
-    with dibs.connect(world.url) as blocking, pytest.raises(TypeError, match="asyncio"):
+    with dibs.connect(world.url) as blocking, pytest.raises(TypeError, match="cancel_on_lost"):
         blocking.lock("a", **asyncio_only)
 
 

@@ -112,7 +112,48 @@ async def test_permits_that_can_never_be_held_are_refused_at_once(world: World) 
     for wrong in (True, "1", 1.0, None):
         with pytest.raises(TypeError):
             await ana(lambda wrong=wrong: client.semaphore("a", 3).acquire(wrong))
+        with pytest.raises(TypeError):
+            client.semaphore("a", 3).permits(wrong)
+    for n in (4, 0, -1):
+        with pytest.raises(ValueError, match="can never be granted"):
+            client.semaphore("a", 3).permits(n)
     await world.free(client, "a")
+
+
+@above_the_store
+async def test_a_number_of_permits_is_a_lock(world: World) -> None:
+    client, other = world.client(), world.client()
+    ana, bob = world.actors("ana", "bob")
+    semaphore = client.semaphore("a", 5, timeout=30)
+    two = semaphore.permits(2)
+    assert two.name == "a"
+    async with ana.entering(two) as hold:
+        assert hold.mode == "shared"
+        (holder,) = (await bob(lambda: other.inspect("a"))).holders
+        assert (holder.weight, holder.token) == (2, hold.token)
+        assert await ana(two.owned)
+        assert await bob(two.locked)
+        assert await bob(lambda: other.semaphore("a", 5).permits(4).acquire(timeout=0)) is None
+        with pytest.raises(dibs.AcquireTimeout):
+            await bob.enter(other.semaphore("a", 5, timeout=0).permits(4))
+        with pytest.raises(dibs.NotHeld):
+            await ana(semaphore.release)
+    assert await ana(two.acquire)
+    await ana(two.release)
+    assert (await ana(lambda: semaphore.permits(5).acquire())).mode == "exclusive"
+
+
+@above_the_store
+async def test_permits_of_several_locks_add_up(world: World) -> None:
+    client, ana = world.client(), world.actor("ana")
+    semaphore = client.semaphore("a", 5)
+    several = world.multi(semaphore.permits(3), semaphore, client.lock("b"))
+    async with ana.entering(several) as hold:
+        assert [part.name for part in hold.holds] == ["a", "a", "b"]
+        (holder,) = (await ana(lambda: client.inspect("a"))).holders
+        assert holder.weight == 4
+    with pytest.raises(ValueError, match="can never be granted"):
+        await ana(world.multi(semaphore.permits(3), semaphore.permits(3)).acquire)
 
 
 async def test_another_size_while_busy_is_a_mismatch(world: World) -> None:

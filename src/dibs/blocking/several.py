@@ -1,0 +1,120 @@
+"""Several locks as one, in the sync API: `multi`, and stripes."""
+
+from __future__ import annotations
+
+from dibs import faces
+from dibs.bases import Named, Owned
+from dibs.blocking.entry import ask
+from dibs.blocking.holds import Hold, MultiHold
+from dibs.blocking.locks import AnyLock, Lock, RLock, Semaphore, take
+from dibs.core.kinds.lock import UNSET
+from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.striped import Striped as CoreStriped
+from dibs.faces import Seconds, Timeout
+
+
+def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
+    """Several locks as one: all of them are acquired, or none.
+
+    They may be of any kind and come from several clients. They are acquired in one global order, so two callers
+    cannot wait for each other. Equal locks are merged: read and write is write, permits add up.
+
+    Args:
+        locks: At least one lock. Another `multi` counts as its locks.
+        timeout: Seconds that `with` and `acquire` wait for all of them together. None, the default, waits for
+            ever; 0 tries once.
+
+    Raises:
+        TypeError: A lock is of the other API, or is no lock.
+        ValueError: There is no lock.
+
+    Example:
+        >>> import dibs
+        >>> with dibs.connect("memory://example") as client, dibs.multi(client.lock("a"), client.lock("b")) as hold:
+        ...     [part.name for part in hold.holds]
+        ['a', 'b']
+    """
+    return Multi(CoreMulti(faces.members(locks, Lock, Multi), timeout, Hold))
+
+
+class Multi(AnyLock, Owned):
+    """Several locks as one: see `multi`. Its `name` is the names of all, joined by commas.
+
+    Example:
+        >>> import dibs
+        >>> client = dibs.connect("memory://example")
+        >>> dibs.multi(client.lock("a"), client.lock("b")).name
+        'a, b'
+    """
+
+    __slots__ = ()
+    _core: CoreMulti
+
+    def __init__(self, core: CoreMulti) -> None:
+        self._core = core
+
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> MultiHold | None:
+        """Acquire all of them, or none, and wait while one is busy.
+
+        Args:
+            timeout: Seconds to wait for all of them together. Not given: the `timeout` of `multi`. None waits for
+                ever, 0 tries once.
+            blocking: False is `timeout=0`.
+
+        Returns:
+            One hold for all, or None if one of them was busy until the timeout.
+
+        Raises:
+            StoreUnavailable: A store did not answer in time.
+            Mismatch: A name is in use as another kind of lock, or with another size.
+            ValueError: Equal semaphores add up to more permits than there are.
+            Closed: A client was closed.
+        """
+        attempt = self._core.attempt(timeout, blocking)
+        return take(attempt, MultiHold(attempt.hold, self._core), attempt.run)
+
+    def locked(self) -> bool:
+        """Whether anyone holds one of them. Asks the stores.
+
+        Raises:
+            StoreUnavailable: A store did not answer within its client's `retry` seconds.
+        """
+        return ask(self._core.locked())
+
+    def __enter__(self) -> MultiHold:
+        attempt = self._core.attempt()
+        return take(attempt, MultiHold(attempt.hold, self._core), attempt.enter, faces.entering(self))
+
+
+class Striped(Named):
+    """A fixed number of locks for any number of keys: see `Client.striped`.
+
+    Example:
+        >>> import dibs
+        >>> stock = dibs.connect("memory://example").striped("stock", 100)
+        >>> stock.at("user-7") is stock.at("user-7")
+        True
+    """
+
+    __slots__ = ("_core", "_made")
+    _core: CoreStriped
+
+    def __init__(self, core: CoreStriped) -> None:
+        self._core = core
+        self._made: dict[int, Lock] = {}
+
+    def at(self, key: str | bytes | int) -> Lock:
+        """The lock of the stripe of a key; the same object for every key of that stripe.
+
+        Args:
+            key: 42 and `"42"` are the same key. The stripe of a key is the same in every process.
+        """
+        return self._stripe(self._core.index(key))
+
+    def all(self) -> Multi:
+        """Every stripe as one lock, with the `timeout` of the stripes."""
+        return multi(*(self._stripe(index) for index in range(self._core.stripes)), timeout=self._core.timeout)
+
+    def _stripe(self, index: int) -> Lock:
+        lock = self._made.get(index)
+        return lock if lock is not None else self._made.setdefault(index, Lock(self._core.stripe(index)))
