@@ -1,4 +1,4 @@
-"""What both faces share: their types, and the way from what is given to `connect()` to a core client, without I/O."""
+"""What both APIs share: their types, and the way from what is given to `connect()` to a core client, without I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Timeout = float | timedelta | None | Unset
 
 
 class Pooled(Protocol):
-    """`redis.Redis` of either face, also as a sentinel gives it."""
+    """`redis.Redis` of either API, also as a sentinel gives it."""
 
     @property
     def connection_pool(self) -> Any: ...
@@ -47,13 +47,33 @@ class Pool(Protocol):
 
 
 class Clustered(Protocol):
-    """`redis.RedisCluster` of either face."""
+    """`redis.RedisCluster` of either API."""
 
     @property
     def nodes_manager(self) -> Any: ...
 
 
-Driver = Pooled | Pool | Clustered
+class Engine(Protocol):
+    """An engine of SQLAlchemy's of either API."""
+
+    @property
+    def dialect(self) -> Any: ...
+
+    @property
+    def url(self) -> Any: ...
+
+
+class PsycopgPool(Protocol):
+    """A pool of psycopg's of either API."""
+
+    @property
+    def min_size(self) -> Any: ...
+
+    @property
+    def max_size(self) -> Any: ...
+
+
+Driver = Pooled | Pool | Clustered | Engine | PsycopgPool
 """An existing driver object, as far as a type can tell: which ones are taken says backends/__init__.py."""
 Target = str | Driver | Sequence[str | Driver] | None
 """What `connect` is told: a URL, a driver, or several of them, which are a quorum."""

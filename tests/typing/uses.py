@@ -9,8 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from typing import assert_type
 
+import psycopg_pool
 import redis
 import redis.asyncio
+import redis.sentinel
+import sqlalchemy
+import sqlalchemy.ext.asyncio
 
 import dibs
 import dibs.aio
@@ -50,6 +54,11 @@ def blocking() -> None:
     assert_type(client.rwlock("a").read, dibs.Lock)
     assert_type(client.rwlock("a").write, dibs.Lock)
     assert_type(client.semaphore("a", 5).acquire(2, timeout=0), dibs.Hold | None)
+    assert_type(client.semaphore("a", 5).permits(2), dibs.Lock)
+    with client.semaphore("a", 5).permits(2) as permits:
+        assert_type(permits, dibs.Hold)
+    with client.semaphore("a", 5).acquire(2):  # type: ignore[union-attr]  # it may be None: permits(2) is meant
+        pass
     assert_type(client.striped("a", 100).at("key"), dibs.Lock)
     assert_type(client.striped("a", 100).all(), dibs.Multi)
     with dibs.multi(lock, client.rlock("b"), client.semaphore("c", 2), timeout=1) as both:
@@ -74,7 +83,7 @@ def blocking() -> None:
     client.lock("a", on_lost=print_number)  # type: ignore[arg-type]
     client.lock(42)  # type: ignore[arg-type]
     client.semaphore("a")  # type: ignore[call-arg]
-    dibs.multi(dibs.aio.connect().lock("a"))  # type: ignore[arg-type]  # faces do not mix
+    dibs.multi(dibs.aio.connect().lock("a"))  # type: ignore[arg-type]  # the two APIs do not mix
 
 
 def errors() -> None:
@@ -123,15 +132,30 @@ async def awaited() -> None:
         lock.acquire().check()  # type: ignore[attr-defined]
         with lock:  # type: ignore[attr-defined]
             pass
+        async with dibs.connect().lock("a"):  # type: ignore[attr-defined]
+            pass
+        async with client.semaphore("b", 5).permits(2) as permits:
+            assert_type(permits, dibs.aio.Hold)
         client.lock("a", patience=5)  # type: ignore[call-arg]
-        client.lock("a", on_lost=lost)  # type: ignore[arg-type]  # the hold of the other face
+        client.lock("a", on_lost=lost)  # type: ignore[arg-type]  # the hold of the other API
 
 
 def aio_lost(hold: dibs.aio.Hold) -> None:
     print(hold.name)
 
 
-def drivers(one: redis.Redis, several: redis.asyncio.RedisCluster) -> None:
+def drivers(
+    one: redis.Redis,
+    several: redis.asyncio.RedisCluster,
+    sentinel: redis.sentinel.Sentinel,
+    engines: tuple[sqlalchemy.Engine, sqlalchemy.ext.asyncio.AsyncEngine],
+    pools: tuple[psycopg_pool.ConnectionPool, psycopg_pool.AsyncConnectionPool],
+) -> None:
+    dibs.connect(sentinel)
+    dibs.connect(engines[0])
+    dibs.aio.connect(engines[1])
+    dibs.connect(pools[0])
+    dibs.aio.connect(pools[1])
     assert_type(dibs.connect(one), dibs.Client)
     assert_type(dibs.aio.connect(several), dibs.aio.Client)
     assert_type(dibs.connect(["redis://h1", "redis://h2", one], guard=60), dibs.Client)

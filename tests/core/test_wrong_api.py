@@ -1,0 +1,151 @@
+"""The sync API where the async one is meant, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+import dibs.blocking
+from dibs.bases import WrongWith
+from dibs.blocking import entry
+
+PATIENCE = 60.0
+URL = "memory://wrong-api"
+
+
+@pytest.fixture
+def client() -> Iterator[dibs.Client]:
+    with dibs.connect(URL) as client:
+        yield client
+
+
+def both_ends(manager: Any) -> None:
+    with manager:
+        pass
+
+
+CALLS: dict[str, Callable[[dibs.Client], object]] = {
+    "with": lambda client: both_ends(client.lock("a")),
+    "acquire": lambda client: client.lock("a").acquire(timeout=0).release(),  # type: ignore[union-attr]
+    "multi": lambda client: both_ends(dibs.multi(client.lock("a"), client.lock("b"))),
+    "permits": lambda client: both_ends(client.semaphore("s", 3).permits(2)),
+    "locked": lambda client: client.lock("a").locked(),
+    "revoke": lambda client: client.lock("a").revoke(),
+    "inspect": lambda client: client.inspect("a"),
+    "locks": lambda client: list(client.locks()),
+    "doctor": lambda client: client.doctor(),
+    "leader": lambda client: client.election("e").leader(),
+    "latch": lambda client: client.latch("a").wait(0),
+    "cell": lambda client: client.cell("a").get(),
+    "fence": lambda client: client.fence("a").admit(1),
+    "synchronized": lambda client: client.synchronized("a")(len)("b"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_in_a_running_loop_the_sync_api_warns_once(
+    name: str, client: dibs.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        CALLS[name](client)
+        CALLS[name](client)
+
+    monkeypatch.setattr(entry, "_told", [])
+    with pytest.warns(RuntimeWarning, match=r"running event loop.*dibs\.aio\.connect\(\)") as seen:
+        asyncio.run(main())
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+
+
+def test_no_warning_without_a_running_loop(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor in a thread of an application that has one, nor for what ends a hold."""
+
+    async def main() -> None:
+        await asyncio.to_thread(CALLS["with"], client)
+        assert hold is not None
+        hold.release()
+        lock.release()
+        client.close()
+
+    monkeypatch.setattr(entry, "_told", [])
+    with warnings.catch_warnings(action="error"):
+        CALLS["with"](client)
+        hold, lock = client.lock("b").acquire(), client.lock("c")
+        lock.acquire()
+        asyncio.run(main())
+    assert not entry._told
+
+
+@pytest.mark.parametrize("name", ["with", "acquire", "inspect"])
+def test_where_the_warning_is_an_error_nothing_is_taken(
+    name: str, client: dibs.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        CALLS[name](client)
+
+    monkeypatch.setattr(entry, "_told", [])
+    with warnings.catch_warnings(action="error"), pytest.raises(RuntimeWarning):
+        asyncio.run(main())
+    assert client.inspect("a").holders == ()
+
+
+def test_the_sync_api_does_not_import_asyncio() -> None:
+    code = f"""
+import sys, dibs
+with dibs.connect({URL!r}) as client, client.lock("a"):
+    assert client.lock("a").locked()
+assert "asyncio" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=True)
+
+
+def test_async_with_on_the_sync_api_says_which_import_is_meant(client: dibs.Client) -> None:
+    async def main() -> None:
+        hold = client.lock("held").acquire()
+        lock, several = client.lock("a"), dibs.multi(client.lock("a"))
+        for one in (client, lock, hold, several, client.rlock("a"), client.semaphore("s", 3), client.rwlock("rw").read):
+            what = type(one).__name__
+            with pytest.raises(TypeError, match=rf'a dibs\.{what} is of the sync API: write "with".*import dibs\.aio'):
+                async with one:  # type: ignore[attr-defined, union-attr]
+                    pass
+            assert not hasattr(one, "__aenter__")
+        assert hold is not None
+        hold.release()
+
+    asyncio.run(main())
+    assert client.inspect("a").holders == ()
+
+
+def test_with_on_the_async_api_says_which_import_is_meant() -> None:
+    async def main() -> None:
+        async with dibs.aio.connect(URL) as client:
+            hold = await client.lock("held").acquire()
+            lock, several = client.lock("a"), dibs.aio.multi(client.lock("a"))
+            for one in (client, lock, hold, several, client.rlock("a"), client.semaphore("s", 3)):
+                what = type(one).__name__
+                said = rf'a dibs\.aio\.{what} is of the async API: write "async with".*import dibs\)'
+                with pytest.raises(TypeError, match=said), one:  # type: ignore[attr-defined, union-attr]
+                    pass
+                assert not hasattr(one, "__enter__")
+            assert (await client.inspect("a")).holders == ()
+
+    asyncio.run(main())
+
+
+def test_every_class_with_a_block_refuses_the_other_one() -> None:
+    for api, own, other in ((dibs.blocking, "__enter__", "__aenter__"), (dibs.aio, "__aenter__", "__enter__")):
+        classes = [
+            value for name in api.__all__ if inspect.isclass(value := getattr(api, name)) and hasattr(value, own)
+        ]
+        assert len(classes) >= 9
+        for cls in classes:
+            assert isinstance(inspect.getattr_static(cls, other, None), WrongWith), cls
