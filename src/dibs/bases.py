@@ -130,7 +130,7 @@ class HoldFacts(Watched, Named):
 
     @property
     def token(self) -> int:
-        """The fencing token: it rises with every grant of this name. Send it along with each write."""
+        """The fencing token, which rises with every grant of this name. Send it along with each write."""
         token: int = self._core.token
         return token
 
@@ -142,7 +142,7 @@ class HoldFacts(Watched, Named):
 
     @property
     def owner(self) -> str:
-        """The label that others see: the option `owner`, or the login name. It proves nothing."""
+        """The label that others see, which is the option `owner` or the login name. It proves nothing."""
         label: str = self._core.label
         return label
 
@@ -160,7 +160,7 @@ class EnclosedFacts(Named):
 
     @property
     def token(self) -> int:
-        """The fencing token: it rises with every grant of this name."""
+        """The fencing token, which rises with every grant of this name."""
         token: int = self._core.token
         return token
 
@@ -172,7 +172,7 @@ class EnclosedFacts(Named):
 
     @property
     def owner(self) -> str:
-        """The label that others see: the option `owner`, or the login name."""
+        """The label that others see, which is the option `owner` or the login name."""
         owner: str = self._core.owner
         return owner
 
@@ -190,5 +190,5 @@ class NoToken(Watched):
 
     @property
     def token(self) -> None:
-        """None: each of `holds` has a token of its own."""
+        """Always None, because each of `holds` has a token of its own."""
         return

@@ -81,6 +81,10 @@ def wrong_text(value: object) -> str | None:
     if not lines[0].endswith((".", ":")) or (len(lines) > 1 and lines[1]):
         return "the first line is no sentence that stands alone"
     parts = sections(text)
+    if isinstance(value, property) and ":" in lines[0]:
+        return "Sphinx takes what stands before a colon for the type of a property"
+    if ":" in parts.get("Returns", "").partition("\n")[0]:
+        return "Sphinx takes what stands before a colon for the type of the result"
     if unknown := parts.keys() - {"", *SECTIONS}:
         return f"no section is called {unknown}"
     if inspect.isfunction(value):

@@ -9,7 +9,8 @@ from lab.servers.zookeeper_ensemble import standing
 from process.children import PATIENCE, STEADY, Crew, clock, until
 from process.grounds import every_store, on_servers
 
-STRICT = ("-X", "dev", "-W", "error")
+STRICT = ("-X", "dev", "-W", "error", "-W", 'ignore:"a" on:ResourceWarning')
+"""The hold of "a" is left to the exit on purpose."""
 
 
 def sessions(crew: Crew) -> set[str]:

@@ -123,7 +123,7 @@ class Lock(AnyLock, Owned):
             blocking: False is `timeout=0`.
 
         Returns:
-            The hold, or None if the lock was busy until the timeout. `async with lock:` raises an error instead.
+            The hold, or None if the lock was busy until the timeout. In that case `async with` raises an error.
 
         Raises:
             StoreUnavailable: The store did not answer in time.

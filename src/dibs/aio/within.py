@@ -72,7 +72,7 @@ class WithinLock(AsyncWith, Named):
             blocking: False is `timeout=0`.
 
         Returns:
-            The hold, or None if the lock was busy until the timeout. `async with lock:` raises an error instead.
+            The hold, or None if the lock was busy until the timeout. In that case `async with` raises an error.
 
         Raises:
             StoreUnavailable: The database did not answer in time.

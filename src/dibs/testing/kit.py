@@ -138,7 +138,7 @@ class _Controls:
 
     @property
     def clock(self) -> Clock:
-        """The clock of every client of the test: `clock.advance(3600)` lets an hour pass at once."""
+        """The clock of every client of the test. `clock.advance(3600)` lets an hour pass at once."""
         return self._kit.stage.clock
 
     @property
