@@ -9,6 +9,7 @@ import copy
 import json
 import pickle
 import re
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dibs
-from dibs import errors
+from dibs import backends, errors
 from dibs.core import names
 from dibs.core.kinds.lock import Options
 from dibs.faces import show_step
@@ -308,3 +309,27 @@ def test_a_latch_that_is_left_closed_says_how_it_is_opened() -> None:
             latch.arm(3)
         latch.count_down(latch.count())
         latch.arm(3)
+
+
+def test_lists_of_stores_in_messages_come_from_the_table() -> None:
+    schemes = [f"{scheme}://" for scheme in sorted(backends._STORES)]
+    for url, kind, start in (
+        ("etcd://localhost", dibs.Unsupported, "dibs does not support etcd. Next: use one of "),
+        ("nothing://localhost", ValueError, "dibs has no store for nothing:// URLs; it has "),
+    ):
+        with pytest.raises(kind) as caught:
+            dibs.connect(url)
+        assert str(caught.value).startswith(start)
+        listed = str(caught.value).removeprefix(start).split(", ")
+        assert [scheme for scheme in schemes if scheme not in listed] == []
+
+
+def test_a_missing_driver_names_an_extra_that_exists() -> None:
+    """Whatever is installed: the text is made of the table alone."""
+    extras = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for scheme, target in backends._STORES.items():
+        step = backends._missing(scheme, None, target, ImportError("no driver")).step or ""
+        found = re.fullmatch(r"pip install 'dibs\[(\w+)\]', or in a checkout of dibs: pip install '\.\[(\w+)\]'", step)
+        assert found, step
+        assert found[1] == found[2]
+        assert found[1] in extras or found[1] in ("memory", "sqlite"), "these two need no driver"

@@ -90,7 +90,7 @@ def test_a_wrong_password_by_digest_is_another_user(url: str) -> None:
 def test_a_wrong_password_by_sasl(secure: Server, pems: Certificates) -> None:
     error = refused(with_login(secure.url(), OTHER), timeout=AT_ONCE, auth="sasl", ca=pems.authority.certificate)
     assert is_final(error)
-    assert "password" in str(error)
+    assert f":{secure.port}: the server refuses the login. Next: check user and password" in str(error)
 
 
 def test_the_right_one_gets_in(secure: Server, pems: Certificates) -> None:

@@ -161,7 +161,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AsyncSentinel([("h1", 26379)]), TypeError, "pass the result of its master_for(service)"),
     (lambda: Sentinel([("h1", 26379)], password="s3cr3t").slave_for("main"), ValueError, "use master_for(service)"),
     (lambda: Sentinel([]).master_for("main"), ValueError, "no sentinels to ask"),
-    (lambda: socket, TypeError, "must be a str, or a driver (psycopg_pool.pool.ConnectionPool, "),
+    (lambda: socket, TypeError, "or a driver (psycopg_pool.pool.ConnectionPool, "),
     (lambda: socket, TypeError, "redis.asyncio.client.Redis, redis.asyncio.cluster.RedisCluster, "),
     (lambda: 5, TypeError, "not int"),
 ]  # fmt: skip

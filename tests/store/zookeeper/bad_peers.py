@@ -126,7 +126,7 @@ def _exactly(line: socket.socket, size: int) -> bytes:
 HUNG_UP = r"the server closed the connection|Connection reset by peer|Broken pipe"
 SILENT = r"no answer (in time|within)"
 PROTOCOL = r"does not speak ZooKeeper's protocol: "
-OVER = r"the session was over|gives no session"
+OVER = r"the session was over|refuses a session"
 BEFORE: dict[str, tuple[Manner, str]] = {
     "hangs up": (hangs_up, HUNG_UP),
     "hangs up at the greeting": (hangs_up_when_asked, HUNG_UP),
