@@ -139,7 +139,7 @@ BEFORE: dict[str, tuple[Manner, str]] = {
 }
 SESSIONS: dict[str, tuple[Manner, str]] = {
     "no session": (knows_no_session, OVER),
-    "no time": (gives_no_time, "no beat was answered in time|no server took the session up"),
+    "no time": (gives_no_time, "no beat was answered in time|no server accepted a session"),
     "another session": (gives_another_session, HUNG_UP + "|another session than ours"),
     "hangs up": (greeted(hangs_up), HUNG_UP),
     "hangs up when asked": (greeted(hangs_up_when_asked), HUNG_UP),
