@@ -24,6 +24,8 @@ from dibs.core import names
 from dibs.core.kinds.lock import Options
 from dibs.faces import show_step
 from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_about, write_about
+from dibs.testing.kit import KitClient
+from testing.aside import Aside, until
 
 SOURCE = Path(dibs.__file__).parent
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -179,6 +181,19 @@ def test_a_lock_that_waits_for_itself_suggests_the_rlock() -> None:
         with pytest.raises(dibs.AcquireTimeout) as caught, client.lock("a", timeout=0, owner="bob"):
             pass
         assert "rlock" not in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["ana", "bob"])
+def test_a_lock_that_waits_for_itself_for_long_is_logged(
+    dibs_client: KitClient, caplog: pytest.LogCaptureFixture, owner: str
+) -> None:
+    with dibs_client.lock("a", owner="ana"):
+        waiter = Aside(lambda: dibs_client.lock("a", owner=owner, timeout=60).acquire())
+        until(lambda: dibs_client.inspect("a").waiters)
+        dibs_client.clock.advance(61)
+        assert waiter.result() is None
+    said = ['"a" on memory://: waits for a hold of the same owner; client.rlock may be taken again']
+    assert caplog.messages == (said if owner == "ana" else [])
 
 
 def test_what_was_seen_is_compared_by_what_it_says() -> None:

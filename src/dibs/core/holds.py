@@ -16,6 +16,7 @@ from weakref import ref
 
 from dibs.core.deadline import FOREVER, RELEASE_PATIENCE
 from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, Request
+from dibs.core.log import log
 from dibs.core.loss import EXPIRED, GIVEN_BACK, Loss, too_old
 from dibs.errors import Deadlock, LockLost, LossReason, Mismatch, Unsupported
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from dibs.core.client import Client
 
 _FOLLOWER_NAP = 1.0
+_FEW = 1000
+"""With more claims than this, nobody looks whether a waiter waits for its own owner."""
 
 
 class Hold:
@@ -164,6 +167,18 @@ async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool],
         finally:
             for grant in grants:
                 grant.watchers.remove(event)
+
+
+def warn_if_nested(grant: Grant) -> None:
+    """A waiter that has waited for a while, perhaps for itself."""
+    hold = next(iter(grant.holds), None)
+    if hold is None or grant.key is not None or grant.request.kind != "mutex":
+        return
+    client = hold.client
+    if len(client.watchdog.renewing) <= _FEW and client.book.held_by(grant.request.name, hold.owner):
+        log().warning(
+            "%s: waits for a hold of the same owner; client.rlock may be taken again", client.place(hold.name)
+        )
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE, LONGEST_PAUSE, attempt, rest
 from dibs.core.grant import WAITS, Grant
+from dibs.core.holds import warn_if_nested
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Leave, Line, Me, Place, Replaced
 from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
 from dibs.core.rule import Claim, Standing
@@ -209,11 +210,15 @@ class LineGrantor:
         claim = self._claim(grant)
         grant.state = WAITS
         self._watchdog.schedule(grant)
+        is_told = False
         while (now := self._now()) < deadline:
             signal = await self._line.watch(claim, min(deadline, now + _GLANCE))
             self._home.check_open()
             if signal is None:
                 self._watchdog.schedule(grant)
+                if not is_told:
+                    is_told = True
+                    warn_if_nested(grant)
                 continue
             if not (signal is YOURS and self._may_count_on(grant)):
                 try:
