@@ -48,7 +48,7 @@ def test_a_connection_to_another_database_is_refused(client: dibs.Client, own: C
 
 def test_a_connection_of_another_kind_is_refused(client: dibs.Client, own: Connection, url: str) -> None:
     other = sqlite3.connect(":memory:")
-    with closing(other), pytest.raises(TypeError, match="a connection to postgresql is wanted"):
+    with closing(other), pytest.raises(TypeError, match="needs a connection to postgresql"):
         client.within(other)
     with pytest.raises(TypeError, match="blocking face"):
         dibs.aio.connect(url).within(own)
