@@ -1,9 +1,9 @@
-"""`client.synchronized`: a function that runs only while it holds a lock. Here is what both faces share.
+"""`client.synchronized`: a function that runs only while it holds a lock. The part that both APIs share.
 
 A `Plan` is what was given to `synchronized`; applied to a function it gives what makes the lock of one call. Whatever
 can be known to be wrong is refused while decorating: the template and the options by the plan, the function and the
 fields by `Plan.locks`. A call then only looks up the arguments that the name needs, by positions found beforehand, and
-makes a lock object of its own; the face enters it by its own `with`.
+makes a lock object of its own; each API enters it by its own `with`.
 
 Not handled: a plain function that returns a coroutine or a generator that somebody else made. The lock covers the
 call, not what is done with its result.
@@ -59,7 +59,7 @@ class Plan(Generic[L]):
         self._options = options._replace(timeout=0.0) if once else options
         self._template = template if isinstance(template, str) else names.check(template)
         sample, self._fields = fields_of(self._template)
-        self._lock(sample)  # what this store or this face cannot do, and a name that cannot be good, are refused now
+        self._lock(sample)  # what this store or this API cannot do, and a name that cannot be good, are refused now
 
     def locks(self, function: Callable[..., object], *, awaited: bool) -> Callable[[Args, Kwargs], L]:
         """What makes the lock of one call of that function."""
@@ -150,7 +150,7 @@ class _Anything:
 
 
 def refuse(function: object, *, awaited: bool) -> None:
-    """Whatever would not run under the lock, or does not belong to this face."""
+    """Whatever would not run under the lock, or does not belong to this API."""
     if isinstance(function, staticmethod | classmethod | property) or not callable(function):
         kind = type(function).__name__
         raise TypeError(f"synchronized goes around a function, not a {kind}: put @client.synchronized(...) below it")
@@ -159,23 +159,23 @@ def refuse(function: object, *, awaited: bool) -> None:
         raise TypeError(f"{what} is a class: put @client.synchronized(...) above those of its methods that need it")
     if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise TypeError(
-            f"{what} is a generator function: the lock would be given back before its body runs. "
+            f"{what} is a generator function: the lock would be released before its body runs. "
             "Take the lock inside it, with client.lock(...)"
         )
     if _makes_context_managers(function):
         raise TypeError(
-            f"{what} makes context managers: the lock would be given back before their block runs. "
+            f"{what} makes context managers: the lock would be released before their block runs. "
             "Take the lock inside it, with client.lock(...)"
         )
     if _is(inspect.iscoroutinefunction, function) is awaited:
         return
     if awaited:
         raise TypeError(
-            f"{what} is no coroutine function, and this client is for asyncio: write it with async def, "
+            f"{what} is not a coroutine function, and this client is of the async API: write async def, "
             "or use the client of dibs.connect()"
         )
     raise TypeError(
-        f"{what} is a coroutine function: the lock would be given back before its body runs. "
+        f"{what} is a coroutine function: the lock would be released before its body runs. "
         "Use the client of dibs.aio.connect()"
     )
 

@@ -270,8 +270,8 @@ def refused_functions(face: Face) -> list[tuple[str, Any, type[Exception], str]]
         ("n", None, TypeError, "goes around a function, not a NoneType"),
     ]
     if face.is_aio:
-        said = r"a_function is no coroutine function.*async def, or use the client of dibs\.connect\(\)"
-        cases += [("n", a_function, TypeError, said), ("n", Calling(), TypeError, "is no coroutine function")]
+        said = r"a_function is not a coroutine function.*async def, or use the client of dibs\.connect\(\)"
+        cases += [("n", a_function, TypeError, said), ("n", Calling(), TypeError, "is not a coroutine function")]
     else:
         said = r"a_coroutine_function is a coroutine function: .*Use the client of dibs\.aio\.connect\(\)"
         cases += [

@@ -1,7 +1,7 @@
 """The pytest plugin of dibs: the options of the behavioural suite, and the fixtures for applications.
 
-pytest loads it in every run in an environment that dibs is installed in. The blocking face comes with the package, in
-some 60 ms; the kit, the suite and the asyncio face are imported when they are used.
+pytest loads it in every run in an environment that dibs is installed in. The sync API comes with the package, in
+some 60 ms; the kit, the suite and the async API are imported when they are used.
 """
 
 from __future__ import annotations
