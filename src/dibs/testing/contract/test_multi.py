@@ -201,7 +201,7 @@ async def test_equal_members_are_merged(world: World, case: str) -> None:
 @needs(PERMITS)
 async def test_more_permits_than_there_are_is_an_error(world: World) -> None:
     client, ana = world.client(), world.actor("ana")
-    with pytest.raises(ValueError, match="can never be held"):
+    with pytest.raises(ValueError, match="can never be granted"):
         await ana(lambda: world.multi(*[client.semaphore("a", 2)] * 3).acquire())
 
 
