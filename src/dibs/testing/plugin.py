@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="[NAME=]PART",
-        help="how much of dibs.testing.contract this store, or each of them, is asked: whole (the default), store "
-        "(without what the core decides for every store) or verbs (the verbs of a store, and little else)",
+        help="how much of dibs.testing.contract runs for this store, or for each of them: whole (the default), store "
+        "(without what the core decides for every store), verbs (the operations of a store) or lock (plain locks)",
     )
 
 

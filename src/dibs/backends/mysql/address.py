@@ -8,7 +8,7 @@
 | `connections`              | how many each way to the store has at most; 6. The watchdog needs two more              |
 | `mode`                     | "lease"; "session": a lock is held by a connection of its own, as by GET_LOCK           |
 | `tls`                      | "on": encrypted and verified, by host name too; "off"; else as the server offers it     |
-| `ca`, `certificate`, `key` | PEM files: whom to believe beside the system's authorities, who we are; they mean tls=on|
+| `ca`, `certificate`, `key` | PEM files: authorities in place of the system's, our certificate and key; tls=on        |
 | `socket`                   | the path of the server's Unix socket, in place of a host                                |
 """
 

@@ -84,7 +84,7 @@ def keeping(settings: Mapping[str, str]) -> Iterator[Finding]:
     if flush not in (None, "1"):
         yield Finding(
             "danger", f"innodb_flush_log_at_trx_commit is {printable(flush)}: a crash loses the last grants, "
-            f"and their tokens are given again", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+            "and two may hold", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
         )  # fmt: skip
     if _is_on(settings, "read_only"):
         yield Finding("danger", "the server is read-only: it grants and renews nothing", "give the primary")
@@ -111,8 +111,8 @@ def copies(settings: Mapping[str, str], mode: str) -> Iterator[Finding]:
     semi = _is_on(settings, "rpl_semi_sync_master_enabled") or _is_on(settings, "rpl_semi_sync_source_enabled")
     if _is_on(settings, "log_bin") and not semi:
         yield Finding(
-            "note", "if a replica takes over, grants that it had not received are lost: two may hold, and "
-            "tokens are given again", "use semi-synchronous replication, or a fence where it matters",
+            "note", "if a replica takes over, grants that it had not received are lost: two may hold",
+            "use semi-synchronous replication, or a fence where it matters",
         )  # fmt: skip
 
 

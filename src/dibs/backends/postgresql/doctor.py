@@ -199,10 +199,10 @@ def _waking(facts: dict[str, Any], hears: bool, wanted: bool) -> Iterator[Findin
     elif wanted:
         yield Finding(
             "note", "notifications do not arrive (perhaps a pooler shares connections by transaction): waiters "
-            "poll twice a second", "use a URL that reaches the server directly",
+            "poll, at most 0.75 s apart", "use a URL that reaches the server directly",
         )  # fmt: skip
     else:
-        yield Finding("note", 'wake="looks": who waits looks twice a second')
+        yield Finding("note", 'wake="looks": waiters poll, at most 0.75 s apart')
 
 
 def _way(port: PostgresqlExecutor, facts: dict[str, Any]) -> Iterator[Finding]:

@@ -149,8 +149,8 @@ def _memory(facts: dict[str, str]) -> Iterator[Finding]:
         )  # fmt: skip
     elif most and _whole(facts, "used_memory") > most * NEARLY:
         yield Finding(
-            "danger", "its memory is nearly full: a full server refuses locks and renewals, and holders lose "
-            "their locks", "raise maxmemory, or find what fills it",
+            "danger", "its memory is nearly full: a full server grants no locks",
+            "raise maxmemory, or find what fills it",
         )  # fmt: skip
 
 

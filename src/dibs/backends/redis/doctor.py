@@ -179,7 +179,7 @@ async def _try_a_message(
     """Sent to each server as scripts do, of a claim that there is not; heard where this client listens."""
     ear, inbox = patient.ear, patient.me.inbox
     if ear is None:
-        return False, [Finding("note", 'no messages, by wake="spin": those who wait look ten times a second')]
+        return False, [Finding("note", 'no messages, by wake="spin": waiters poll ten times a second')]
     id = patient.runtime.fresh_id()
     inbox.expect(id)
     try:
