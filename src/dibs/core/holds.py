@@ -73,8 +73,11 @@ class Hold:
         if self.loss is not None or self.over or self.grant is None:
             return self.loss is not None
         grant, now = self.grant, self.client.now()
-        if grant.state is HELD and now >= grant.until:
-            self.client.watchdog.expire(grant, now)
+        if grant.state is HELD:
+            if now < grant.until and now < self.ends_at and self.also is None:  # nearly always
+                return False
+            if now >= grant.until:
+                self.client.watchdog.expire(grant, now)
         if self.loss is None:  # `expire` may have told this hold
             self.loss = self._find_loss(grant, now)
         return self.loss is not None
