@@ -222,17 +222,22 @@ def read_break(value: bytes | None) -> Break | None:
 
 
 def show_command(name: str, *options: str) -> str:
+    """The command that shows a lock."""
+    return command_line("show", name, *options)
+
+
+def command_line(command: str, name: str, *options: str) -> str:
     """A command line to paste into a shell.
 
-    >>> show_command("invoice:42"), show_command("a b", "--url", "redis://cache")
+    >>> command_line("show", "invoice:42"), command_line("show", "a b", "--url", "redis://cache")
     ('dibs show invoice:42', "dibs show 'a b' --url redis://cache")
-    >>> show_command("--force", "--url", "redis://cache")
+    >>> command_line("show", "--force", "--url", "redis://cache")
     'dibs show --url redis://cache -- --force'
     """
     from shlex import quote  # noqa: PLC0415  (of use only where something went wrong)
 
     words = [*options, "--", name] if name.startswith("-") else [name, *options]
-    return " ".join(["dibs show", *(quote(printable(word)) for word in words)])
+    return " ".join(["dibs", command, *(quote(printable(word)) for word in words)])
 
 
 def read_about(text: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import dibs
 from dibs import faces
 from dibs.cli.talk import USAGE, say
 from dibs.faces import NAMESPACE
+from dibs.info import command_line
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
@@ -112,8 +113,6 @@ def next_command(options: argparse.Namespace, command: str, name: str, *more: st
     >>> next_command(argparse.Namespace(url="redis://cache", url_file=None, namespace="dibs"), "show", "a b")
     "dibs show 'a b' --url redis://cache"
     """
-    from shlex import quote  # noqa: PLC0415  (seldom needed)
-
     words, note = list(more), ""
     if options.url_file is not None:
         words += ["--url-file", options.url_file]
@@ -124,8 +123,7 @@ def next_command(options: argparse.Namespace, command: str, name: str, *more: st
         words += ["--url", options.url]
     if options.namespace != NAMESPACE:
         words += ["--namespace", options.namespace]
-    said = [command, *words, "--", name] if name.startswith("-") else [command, name, *words]
-    return " ".join(["dibs", *map(quote, said)]) + note
+    return command_line(command, name, *words) + note
 
 
 def pairs(given: list[str]) -> Mapping[str, str]:
