@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,3 +89,9 @@ def test_the_metadata_say_where_everything_is(metadata: Message) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert {"redis", "fencing", "election"} <= set(metadata["Keywords"].split(","))
     assert set(metadata.get_all("Classifier", [])) == set(PROJECT["classifiers"])
+
+
+def test_the_readme_on_pypi_has_absolute_links_and_images(metadata: Message) -> None:
+    text = str(metadata.get_payload())
+    assert "](https://github.com/dibs-lock/dibs/blob/main/docs/tutorial.md)" in text
+    assert [link for link in re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"]+)", text) if "://" not in link] == []
