@@ -10,13 +10,13 @@ from __future__ import annotations
 import atexit
 import os
 from contextlib import suppress
-from weakref import WeakSet
 
 from dibs.core.client import Client
+from dibs.runtime.living import Living
 from dibs.runtime.threads import boottime, ending, step
 
 _EXIT_PATIENCE = 1.0
-_clients: WeakSet[Client] = WeakSet()
+_clients: Living[Client] = Living()
 _registered: list[bool] = []
 
 
@@ -30,24 +30,24 @@ def track(client: Client) -> None:
 
 
 def _before() -> None:
-    for client in list(_clients):
+    for client in _clients.now():
         client.before_fork()
 
 
 def _in_parent() -> None:
-    for client in list(_clients):
+    for client in _clients.now():
         client.after_fork(child=False, pid=os.getpid())
 
 
 def _in_child() -> None:
-    for client in list(_clients):
+    for client in _clients.now():
         client.after_fork(child=True, pid=os.getpid())
 
 
 def _exit() -> None:
     ending[0] = boottime() + _EXIT_PATIENCE
     leaving = []
-    for client in list(_clients):
+    for client in _clients.now():
         with suppress(Exception):  # the process ends: leases end what could not be given back
             if (done := client.begin_exit()) is not None:
                 leaving.append((client, done, client.now() + _EXIT_PATIENCE))

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
 
 from dibs.backends.common.connections import SESSION_DIALS, Begun, Connect, Connection, Pool
 from dibs.backends.common.disconnects import Disconnects
@@ -29,6 +28,7 @@ from dibs.core.line import LOOK, Me, Signal
 from dibs.core.rule import Claim
 from dibs.core.runtime import Runtime, Source
 from dibs.errors import StoreError
+from dibs.runtime.living import Living
 
 Message = tuple[bytes, bytes]
 _TRUSTED = 0.1
@@ -72,7 +72,7 @@ class SessionPool(Generic[C]):
         self._keep = keep
         self._pool = Pool(self._connected, runtime.now, round_trip, shown, keep=keep, dials=SESSION_DIALS)
         self._idle = self._pool.idle
-        self._open: WeakSet[C] = WeakSet()
+        self._open: Living[C] = Living()
         """Weakly: one that an interrupt has dropped is closed by that."""
         self._disconnects = Disconnects(runtime, self._ended, self._tidy)
         self._closed = False
@@ -124,7 +124,7 @@ class SessionPool(Generic[C]):
         """In a forked child."""
         self._closed = True
         self._disconnects.abandon()
-        for connection in list(self._open):
+        for connection in self._open.now():
             connection.abandon()
 
     def _connected(self, until: float, begun: Begun) -> C:

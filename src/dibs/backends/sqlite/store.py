@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
-from weakref import WeakSet
 
 from dibs.backends.ledger import Tombs, Wake
 from dibs.backends.sqlite import files, opening
@@ -32,6 +31,7 @@ from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError
 from dibs.info import Finding
+from dibs.runtime.living import Living
 from dibs.runtime.threads import boottime
 from dibs.url import Url
 
@@ -66,7 +66,7 @@ class SqliteStore:
         self._known_in = -1
         self._settling = _thread.allocate_lock()
         self._forking = False
-        self._databases: WeakSet[Database] = WeakSet()
+        self._databases: Living[Database] = Living()
         self._client: Me | None = None
         self._closed = False
 
@@ -108,7 +108,7 @@ class SqliteStore:
                 made.persist(lambda table, _: table.unregister(), self.now() + 0.5)
             made.close()
         self._closed = True  # a thread that still looks must not move in again
-        for one in list(self._databases):
+        for one in self._databases.now():
             one.close()
         presence, self.presence = self.presence, None
         if presence is not None:
@@ -194,7 +194,7 @@ class SqliteStore:
 
     def before_fork(self) -> None:
         self._forking = self._settling.acquire(timeout=5)
-        for one in list(self._databases):
+        for one in self._databases.now():
             one.before_fork()
 
     def after_fork(self, child: bool) -> None:
@@ -203,7 +203,7 @@ class SqliteStore:
                 self.presence.drop()
             self._fresh()
             return
-        for one in list(self._databases):
+        for one in self._databases.now():
             one.after_fork()
         if self._forking:
             self._forking = False
