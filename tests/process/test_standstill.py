@@ -98,7 +98,7 @@ def test_a_holder_loses_by_its_own_deadline(crew: Crew) -> None:
         begun, checked = clock(), list[float]()
 
         def lost() -> bool:
-            check, lost, *_, at = holder.ask("state", "a", hear="state")
+            check, lost, *_, at, _ = holder.ask("state", "a", hear="state")
             if check == "ok":
                 checked.append(float(at))
             return lost == "lost"

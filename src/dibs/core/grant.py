@@ -63,8 +63,9 @@ class Grant:
     """One claim as this process knows it. n holds may share it; it weighs what the heaviest of them weighs."""
 
     __slots__ = (
-        "answered", "claim", "decided", "doubtful", "dropped", "ends_at", "holds", "in_flight", "key", "lasts_until",
-        "loss", "news", "renew_at", "request", "revoke_seen", "state", "trouble", "until", "watch_at", "watchers",
+        "answered", "claim", "decided", "doubtful", "dropped", "ends_at", "held_back", "holds", "in_flight", "key",
+        "lasts_until", "loss", "news", "renew_at", "request", "revoke_seen", "state", "trouble", "until", "watch_at",
+        "watchers",
     )  # fmt: skip
 
     def __init__(self, request: Request, key: tuple[str, object] | None = None) -> None:
@@ -97,6 +98,8 @@ class Grant:
         self.watchers: list[Event] = []
         """Set when its release is requested, and when it ends."""
         self.revoke_seen = False
+        self.held_back: StoreUnavailable | None = None
+        """While it waits: as in its latest `Standing`."""
         self.trouble: Trouble | None = None
         """While held: renewals fail."""
         self.loss: Loss | None = None
@@ -115,6 +118,7 @@ class Grant:
     def answer(self, standing: Standing, sent_at: float) -> None:
         """The latest answer's maximum counts, and nothing counts for more."""
         self.answered = not self.doubtful
+        self.held_back = standing.held_back
         until = valid_until(sent_at, standing.left)
         self.until = max(self.until, until)
         self.renew_at = sent_at + (

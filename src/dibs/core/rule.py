@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from dibs.errors import StoreUnavailable
+
 RW_CAPACITY = 1_000_000
 """What a writer weighs: more readers than this cannot hold at once."""
 
@@ -56,15 +58,25 @@ class Claim:
 class Standing:
     """What the store says of a claim."""
 
-    __slots__ = ("holds", "left", "next", "revoked", "ticket")
+    __slots__ = ("held_back", "holds", "left", "next", "revoked", "ticket")
 
-    def __init__(self, ticket: int, holds: bool, left: float, next: float, revoked: bool) -> None:
+    def __init__(
+        self,
+        ticket: int,
+        holds: bool,
+        left: float,
+        next: float,
+        revoked: bool,
+        held_back: StoreUnavailable | None = None,
+    ) -> None:
         self.ticket = ticket
         self.holds = holds
         self.left = left
         self.next = next
         """Seconds until something ahead can end by itself."""
         self.revoked = revoked
+        self.held_back = held_back
+        """Nobody is ahead, and yet the store grants nothing now: why. A wait that ends so was not for a busy lock."""
 
 
 class Entry:

@@ -97,6 +97,8 @@ class LineGrantor:
                     await self._withdraw(grant)
                     if standing is None:
                         raise StoreUnavailable("the store answered too late to count")
+                    if held_back := standing.held_back if place is OUTSIDE else grant.held_back:
+                        raise held_back
                     return False
                 give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         except StoreError:

@@ -50,7 +50,7 @@ def test_a_connection_of_another_kind_is_refused(client: dibs.Client, own: Conne
     other = sqlite3.connect(":memory:")
     with closing(other), pytest.raises(TypeError, match="needs a connection to postgresql"):
         client.within(other)
-    with pytest.raises(TypeError, match="blocking face"):
+    with pytest.raises(TypeError, match="for the sync API"):
         dibs.aio.connect(url).within(own)
 
 

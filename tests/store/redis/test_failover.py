@@ -53,6 +53,8 @@ def test_nothing_new_is_granted_for_the_longest_lease() -> None:
     assert failover.grace() == 10.0 + WINDOW
     masked = failover.counted(THEIRS, standing())
     assert (masked.holds, masked.ticket, masked.left, masked.next) == (False, 7, 10.0, 10.0 + WINDOW)
+    assert "nothing new is granted for 1" in str(masked.held_back)
+    assert failover.counted(THEIRS, standing(holds=False)).held_back is None, "somebody else holds"
     assert not failover.grants_by_message(THEIRS)
     clock.now += 10.0 + WINDOW
     assert failover.term is not None

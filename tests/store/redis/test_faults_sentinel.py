@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,13 +263,17 @@ async def test_without_a_majority_of_the_sentinels(world: World, service: Servic
 @usually_sync
 async def test_a_hold_outlives_the_primary(world: World, service: Service) -> None:
     """It was copied: it is renewed at the next primary, where the waiter stands behind it, and given back there. That
-    the waiter gets it a lease later is seen above."""
+    the waiter gets it a lease later is seen above. A lock that nobody holds is not granted yet, and not called busy."""
     name = fresh_name()
     relay = Relay(world, name, service.url(), lease=KEPT)
     await relay.begin()
     primary = await asyncio.to_thread(service.primary)
     await asyncio.to_thread(service.copy)
     await asyncio.to_thread(killed, service, primary)
+    for fair in (True, False):
+        unused, cy = relay.client.lock(fresh_name(), fair=fair), world.actor("cy")
+        text = await eventually(partial(not_granted, cy, unused))
+        assert "nothing new is granted" in text
     await renewed(relay.witness, relay.hold, KEPT)
 
     async def stands_behind() -> bool:
@@ -279,6 +284,13 @@ async def test_a_hold_outlives_the_primary(world: World, service: Service) -> No
     relay.hold.check()
     assert (relay.lost, relay.pending.done()) == ([], False)
     await relay.ana(relay.witness.give(relay.hold))
+
+
+async def not_granted(actor: Any, lock: Any) -> str:
+    """Why, once the new primary is found. Neither a hold nor "busy" may come before that."""
+    with pytest.raises(StoreUnavailable) as raised:
+        await actor(partial(lock.acquire, timeout=0.5))
+    return str(raised.value) if "sentinels" not in raised.value.what else ""
 
 
 @usually_sync

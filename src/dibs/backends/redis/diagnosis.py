@@ -190,15 +190,17 @@ def _replication(node: Seen, address: Address) -> Iterator[Finding]:
                 "note", f"the replica {named(copy.place)} is behind: if it takes over, it lacks the latest grants",
                 "check the connection to its primary",
             )  # fmt: skip
+    # With one replica, a fail-over leaves none to confirm renewals: replicas=1 would cost every lock.
+    first = "" if len(node.copies) > 1 else "add a second replica, then "
     if node.copies and not wanted and address.topology == "sentinel":
         yield Finding(
             "note", "a replica that takes over may lack the last grants: their holders lose them before "
-            "anything new is granted", "use replicas=1, which makes that rare",
+            "anything new is granted", f"{first}use replicas=1, which makes that rare",
         )  # fmt: skip
     elif node.copies and not wanted:
         yield Finding(
             "note", "a replica that takes over may lack the last grants, and then two hold",
-            "use replicas=1, which makes that rare, a fence makes it harmless",
+            f"{first}use replicas=1, which makes that rare; a fence makes it harmless",
         )  # fmt: skip
     if node.copies and address.topology == "single" and "min_slaves_good_slaves" not in node.facts:
         yield Finding(

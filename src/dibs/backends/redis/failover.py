@@ -24,7 +24,7 @@ from math import frexp, inf
 from dibs.backends.redis.settings import Place
 from dibs.core.rule import Standing
 from dibs.core.runtime import Runtime, Worker
-from dibs.errors import StoreError
+from dibs.errors import StoreError, StoreUnavailable
 
 WINDOW = 3.0
 """Seconds for which the word of a majority counts."""
@@ -117,7 +117,8 @@ class Failover:
             return standing
         grace = self.grace()
         if grace:
-            return Standing(standing.ticket, False, standing.left, min(standing.next, grace), standing.revoked)
+            waits = min(standing.next, grace)
+            return Standing(standing.ticket, False, standing.left, waits, standing.revoked, too_soon(grace))
         self._held.add(id)
         return standing
 
@@ -148,3 +149,9 @@ def lease_class(lease: float) -> int:
     (0, 5, 5, 30)
     """
     return frexp(lease)[1]
+
+
+def too_soon(grace: float) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the primary changed a moment ago: nothing new is granted for {grace:.1f} s", step="try again after that time"
+    )

@@ -12,7 +12,7 @@ from dibs.backends.redis import scripts
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.answers import RefusedOne, strange
 from dibs.backends.redis.executor import RedisExecutor
-from dibs.backends.redis.failover import lease_class
+from dibs.backends.redis.failover import lease_class, too_soon
 from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.listing import Listing
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
@@ -69,14 +69,14 @@ class RedisLine:
         assert failover is not None
         await self._note_leases((claim.lease,), until)
         if place is NOWHERE and (grace := failover.grace()):
-            raise _too_soon(grace)
+            raise too_soon(grace)
         standing = await self._join(claim, key, place, until)
         if standing is None:
             return None
         counted = failover.counted(claim.id, standing)
         if place is NOWHERE and counted is not standing:  # the primary was replaced while it was asked
             await self.leave(claim, answered=True, until=until)
-            raise _too_soon(failover.grace())
+            raise too_soon(failover.grace())
         return counted
 
     async def _join(self, claim: Claim, key: bytes, place: Place, until: float) -> Standing | None:
@@ -291,12 +291,6 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
         return ledger.shown(name, alive, 0.0, datetime.now(UTC))
     except (TypeError, ValueError, AttributeError):
         raise strange() from None
-
-
-def _too_soon(grace: float) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"the primary changed a moment ago: nothing new is granted for {grace:.1f} s", step="wait for the lock"
-    )
 
 
 def _is_done(reply: list[Any]) -> bool:

@@ -48,7 +48,7 @@ async def test_setting_at_another_version_is_a_conflict(world: World) -> None:
         with pytest.raises(dibs.Conflict, match=f"version 2, not at {version}") as caught:
             await world(lambda version=version: other.cell("a").set(b"three", version))
         assert (caught.value.name, caught.value.store) == ("a", client._core.shown)
-        assert "read it again" in str(caught.value)
+        assert "read the value again" in str(caught.value)
     assert await world(client.cell("a").get) == (b"two", 2)
 
 

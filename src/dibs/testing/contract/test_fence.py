@@ -34,7 +34,7 @@ async def test_a_token_is_stale_once_a_higher_one_was_admitted(world: World) -> 
     error = await stale(world, fence, 8)
     assert (error.name, error.store) == ("stock", client._core.shown)
     assert "token 8 is stale: 9 was admitted before" in str(error)
-    assert "another holder has been here since" in str(error)
+    assert "a later holder has written since" in str(error)
 
 
 @above_the_store

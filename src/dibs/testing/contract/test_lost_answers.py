@@ -105,7 +105,7 @@ async def test_a_set_that_was_never_answered_says_what_is_not_known(world: World
         await world(lambda: client.cell("a").set(b"x", 0))
     assert asked() > 1
     assert (caught.value.name, caught.value.store) == ("a", client._core.shown)
-    assert "read it again" in str(caught.value)
+    assert "read the value again" in str(caught.value)
     assert await world(other.cell("a").get) == (b"x", 1)
 
 
