@@ -57,10 +57,10 @@ def at_deadline(grant: Grant, now: float, late: float) -> Loss:
         return Loss("unreachable", f"the store was unreachable since {since:{INSTANT}}: {trouble.error.what}")
     if grant.in_flight is grant.claim and not stood_still:
         return Loss("unreachable", f"the store did not answer in time to keep the lease of {lease}")
-    still = duration(max(late, now - grant.renew_at))
+    still = duration(max(late, now - grant.renew_at))  # it may have begun before that renewal was due
     return Loss(
         "standstill",
-        f"this process stood still for {still} (stopped, suspended, or without CPU time), "
+        f"this process stood still for at least {still} (stopped, suspended, or without CPU time), "
         f"too long for a lease of {lease}",
     )
 
