@@ -32,6 +32,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mysql:///shop", {}, "names no server"),
     ("mysql://h1,h2/shop", {}, "one server"),
     (f"{SHOP}?password={SECRET}", {}, "do not put the login into the query"),
+    (f"{SHOP}?lease=5", {}, "lease= does not go into the URL"),
     (f"{SHOP}?colour=red", {}, "no option colour="),
     (SHOP, {"connections": 0}, "at least 1"),
     (SHOP, {"tls": "maybe"}, "tls="),

@@ -16,6 +16,8 @@ from dibs.url import Url
 Check = Callable[[str, str, object], object]
 """Of the store as it is shown, the option as it is written (`acl=`) and what was given for it; gives what it stands
 for, or raises."""
+_KEYWORDS = frozenset({"lease", "retry", "namespace", "owner", "info"})
+"""Options of `connect` for every store: never in a URL."""
 _PLAIN_WORD = re.compile(r"[A-Za-z_-]{1,24}")
 _HOST_NAME = re.compile(r"(?!.{254})(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 
@@ -36,9 +38,12 @@ def parse(
     for option, value in query:
         if option in objects:
             raise ValueError(f"{shown}: {option}= is an object: pass it to connect() as a keyword")
+        if option in _KEYWORDS:
+            raise ValueError(f"{shown}: {option}= does not go into the URL: pass it to connect() as a keyword")
         if option not in known:
-            named = f" {option}=" if value and _PLAIN_WORD.fullmatch(option) else ""
-            raise ValueError(f"{shown}: no option{named} goes into the URL; there are {_listed(known)}")
+            named = value and _PLAIN_WORD.fullmatch(option)
+            unknown = f"no option {option}= goes into the URL" if named else "the URL has an unknown option"
+            raise ValueError(f"{shown}: {unknown}; there are {_listed(known)}")
         if option in found:
             raise ValueError(f"{shown}: {option}= is given twice in the URL")
         found[option] = known[option](shown, f"{option}=", value)
