@@ -93,8 +93,10 @@ class Participant(Seen):
 
     @property
     def label(self) -> str:
-        """Owner, host and process in one text, safe to print."""
-        return f"{printable(self.owner)}@{printable(self.host)} pid {self.pid}"
+        """Owner, host and process in one text, safe to print. Java programs do not tell host and process."""
+        host = "" if self.host == "?" else f"@{printable(self.host)}"
+        process = f" pid {self.pid}" if self.pid else ""
+        return f"{printable(self.owner)}{host}{process}"
 
 
 class LockInfo(Seen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -360,3 +361,15 @@ def test_a_break_without_an_answer_is_logged_too(
     (said,) = logged
     assert f"perhaps broken, the store did not reply, by {ME} pid " in said
     assert said.endswith("reason: it hangs")
+
+
+def test_a_holder_that_tells_no_process_is_not_named_by_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Java programs do not tell their pid, and `kill 0` would end the wrong ones."""
+    java = dibs.Participant(owner="127.0.0.1", token=7)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert not break_._agreed(dibs.LockInfo(name="a", holders=(java,)), java, "zookeeper://h1")
+    said = capsys.readouterr().err
+    assert "held by 127.0.0.1 for " in said
+    assert "It is safer to end its process: then no two holders overlap." in said

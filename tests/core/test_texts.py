@@ -306,7 +306,13 @@ def test_who_makes_something_of_it_finds_the_fields() -> None:
 
 
 def test_a_label_cannot_steer_a_terminal() -> None:
-    assert Participant(owner="\x1b[2J", host="a\nb").label == "\\x1b[2J@a\\nb pid 0"
+    assert Participant(owner="\x1b[2J", host="a\nb").label == "\\x1b[2J@a\\nb"
+
+
+def test_a_label_leaves_out_what_is_unknown() -> None:
+    assert Participant(owner="127.0.0.1").label == "127.0.0.1"
+    assert Participant(owner="ana", pid=7).label == "ana pid 7"
+    assert Participant().label == "?"
 
 
 def test_options_have_defaults() -> None:

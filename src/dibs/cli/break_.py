@@ -133,7 +133,8 @@ def _agreed(info: LockInfo, holder: Participant, store: str) -> bool:
     else:
         say("nobody is waiting")
     say(_MEANING)
-    say(f"It is safer to end pid {holder.pid} on {clip(holder.host, 80)}: then no two holders overlap.")
+    process = f"pid {holder.pid} on {clip(holder.host, 80)}" if holder.pid else "its process"
+    say(f"It is safer to end {process}: then no two holders overlap.")
     sys.stderr.write("break it? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
