@@ -60,7 +60,7 @@ def test_the_proof_in_a_store_of_ones_own_whose_url_is_on_no_command_line(
     assert proof["takeovers"] == "2", "from the killed one and from the paused one"
     assert int(proof["stale writes refused"]) >= 1
     assert int(proof["handovers"]) >= 3
-    assert said.endswith("PROVED: no two workers ever held the lock at the same time.\n")
+    assert said.endswith("PROVED in this run: no two workers held the lock at the same time.\n")
     killed = re.search(r"(worker-\d) was killed while it held the lock \(token (\d+)\)", said)
     paused = re.search(r"(worker-\d) was paused while it held the lock \(token (\d+)\)", said)
     assert killed

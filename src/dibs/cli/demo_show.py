@@ -91,7 +91,7 @@ class Lines:
         if objections := outcome.objections():
             self._put("NOT PROVED: " + "; ".join(objections), RED)
         else:
-            self._put("PROVED: no two workers ever held the lock at the same time.", GREEN)
+            self._put("PROVED in this run: no two workers held the lock at the same time.", GREEN)
 
     def close(self) -> None:
         """Every line is whole when it is put."""
