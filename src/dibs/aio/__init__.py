@@ -1,4 +1,6 @@
-"""The async API: the same names as `dibs`. Await every method that does I/O; a test holds the signatures equal.
+"""The async API: the same names as `dibs`, with the same parameters and `cancel_on_lost`.
+
+Await every method that does I/O or waits.
 
 Renewal does not depend on the event loop: the watchdog is a thread.
 

@@ -107,7 +107,7 @@ class Client(SyncWith):
             timeout: Seconds that `with` and `acquire` wait. None, the default, waits for ever; 0 tries once.
             lease: Seconds that the lock survives without renewal, at least 0.5. None, the default: the client's.
             renew: Whether the watchdog renews the lock at a third of its lease; True by default. If False, a hold
-                ends after `lease` seconds.
+                is lost after nine tenths of `lease`.
             max_hold: Seconds after which a hold ends, as lost, though it is renewed. None, the default: never.
             fair: Whether waiters are served in their order. None, the default: wherever the store can, which is
                 everywhere but in a quorum. False may be faster under contention.
