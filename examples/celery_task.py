@@ -32,15 +32,13 @@ client = dibs.connect()
 @app.task(bind=True, max_retries=20, soft_time_limit=60, time_limit=90)
 def settle(self: Task, invoice: int) -> str:
     """A duplicate that arrives while the first runs goes back to the broker. If the first one dies, the duplicate
-    does the work; if not, it finds the work done."""
+    does the work; if not, it finds the work done. A task also goes back while the store cannot be reached."""
     try:
         with client.lock(f"invoice:{invoice}", timeout=1, info={"task": self.request.id}) as hold:
             outcome = pay(invoice, hold.token)
-    except dibs.AcquireTimeout as busy:
-        log.info("%s", busy)
-        raise self.retry(exc=busy, countdown=2) from None
-    except (dibs.LockLost, dibs.StaleToken) as lost:
-        raise self.retry(exc=lost, countdown=2) from None
+    except (dibs.AcquireTimeout, dibs.StoreUnavailable, dibs.LockLost, dibs.StaleToken) as later:
+        log.info("%s", later)
+        raise self.retry(exc=later, countdown=2) from None
     log.info("invoice %s: %s, token %s", invoice, outcome, hold.token)
     return outcome
 

@@ -1,4 +1,5 @@
-"""docs/recipes/celery.md: a real worker with its pool of processes; messages that come twice, tasks that are killed."""
+"""docs/recipes/celery.md: a real worker with its pool of processes; messages that come twice, tasks that are killed, a
+store that cannot be reached."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,20 @@ def test_a_task_over_its_limit_and_a_message_that_comes_twice(
     db.execute("ROLLBACK")
     worker.hear("invoice 42: paid, token")
     worker.hear("invoice 42: paid before, token")
+    assert paid(db) == 1
+
+
+def test_a_task_is_kept_while_the_store_cannot_be_reached(
+    stage: Stage, db: sqlite3.Connection, worker: Program
+) -> None:
+    with stage.client.lock("makes the file"):
+        pass
+    with closing(sqlite3.connect(stage.directory / "locks.db", isolation_level=None)) as store:
+        store.execute("BEGIN EXCLUSIVE")
+        send(stage)
+        worker.hear("Retry in 2s: StoreUnavailable")
+        store.execute("ROLLBACK")
+    worker.hear("invoice 42: paid, token")
     assert paid(db) == 1
 
 
