@@ -73,3 +73,9 @@ def test_a_server_that_is_down(store: str, port: int) -> None:
     for text in said:
         fits(text, at)
     assert any("Connection refused" in text for text in said), said
+
+
+@pytest.mark.parametrize("store", ["redis", "postgresql", "mysql"])
+def test_a_host_name_that_is_unknown(store: str) -> None:
+    with dibs.connect(URLS[store].format(at="nowhere.invalid"), retry=2) as client:
+        assert failure(lambda: client.inspect("a")).endswith(". Next: check the host name")

@@ -257,7 +257,8 @@ def _failure(place: str, error: pymysql.MySQLError) -> StoreError:
     code, text = error.args if len(error.args) == 2 else (0, str(error))
     if isinstance(original, OSError) or code in (0, 2003, 2006, 2013):
         why = original.strerror or "no answer in time" if isinstance(original, OSError) else "the connection broke"
-        return Unsent(f"no connection to {place}: {printable(str(why))}", step="check that the server runs there")
+        step = "check the host name" if isinstance(original, socket.gaierror) else "check that the server runs there"
+        return Unsent(f"no connection to {place}: {printable(str(why))}", step=step)
     return unsent(Refusal(int(code), str(text)), place)
 
 

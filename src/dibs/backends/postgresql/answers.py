@@ -33,6 +33,7 @@ _ELSEWHERE = frozenset({"25006", "57P01", "57P02", "57P03"})
 _NO_RIGHT = "42501"
 _DAMAGED = ("22", "23")
 _LONGEST = 200
+_UNKNOWN_HOST = "could not translate host name"
 _LIBPQ_PLACE = re.compile(r'^connection to server (?:at "[^"]*"(?: \([^)]*\))?, port \d+|on socket "[^"]*") failed: ')
 _STEPS = {
     "25006": "give the primary, or several hosts: postgresql://h1,h2/db uses the one that accepts writes",
@@ -89,7 +90,8 @@ def not_connected(where: str, said: str) -> StoreError:
     text = printable(" ".join(first.split())[:_LONGEST])
     if any(words in said for words in _REFUSED_LOGINS):
         return StoreError(f"{where} refuses the login: {text}", step="check user, password, database and TLS")
-    return StoreUnavailable(f"no connection to {where}: {text}", step="check that the server runs there")
+    step = "check the host name" if _UNKNOWN_HOST in said else "check that the server runs there"
+    return StoreUnavailable(f"no connection to {where}: {text}", step=step)
 
 
 def strange() -> StoreError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable, Iterable, Mapping
+from socket import gaierror
 from ssl import SSLError
 from typing import Any, TypeVar
 
@@ -131,7 +132,8 @@ def translated(error: RedisError, place: Place) -> StoreError:
         return StoreUnavailable(f"{here} does not answer", step=_STEP)
     if isinstance(error, Disconnected):
         why = printable(below.strerror) if isinstance(below, OSError) and below.strerror else said
-        return StoreUnavailable(f"no connection to {here}: {why}", step=_STEP)
+        step = "check the host name" if isinstance(below, gaierror) else _STEP
+        return StoreUnavailable(f"no connection to {here}: {why}", step=step)
     if isinstance(error, ResponseError):
         return StoreError(f"{here} refuses: {said}", step="check the server's log")
     return StoreError(f"the server at {here} is not Redis: {said}", step="check host and port")
