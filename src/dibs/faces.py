@@ -174,7 +174,12 @@ def make_client(
             "without a URL a lock only excludes processes on this machine, and pods run on many machines",
             step="set DIBS_URL to a store that all pods can reach",
         )
-    store = _store(default_url() if given is None else given, dict(store_options))
+    try:
+        store = _store(default_url() if given is None else given, dict(store_options))
+    except ValueError as error:
+        if url is not None or given is None:
+            raise
+        raise ValueError(f"{error} (the URL is that of DIBS_URL)") from None
     described = checked_info(info)
     identity = (login(), os.uname().nodename if hasattr(os, "uname") else "?", os.getpid())
     write_about(*identity, "", described)
@@ -214,6 +219,8 @@ def show_step(given: object, options: Mapping[str, Any], namespace: str, name: s
         return f"look at client.inspect({name!r})"
     if url.lower().startswith("memory:"):
         return None
+    if url == os.environ.get("DIBS_URL"):
+        return show_command(name, *more)
     if has_secret(url):
         return show_command(name, "--url-file", "FILE", *more) + " (put the URL with its password into FILE)"
     return show_command(name, "--url", url, *more)

@@ -134,7 +134,7 @@ def test_in_asyncio_exactly_what_may_do_io_is_awaited() -> None:
     for cls, name in METHODS:
         method = members(AIO[cls])[name]
         said = str(inspect.signature(method).return_annotation)
-        awaited = inspect.iscoroutinefunction(method) or said.startswith("Awaitable[")
+        awaited = inspect.iscoroutinefunction(method) or said.startswith("Coroutine[")
         iterated = inspect.isasyncgenfunction(method) or said.startswith("AsyncIterator[")
         assert awaited == (name in AWAITED or name in TWINS), f"{cls}.{name}"
         assert iterated == (name in ITERATED), f"{cls}.{name}"

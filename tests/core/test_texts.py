@@ -7,8 +7,11 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -156,6 +159,46 @@ def test_the_next_step_of_a_busy_lock_is_for_its_own_store(
     given: object, options: dict[str, object], namespace: str, step: str | None
 ) -> None:
     assert show_step(given, options, namespace, "a") == step
+
+
+@pytest.mark.parametrize("url", ["redis://:sesame@cache", "redis://cache"])
+def test_the_next_step_uses_the_url_of_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_URL", url)
+    assert show_step(url, {}, "shop", "a") == "dibs show a --namespace shop"
+    assert "--url" in (show_step(url, {"replicas": 1}, "dibs", "a") or "")
+    monkeypatch.setenv("DIBS_URL", "memory://x")
+    assert show_step("memory://x", {}, "dibs", "a") is None
+
+
+def test_a_busy_semaphore_says_how_many_permits_are_free() -> None:
+    with dibs.connect("memory://texts") as client, dibs.connect("memory://texts") as other:
+        calls = other.semaphore("a", 5, timeout=0)
+        with client.semaphore("a", 5).permits(4):
+            with pytest.raises(dibs.AcquireTimeout, match=r"not free: 2 permits wanted, 1 of 5 free: held by "):
+                calls.permits(2).__enter__()
+            with other.semaphore("a", 5), pytest.raises(dibs.AcquireTimeout, match=r"free: 1 permit wanted, 0 of 5 "):
+                calls.__enter__()
+            with pytest.raises(dibs.AcquireTimeout, match=r"2 permits wanted, 1 of 5 free"):
+                dibs.multi(calls, calls, timeout=0).__enter__()
+
+
+def test_a_loss_is_told_once() -> None:
+
+    def leave(error: Exception | None) -> None:
+        client = dibs.connect("memory://texts")
+        with client.lock("a") as hold:
+            client.close()
+            if error is not None:
+                raise error
+            hold.check()
+
+    with pytest.raises(dibs.LockLost) as caught:
+        leave(None)
+    assert not hasattr(caught.value, "__notes__")
+    with pytest.raises(KeyError) as other:
+        leave(KeyError("b"))
+    (note,) = other.value.__notes__
+    assert note.startswith('and leaving the lock failed: "a" on memory://texts: lost (token ')
 
 
 def test_a_busy_lock_says_how_to_look_at_it(tmp_path: Path) -> None:
@@ -333,7 +376,7 @@ def test_a_latch_that_is_left_closed_says_how_it_is_opened() -> None:
 
 
 def test_lists_of_stores_in_messages_come_from_the_table() -> None:
-    schemes = [f"{scheme}://" for scheme in sorted(backends._STORES)]
+    schemes = [f"{scheme}://" for scheme in sorted({*backends._STORES, "quorum+redis", "quorum+rediss"})]
     for url, kind, start in (
         ("etcd://localhost", dibs.Unsupported, "dibs does not support etcd. Next: use one of "),
         ("nothing://localhost", ValueError, "dibs has no store for nothing:// URLs; it has "),
@@ -345,13 +388,40 @@ def test_lists_of_stores_in_messages_come_from_the_table() -> None:
         assert [scheme for scheme in schemes if scheme not in listed] == []
 
 
+@pytest.mark.parametrize("scheme", ["postgresql+asyncpg", "postgresql+psycopg", "mysql+pymysql", "sqlite+aiosqlite"])
+def test_a_url_of_sqlalchemy_is_told_how_to_write_it(scheme: str) -> None:
+    with pytest.raises(ValueError, match=rf"for {re.escape(scheme)}:// URLs; write {scheme.partition('+')[0]}://$"):
+        dibs.connect(f"{scheme}://ana:sesame@db/app")
+
+
+def test_a_wrong_url_in_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_URL", "nothing://localhost")
+    with pytest.raises(ValueError, match=r"no store for nothing://.*\(the URL is that of DIBS_URL\)"):
+        dibs.connect()
+    with pytest.raises(ValueError, match=r"no store for nothing://") as caught:
+        dibs.connect("nothing://localhost")
+    assert "DIBS_URL" not in str(caught.value)
+
+
+def test_psycopg_without_libpq_is_not_installed_again() -> None:
+    """Its package is there, and the part that speaks to the server is not."""
+    code = "import dibs; dibs.connect('postgresql://db/app')"
+    env = {**os.environ, "PSYCOPG_IMPL": "c"}  # the one that is compiled on the machine: nobody has it
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("dibs.errors.MissingDriver: postgresql://db/app: psycopg is installed, but")
+    assert last.endswith("Next: pip install 'psycopg[binary]', or install libpq (Debian: libpq5)")
+
+
 def test_a_missing_driver_names_an_extra_that_exists() -> None:
     """Whatever is installed: the text is made of the table alone."""
     extras = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for scheme, target in backends._STORES.items():
         if target.startswith(("dibs.backends.memory", "dibs.backends.sqlite")):  # they need no driver
             continue
-        step = backends._missing(scheme, None, target, ImportError("no driver")).step or ""
+        step = backends._missing(scheme, None, target, ModuleNotFoundError("no driver")).step or ""
         found = re.fullmatch(r"pip install 'dibs\[(\w+)\]', or in a checkout of dibs: pip install '\.\[(\w+)\]'", step)
         assert found, step
         assert found[1] == found[2]

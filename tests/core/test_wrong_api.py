@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,6 +138,39 @@ def test_with_on_the_async_api_says_which_import_is_meant() -> None:
                     pass
                 assert not hasattr(one, "__enter__")
             assert (await client.inspect("a")).holders == ()
+
+    asyncio.run(main())
+
+
+class Caller:
+    async def method(self, hold: object) -> None: ...
+
+    async def __call__(self, hold: object) -> None: ...
+
+
+@pytest.mark.parametrize("on_lost", [Caller().method, Caller(), partial(Caller.method, Caller()), Caller.method])
+@pytest.mark.parametrize("api", [dibs, dibs.aio])
+def test_on_lost_is_no_coroutine_function(api: Any, on_lost: Any) -> None:
+    """Nothing would await it."""
+    client = api.connect(URL)
+    with pytest.raises(TypeError, match="on_lost must be a plain function: nothing would await"):
+        client.lock("a", on_lost=on_lost)
+    for plain in (print, partial(print, "lost"), [].append, Caller, lambda hold: Caller().method(hold)):
+        client.lock("a", on_lost=plain)
+
+
+def test_a_forgotten_await_names_the_method() -> None:
+    async def main() -> None:
+        async with dibs.aio.connect(URL) as client:
+            lock, calls = client.lock("a"), client.semaphore("s", 3)
+            both = dibs.aio.multi(lock, calls)
+            for one in (lock, calls, both):
+                with pytest.warns(RuntimeWarning, match="coroutine 'acquire' was never awaited"):
+                    one.acquire()  # type: ignore[unused-coroutine]
+                await one.acquire()
+                with pytest.warns(RuntimeWarning, match=r"coroutine '\w+\.release' was never awaited"):
+                    one.release()  # type: ignore[unused-coroutine]
+                await one.release()
 
     asyncio.run(main())
 

@@ -257,7 +257,7 @@ class World:
                     self._took(node, attempt.hold)
                     await client.runtime.sleep(self.dice.choice((0.001, 0.01, 0.5, 1.5) if self.faulty() else (0.001,)))
                     self.hands.pop(attempt.hold, None)
-                    await lock.give_back(attempt.hold)
+                    await lock.release(attempt.hold)
                     self.sim.note(node.name, f"gave token {attempt.hold.token} back")
             if quota and self.faulty() and self.dice.random() < 0.1:
                 self.hands = {hold: where for hold, where in self.hands.items() if where is not node}

@@ -86,13 +86,13 @@ def test_an_operator_looks_asks_and_breaks() -> None:
         await ana.runtime.sleep(LEASE)
         assert attempt.hold.is_lost()
         with pytest.raises(LockLost):
-            await lock.give_back(attempt.hold)
+            await lock.release(attempt.hold)
         again = other.attempt()
         assert await again.run()
         assert again.hold.token > holder.token
         with pytest.raises(NotHeld):
             await ana.break_("x", again.hold.token + 1)
-        await other.give_back(again.hold)
+        await other.release(again.hold)
         assert not (await ana.inspect("x")).holders
         for member in world.members[: world.spare]:
             member.node.resume()
@@ -101,7 +101,7 @@ def test_an_operator_looks_asks_and_breaks() -> None:
         assert await third.run()
         await ana.break_("x", third.hold.token)
         with pytest.raises(LockLost):
-            await other.give_back(third.hold)
+            await other.release(third.hold)
         for member in world.members[: world.spare + 1]:
             member.node.pause()
         with pytest.raises(StoreUnavailable, match=f"{world.spare} of {len(world.members)} members"):

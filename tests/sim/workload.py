@@ -109,7 +109,7 @@ class Process:
 
     async def give(self, lock: Lock, hold: Hold) -> None:
         self.let_go(hold)
-        await lock.give_back(hold)
+        await lock.release(hold)
 
     def let_go(self, hold: Hold) -> None:
         if hold in self.hands:

@@ -20,6 +20,10 @@ WRONG = {
     'dibs.Participant("ana")': "Too many positional",
     'dibs.LockInfo(name="a", owner="ana")': "[call-arg]",
     'assert_type(dibs.connect().synchronized("a", on_busy="skip")(len)("b"), int)': "[assert-type]",
+    "async def take(lock: dibs.aio.Lock) -> None: lock.acquire()": "[unused-coroutine]",
+    "async def give_back(lock: dibs.aio.Lock) -> None: lock.release()": "[unused-coroutine]",
+    "async def permits(calls: dibs.aio.Semaphore) -> None: calls.acquire(2)": "[unused-coroutine]",
+    "async def take_both(both: dibs.aio.Multi) -> None: both.acquire()": "[unused-coroutine]",
 }
 """Lines of a program, and what mypy says of each: the check itself can fail."""
 
@@ -29,7 +33,7 @@ def test_programs_are_typed_as_a_user_sees_them(tmp_path: Path, request: pytest.
     """One run of mypy, without the project's own settings: users do not have them."""
     kept = getattr(request.config, "cache", None)
     cache, wrong = kept.mkdir("mypy") if kept else tmp_path, tmp_path / "wrong.py"
-    wrong.write_text("\n".join(["from typing import assert_type; import dibs", *WRONG, ""]))
+    wrong.write_text("\n".join(["from typing import assert_type; import dibs, dibs.aio", *WRONG, ""]))
     words = ["--strict", "--config-file=", f"--cache-dir={cache}", "--python-version=3.11", "--no-error-summary"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *words, HERE / "uses.py", HERE / "synchronized_uses.py", wrong],

@@ -57,7 +57,7 @@ class _AnyHold(AsyncWith):
             LockLost: The hold was lost before.
             StoreUnavailable: The store did not answer. The release is retried in the background.
         """
-        await self._lock.give_back(self._core)
+        await self._lock.release(self._core)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,13 +1,13 @@
 """Locks of the async API.
 
-`acquire` is a plain function that returns an awaitable: the task that called it is the one that takes, also where
-`wait_for` runs the awaitable in another task.
+The method `acquire` is a plain function that returns a coroutine: the task that called it is the one that takes, also
+where `wait_for` runs the coroutine in another task. A forgotten `await` names the coroutine: hence their names.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, overload
 
 from dibs.aio.holds import Hold
@@ -21,14 +21,14 @@ from dibs.faces import H, Kind, Raised, Taking, Timeout, Trace
 
 
 @overload
-async def take(attempt: Taking, hold: H, run: Callable[[], Awaitable[bool]]) -> H | None: ...
+async def acquire(attempt: Taking, hold: H, run: Callable[[], Awaitable[bool]]) -> H | None: ...
 
 
 @overload
-async def take(attempt: Taking, hold: H, run: Callable[[], Awaitable[None]]) -> H: ...
+async def acquire(attempt: Taking, hold: H, run: Callable[[], Awaitable[None]]) -> H: ...
 
 
-async def take(attempt: Taking, hold: H, run: Callable[[], Awaitable[bool | None]]) -> H | None:
+async def acquire(attempt: Taking, hold: H, run: Callable[[], Awaitable[bool | None]]) -> H | None:
     """What `run` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
     try:
         attempt.told(hold)
@@ -47,7 +47,7 @@ class AnyLock(AsyncWith):
     __slots__ = ("_core",)
     _core: Takes[Any]
 
-    def release(self) -> Awaitable[None]:
+    def release(self) -> Coroutine[Any, Any, None]:
         """Release the latest hold that the calling thread or task acquired with this object.
 
         To release from another thread or task, use `Hold.release`.
@@ -57,7 +57,7 @@ class AnyLock(AsyncWith):
             LockLost: The hold was lost before.
             StoreUnavailable: The store did not answer. The release is retried in the background.
         """
-        return self._core.give_back(self._core.latest())
+        return self._core.release(self._core.latest())
 
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         await self._core.exit(self._core.taken.opened_here(), raised)
@@ -114,7 +114,7 @@ class Lock(AnyLock, Owned):
         self._core = core
         self._cancellers: dict[CoreHold, _Canceller] = {}
 
-    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Coroutine[Any, Any, Hold | None]:
         """Acquire the lock, and wait for it while it is busy.
 
         Args:
@@ -132,7 +132,7 @@ class Lock(AnyLock, Owned):
             Closed: The client was closed.
         """
         attempt = self._core.attempt(timeout, blocking)
-        return take(attempt, Hold(attempt.hold, self._core), attempt.run)
+        return acquire(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     async def locked(self) -> bool:
         """Whether anyone holds the lock. Asks the store.
@@ -157,7 +157,7 @@ class Lock(AnyLock, Owned):
         if self._core.options.cancel_on_lost:
             self._cancellers[attempt.hold] = attempt.cancels = _Canceller(attempt.hold)
         try:
-            return await take(attempt, Hold(attempt.hold, self._core), attempt.enter)
+            return await acquire(attempt, Hold(attempt.hold, self._core), attempt.enter)
         except BaseException:
             self._cancellers.pop(attempt.hold, None)
             raise
@@ -187,7 +187,9 @@ class Semaphore(Lock):
 
     __slots__ = ()
 
-    def acquire(self, n: int = 1, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[Hold | None]:
+    def acquire(
+        self, n: int = 1, *, timeout: Timeout = UNSET, blocking: bool = True
+    ) -> Coroutine[Any, Any, Hold | None]:
         """Acquire permits, all of them or none, and wait while there are too few.
 
         The result may be None, which `async with` cannot use: write `async with semaphore.permits(n):` for a block.
@@ -208,7 +210,7 @@ class Semaphore(Lock):
             Closed: The client was closed.
         """
         attempt = self._core.attempt(timeout, blocking, n)
-        return take(attempt, Hold(attempt.hold, self._core), attempt.run)
+        return acquire(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     def permits(self, n: int) -> Lock:
         """The lock that takes n permits at once, for `async with` and `multi`. It has the options of the semaphore.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from dibs import faces
 from dibs.aio.holds import Hold, MultiHold
-from dibs.aio.locks import AnyLock, Lock, RLock, Semaphore, take
+from dibs.aio.locks import AnyLock, Lock, RLock, Semaphore, acquire
 from dibs.bases import Named, Owned
 from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
@@ -41,7 +42,7 @@ class Multi(AnyLock, Owned):
     def __init__(self, core: CoreMulti) -> None:
         self._core = core
 
-    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Awaitable[MultiHold | None]:
+    def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Coroutine[Any, Any, MultiHold | None]:
         """Acquire all of them, or none, and wait while one is busy.
 
         Args:
@@ -59,7 +60,7 @@ class Multi(AnyLock, Owned):
             Closed: A client was closed.
         """
         attempt = self._core.attempt(timeout, blocking)
-        return take(attempt, MultiHold(attempt.hold, self._core), attempt.run)
+        return acquire(attempt, MultiHold(attempt.hold, self._core), attempt.run)
 
     async def locked(self) -> bool:
         """Whether anyone holds one of them. Asks the stores.
@@ -71,7 +72,7 @@ class Multi(AnyLock, Owned):
 
     async def __aenter__(self) -> MultiHold:
         attempt = self._core.attempt()
-        return await take(attempt, MultiHold(attempt.hold, self._core), attempt.enter)
+        return await acquire(attempt, MultiHold(attempt.hold, self._core), attempt.enter)
 
 
 class Striped(Named):

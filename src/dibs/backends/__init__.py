@@ -76,6 +76,8 @@ _OWN = {
 }
 _FENCE = "dibs.backends.sql.fence:OwnTransaction"
 _QUORUM = "dibs.backends.quorum:QuorumStore"
+_QUORUMS = frozenset({"quorum+redis", "quorum+rediss"})
+"""As `make_store` reads them: for texts."""
 _UNSUPPORTED = frozenset({"consul", "etcd"})
 """Stores that a reader may expect here."""
 
@@ -166,7 +168,10 @@ def _factory(url: Url) -> Callable[..., Store]:
         others = {point.name: point.value for point in entry_points(group="dibs.backends")}
         target = others.get(url.scheme)
     if target is None:
-        known = ", ".join(f"{scheme}://" for scheme in sorted({*_STORES, *others}))
+        dialect = url.scheme.partition("+")[0]
+        if dialect in _STORES:
+            raise ValueError(f"dibs has no store for {url.scheme[:40]}:// URLs; write {dialect}://")
+        known = ", ".join(f"{scheme}://" for scheme in sorted({*_STORES, *others, *_QUORUMS}))
         if url.scheme in _UNSUPPORTED:
             raise Unsupported(f"dibs does not support {url.scheme}", step=f"use one of {known}")
         raise ValueError(f"dibs has no store for {url.scheme[:40]}:// URLs; it has {known}")
@@ -179,6 +184,9 @@ def _factory(url: Url) -> Callable[..., Store]:
 def _missing(whose: str, store: str | None, target: str, error: ImportError) -> MissingDriver:
     package, _, rest = target.partition(".backends.")
     extra = rest.partition(".")[0]
+    if package == "dibs" and extra == "postgresql" and not isinstance(error, ModuleNotFoundError):
+        what = f"psycopg is installed, but finds no libpq: {str(error).splitlines()[0]}"
+        return MissingDriver(what, store=store, step="pip install 'psycopg[binary]', or install libpq (Debian: libpq5)")
     if package == "dibs":
         step = f"pip install 'dibs[{extra}]', or in a checkout of dibs: pip install '.[{extra}]'"
     else:

@@ -67,7 +67,7 @@ class _AnyHold(SyncWith):
             StoreUnavailable: The store did not answer. The release is retried in the background.
         """
         try:
-            step(self._lock.give_back(self._core))
+            step(self._lock.release(self._core))
         except BaseException:
             self._lock.abandon(self._core)
             raise

@@ -60,7 +60,7 @@ class AnyLock(SyncWith):
         hold = None
         try:
             hold = self._core.latest()
-            step(self._core.give_back(hold))
+            step(self._core.release(hold))
         except BaseException:
             with suppress(NotHeld):  # an interrupt may come before the hold is found
                 self._core.abandon(hold or self._core.latest())

@@ -45,6 +45,8 @@ class Unset:
 
 UNSET = Unset()
 MOST = 1_000_000
+_CO_COROUTINE = 0x80
+"""Of the code of an `async def`; a constant of `inspect`."""
 
 
 class Options(NamedTuple):
@@ -78,6 +80,8 @@ class Options(NamedTuple):
                 raise TypeError(f"{what} must be True or False, not {flag!r}")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost must be a function that takes the hold, not {on_lost!r}")
+        if on_lost is not None and _is_async(on_lost):
+            raise TypeError(f"on_lost must be a plain function: nothing would await the coroutine of {on_lost!r}")
         if fair is not None and not isinstance(fair, bool):
             raise TypeError(f"fair must be True, False or None, not {fair!r}")
         return cls(
@@ -91,6 +95,14 @@ class Options(NamedTuple):
             on_lost,
             cancel_on_lost is True,
         )
+
+
+def _is_async(function: Any) -> bool:
+    """Whether a call returns a coroutine. `inspect` knows more, but is slow to import."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and bool(code.co_flags & _CO_COROUTINE)
 
 
 def limit_of(own: float | None, timeout: object, blocking: object) -> float | None:
@@ -147,11 +159,17 @@ def terms_of(client: Client, name: str, options: Options) -> Terms:
 
 
 async def not_free(
-    client: Client, name: str, limit: float | None, own_token: int | None, *, by_itself: bool = False
-) -> AcquireTimeout:
-    """The error that says who was in the way. `by_itself`: this owner, who could use an rlock."""
+    client: Client, name: str, limit: float | None, own_token: int | None, *, by_itself: bool = False,
+    permits: tuple[int, int] | None = None,
+) -> AcquireTimeout:  # fmt: skip
+    """The error that says who was in the way. `by_itself`: this owner, who could use an rlock. `permits`: how many of
+    how many a semaphore was asked for."""
     info = await client.look_together(name, client.prefix + name, LEAST_PATIENCE)
     what = f"not free after {duration(limit)}" if limit else "not free"
+    if info is not None and permits is not None:
+        wanted, size = permits
+        free = size - sum(holder.weight for holder in info.holders)
+        what += f": {wanted} permit{'s' if wanted > 1 else ''} wanted, {free} of {size} free"
     if info is not None:
         what += f": {in_the_way(info, own_token, datetime.now(UTC), client.is_me)}"
     if by_itself:
@@ -253,7 +271,7 @@ class Lock(Takes[Hold]):
     def abandon(self, hold: Hold) -> None:
         self.client.book.abandon(hold)
 
-    async def give_back(self, hold: Hold) -> None:
+    async def release(self, hold: Hold) -> None:
         # After close() every hold is lost already: that is what its release says, not that the client is closed.
         if not self.client.closed and not self.client.is_ready():
             await self.client.open()
@@ -311,11 +329,11 @@ class Lock(Takes[Hold]):
 
     async def busy(self, attempt: Attempt) -> AcquireTimeout:
         """The error that says who was in the way."""
-        hold = attempt.hold
-        by_itself = (
-            self.request.kind == "mutex" and not self.share and self.client.book.held_by(self.request.name, hold.owner)
-        )
-        return await not_free(self.client, self.name, attempt.limit, hold.token or None, by_itself=by_itself)
+        hold, kind, size = attempt.hold, self.request.kind, self.request.capacity
+        by_itself = kind == "mutex" and not self.share and self.client.book.held_by(self.request.name, hold.owner)
+        permits = (hold.weight, size) if kind == "semaphore" else None
+        token = hold.token or None
+        return await not_free(self.client, self.name, attempt.limit, token, by_itself=by_itself, permits=permits)
 
     def describe(self) -> str:
         return self.client.place(self.name)

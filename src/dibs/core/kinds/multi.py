@@ -88,7 +88,7 @@ class MultiHold:
         failed: DibsError | None = None
         for attempt in reversed(list(self.attempts.values())):
             try:
-                await attempt.lock.give_back(attempt.hold)
+                await attempt.lock.release(attempt.hold)
             except DibsError as error:
                 failed = error
             except BaseException:  # cancelled within one of them: the others are to be given back all the same
@@ -113,7 +113,7 @@ class Multi(Takes[MultiHold]):
     def attempt(self, timeout: object = UNSET, blocking: object = True) -> MultiAttempt:
         return MultiAttempt(self, limit_of(self.timeout, timeout, blocking))
 
-    async def give_back(self, hold: MultiHold) -> None:
+    async def release(self, hold: MultiHold) -> None:
         self.taken.released(hold)
         await hold.release()
 

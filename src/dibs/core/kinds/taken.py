@@ -115,7 +115,7 @@ class Takes(Protocol[H]):
 
     taken: Taken[H]
 
-    async def give_back(self, hold: H) -> None: ...
+    async def release(self, hold: H) -> None: ...
 
     def abandon(self, hold: H) -> None:
         """From an exception: nothing is awaited, the watchdog does the rest. Does nothing to a hold that is over."""
@@ -126,12 +126,12 @@ class Takes(Protocol[H]):
 
     def end(self, hold: H, raised: BaseException | None) -> Coroutine[Any, Any, None]:
         """The end of `with` on a hold itself."""
-        return noting(raised, self.give_back(hold))
+        return noting(raised, self.release(hold))
 
     def exit(self, hold: H, raised: BaseException | None) -> Coroutine[Any, Any, None]:
         """The end of `with` on the lock."""
         self.taken.left(hold)
-        return noting(raised, self.give_back(hold))
+        return noting(raised, self.release(hold))
 
     def drop(self, hold: H) -> None:
         """From an exception: `abandon` what no user has, or whose `with` ends."""
@@ -151,4 +151,5 @@ async def noting(raised: BaseException | None, giving_back: Awaitable[None]) -> 
     except DibsError as error:
         if raised is None:
             raise
-        raised.add_note(f"and leaving the lock failed: {error}")
+        if str(error) != str(raised):  # `hold.check()` raised the same loss in the block
+            raised.add_note(f"and leaving the lock failed: {error}")
