@@ -35,6 +35,10 @@ class WrongWith:
     def __init__(self, text: str) -> None:
         self._text = text
 
+    def __repr__(self) -> str:
+        """For `help()`."""
+        return "<refused: it says which API is meant>"
+
     def __get__(self, instance: object, owner: type) -> WrongWith:
         if instance is None:
             return self

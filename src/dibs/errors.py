@@ -87,7 +87,7 @@ def _rebuild(kind: type[DibsError], what: str, facts: dict[str, Any]) -> DibsErr
 class Busy(DibsError):
     """Another client holds the lock, or waits for it before you; `info` has the holders and the waiters.
 
-    A function decorated with `@client.synchronized(..., on_busy="raise")` raises it. `AcquireTimeout` is a `Busy`.
+    The base class of `AcquireTimeout`. dibs raises only that one; `except Busy` catches it too.
     """
 
 

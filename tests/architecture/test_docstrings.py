@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 from collections.abc import Iterator
 from types import ModuleType
@@ -26,7 +27,12 @@ from dibs.testing.stage import Clock, Pause
 KIT = (KitClient, KitAioClient, Clock, Pause, LostReply, Overlap, Holder)
 INTERNAL = frozenset({"DibsError.about", "Clock.after_fork", "Clock.is_stopped", "Pause.covers"})
 """Ours to call."""
-SECTIONS = frozenset({"Args", "Attributes", "Example", "Raises", "Returns"})
+SECTIONS = frozenset({"Args", "Attributes", "Example", "Note", "Raises", "Returns"})
+OF_ONE_API = frozenset({"Example", "Note"})
+"""Sections that differ: a note is about threads, or about tasks."""
+EXAMPLES = ("Client", "Client.lock", "Lock", "Semaphore", "Hold", "Election", "Latch")
+"""What both APIs must show."""
+CANCELLED = ("Lock.acquire", "Lock.release", "Semaphore.acquire", "Multi.acquire", "Multi.release", "Hold.release")
 
 
 def modules() -> Iterator[tuple[str, Any]]:
@@ -126,8 +132,32 @@ def as_sync(text: str) -> str:
 
 
 def said(value: object) -> str:
-    """Without the example: the async API shows its own, or none."""
-    return as_sync("\n".join(f"{name} {part}" for name, part in sections(text_of(value)).items() if name != "Example"))
+    """What both APIs say."""
+    parts = sections(text_of(value)).items()
+    return as_sync("\n".join(f"{name} {part}" for name, part in parts if name not in OF_ONE_API))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_both_apis_show_how(name: str) -> None:
+    for api in ("dibs", "dibs.aio"):
+        assert ">>> " in sections(text_of(NAMES[f"{api}.{name}"])).get("Example", ""), api
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_the_async_api_says_what_cancellation_does(name: str) -> None:
+    assert "cancelled" in sections(text_of(NAMES[f"dibs.aio.{name}"])).get("Note", "")
+
+
+def test_no_text_speaks_of_the_other_api_alone() -> None:
+    assert "sync API" not in text_of(dibs.Client)
+    assert "sync API" not in text_of(dibs.aio.Client)
+    assert "threads" not in text_of(dibs.aio.Client).lower()
+
+
+def test_help_shows_no_object_of_ours() -> None:
+    for cls in (dibs.Lock, dibs.aio.Lock):
+        assert "object at 0x" not in pydoc.render_doc(cls, renderer=pydoc.plaintext)
+        assert "dibs.bases.WrongWith" not in pydoc.render_doc(cls, renderer=pydoc.plaintext)
 
 
 @pytest.mark.parametrize("name", sorted(AIO))

@@ -78,9 +78,20 @@ def connect(
 class Client(AsyncWith):
     """Makes locks of one store, and looks at them. `connect` makes one.
 
-    Making a lock is cheap and does no I/O. A client of the sync API is safe to share between threads. One of the
-    async API belongs to the first event loop that uses it, and to another one once that loop is closed. After
-    `fork()` a client works in the child too, and holds nothing there. `async with client:` closes it at the end.
+    Making a lock is cheap and does no I/O. After `fork()` a client works in the child too, and holds nothing there.
+    `async with client:` closes it at the end.
+
+    Note:
+        A client belongs to the first event loop that uses it, and to another one once that loop is closed. Its tasks
+        can share it.
+
+    Example:
+        >>> import asyncio, dibs.aio
+        >>> async def main() -> None:
+        ...     async with dibs.aio.connect("memory://example") as client:
+        ...         print((await client.inspect("invoice:42")).holders)
+        >>> asyncio.run(main())
+        ()
     """
 
     __slots__ = ("_core",)
@@ -109,14 +120,24 @@ class Client(AsyncWith):
             owner: Who may re-enter an `rlock`: None, the default, is the calling thread or task, `"client"` is the
                 whole client, any other string is every user of that string in this client. Others see the string.
             info: A small dict that others see, merged with the client's. None by default.
-            on_lost: A plain function, called with the hold when it is lost: in the sync API on a thread of its own,
-                in the async API in the event loop of the client. None by default.
+            on_lost: A plain function, not a coroutine function, called with the hold when it is lost: in the sync API
+                on a thread of its own, in the async API in the event loop of the client. None by default.
             cancel_on_lost: Whether to cancel the task in the `async with` block when the hold is lost; the block then
                 raises `LockLost`. False by default.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store cannot do what an option asks for.
+            TypeError: An option has the wrong type, such as an `on_lost` that is a coroutine function.
+
+        Example:
+            >>> import asyncio, dibs.aio
+            >>> async def main() -> None:
+            ...     async with dibs.aio.connect("memory://example") as client:
+            ...         async with client.lock("invoice:42", timeout=5, max_hold=60) as hold:
+            ...             print(hold.remaining < 60)
+            >>> asyncio.run(main())
+            True
         """
         options = Options.checked(timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost)
         return Lock(kinds.mutex(self._core, name, options, share=False))
@@ -268,7 +289,7 @@ class Client(AsyncWith):
     def within(self, connection: Connection) -> Within:
         """Make locks that the transaction of an open connection of yours holds until it ends.
 
-        For PostgreSQL, MySQL and MariaDB. Nothing here begins, commits or rolls back.
+        For PostgreSQL, MySQL and MariaDB. dibs does not begin, commit or roll back your transaction.
 
         Args:
             connection: An open connection to the server of this client. In the sync API of psycopg, PyMySQL,
@@ -312,7 +333,8 @@ class Client(AsyncWith):
         Args:
             name: The name of the lock. It may have fields of `str.format` over the arguments of the call.
             on_busy: What to do if the lock is busy: `"wait"`, the default, waits as `async with` does; `"skip"` returns
-                None and logs it at INFO; `"raise"` raises `Busy`. The last two try once, unless `timeout` is given.
+                None and logs it at INFO; `"raise"` raises `AcquireTimeout`. The last two try once unless a `timeout`
+                is given.
             timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.
 
         Raises:
@@ -370,7 +392,9 @@ class Client(AsyncWith):
         return await self._core.inspect(name)
 
     async def locks(self, prefix: str = "") -> AsyncIterator[LockInfo]:
-        """Iterate over the names that are held or waited for. Asks the store, page by page.
+        """Iterate over the names that are held or waited for: `async for info in client.locks():`.
+
+        Asks the store, page by page.
 
         Args:
             prefix: Only names that begin with it. `""`, the default: all names of this namespace.

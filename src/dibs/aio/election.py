@@ -11,7 +11,20 @@ from dibs.info import Participant
 
 
 class Election(Named):
-    """An election: see `Client.election`. Its holder leads; anyone can see who that is."""
+    """An election: see `Client.election`. Its holder leads; anyone can see who that is.
+
+    Example:
+        >>> import asyncio, dibs.aio
+        >>> async def main() -> None:
+        ...     async with dibs.aio.connect("memory://example", owner="ana") as client:
+        ...         election = client.election("scheduler")
+        ...         async with election.lead():
+        ...             async for leader in election.watch():
+        ...                 print(leader.owner)
+        ...                 break
+        >>> asyncio.run(main())
+        ana
+    """
 
     __slots__ = ("_core",)
     _core: CoreElection
@@ -34,8 +47,9 @@ class Election(Named):
         return await self._core.leader()
 
     async def watch(self) -> AsyncIterator[Participant | None]:
-        """Iterate over the leaders: first the present one, or None, then each change, without end.
+        """Iterate over the leaders: `async for leader in election.watch():`.
 
+        The first is the present leader, or None. Then comes each change, without end.
         Where several changes come at once, only the newest is given.
 
         Raises:

@@ -56,6 +56,9 @@ class _AnyHold(AsyncWith):
         Raises:
             LockLost: The hold was lost before.
             StoreUnavailable: The store did not answer. The release is retried in the background.
+
+        Note:
+            If the task is cancelled meanwhile, the release goes on in the background.
         """
         await self._lock.release(self._core)
 
@@ -70,6 +73,16 @@ class Hold(_AnyHold, HoldFacts):
     """The result of one acquire. It lasts until it is released or lost, or until its client is closed.
 
     A hold does not end when its variable goes away: release it, or use it in `async with`.
+
+    Example:
+        >>> import asyncio, dibs.aio
+        >>> async def main() -> None:
+        ...     async with dibs.aio.connect("memory://example") as client:
+        ...         if hold := await client.lock("invoice:42").acquire(timeout=5):
+        ...             print(hold.mode, hold.remaining > 20, hold.lost.is_set())
+        ...             await hold.release()
+        >>> asyncio.run(main())
+        exclusive True False
     """
 
     __slots__ = ()

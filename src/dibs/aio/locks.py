@@ -56,6 +56,9 @@ class AnyLock(AsyncWith):
             NotHeld: This thread or task acquired none with this object, or has released it.
             LockLost: The hold was lost before.
             StoreUnavailable: The store did not answer. The release is retried in the background.
+
+        Note:
+            Await it. If the task is cancelled meanwhile, the release goes on in the background.
         """
         return self._core.release(self._core.latest())
 
@@ -94,6 +97,9 @@ class Lock(AnyLock, Owned):
     `async with lock:` waits as `acquire` does and releases at the end. It raises `AcquireTimeout` if the lock is busy
     until its timeout, and `LockLost` at the end if the hold was lost meanwhile.
 
+    Note:
+        A task that is cancelled in the block releases the lock at its end.
+
     Example:
         >>> import asyncio, dibs.aio
         >>> async def main() -> None:
@@ -130,12 +136,18 @@ class Lock(AnyLock, Owned):
             Mismatch: The name is in use as another kind of lock, or with another size.
             Deadlock: This owner has the read side of the same read-write lock.
             Closed: The client was closed.
+
+        Note:
+            Await it. If the task is cancelled meanwhile, it acquires nothing, and leaves the queue in the background.
         """
         attempt = self._core.attempt(timeout, blocking)
         return acquire(attempt, Hold(attempt.hold, self._core), attempt.run)
 
     async def locked(self) -> bool:
         """Whether anyone holds the lock. Asks the store.
+
+        Of a semaphore: whether anyone holds a permit. It is True while other permits are free, unlike in
+        `asyncio.Semaphore`.
 
         Raises:
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
@@ -183,7 +195,18 @@ class RLock(Lock):
 
 
 class Semaphore(Lock):
-    """A fixed number of permits: see `Client.semaphore`. `async with semaphore:` takes one, `permits(n)` takes n."""
+    """A fixed number of permits: see `Client.semaphore`. `async with semaphore:` takes one, `permits(n)` takes n.
+
+    Example:
+        >>> import asyncio, dibs.aio
+        >>> async def main() -> None:
+        ...     async with dibs.aio.connect("memory://example") as client:
+        ...         calls = client.semaphore("api", 5)
+        ...         async with calls, calls.permits(2) as hold:
+        ...             print(hold.mode)
+        >>> asyncio.run(main())
+        shared
+    """
 
     __slots__ = ()
 
@@ -208,6 +231,9 @@ class Semaphore(Lock):
             StoreUnavailable: The store did not answer in time.
             Mismatch: The name is in use as another kind of lock, or with another number of permits.
             Closed: The client was closed.
+
+        Note:
+            Await it. If the task is cancelled meanwhile, it acquires nothing, and leaves the queue in the background.
         """
         attempt = self._core.attempt(timeout, blocking, n)
         return acquire(attempt, Hold(attempt.hold, self._core), attempt.run)

@@ -12,7 +12,21 @@ from dibs.faces import Connection, Seconds, admits
 
 
 class Latch(Named):
-    """A count that others wait for: see `Client.latch`. A latch that is not armed is open."""
+    """A count that others wait for: see `Client.latch`. A latch that is not armed is open.
+
+    Example:
+        >>> import asyncio, dibs.aio
+        >>> async def main() -> None:
+        ...     async with dibs.aio.connect("memory://example") as client:
+        ...         latch = client.latch("shards-loaded")
+        ...         await latch.arm(1)
+        ...         print(await latch.count(), await latch.wait(timeout=0))
+        ...         await latch.count_down()
+        ...         print(await latch.wait())
+        >>> asyncio.run(main())
+        1 False
+        True
+    """
 
     __slots__ = ("_core",)
     _core: CoreLatch

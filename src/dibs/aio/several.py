@@ -58,6 +58,9 @@ class Multi(AnyLock, Owned):
             Mismatch: A name is in use as another kind of lock, or with another size.
             ValueError: Equal semaphores add up to more permits than there are.
             Closed: A client was closed.
+
+        Note:
+            Await it. If the task is cancelled meanwhile, it acquires nothing, and leaves the queue in the background.
         """
         attempt = self._core.attempt(timeout, blocking)
         return acquire(attempt, MultiHold(attempt.hold, self._core), attempt.run)

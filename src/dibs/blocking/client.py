@@ -77,9 +77,11 @@ def connect(
 class Client(SyncWith):
     """Makes locks of one store, and looks at them. `connect` makes one.
 
-    Making a lock is cheap and does no I/O. A client of the sync API is safe to share between threads. One of the
-    async API belongs to the first event loop that uses it, and to another one once that loop is closed. After
-    `fork()` a client works in the child too, and holds nothing there. `with client:` closes it at the end.
+    Making a lock is cheap and does no I/O. After `fork()` a client works in the child too, and holds nothing there.
+    `with client:` closes it at the end.
+
+    Note:
+        Threads can share a client.
 
     Example:
         >>> import dibs
@@ -114,12 +116,13 @@ class Client(SyncWith):
             owner: Who may re-enter an `rlock`: None, the default, is the calling thread or task, `"client"` is the
                 whole client, any other string is every user of that string in this client. Others see the string.
             info: A small dict that others see, merged with the client's. None by default.
-            on_lost: A plain function, called with the hold when it is lost: in the sync API on a thread of its own,
-                in the async API in the event loop of the client. None by default.
+            on_lost: A plain function, not a coroutine function, called with the hold when it is lost: in the sync API
+                on a thread of its own, in the async API in the event loop of the client. None by default.
 
         Raises:
             BadName: The name is not valid.
             Unsupported: The store cannot do what an option asks for.
+            TypeError: An option has the wrong type, such as an `on_lost` that is a coroutine function.
 
         Example:
             >>> import dibs
@@ -273,7 +276,7 @@ class Client(SyncWith):
     def within(self, connection: Connection) -> Within:
         """Make locks that the transaction of an open connection of yours holds until it ends.
 
-        For PostgreSQL, MySQL and MariaDB. Nothing here begins, commits or rolls back.
+        For PostgreSQL, MySQL and MariaDB. dibs does not begin, commit or roll back your transaction.
 
         Args:
             connection: An open connection to the server of this client. In the sync API of psycopg, PyMySQL,
@@ -314,7 +317,8 @@ class Client(SyncWith):
         Args:
             name: The name of the lock. It may have fields of `str.format` over the arguments of the call.
             on_busy: What to do if the lock is busy: `"wait"`, the default, waits as `with` does; `"skip"` returns
-                None and logs it at INFO; `"raise"` raises `Busy`. The last two try once, unless `timeout` is given.
+                None and logs it at INFO; `"raise"` raises `AcquireTimeout`. The last two try once unless a `timeout`
+                is given.
             timeout, lease, renew, max_hold, fair, owner, info, on_lost: As in `Client.lock`.
 
         Raises:
@@ -370,7 +374,9 @@ class Client(SyncWith):
         return ask(self._core.inspect(name))
 
     def locks(self, prefix: str = "") -> Iterator[LockInfo]:
-        """Iterate over the names that are held or waited for. Asks the store, page by page.
+        """Iterate over the names that are held or waited for: `for info in client.locks():`.
+
+        Asks the store, page by page.
 
         Args:
             prefix: Only names that begin with it. `""`, the default: all names of this namespace.

@@ -45,8 +45,9 @@ class Election(Named):
         return ask(self._core.leader())
 
     def watch(self) -> Iterator[Participant | None]:
-        """Iterate over the leaders: first the present one, or None, then each change, without end.
+        """Iterate over the leaders: `for leader in election.watch():`.
 
+        The first is the present leader, or None. Then comes each change, without end.
         Where several changes come at once, only the newest is given.
 
         Raises:

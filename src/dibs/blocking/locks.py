@@ -125,6 +125,9 @@ class Lock(AnyLock, Owned):
     def locked(self) -> bool:
         """Whether anyone holds the lock. Asks the store.
 
+        Of a semaphore: whether anyone holds a permit. It is True while other permits are free, unlike in
+        `asyncio.Semaphore`.
+
         Raises:
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
         """
