@@ -38,7 +38,8 @@ autodoc_default_options = {
     "inherited-members": "BaseException, DibsError, Lock, dict, tuple",
     "member-order": "bysource",
 }
-autodoc_type_aliases = {alias: alias for alias in ("Connection", "Seconds", "Target", "Timeout")}
+# Of an alias inside a union, Sphinx shows an object of its own: these two stand alone everywhere.
+autodoc_type_aliases = {alias: alias for alias in ("Target", "Timeout")}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import dibs
 from pygments.lexers.shell import BashLexer
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -109,7 +110,14 @@ def hide_constructor(_app: Sphinx, what: str, *_: object) -> tuple[str, None] | 
 
 def mark_code(_app: Sphinx, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
     """On autodoc-process-docstring, before napoleon: a single backtick is code in a docstring, as in Markdown."""
-    lines[:] = [_CODE.sub(r"``\1``", line) for line in lines]
+    lines[:] = [_CODE.sub(_code_or_link, line) for line in lines]
+
+
+def _code_or_link(code: re.Match[str]) -> str:
+    """`Client.lock`, and every other member of a public class, leads to its text."""
+    cls, _, member = code[1].partition(".")
+    is_member = cls in dibs.__all__ and hasattr(getattr(dibs, cls), member or " ")
+    return f":py:obj:`{code[1]}`" if is_member else f"``{code[1]}``"
 
 
 def skip_aliases(_app: Sphinx, _what: str, _name: str, obj: object, _skip: bool, _options: object) -> bool | None:

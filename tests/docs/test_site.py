@@ -60,6 +60,17 @@ def test_every_public_name_is_in_the_reference(site: Path, module: ModuleType, p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("module", "page"), [(dibs, "reference/api.html"), (dibs.aio, "reference/aio.html")])
+def test_the_reference_shows_types_and_leads_to_the_options(site: Path, module: ModuleType, page: str) -> None:
+    said = (site / page).read_text(encoding="utf-8")
+    shown = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", said))
+    assert "TypeAliasForwardRef" not in shown
+    assert "timeout: float | timedelta | None = None" in shown
+    assert "Target: a URL" in shown
+    assert len(re.findall(rf'As in <a [^>]*href="#{module.__name__}.Client.lock"', said)) > 40
+
+
+@pytest.mark.slow
 def test_llms_txt_lists_every_page_and_its_links_lead_there(site: Path) -> None:
     """As llmstxt.org has it: a title, a summary, sections with lists of links."""
     title, _, summary, *lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
