@@ -29,8 +29,8 @@ COLUMNS, ROWS = 112, 24
 BETWEEN_FRAMES = 0.14
 SLOWER = 1.7
 """The demo takes six seconds, which is too quick to read."""
-PROMPT = 0.4
-"""Seconds for which the command stands alone, in place of the time that Python takes to start."""
+HEADING = 2
+"""Rows that the command and the first line of its output take. The picture begins when there is more to see."""
 LAST_FRAME = 9.0
 """Seconds for which the proof stays."""
 SIZE, WIDTH, HEIGHT, EDGE = 14, 8.4, 19, 16
@@ -64,15 +64,18 @@ def record(*options: str) -> list[tuple[float, Frame]]:
     around = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "DIBS_URL"}}
     around |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
     words = [sys.executable, "-P", "-m", *COMMAND, *options]
-    frames = [(0.0, shown(screen))]
+    frames: list[tuple[float, Frame]] = []
     began: float | None = None
     with subprocess.Popen(words, stdin=inside, stdout=inside, stderr=inside, env=around) as demo:  # noqa: S603
         os.close(inside)
         for chunk in chunks(terminal):
             now = time.monotonic()
-            began = began or now - PROMPT
             stream.feed(chunk)
-            frames.append((now - began, shown(screen)))
+            frame = shown(screen)
+            if began is None and sum(map(bool, frame)) > HEADING:
+                began = now
+            if began is not None:
+                frames.append((now - began, frame))
     os.close(terminal)
     if demo.returncode != 0:
         raise SystemExit(f"the demo failed: {demo.returncode}")

@@ -49,6 +49,7 @@ def check(text: str) -> None:
     assert all(link.startswith("#") for link in links)
     assert not [one.tag for one in svg.iter() if one.tag in {f"{SVG}script", f"{SVG}image", f"{SVG}foreignObject"}]
     frames = svg.findall(f"{SVG}g/{SVG}g")
+    assert len(frames[0]) >= 5, "an empty box is no picture"
     width = int(str(svg.get("viewBox")).split()[2])
     assert f"translateX({-(len(frames) - 1) * width}px)" in style.partition("@keyframes")[0]
     assert "PROVED" in last_frame(svg)
