@@ -378,6 +378,6 @@ def test_a_record_that_is_not_ours_admits_nobody(here: Drawer) -> None:
     for version, record in enumerate((b"", b"garbage", b"-5", b"1.5", b"5 ", b"\xff", b"9" * 21)):
         here.set(record, version, Spot(FENCE, "a"))
         for shared in (False, True):
-            with pytest.raises(dibs.StoreError, match="did not write the record"):
+            with pytest.raises(dibs.StoreError, match="dibs did not write"):
                 here.admit(2**62, shared=shared)
         assert here.get(Spot(FENCE, "a")) == (record, version + 1)
