@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import dibs
 from pygments.lexers.shell import BashLexer
 from sphinx.application import Sphinx
 from sphinx.util import logging
+
+import dibs
 
 CONTENTS = "<!-- contents -->"
 _ITEM = re.compile(r"^( *)- \[(.+?)\]\((\S+?)\.md\)(?:: (.+))?$")
