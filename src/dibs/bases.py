@@ -126,11 +126,10 @@ class Watched(Unpicklable):
         self._core.check()
 
 
-class HoldFacts(Watched, Named):
-    """What the `Hold`s of both APIs share."""
+class Granted(Named):
+    """What every hold of one lock has."""
 
     __slots__ = ()
-    _lock: Any
 
     @property
     def token(self) -> int:
@@ -143,6 +142,13 @@ class HoldFacts(Watched, Named):
         """`"exclusive"`, or `"shared"` where others can hold beside this one (a read lock, a permit)."""
         mode: str = self._core.mode
         return mode
+
+
+class HoldFacts(Watched, Granted):
+    """What the `Hold`s of both APIs share."""
+
+    __slots__ = ()
+    _lock: Any
 
     @property
     def owner(self) -> str:
@@ -157,22 +163,10 @@ class HoldFacts(Watched, Named):
         return moment
 
 
-class EnclosedFacts(Named):
+class EnclosedFacts(Granted):
     """What the `WithinHold`s of both APIs share."""
 
     __slots__ = ()
-
-    @property
-    def token(self) -> int:
-        """The fencing token, which rises with every grant of this name."""
-        token: int = self._core.token
-        return token
-
-    @property
-    def mode(self) -> str:
-        """Always `"exclusive"`."""
-        mode: str = self._core.mode
-        return mode
 
     @property
     def owner(self) -> str:
