@@ -38,7 +38,7 @@ autodoc_default_options = {
     "inherited-members": "BaseException, DibsError, Lock, dict, tuple",
     "member-order": "bysource",
 }
-# Of an alias inside a union, Sphinx shows an object of its own: these two stand alone everywhere.
+# Sphinx cannot show an alias inside a union by its name. These two aliases are never part of one.
 autodoc_type_aliases = {alias: alias for alias in ("Target", "Timeout")}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

@@ -34,7 +34,7 @@ HEADING = 2
 LAST_FRAME = 9.0
 """Seconds for which the proof stays."""
 SIZE, WIDTH, HEIGHT, EDGE = 14, 8.4, 19, 16
-"""Of a character in pixels, and the space around the text."""
+"""The size of a character and the margin of the text, in pixels."""
 TITLE = "dibs demo in a terminal"
 ABOUT = (
     "Five worker processes queue for one lock. One is killed and one is paused while it holds the lock. "
@@ -55,7 +55,7 @@ Frame = tuple[Row, ...]
 
 
 def record(*options: str) -> list[tuple[float, Frame]]:
-    """What the terminal showed, and when."""
+    """One screen of the terminal, and when it appeared."""
     screen = pyte.Screen(COLUMNS, ROWS)
     stream = pyte.ByteStream(screen)
     stream.feed(b"$ " + " ".join(COMMAND).encode() + b"\r\n")

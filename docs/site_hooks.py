@@ -35,7 +35,7 @@ class Page:
     name: str
     """Its path in docs, without .md."""
     line: str
-    """What it is about, in one line."""
+    """Its summary, in one line."""
     below: list[Page] = field(default_factory=list)
 
 

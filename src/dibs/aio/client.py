@@ -422,7 +422,7 @@ class Client(AsyncWith):
         await self._core.break_(name, token)
 
     async def doctor(self) -> list[Finding]:
-        """What the store guarantees as it is set up, and what endangers that, each with its fix. Asks the store.
+        """Check how the store is set up: its guarantees, and what endangers them, each with its fix. Asks the store.
 
         Raises:
             StoreUnavailable: The store did not answer within the client's `retry` seconds.

@@ -403,7 +403,7 @@ class Client(SyncWith):
         ask(self._core.break_(name, token))
 
     def doctor(self) -> list[Finding]:
-        """What the store guarantees as it is set up, and what endangers that, each with its fix. Asks the store.
+        """Check how the store is set up: its guarantees, and what endangers them, each with its fix. Asks the store.
 
         Raises:
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
