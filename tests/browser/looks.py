@@ -27,11 +27,12 @@ _FAINT = r"""
   const over = ([r, g, b, a], [x, y, z]) => [r * a + x * (1 - a), g * a + y * (1 - a), b * a + z * (1 - a)];
   const chosen = getComputedStyle(document.documentElement).colorScheme;
   const dark = chosen === "dark" || (chosen !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
-  const canvas = dark ? [0, 0, 0] : [255, 255, 255];
+  const grounds = new Map([[null, dark ? [0, 0, 0] : [255, 255, 255]]]);
   const behind = (element) => {
-    const layers = [];
-    for (let one = element; one; one = one.parentElement) layers.push(rgba(getComputedStyle(one).backgroundColor));
-    return layers.reverse().reduce((below, layer) => over(layer, below), canvas);
+    if (!grounds.has(element)) {
+      grounds.set(element, over(rgba(getComputedStyle(element).backgroundColor), behind(element.parentElement)));
+    }
+    return grounds.get(element);
   };
   const luminance = (rgb) => {
     const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
