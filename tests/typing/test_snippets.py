@@ -88,10 +88,11 @@ def judge(pages: dict[str, Path], complaints: list[tuple[str, int, str]]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.xdist_group("mypy")  # with test_typing.py: the second of them need not read dibs again
 def test_mypy_accepts_every_block(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     pages = write(tmp_path)
     kept = getattr(request.config, "cache", None)
-    cached = kept.mkdir("mypy-snippets") if kept else tmp_path / "cache"
+    cached = kept.mkdir("mypy") if kept else tmp_path / "cache"
     words = ["--strict", "--config-file=", f"--cache-dir={cached}", "--python-version=3.11", "--no-error-summary"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *words, *sorted(["wrong.py", *pages])],

@@ -29,6 +29,7 @@ WRONG = {
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.xdist_group("mypy")  # as in test_snippets.py
 def test_programs_are_typed_as_a_user_sees_them(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """One run of mypy, without the project's own settings: users do not have them."""
     kept = getattr(request.config, "cache", None)
