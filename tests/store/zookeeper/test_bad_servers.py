@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,10 +40,19 @@ def at_once(work: Callable[[str, Manner], None], manners: list[Manner]) -> None:
             done.result()
 
 
+@pytest.fixture
+def dead() -> Iterator[list[str]]:
+    """Addresses where nobody listens."""
+    reserved = [ports.reserve() for _ in range(6)]
+    yield [f"127.0.0.1:{port}" for port in reserved]
+    for port in reserved:
+        ports.release(port)
+
+
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("host", ["nobody listens", "nobody knows it"])
-def test_an_address_without_a_server(api: str, host: str) -> None:
-    where = f"127.0.0.1:{ports.reserve()}" if host == "nobody listens" else "nowhere.invalid:2181"
+def test_an_address_without_a_server(api: str, host: str, dead: list[str]) -> None:
+    where = dead[0] if host == "nobody listens" else "nowhere.invalid:2181"
     text = str(taken(api, f"zookeeper://{where}"))
     assert (f"({where}: Connection refused)" if "127" in where else "no server accepted a session") in text
 
@@ -76,11 +85,10 @@ def test_a_good_server_beside_a_bad_one_is_used_instead(tmp_path: Path) -> None:
     at_once(taken_beside, WORSE)
 
 
-def test_of_many_servers_one_that_lives_is_enough(tmp_path: Path) -> None:
-    dead = ",".join(f"127.0.0.1:{ports.reserve()}" for _ in range(6))
+def test_of_many_servers_one_that_lives_is_enough(tmp_path: Path, dead: list[str]) -> None:
     good = shared.fresh(tmp_path).removeprefix("zookeeper://")
     for api in APIS:
-        assert getattr(taken(api, f"zookeeper://{dead},nowhere.invalid,{good}", PATIENCE), "token", 0)
+        assert getattr(taken(api, f"zookeeper://{','.join(dead)},nowhere.invalid,{good}", PATIENCE), "token", 0)
 
 
 @pytest.mark.parametrize("silent", ["drops what comes", "never answers"])

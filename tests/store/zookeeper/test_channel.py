@@ -347,6 +347,7 @@ class OpenSsl:
     def __exit__(self, *raised: object) -> None:
         self._process.kill()
         self._process.communicate()
+        ports.release(self.port)
 
 
 def test_keys_are_renewed(pems: Certificates, ours: Ours) -> None:
