@@ -193,3 +193,11 @@ def test_with_json_a_loss_is_one_line(cli: Cli) -> None:
     assert status == LOST
     assert json.loads(said)["event"] == "lost"
     assert client.inspect("x").holders == ()
+
+
+def test_a_store_whose_driver_is_missing(cli: Cli) -> None:
+    """A supervisor that starts it again would do so in vain."""
+    (cli.directory / "redis.py").write_text("raise ImportError('there is none')")
+    done = cli.run("run", "x", "--", "true", DIBS_URL="redis://cache", PYTHONPATH=str(cli.directory))
+    assert done.returncode == USAGE
+    assert "Next: pip install 'dibs[redis]'" in done.stderr

@@ -73,7 +73,7 @@ def _dispatch(words: list[str]) -> int:
 
 def _perform(command: str, words: list[str]) -> int:
     from dibs.cli.options import UsageError  # noqa: PLC0415
-    from dibs.errors import DibsError, Mismatch, Unsupported  # noqa: PLC0415
+    from dibs.errors import DibsError, Mismatch, MissingDriver, Unsupported  # noqa: PLC0415
 
     if command in _POSIX and not hasattr(os, "fork"):
         say("this command needs a POSIX system, such as Linux", command=command)
@@ -88,7 +88,7 @@ def _perform(command: str, words: list[str]) -> int:
         if sys.stderr is not None and sys.stderr.isatty():
             say("")  # behind the ^C
         return BY_SIGNAL + signal.SIGINT
-    except (UsageError, Mismatch, Unsupported, ValueError) as error:  # BadName is a ValueError too
+    except (UsageError, Mismatch, MissingDriver, Unsupported, ValueError) as error:  # BadName is a ValueError too
         _tell(command, words, error)
         return USAGE
     except DibsError as error:
