@@ -44,8 +44,8 @@ def forked(client: dibs.Client) -> None:
 def cloned(client: dibs.Client) -> None:
     """A snapshot of a machine goes on twice, and no hook of Python's runs: libc's fork does the same to memory."""
     fresh_id = client._core.runtime.fresh_id
-    client.lock("before").acquire(timeout=5)
-    sys.setswitchinterval(60)  # a thread that asks for the interpreter now would be waited for in a child without it
+    fresh_id()  # what it may keep ready is there now
+    assert os.listdir("/proc/self/task") == [str(os.getpid())], "another thread could hold what the child needs"
     pid = ctypes.PyDLL(None).fork()
     os.write(1, "".join(f"{fresh_id().hex()}\n" for _ in range(4)).encode())
     if pid == 0:
