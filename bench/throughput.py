@@ -16,7 +16,7 @@ from functools import partial
 import redis_peers
 import sql_peers
 import zookeeper_peers
-from contend import FAIR, FILELOCK, Maker, compare, embedded_locks, processes
+from contend import FAIR, FILELOCK, UNFAIR, Maker, compare, embedded_locks, processes
 from measure import Report, Settings, main
 
 SIZES = (1, 2, 4, 8, 16)
@@ -26,7 +26,7 @@ SECONDS = (1.5, 0.3)
 @contextmanager
 def on_sqlite(settings: Settings) -> Iterator[Mapping[str, Maker]]:
     locks = embedded_locks(settings)
-    yield {name: locks[name] for name in (FAIR, FILELOCK)}
+    yield {name: locks[name] for name in (FAIR, UNFAIR, FILELOCK)}
 
 
 @contextmanager
@@ -34,6 +34,7 @@ def on_redis(settings: Settings) -> Iterator[Mapping[str, Maker]]:
     with redis_peers.serving() as server:
         yield {
             FAIR: lambda stack: redis_peers.dibs_lock(server.port, stack, "throughput"),
+            UNFAIR: lambda stack: redis_peers.dibs_lock(server.port, stack, "unfair", fair=False),
             redis_peers.REDIS_LOCK: partial(redis_peers.python_redis_lock, server.port),
             redis_peers.REDIS_PY: partial(redis_peers.redis_py_lock, server.port),
         }
@@ -42,8 +43,10 @@ def on_redis(settings: Settings) -> Iterator[Mapping[str, Maker]]:
 @contextmanager
 def on_zookeeper(settings: Settings) -> Iterator[Mapping[str, Maker]]:
     with zookeeper_peers.serving(settings) as server:
+        ours = zookeeper_peers.url(server.port)
         yield {
-            FAIR: lambda stack: sql_peers.dibs_lock(zookeeper_peers.url(server.port), stack, "throughput"),
+            FAIR: lambda stack: sql_peers.dibs_lock(ours, stack, "throughput"),
+            UNFAIR: lambda stack: sql_peers.dibs_lock(ours, stack, "unfair", fair=False),
             zookeeper_peers.KAZOO: partial(zookeeper_peers.kazoo_lock, server.port),
         }
 
@@ -54,6 +57,7 @@ def on_sql(name: str, settings: Settings) -> Iterator[Mapping[str, Maker]]:
     with sql_peers.serving(place, settings) as url:
         yield {
             FAIR: lambda stack: sql_peers.dibs_lock(url, stack, "throughput"),
+            UNFAIR: lambda stack: sql_peers.dibs_lock(url, stack, "unfair", fair=False),
             "dibs fair, session mode": lambda stack: sql_peers.dibs_lock(f"{url}?mode=session", stack, "in-session"),
             sql_peers.BY_HAND: partial(sql_peers.ByHand, place, url),
         }

@@ -141,8 +141,8 @@ def mismatch(stand: Stand, foreign: str) -> Mismatch:
     kind = "semaphore" if foreign in (LOCKS, LEASES) else None if found is None else found.kind
     if kind is None:
         return Mismatch(
-            f"its directory holds {printable(foreign[:80])!r}, which dibs did not write",
-            step="use this path for nothing else",
+            f"its directory holds {printable(foreign[:80])!r}, which belongs to no lock at this path",
+            step="use this path for nothing else, and no path below it",
         )
     size = f" of {found.capacity}" if found is not None and kind == "striped" else ""
     own = f" of {stand.claim.capacity}" if stand.claim.kind in ("semaphore", "striped") else ""
