@@ -29,9 +29,10 @@ from security.test_urls import chain, printed
 from store.redis.bad_peers import Bad, array, requests
 
 # A peer that resets the connection before the handshake begins: Python's ssl module leaves its socket to the collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.early,
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"),
+]
 FEW, SELDOM = 60, 8
 """Requests of a client that is refused, for all of its calls and its goodbye; and how many more a second."""
 KEYS = "~* resetchannels &*"

@@ -31,7 +31,7 @@ from lab.servers.redis_groups import MAIN, Group, cluster, in_step, replicated
 from lab.servers.supervisor import Server, until
 from lab.stopwatch import Stopwatch
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.early, pytest.mark.timeout(150)]
 ALONE = "at most one valid holder"
 ORDERED = "tokens rise strictly"
 LEAST = "the minimal rights of a user"

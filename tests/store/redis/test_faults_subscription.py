@@ -26,7 +26,7 @@ from lab.servers.supervisor import Server
 from store.faults.kit import LONG, SHORT, TIMEOUT, Relay, both_apis, eventually, usually_sync, warm
 from store.redis.faulty import asks, key_of, through
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.early, pytest.mark.timeout(150)]
 PASSWORD = "open-sesame"
 LEAST = "+@connection +@scripting +@pubsub +@hash +time +publish +pexpireat +get +set"
 """For users who may do less in a test than everything."""

@@ -23,6 +23,7 @@ from lab.servers.supervisor import Server
 from lab.surface import clock
 from lab.witness import faces_of, fresh_name
 
+pytestmark = pytest.mark.early
 both_faces = faces_of("redis", "redis://127.0.0.1:1")
 
 LEASE = 9.0

@@ -45,7 +45,7 @@ from store.zookeeper.faulty import (
     through,
 )  # fmt: skip
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.early, pytest.mark.timeout(150)]
 LEASE = 60.0
 """Nothing here waits for its end: what is told is told long before."""
 SHORT = 3.0
