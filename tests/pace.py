@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 _FEWEST = 3
-_CALM, _CROWDED = 0.3, 0.7
+_CALM, _CROWDED = 0.5, 0.9
 """Shares of the time: up to the first all workers run a test, from the second on only the fewest."""
 _GLANCE = 1.0
 _PAUSE = 0.1
