@@ -195,7 +195,7 @@ class Client(AsyncWith):
     ) -> Semaphore:  # fmt: skip
         """Make a semaphore: at most `permits` permits of this name are held at a time.
 
-        With `renew=False` it is a rate limit: each permit comes back by itself after `lease` seconds.
+        With `renew=False` it is a rate limit: each permit comes back by itself after nine tenths of `lease`.
 
         Args:
             name: 1 to 512 bytes of UTF-8, not blank, without control characters.
