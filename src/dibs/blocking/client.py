@@ -112,7 +112,7 @@ class Client(SyncWith):
                 is lost after nine tenths of `lease`.
             max_hold: Seconds after which a hold ends, as lost, though it is renewed. None, the default: never.
             fair: Whether waiters are served in their order. None, the default: wherever the store can, which is
-                everywhere but in a quorum. False may be faster under contention.
+                everywhere but in a quorum. False: it stays outside the queue, and others may overtake it.
             owner: Who may re-enter an `rlock`: None, the default, is the calling thread or task, `"client"` is the
                 whole client, any other string is every user of that string in this client. Others see the string.
             info: A small dict that others see, merged with the client's. None by default.
