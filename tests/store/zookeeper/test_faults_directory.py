@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoNodeError
 
 import dibs
 from dibs.backends.zookeeper.contenders import LEASES, LOCKS
@@ -194,18 +195,18 @@ async def use(actor: Actor, witness: Witness, mutex: Any) -> None:
 
 
 def upcoming(server: Server, path: str) -> int:
-    """The number of the next child; it is made, and goes."""
-    with operator(server) as kazoo:
-        if not kazoo.exists(path):
-            return 0
+    """The number of the next child; it is made, and goes. Somebody may be removing the path just now."""
+    with operator(server) as kazoo, suppress(NoNodeError):
         made: str = kazoo.create(f"{path}/%probe-", sequence=True)
         kazoo.delete(made)
-    return int(made[-10:])
+        return int(made[-10:])
+    return 0
 
 
 def children(server: Server, path: str) -> list[str]:
-    with operator(server) as kazoo:
-        return list(kazoo.get_children(path)) if kazoo.exists(path) else []
+    with operator(server) as kazoo, suppress(NoNodeError):
+        return list(kazoo.get_children(path))
+    return []
 
 
 def numbers(server: Server, name: str) -> list[int]:
