@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -27,3 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             made = [fixtures[-1] for fixtures in item._fixtureinfo.name2fixturedefs.values()]
             if any(fixture.scope == "module" and not fixture.argname.startswith("_") for fixture in made):
                 item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads take turns after every few lines."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
 
 from dibs.runtime.living import Living
 
+pytestmark = pytest.mark.usefixtures("restless_threads")
+
 
 class Thing:
     """Something that can be referenced weakly."""
-
-
-@pytest.fixture(autouse=True)
-def busy_interpreter() -> object:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_other_threads_add_meanwhile() -> None:

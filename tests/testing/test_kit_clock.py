@@ -6,10 +6,8 @@ That every lock, wait and timeout runs by it, in both APIs, is shown by the cont
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -147,16 +145,7 @@ def test_a_thread_that_is_stuck_does_not_stop_the_clock(
         taker.result()
 
 
-@pytest.fixture
-def _restless_threads() -> Iterator[None]:
-    """They take turns after every few lines."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_restless_threads")
+@pytest.mark.usefixtures("restless_threads")
 def test_the_clock_may_be_moved_while_others_take_and_give_back(
     dibs_client: KitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
