@@ -127,7 +127,7 @@ class Watched(Unpicklable):
 
 
 class Granted(Named):
-    """What every hold of one lock has."""
+    """The part that every hold of one lock has."""
 
     __slots__ = ()
 
@@ -145,7 +145,7 @@ class Granted(Named):
 
 
 class HoldFacts(Watched, Granted):
-    """What the `Hold`s of both APIs share."""
+    """The part of a `Hold` that is the same in both APIs."""
 
     __slots__ = ()
     _lock: Any

@@ -125,8 +125,8 @@ class Lock(AnyLock, Owned):
     def locked(self) -> bool:
         """Whether anyone holds the lock. Asks the store.
 
-        Of a semaphore: whether anyone holds a permit. It is True while other permits are free, unlike in
-        `asyncio.Semaphore`.
+        For a semaphore: whether anyone holds a permit. It is True even if other permits are free; that of
+        `asyncio.Semaphore` is not.
 
         Raises:
             StoreUnavailable: The store did not answer within the client's `retry` seconds.

@@ -216,7 +216,8 @@ def crowd(seat: Seat, count: int, **options: Any) -> list[Claim]:
 
 
 def verbs_on_a_lock(seat: Seat, raw: Raw, waiters: int) -> list[dict[str, int]]:
-    """Of a line with so many waiters. The join is one that raises the floor, as one in each tenth of a second does."""
+    """The commands of each operation with that many waiters. One join in each tenth of a second raises the floor: the
+    join that is counted does."""
     claims = crowd(seat, 1 + waiters)
     raised = int(raw.client.get(raw.floor).split()[0])
     while raw.now() <= raised + SECOND // 10:

@@ -46,7 +46,7 @@ class Unset:
 UNSET = Unset()
 MOST = 1_000_000
 _CO_COROUTINE = 0x80
-"""Of the code of an `async def`; a constant of `inspect`."""
+"""The flag that marks the code of an `async def`: `inspect.CO_COROUTINE`."""
 
 
 class Options(NamedTuple):
