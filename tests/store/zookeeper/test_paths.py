@@ -191,3 +191,12 @@ def test_two_names_of_one_path_do_not_make_a_client_wait_for_itself(
         for name in (one, other):
             with client.lock(name, timeout=PATIENCE):
                 """One after the other."""
+
+
+def test_a_lock_below_the_path_of_another(server: Server, tmp_path: Path) -> None:
+    """Curator takes both; dibs says which node is in the way."""
+    with dibs.connect(shared.fresh(tmp_path), namespace="") as client, client.lock("/orders/1", timeout=PATIENCE):
+        with pytest.raises(dibs.Mismatch, match=r"holds '1'.*and no path below it"):
+            client.lock("/orders").acquire(timeout=PATIENCE)
+        with client.lock("/orders/2", timeout=PATIENCE) as hold:
+            hold.check()
