@@ -159,7 +159,7 @@ class HoldFacts(Watched, Granted):
     @property
     def acquired_at(self) -> datetime:
         """When it was acquired, in UTC."""
-        moment: datetime = self._lock.client.acquired_at(self._core)
+        moment: datetime = self._core.acquired_at()
         return moment
 
 

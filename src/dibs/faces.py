@@ -13,12 +13,14 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from dibs.backends import make_quorum, make_store, make_store_of, own_connection, transaction
+from dibs.core.acquire import queue_grantor
 from dibs.core.cells import Admits
-from dibs.core.client import Client
+from dibs.core.client import Client, MakeGrantor
 from dibs.core.deadline import FOREVER, lease_of, seconds
-from dibs.core.kinds.lock import Lock, Unset, checked_info, checked_owner
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Unset, checked_info, checked_owner
 from dibs.core.kinds.within import Within, require_within
-from dibs.core.line import Store
+from dibs.core.line import QUORUM, Store
 from dibs.core.names import check
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
@@ -89,14 +91,10 @@ Trace = TracebackType | None
 H = TypeVar("H")
 
 
-class Taking(Protocol):
-    """An attempt at one lock or at several."""
+class Frame:
+    """Lives as long as the call that made it: a hold that was not handed over is tied to it."""
 
-    def told(self, hold: object) -> None: ...
-
-    def hand_over(self, block: Block = None) -> None: ...
-
-    def abandon(self) -> None: ...
+    __slots__ = ("__weakref__",)
 
 
 class Exit:
@@ -104,7 +102,7 @@ class Exit:
 
     The statement looks it up before it enters and keeps it on its stack until its block is over, whatever ends that:
     also an interrupt just before, or in the first instruction of, a method of ours. What the block took hangs by it
-    (`Attempt.hand_over`), so such an end leaves a dead reference, and the watchdog gives the hold back.
+    (`hand_over`), so such an end leaves a dead reference, and the watchdog gives the hold back.
     """
 
     def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:
@@ -193,10 +191,19 @@ def make_client(
         retry=seconds(retry, "retry"),
         identity=identity,
         note=" (this machine only)" if given is None else "",
+        make_grantor=_make_grantor(store),
         show_step=partial(show_step, given, dict(store_options), str(namespace)),
     )
     process.track(client)
     return client
+
+
+def _make_grantor(store: Store) -> MakeGrantor:
+    if QUORUM in store.capabilities:
+        from dibs.core.quorum import quorum_grantor  # noqa: PLC0415  (most stores are one)
+
+        return quorum_grantor()
+    return queue_grantor
 
 
 def show_step(given: object, options: Mapping[str, Any], namespace: str, name: str) -> str | None:

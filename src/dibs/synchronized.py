@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.kinds import lock as kinds
-from dibs.core.kinds.lock import Options
+from dibs.core.kinds.options import Options
 from dibs.core.log import log
 from dibs.errors import AcquireTimeout, BadName
 

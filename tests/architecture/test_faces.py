@@ -14,7 +14,7 @@ import dibs
 import dibs.aio
 import dibs.blocking
 from dibs.bases import AsyncWith, SyncWith, WrongWith
-from dibs.core.kinds.lock import Options
+from dibs.core.kinds.options import Options
 
 AWAITED = frozenset(
     {"acquire", "release", "locked", "revoke", "downgrade", "leader", "inspect", "break_", "close", "wait", "doctor"}

@@ -11,7 +11,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.core import waiting
+from dibs.core import acquire
 from dibs.core.line import LOOK
 from dibs.core.rule import Claim
 from process.children import until
@@ -21,7 +21,7 @@ SOON = 50.0
 
 @pytest.fixture(autouse=True)
 def _nobody_wakes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_GLANCE", 20 * SOON)
+    monkeypatch.setattr(acquire, "_GLANCE", 20 * SOON)
 
 
 def test_in_asyncio() -> None:

@@ -109,19 +109,25 @@ def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client:
     assert hold.lost.wait(PATIENCE)
 
 
-def test_news_that_come_before_the_join_is_answered_are_not_lost(client: Any, other: Any) -> None:
+@pytest.mark.parametrize("path", ["free", "general"])
+def test_news_that_come_before_the_join_is_answered_are_not_lost(client: Any, other: Any, path: str) -> None:
     """The claim is granted and taken away while the answer that says so is on its way."""
     client.inspect("a")  # the way to the store is opened at first use
     line = client._core.opened._line
-    usual = line.join
+    usual_take, usual_join = line.take_now, line.join
+
+    def take_now(claim: Claim, place: Any, end: float) -> Any:
+        return taken_away(claim, usual_take(claim, place, end)) if path == "free" else None
 
     async def join(claim: Claim, place: Any, end: float) -> Any:
-        standing = await usual(claim, place, end)
+        return taken_away(claim, await usual_join(claim, place, end))
+
+    def taken_away(claim: Claim, standing: Any) -> Any:
         other.break_("a", token=standing.ticket)
         client._core.me.news(claim.id)
         step(client._core.watchdog.watch())  # it can do nothing yet
         return standing
 
-    line.join = join
+    line.take_now, line.join = take_now, join
     hold = client.lock("a").acquire()
     assert hold.lost.wait(PATIENCE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.grant import Grant
+from dibs.core.grants import Grant
 from dibs.core.kinds.taken import Taken
 from dibs.runtime.threads import step
 from process.children import until
@@ -18,17 +18,17 @@ def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_los
     with dibs.connect("memory://release-race") as client:
         hold = client.lock("job").acquire()
         assert hold is not None
-        book, unshare = client._core.book, client._core.book.unshare
+        watchdog, take = client._core.watchdog, client._core.watchdog.take
 
-        def due_just_then(grant: Grant) -> None:
+        def due_just_then(grant: Grant) -> bool:
             grant.renew_at = 0.0
-            client._core.watchdog.schedule(grant)
-            step(client._core.watchdog.watch())
+            watchdog.schedule(grant)
+            step(watchdog.watch())
             assert grant.dropped
-            unshare(grant)
+            return take(grant)
 
-        book.unshare = due_just_then  # type: ignore[method-assign]
-        hold.release()
+        watchdog.take = due_just_then  # type: ignore[method-assign]
+        step(client._core.registry.release(hold._core))
         assert not client.lock("job").locked()
 
 

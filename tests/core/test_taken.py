@@ -10,7 +10,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.core.holds import Hold
+from dibs.core.grants import Hold
 from process.children import until
 
 FEW = 130
@@ -100,4 +100,4 @@ def test_a_grant_that_ended_by_itself_is_no_longer_there_to_share(options: dict[
         for number in range(20):
             assert client.rlock(f"re-entrant {number}", **options).acquire(timeout=0)
             assert client.rwlock(f"read-write {number}", **options).read.acquire(timeout=0)
-        until(lambda: not client._core.book._shared)
+        until(lambda: not client._core.registry._shared)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import dibs
 from dibs import backends, errors
 from dibs.core import names
-from dibs.core.kinds.lock import Options
+from dibs.core.kinds.options import Options
 from dibs.faces import show_step
 from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_about, write_about
 from dibs.testing.kit import KitClient

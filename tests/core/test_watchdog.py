@@ -10,7 +10,7 @@ import pytest
 from core.watchdog_desk import LEASE, Desk, Hold, held
 from dibs.core.deadline import FOREVER
 from dibs.core.give_backs import BATCH
-from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant
+from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant
 from dibs.core.line import LOOK, YOURS, Replaced
 from dibs.core.rule import Claim, Standing
 from dibs.errors import StoreError, StoreUnavailable
@@ -113,7 +113,7 @@ def test_what_ended_is_forgotten(desk: Desk) -> None:
         desk.watchdog.take(grant)
     desk.turn()
     assert len(desk.watchdog._agenda) < 2000
-    assert not desk.watchdog._unsorted
+    assert not desk.watchdog.unsorted
 
 
 def test_a_renewal_that_fails_is_tried_again_soon(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dibs.core.deadline import FOREVER
-from dibs.core.grant import Grant, Request
+from dibs.core.grants import Grant, Request
 from dibs.core.line import Leave
 from dibs.core.loss import Loss, too_old
 from dibs.core.rule import Claim, Standing

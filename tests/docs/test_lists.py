@@ -18,7 +18,7 @@ from dibs.backends.mysql import address as mysql
 from dibs.backends.postgresql import address as postgresql
 from dibs.backends.redis import address as redis
 from dibs.backends.zookeeper import address as zookeeper
-from dibs.core.kinds.lock import Options
+from dibs.core.kinds.options import Options
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

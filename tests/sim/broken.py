@@ -14,13 +14,13 @@ from unittest.mock import patch
 
 from dibs.backends import ledger
 from dibs.backends.memory import World
-from dibs.core import grant, watchdog
+from dibs.core import acquire, grants, watchdog
+from dibs.core.acquire import QueueGrantor
 from dibs.core.deadline import margin
-from dibs.core.grant import Grant
-from dibs.core.holds import Book
+from dibs.core.grants import Grant
 from dibs.core.kinds import multi
+from dibs.core.registry import HoldRegistry
 from dibs.core.rule import Claim, Entry, Standing
-from dibs.core.waiting import LineGrantor
 from sim.broken_cells import CELLS_BROKEN
 
 WAITING = 1.0
@@ -38,7 +38,7 @@ def _with_left(standing: Standing, left: float) -> Standing:
 
 def _from_the_reply(self: Grant, standing: Standing, sent_at: float) -> None:
     """Counted from when the answer arrived."""
-    _answer(self, standing, self.holds[0].client.now() if self.holds else sent_at)
+    _answer(self, standing, self.holds[0].context.now() if self.holds else sent_at)
 
 
 def _own_lease(self: Grant, standing: Standing, sent_at: float) -> None:
@@ -76,11 +76,11 @@ def _evict_in_silence(table: Any, name: str, now: float, leaves: Any = None, cha
     return seen, wakes if leaves is not None or changed is not None else []
 
 
-async def _join_again(self: Book, hold: Any, request: Any, about: str, deadline: float) -> bool:
+async def _join_again(self: HoldRegistry, hold: Any, request: Any, about: str) -> bool:
     """Re-entry is a matter for the store."""
     fresh = Grant(request)
     self._add(fresh, hold)
-    return await self._client.opened.acquire(fresh, hold.weight, about, deadline)
+    return await self._opened().acquire(fresh, hold.weight, about, hold.deadline)
 
 
 def _yes(*_: Any) -> bool:
@@ -94,7 +94,7 @@ def _no(*_: Any) -> bool:
 BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
     "owner check on leave": [(ledger, "is_own", _yes)],
     "deadline from before the send": [(Grant, "answer", _from_the_reply)],
-    "margin": [(grant, "valid_until", lambda sent_at, left: sent_at + left)],
+    "margin": [(module, "valid_until", lambda sent_at, left: sent_at + left) for module in (grants, acquire)],
     "left taken from the store": [(Grant, "answer", _own_lease)],
     "no extension by a repeated join": [(ledger, "_report", _as_new)],
     "no extension by a message": [(Grant, "granted", _by_message)],
@@ -103,17 +103,17 @@ BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
     "idempotent join": [(ledger, "known", lambda table, claim: None)],
     "by": [(ledger, "too_late", _no)],
     "tombstone": [(World, "buried", _no)],
-    "own claim re-checked": [(LineGrantor, "_may_count_on", _yes)],
+    "own claim re-checked": [(QueueGrantor, "_may_count_on", _yes)],
     "expiry as a write": [
         (ledger, "expired", _pass_over),
         (ledger, "sweep", _filter_only),
         (ledger, "renewable", _yes),
     ],
     "eviction signals": [(ledger, "_settle", _evict_in_silence)],
-    "re-entry settled locally": [(Book, "_acquire_shared", _join_again)],
+    "re-entry settled locally": [(HoldRegistry, "_acquire_shared", _join_again)],
     "global order of multi": [(multi, "in_order", list)],
     "doubt about an unanswered join": [(Grant, "doubt", lambda self: None)],
-    "a confirmation that is not over": [(LineGrantor, "_confirm", LineGrantor._look)],
+    "a confirmation that is not over": [(QueueGrantor, "_confirm", QueueGrantor._look)],
     "all of multi given back": [(multi.MultiHold, "abandon", lambda self: None)],
 }
 

@@ -11,7 +11,7 @@ from dibs.core.cells import FENCE, Kept, Spot, Write, record_of
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.election import Election
 from dibs.core.kinds.latch import Latch, State
-from dibs.core.kinds.lock import MOST
+from dibs.core.kinds.options import MOST
 from dibs.core.kinds.slot import Slot
 from dibs.errors import Conflict, StoreUnavailable
 from sim.server import CellDesk

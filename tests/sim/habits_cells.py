@@ -150,7 +150,7 @@ class CellHabits:
             reads = self._dice.random() < 0.5
             more = {"kind": "rw", "capacity": RW_CAPACITY, "weight": 1 if reads else RW_CAPACITY}
         lock = Lock(process.client, "fence", some_options(self._users), **more)
-        holds = await process.take(lock.attempt(self._users.patience()))
+        holds = await process.take(lock, lock.begin(self._users.patience()))
         for hold in holds:
             try:
                 for _ in range(self._dice.randint(1, 3)):
@@ -178,7 +178,7 @@ class CellHabits:
                 self._seen.led(deed, 0 if leader is None else leader.token)
             return True
         lock = election.lead()
-        holds = await process.take(lock.attempt(self._users.patience()))
+        holds = await process.take(lock, lock.begin(self._users.patience()))
         for hold in holds:
             try:
                 await process.runtime.sleep(self._users.length())

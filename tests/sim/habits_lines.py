@@ -6,9 +6,10 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any
 
-from dibs.core.holds import Hold
-from dibs.core.kinds.lock import Lock, Options
+from dibs.core.grants import Hold
+from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.multi import Multi
+from dibs.core.kinds.options import Options
 from dibs.core.rule import RW_CAPACITY
 from sim.workload import RETRY, Process, Users
 
@@ -51,7 +52,7 @@ class LineHabits:
         lock = self._lock(process, name, **more)
         if lock.request.kind == "semaphore":
             lock = lock.permits(self._dice.randint(1, PERMITS))
-        holds = await process.take(lock.attempt(self._users.patience()))
+        holds = await process.take(lock, lock.begin(self._users.patience()))
         for hold in holds:
             try:
                 await self._body(process, lock, hold)
@@ -73,19 +74,19 @@ class LineHabits:
 
     async def _use_several(self, process: Process, names: list[str]) -> bool:
         multi = Multi([self._lock(process, name) for name in names], None, lambda hold, lock: hold)
-        attempt = multi.attempt(self._users.patience())
-        holds = await process.take(attempt)
+        hold = multi.begin(self._users.patience())
+        holds = await process.take(multi, hold)
         if holds:
             await process.runtime.sleep(self._users.length())
-            for hold in holds:
-                process.let_go(hold)
-            await attempt.hold.release()
+            for part in holds:
+                process.let_go(part)
+            await hold.release()
         return bool(holds)
 
     async def _body(self, process: Process, lock: Lock, hold: Hold) -> None:
         await process.runtime.sleep(self._users.length())
         if lock.share and self._dice.random() < 0.7:
-            for again in await process.take(lock.attempt(None)):
+            for again in await process.take(lock, lock.begin(None)):
                 try:
                     await process.runtime.sleep(self._users.length() / 4)
                 finally:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dibs.core.deadline import FOREVER
-from dibs.core.grant import HELD, Grant
-from dibs.core.holds import Hold
+from dibs.core.grants import HELD, Grant, Hold
 from dibs.core.line import Me
 from dibs.core.rule import Claim, Entry, head
 from sim.clockwork import Node, Sim

@@ -8,9 +8,9 @@ by a signal, and looks for itself now and then, as signals get lost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dibs.backends.ledger import LINES
 from dibs.backends.memory import MemoryStore
@@ -72,7 +72,15 @@ class SimPort:
         self._store = store
         self._watcher = network.watcher
         self._me = me
+        self._dice = network.sim.dice("free path")
         self._lookout = Lookout(store, runtime, me, channel)
+
+    def take_now(self, claim: Claim, place: Place, until: float) -> Coroutine[Any, Any, Standing | None] | None:
+        """Every other time: both paths are tried."""
+        return self.join(claim, place, until) if self._dice.random() < 0.5 else None
+
+    def leave_now(self, claim: Claim, until: float) -> Coroutine[Any, Any, bool] | None:
+        return self.leave(claim, True, until) if self._dice.random() < 0.5 else None
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         claim.asked = True

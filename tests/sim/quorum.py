@@ -23,12 +23,11 @@ if __name__ == "__main__":
 
 from dibs.backends import ledger
 from dibs.backends.quorum import QuorumStore
-from dibs.core import grant as grants
-from dibs.core import panel, quorum, watchdog
+from dibs.core import grants, panel, quorum, watchdog
 from dibs.core.client import Client
-from dibs.core.grant import HELD
-from dibs.core.holds import Hold
-from dibs.core.kinds.lock import Lock, Options
+from dibs.core.grants import HELD, Hold
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Options
 from dibs.core.line import Me
 from dibs.core.rule import Claim
 from dibs.core.runtime import Job
@@ -242,23 +241,22 @@ class World:
         runtime = Runtime(self.sim, node)
         client = Client(
             QuorumStore([MemberStore(member) for member in self.members]), runtime, lease=LEASE, owner=None, info={},
-            namespace="", retry=10.0, identity=("user", node.name, 1), note="",
+            namespace="", retry=10.0, identity=("user", node.name, 1), note="", make_grantor=quorum.quorum_grantor(),
         )  # type: ignore[arg-type]  # fmt: skip
         return client, node
 
     async def _work(self, client: Client, node: Node, quota: int) -> None:
         while quota:
             lock = Lock(client, "x", Options(lease=LEASE, renew=self.dice.random() < 0.7))
-            attempt = lock.attempt(self.dice.choice((None, None, 0.0, 0.5, 3.0)))
+            hold = lock.begin(self.dice.choice((None, None, 0.0, 0.5, 3.0)))
             with suppress(DibsError):
-                if await attempt.run():
-                    attempt.hand_over()
+                if await lock.acquire(hold):
                     quota -= 1
-                    self._took(node, attempt.hold)
+                    self._took(node, hold)
                     await client.runtime.sleep(self.dice.choice((0.001, 0.01, 0.5, 1.5) if self.faulty() else (0.001,)))
-                    self.hands.pop(attempt.hold, None)
-                    await lock.release(attempt.hold)
-                    self.sim.note(node.name, f"gave token {attempt.hold.token} back")
+                    self.hands.pop(hold, None)
+                    await lock.release(hold)
+                    self.sim.note(node.name, f"gave token {hold.token} back")
             if quota and self.faulty() and self.dice.random() < 0.1:
                 self.hands = {hold: where for hold, where in self.hands.items() if where is not node}
                 self.sim.note(node.name, "FAULT dies")
@@ -316,7 +314,7 @@ def _half(members: int) -> int:
 
 def _from_now(grant: grants.Grant, standing: grants.Standing, sent_at: float) -> None:
     assert grant.claim is not None
-    grant.answer(standing, max(sent_at, *(hold.client.now() for hold in grant.holds)))
+    grant.answer(standing, max(sent_at, *(hold.context.now() for hold in grant.holds)))
 
 
 def _stamps_anyway(table: Any, claim: Claim, token: int, now: float) -> tuple[bool, list[ledger.Wake]]:

@@ -109,7 +109,7 @@ def _check_process(process: Process) -> None:
         ("claims to remove", watchdog.give_backs._unanswered),
         ("things put down", watchdog.give_backs._posted),
         ("expected messages", inbox.expected),
-        ("shared grants", process.client.book._shared),
+        ("shared grants", process.client.registry._shared),
     ):
         if left:
             raise Violation(f"{process.node.name}: {len(left)} {what} stay behind after closing")

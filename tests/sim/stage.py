@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dibs.core.cells import Spot
-from dibs.core.holds import Hold
-from dibs.core.kinds.lock import Lock, Options
+from dibs.core.grants import Hold
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Options
 from dibs.core.rule import Entry
 from sim.clockwork import Interrupted, Node, Sim, Task
 from sim.faults import FINE, Fate
@@ -89,7 +90,7 @@ class Stage:
 
     def take(self, process: Process, lock: Lock, timeout: float | None = None) -> Doing:
         async def take() -> Hold | None:
-            holds = await process.take(lock.attempt(timeout))
+            holds = await process.take(lock, lock.begin(timeout))
             return holds[0] if holds else None
 
         return self.go(process, take())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.grant import HELD
+from dibs.core.grants import HELD
 from dibs.core.kinds.multi import Multi
 from dibs.core.line import LOOK
 from dibs.errors import LockLost, NotHeld
@@ -316,10 +316,10 @@ def test_a_hold_past_its_max_hold_is_not_entered_again(stage: Stage) -> None:
     again: list[int] = []
 
     async def enter_twice() -> None:
-        (first,) = await ana.take(lock.attempt())
+        (first,) = await ana.take(lock, lock.begin())
         ana.node.pause()
         await ana.runtime.sleep(1.0)
-        (second,) = await ana.take(lock.attempt())
+        (second,) = await ana.take(lock, lock.begin())
         again.extend((first.token, second.token))
 
     stage.go(ana, enter_twice())
@@ -341,12 +341,12 @@ def test_locks_taken_together_in_opposite_orders_do_not_wait_for_each_other(stag
     async def work(process: Any, names: tuple[str, ...]) -> int:
         for _ in range(20):
             multi = _several(stage, process, *names)
-            attempt = multi.attempt()
-            assert await process.take(attempt)
+            several = multi.begin()
+            assert await process.take(multi, several)
             await process.runtime.sleep(0.001)
-            for hold in attempt.hold.parts:
+            for hold in several.parts:
                 process.let_go(hold)
-            await attempt.hold.release()
+            await several.release()
         return 20
 
     doings = [stage.go(process, work(process, names)) for process, names in zip(processes, orders, strict=True)]
@@ -357,8 +357,9 @@ def test_a_member_that_is_lost_while_the_rest_is_awaited_ends_the_attempt(stage:
     ana, bob = stage.process("ana"), stage.process("bob")
     other = stage.lock(bob, "b")
     held = stage.done(stage.take(bob, other))
-    attempt = _several(stage, ana, "a", "b").attempt()
-    taking = stage.go(ana, ana.take(attempt))
+    multi = _several(stage, ana, "a", "b")
+    hold = multi.begin()
+    taking = stage.go(ana, ana.take(multi, hold))
     stage.until(lambda: len(stage.line("b")) == 2)
     (member,) = stage.line("a")
     stage.done(stage.go(bob, bob.client.break_("a", member.ticket)))
@@ -371,11 +372,12 @@ def test_a_member_that_is_lost_while_the_rest_is_awaited_ends_the_attempt(stage:
 
 def test_a_cancelled_release_of_several_gives_all_of_them_back(stage: Stage) -> None:
     ana, bob = stage.process("ana"), stage.process("bob")
-    attempt = _several(stage, ana, "a", "b").attempt()
-    for hold in stage.done(stage.go(ana, ana.take(attempt))):
+    multi = _several(stage, ana, "a", "b")
+    several = multi.begin()
+    for hold in stage.done(stage.go(ana, ana.take(multi, several))):
         ana.let_go(hold)
     stage.next("request", "leave", Fate(delay=0.5))
-    releasing = stage.go(ana, attempt.hold.release())
+    releasing = stage.go(ana, several.release())
     stage.until(lambda: stage.faults_left() == 0)
     releasing.task.interrupt()
     for name in ("a", "b"):

@@ -13,7 +13,8 @@ from dibs.core.kinds.cell import Cell
 from dibs.core.kinds.election import Election
 from dibs.core.kinds.fence import Fence
 from dibs.core.kinds.latch import Latch
-from dibs.core.kinds.lock import Lock, Options
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Options
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import Closed, Conflict, StaleToken, StoreUnavailable
 from sim.stage import Doing, Fate, Stage

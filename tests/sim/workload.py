@@ -13,12 +13,15 @@ from contextlib import suppress
 from copy import deepcopy
 from itertools import count
 from typing import Any, Protocol
+from weakref import ref
 
+from dibs.core.acquire import queue_grantor
 from dibs.core.client import Client
-from dibs.core.holds import Hold
-from dibs.core.kinds.lock import Attempt, Lock
-from dibs.core.kinds.multi import MultiAttempt
+from dibs.core.grants import Hold
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.taken import Takes
 from dibs.errors import DibsError
+from dibs.faces import Frame
 from sim.clockwork import Interrupted, Node, Sim
 from sim.faults import Faults
 from sim.invariants import Watcher
@@ -77,27 +80,32 @@ class Process:
         self.store = SimStore(users.network)
         self.client = Client(
             self.store, self.runtime, lease=2.0, owner=None, info={}, namespace="", retry=retry,
-            identity=("user", name, 1), note="",
+            identity=("user", name, 1), note="", make_grantor=queue_grantor,
         )  # type: ignore[arg-type]  # fmt: skip
         users.watcher.keeps(self.node, self.client.me, self.client.watchdog.renewing)
         self.hands: list[Hold] = []
         self.taking = 0
 
-    async def take(self, attempt: Attempt | MultiAttempt) -> list[Hold]:
-        """As a face does; the holds are in the user's hands from the step in which acquire returns."""
+    async def take(self, lock: Takes[Any], hold: Any) -> list[Hold]:
+        """As an API does; the holds are in the user's hands from the step in which acquire returns."""
         self.taking += 1
+        here = Frame()
         try:
-            if not await attempt.run():
+            hold.asker = ref(here)
+            taken = lock.take(hold)
+            if taken is not True and taken is not False:
+                taken = await taken
+            if not taken and not await lock.acquire(hold):
                 return []
-            attempt.hand_over()
-            holds = [attempt.hold] if isinstance(attempt, Attempt) else attempt.hold.parts
-            for hold in holds:
-                self._users.watcher.taken(self.node, hold)
-                self.hands.append(hold)
+            lock.hand_over(hold)
+            holds = [hold] if isinstance(hold, Hold) else hold.parts
+            for each in holds:
+                self._users.watcher.taken(self.node, each)
+                self.hands.append(each)
             self.did(len(holds))
             return holds
         except BaseException:
-            attempt.abandon()
+            lock.drop(hold)
             raise
         finally:
             self.taking -= 1
@@ -109,7 +117,9 @@ class Process:
 
     async def give(self, lock: Lock, hold: Hold) -> None:
         self.let_go(hold)
-        await lock.release(hold)
+        given = lock.give(hold)
+        if given is not True:
+            await lock.release(hold, given)
 
     def let_go(self, hold: Hold) -> None:
         if hold in self.hands:
@@ -227,7 +237,7 @@ class Users:
             for hold in process.hands[:]:
                 if hold.taker is self.sim.running:
                     process.let_go(hold)
-                    process.client.book.abandon(hold)
+                    process.client.registry.abandon(hold)
         except DibsError as error:
             self.sim.note(process.node.name, f"{type(error).__name__}: {error}")
         return False
@@ -237,7 +247,7 @@ class Users:
         for hold in list(child.hands):
             child.hands.remove(hold)
             with suppress(DibsError):
-                await child.client.book.release(hold)
+                await child.client.registry.release(hold)
         await self._use_whole(child)
 
     async def _break(self, process: Process) -> None:

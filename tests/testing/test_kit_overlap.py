@@ -33,7 +33,7 @@ def test_code_that_goes_on_after_a_loss_overlaps(dibs_client: KitClient) -> None
 def test_a_hold_ends_when_its_release_is_called_not_when_it_is_done(dibs_client: KitClient) -> None:
     hold = dibs_client.lock("job").acquire()
     assert hold is not None
-    giving_back = dibs_client._core.book.release(hold._core)
+    giving_back = dibs_client._core.registry.release(hold._core)
     dibs_client.expire("job")
     with dibs_client.lock("job"):
         assert not dibs_client.overlaps

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from dibs.bases import AsyncWith, HoldFacts, NoToken
-from dibs.core.holds import Hold as CoreHold
+from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.taken import Takes
@@ -60,13 +60,17 @@ class _AnyHold(AsyncWith):
         Note:
             If the task is cancelled meanwhile, the release goes on in the background.
         """
-        await self._lock.release(self._core)
+        given = self._lock.give(self._core)
+        if given is not True:
+            await self._lock.release(self._core, given)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        await self._lock.end(self._core, raised)
+        given = self._lock.give(self._core)
+        if given is not True:
+            await self._lock.end(self._core, raised, given)
 
 
 class Hold(_AnyHold, HoldFacts):
@@ -92,12 +96,12 @@ class Hold(_AnyHold, HoldFacts):
     @property
     def lost(self) -> HoldEvent:
         """Set when it is no longer certain that this hold is held."""
-        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.client.now)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.context.now)
 
     @property
     def revoke_requested(self) -> HoldEvent:
         """Set when somebody asked for the release, with `Lock.revoke`. The hold stays held."""
-        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked, self._core.client.now)
+        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked, self._core.context.now)
 
     async def downgrade(self) -> None:
         """Turn the write hold of a read-write lock into a read hold, without letting another writer in between.
@@ -127,4 +131,4 @@ class MultiHold(_AnyHold, NoToken):
     @property
     def lost(self) -> HoldEvent:
         """Set when it is no longer certain that all of them are held."""
-        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].client.now)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].context.now)

@@ -7,38 +7,60 @@ where `wait_for` runs the coroutine in another task. A forgotten `await` names t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, overload
+from collections.abc import Callable, Coroutine
+from typing import Any
+from weakref import ref
 
 from dibs.aio.holds import Hold
 from dibs.bases import AsyncWith, Named, Owned
-from dibs.core.holds import Hold as CoreHold
+from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
-from dibs.core.kinds.lock import UNSET
+from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.taken import Takes
 from dibs.errors import LockLost
-from dibs.faces import H, Kind, Raised, Taking, Timeout, Trace
+from dibs.faces import Frame, H, Kind, Raised, Timeout, Trace
 
 
-@overload
-async def acquire(attempt: Taking, hold: H, run: Callable[[], Awaitable[bool]]) -> H | None: ...
-
-
-@overload
-async def acquire(attempt: Taking, hold: H, run: Callable[[], Awaitable[None]]) -> H: ...
-
-
-async def acquire(attempt: Taking, hold: H, run: Callable[[], Awaitable[bool | None]]) -> H | None:
-    """What `run` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
+async def acquire(core: Takes[Any], hold: Any, shown: H) -> H | None:
+    """Whatever ends this early abandons the hold; once it is handed over, nothing can come between."""
+    here = Frame()
     try:
-        attempt.told(hold)
-        if await run() is False:
+        hold.asker = ref(here)
+        core.told(hold, shown)
+        taken = core.take(hold)
+        if not isinstance(taken, bool):
+            taken = await taken
+        if not taken and not await core.acquire(hold):
             return None
-        attempt.hand_over()
-        return hold
+        core.hand_over(hold)
+        return shown
     except BaseException:
-        attempt.abandon()
+        core.drop(hold)
         raise
+
+
+async def enter(core: Takes[Any], hold: Any, shown: H, cancels: Callable[[], object] | None = None) -> H:
+    """As `acquire`, for an `async with` statement."""
+    here = Frame()
+    try:
+        hold.asker = ref(here)
+        core.told(hold, shown, cancels)
+        taken = core.take(hold, entered=True)
+        if not isinstance(taken, bool):
+            taken = await taken
+        if not taken:
+            await core.enter(hold)
+        core.hand_over(hold)
+        return shown
+    except BaseException:
+        core.drop(hold)
+        raise
+
+
+async def release(core: Takes[Any], hold: Any) -> None:
+    given = core.give(hold)
+    if given is not True:
+        await core.release(hold, given)
 
 
 class AnyLock(AsyncWith):
@@ -60,10 +82,14 @@ class AnyLock(AsyncWith):
         Note:
             Await it. If the task is cancelled meanwhile, the release goes on in the background.
         """
-        return self._core.release(self._core.latest())
+        return release(self._core, self._core.latest())
 
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        await self._core.exit(self._core.taken.opened_here(), raised)
+        hold = self._core.taken.opened_here()
+        self._core.taken.left(hold)
+        given = self._core.give(hold)
+        if given is not True:
+            await self._core.end(hold, raised, given)
 
 
 class _Canceller:
@@ -140,8 +166,8 @@ class Lock(AnyLock, Owned):
         Note:
             Await it. If the task is cancelled meanwhile, it acquires nothing, and leaves the queue in the background.
         """
-        attempt = self._core.attempt(timeout, blocking)
-        return acquire(attempt, Hold(attempt.hold, self._core), attempt.run)
+        hold = self._core.begin(timeout, blocking)
+        return acquire(self._core, hold, Hold(hold, self._core))
 
     async def locked(self) -> bool:
         """Whether anyone holds the lock. Asks the store.
@@ -165,24 +191,25 @@ class Lock(AnyLock, Owned):
         await self._core.revoke()
 
     async def __aenter__(self) -> Hold:
-        attempt = self._core.attempt()
-        if self._core.options.cancel_on_lost:
-            self._cancellers[attempt.hold] = attempt.cancels = _Canceller(attempt.hold)
+        hold = self._core.begin()
+        if not self._core.options.cancel_on_lost:
+            return await enter(self._core, hold, Hold(hold, self._core))
+        self._cancellers[hold] = canceller = _Canceller(hold)
         try:
-            return await acquire(attempt, Hold(attempt.hold, self._core), attempt.enter)
+            return await enter(self._core, hold, Hold(hold, self._core), canceller)
         except BaseException:
-            self._cancellers.pop(attempt.hold, None)
+            self._cancellers.pop(hold, None)
             raise
 
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        hold = self._core.taken.opened_here()
-        canceller = self._cancellers.pop(hold, None)
+        canceller = self._cancellers.pop(self._core.taken.opened_here(), None) if self._cancellers else None
         if canceller is not None and canceller.was_it(raised):
             try:
-                await self._core.exit(hold, None)
+                await super().__aexit__(None, None, None)
             except LockLost as lost:
                 raise lost from raised
-        await self._core.exit(hold, raised)
+            return
+        await super().__aexit__(kind, raised, trace)
 
     def __repr__(self) -> str:
         return f"<dibs.aio.{type(self).__name__} {self._core.describe()}>"
@@ -235,8 +262,8 @@ class Semaphore(Lock):
         Note:
             Await it. If the task is cancelled meanwhile, it acquires nothing, and leaves the queue in the background.
         """
-        attempt = self._core.attempt(timeout, blocking, n)
-        return acquire(attempt, Hold(attempt.hold, self._core), attempt.run)
+        hold = self._core.begin(timeout, blocking, n)
+        return acquire(self._core, hold, Hold(hold, self._core))
 
     def permits(self, n: int) -> Lock:
         """The lock that takes n permits at once, for `async with` and `multi`. It has the options of the semaphore.

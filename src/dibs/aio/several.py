@@ -7,10 +7,10 @@ from typing import Any
 
 from dibs import faces
 from dibs.aio.holds import Hold, MultiHold
-from dibs.aio.locks import AnyLock, Lock, RLock, Semaphore, acquire
+from dibs.aio.locks import AnyLock, Lock, RLock, Semaphore, acquire, enter
 from dibs.bases import Named, Owned
-from dibs.core.kinds.lock import UNSET
 from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.faces import Seconds, Timeout
 
@@ -62,8 +62,8 @@ class Multi(AnyLock, Owned):
         Note:
             Await it. If the task is cancelled meanwhile, it acquires nothing, and leaves the queue in the background.
         """
-        attempt = self._core.attempt(timeout, blocking)
-        return acquire(attempt, MultiHold(attempt.hold, self._core), attempt.run)
+        hold = self._core.begin(timeout, blocking)
+        return acquire(self._core, hold, MultiHold(hold, self._core))
 
     async def locked(self) -> bool:
         """Whether anyone holds one of them. Asks the stores.
@@ -74,8 +74,8 @@ class Multi(AnyLock, Owned):
         return await self._core.locked()
 
     async def __aenter__(self) -> MultiHold:
-        attempt = self._core.attempt()
-        return await acquire(attempt, MultiHold(attempt.hold, self._core), attempt.enter)
+        hold = self._core.begin()
+        return await enter(self._core, hold, MultiHold(hold, self._core))
 
 
 class Striped(Named):

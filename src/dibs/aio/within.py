@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from dibs.bases import AsyncWith, EnclosedFacts, Named, Unpicklable
-from dibs.core.kinds.lock import UNSET
+from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
 from dibs.faces import Kind, Raised, Seconds, Timeout, Trace

@@ -127,7 +127,7 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
         if place is OUTSIDE:
             table.stay_outside(claim.name, claim, now + claim.waiting)
         return Standing(0, False, 0.0, upcoming, False), wakes
-    if again and place is OUTSIDE:
+    if again:  # an earlier join may have left it outside; this one may be the try of the free path, come late
         table.come_in(claim.name, claim.id)
     left = claim.lease if holds else claim.waiting
     entry = Entry(

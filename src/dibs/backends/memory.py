@@ -16,9 +16,11 @@ from typing import ClassVar
 from dibs.backends import cabinet, ledger
 from dibs.backends.ledger import LINES, Tombs, Wake
 from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
+from dibs.core.deadline import FOREVER
 from dibs.core.line import (
     ATOMIC_TRY,
     CELLS,
+    ELECTION,
     FAIR,
     LEASES,
     PERMITS,
@@ -184,12 +186,40 @@ class MemoryStore:
 
 
 class MemoryLine:
-    """Seam 2 over a world; no verb ever waits."""
+    """Seam 2 over a world; no operation ever waits."""
 
     def __init__(self, world: World, runtime: Runtime, me: Me) -> None:
         self._world = world
         self._runtime = runtime
         self._me = me
+
+    def take_now(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        world, name = self._world, claim.name
+        with world.mutex:
+            now = self._runtime.now()
+            if name in world.lines or claim.asked or now > claim.by or claim.kind == ELECTION:
+                return None
+            claim.asked = True
+            claim.ticket = ticket = world.ticket(now)
+            entry = Entry(
+                ticket, claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
+                now + claim.lease, now, now, False, claim.about,
+            )  # fmt: skip
+            world.lines[name] = {ticket: entry}
+            world.places[claim.id] = entry
+        return Standing(ticket, True, claim.lease, FOREVER, False)
+
+    def leave_now(self, claim: Claim, until: float) -> bool | None:
+        world, name = self._world, claim.name
+        with world.mutex:
+            line = world.lines.get(name)
+            if line is None or len(line) > 1 or name in world.outside or claim.kind == ELECTION:
+                return None
+            entry = world.places.get(claim.id)
+            if entry is None or entry.ticket not in line:
+                return None
+            del world.lines[name], world.places[claim.id]
+        return True
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         with self._world.mutex:

@@ -20,7 +20,7 @@ from dibs.core.kinds.cell import Cell as CoreCell
 from dibs.core.kinds.election import Election as CoreElection
 from dibs.core.kinds.fence import Fence as CoreFence
 from dibs.core.kinds.latch import Latch as CoreLatch
-from dibs.core.kinds.lock import Options
+from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
 from dibs.faces import Connection, Kind, Raised, Seconds, Target, Trace, enclosing, make_client

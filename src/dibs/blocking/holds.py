@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dibs.bases import HoldFacts, NoToken, SyncWith
 from dibs.blocking.entry import ask
-from dibs.core.holds import Hold as CoreHold
+from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.taken import Takes
@@ -66,20 +66,24 @@ class _AnyHold(SyncWith):
             LockLost: The hold was lost before.
             StoreUnavailable: The store did not answer. The release is retried in the background.
         """
+        lock, hold = self._lock, self._core
         try:
-            step(self._lock.release(self._core))
+            if (given := lock.give(hold)) is not True:
+                step(lock.release(hold, given))
         except BaseException:
-            self._lock.abandon(self._core)
+            lock.abandon(hold)
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+        lock, hold = self._lock, self._core
         try:
-            step(self._lock.end(self._core, raised))
+            if (given := lock.give(hold)) is not True:
+                step(lock.end(hold, raised, given))
         except BaseException:
-            self._lock.abandon(self._core)
+            lock.abandon(hold)
             raise
 
 
@@ -104,12 +108,12 @@ class Hold(_AnyHold, HoldFacts):
     @property
     def lost(self) -> HoldEvent:
         """Set when it is no longer certain that this hold is held."""
-        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.client.now)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.context.now)
 
     @property
     def revoke_requested(self) -> HoldEvent:
         """Set when somebody asked for the release, with `Lock.revoke`. The hold stays held."""
-        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked, self._core.client.now)
+        return HoldEvent(self._core.revoke_requested, self._core.wait_revoked, self._core.context.now)
 
     def downgrade(self) -> None:
         """Turn the write hold of a read-write lock into a read hold, without letting another writer in between.
@@ -148,4 +152,4 @@ class MultiHold(_AnyHold, NoToken):
     @property
     def lost(self) -> HoldEvent:
         """Set when it is no longer certain that all of them are held."""
-        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].client.now)
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].context.now)

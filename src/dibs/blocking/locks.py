@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, overload
+from typing import Any
+from weakref import ref
 
 from dibs import faces
 from dibs.bases import Named, Owned, SyncWith
 from dibs.blocking.entry import LOOPS, ask, modules, warn_in_a_loop
 from dibs.blocking.holds import Hold
 from dibs.core.kinds import lock as kinds
-from dibs.core.kinds.lock import UNSET
+from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.taken import Takes
 from dibs.errors import NotHeld
-from dibs.faces import H, Kind, Raised, Taking, Timeout, Trace
+from dibs.faces import Frame, H, Kind, Raised, Timeout, Trace
 from dibs.runtime.threads import step
-
-
-@overload
-def take(attempt: Taking, hold: H, run: Callable[[], Coroutine[Any, Any, bool]]) -> H | None: ...
-
-
-@overload
-def take(attempt: Taking, hold: H, run: Callable[[], Coroutine[Any, Any, None]], block: faces.Block) -> H: ...
-
-
-def take(attempt: Taking, hold: H, run: Callable[[], Coroutine[Any, Any, Any]], block: faces.Block = None) -> H | None:
-    """What `run` brings. Whatever ends it early abandons the attempt; once handed over, nothing can come between."""
-    try:
-        if LOOPS in modules:
-            warn_in_a_loop()
-        attempt.told(hold)
-        if step(run()) is False:
-            return None
-        attempt.hand_over(block)
-        return hold
-    except BaseException:
-        attempt.abandon()
-        raise
 
 
 class AnyLock(SyncWith):
@@ -57,24 +34,59 @@ class AnyLock(SyncWith):
             LockLost: The hold was lost before.
             StoreUnavailable: The store did not answer. The release is retried in the background.
         """
-        hold = None
+        core, hold = self._core, None
         try:
-            hold = self._core.latest()
-            step(self._core.release(hold))
+            hold = core.latest()
+            if (given := core.give(hold)) is not True:
+                step(core.release(hold, given))
         except BaseException:
             with suppress(NotHeld):  # an interrupt may come before the hold is found
-                self._core.abandon(hold or self._core.latest())
+                core.abandon(hold or core.latest())
+            raise
+
+    def _acquire(self, hold: Any, shown: H) -> H | None:
+        """Whatever ends this early abandons the hold; once it is handed over, nothing can come between."""
+        core, here = self._core, Frame()
+        try:
+            if LOOPS in modules:
+                warn_in_a_loop()
+            hold.asker = ref(here)
+            core.told(hold, shown)
+            if core.take(hold) is not True and not step(core.acquire(hold)):
+                return None
+            core.hand_over(hold)
+            return shown
+        except BaseException:
+            core.drop(hold)
+            raise
+
+    def _enter(self, hold: Any, shown: H) -> H:
+        """As `_acquire`, for a `with` statement."""
+        core, here = self._core, Frame()
+        try:
+            if LOOPS in modules:
+                warn_in_a_loop()
+            hold.asker = ref(here)
+            core.told(hold, shown)
+            if core.take(hold, entered=True) is not True:
+                step(core.enter(hold))
+            core.hand_over(hold, faces.entering(self))
+            return shown
+        except BaseException:
+            core.drop(hold)
             raise
 
     @faces.Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        hold = None
+        core, hold = self._core, None
         try:
-            hold = self._core.taken.opened_here()
-            step(self._core.exit(hold, raised))
+            hold = core.taken.opened_here()
+            core.taken.left(hold)
+            if (given := core.give(hold)) is not True:
+                step(core.end(hold, raised, given))
         except BaseException:
             with suppress(RuntimeError):  # as above; NotHeld is one
-                self._core.drop(hold or self._core.taken.opened_here())
+                core.drop(hold or core.taken.opened_here())
             raise
 
 
@@ -119,8 +131,8 @@ class Lock(AnyLock, Owned):
             Deadlock: This owner has the read side of the same read-write lock.
             Closed: The client was closed.
         """
-        attempt = self._core.attempt(timeout, blocking)
-        return take(attempt, Hold(attempt.hold, self._core), attempt.run)
+        hold = self._core.begin(timeout, blocking)
+        return self._acquire(hold, Hold(hold, self._core))
 
     def locked(self) -> bool:
         """Whether anyone holds the lock. Asks the store.
@@ -144,8 +156,8 @@ class Lock(AnyLock, Owned):
         ask(self._core.revoke())
 
     def __enter__(self) -> Hold:
-        attempt = self._core.attempt()
-        return take(attempt, Hold(attempt.hold, self._core), attempt.enter, faces.entering(self))
+        hold = self._core.begin()
+        return self._enter(hold, Hold(hold, self._core))
 
     def __repr__(self) -> str:
         return f"<dibs.{type(self).__name__} {self._core.describe()}>"
@@ -198,8 +210,8 @@ class Semaphore(Lock):
             Mismatch: The name is in use as another kind of lock, or with another number of permits.
             Closed: The client was closed.
         """
-        attempt = self._core.attempt(timeout, blocking, n)
-        return take(attempt, Hold(attempt.hold, self._core), attempt.run)
+        hold = self._core.begin(timeout, blocking, n)
+        return self._acquire(hold, Hold(hold, self._core))
 
     def permits(self, n: int) -> Lock:
         """The lock that takes n permits at once, for `with` and `multi`. It has the options of the semaphore.

@@ -6,9 +6,9 @@ from dibs import faces
 from dibs.bases import Named, Owned
 from dibs.blocking.entry import ask
 from dibs.blocking.holds import Hold, MultiHold
-from dibs.blocking.locks import AnyLock, Lock, RLock, Semaphore, take
-from dibs.core.kinds.lock import UNSET
+from dibs.blocking.locks import AnyLock, Lock, RLock, Semaphore
 from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.faces import Seconds, Timeout
 
@@ -70,8 +70,8 @@ class Multi(AnyLock, Owned):
             ValueError: Equal semaphores add up to more permits than there are.
             Closed: A client was closed.
         """
-        attempt = self._core.attempt(timeout, blocking)
-        return take(attempt, MultiHold(attempt.hold, self._core), attempt.run)
+        hold = self._core.begin(timeout, blocking)
+        return self._acquire(hold, MultiHold(hold, self._core))
 
     def locked(self) -> bool:
         """Whether anyone holds one of them. Asks the stores.
@@ -82,8 +82,8 @@ class Multi(AnyLock, Owned):
         return ask(self._core.locked())
 
     def __enter__(self) -> MultiHold:
-        attempt = self._core.attempt()
-        return take(attempt, MultiHold(attempt.hold, self._core), attempt.enter, faces.entering(self))
+        hold = self._core.begin()
+        return self._enter(hold, MultiHold(hold, self._core))
 
 
 class Striped(Named):

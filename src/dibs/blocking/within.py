@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dibs.bases import EnclosedFacts, Named, SyncWith, Unpicklable
 from dibs.blocking.entry import ask
-from dibs.core.kinds.lock import UNSET
+from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
 from dibs.faces import Kind, Raised, Seconds, Timeout, Trace

@@ -8,26 +8,20 @@ whoever waits.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from dibs.core import names
 from dibs.core.cells import Cells
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest
-from dibs.core.grant import HELD, LOST, WatchdogPort
-from dibs.core.holds import Book, Hold
-from dibs.core.line import DDL, LEASES, LOOK, QUORUM, Encloses, Enclosing, InTables, Me, Replaced, Store
+from dibs.core.grants import HELD, LOST, WatchdogPort
+from dibs.core.line import DDL, LEASES, LOOK, Encloses, Enclosing, InTables, Me, Replaced, Store
 from dibs.core.log import log
 from dibs.core.loss import CLOSED, EXITED, FORKED
+from dibs.core.registry import Grantor, HoldRegistry
 from dibs.core.runtime import Event, Runtime
-from dibs.core.waiting import LineGrantor
 from dibs.core.watchdog import Watchdog
-from dibs.errors import Closed, DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
+from dibs.errors import DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
 from dibs.info import Finding, LockInfo, show_command, write_about
-
-if TYPE_CHECKING:
-    from dibs.core.panel import Health
-    from dibs.core.quorum import Quorum, QuorumGrantor
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
@@ -38,6 +32,14 @@ _LOOK_SHARE, _LOOK_OLD = 10.0, 0.25
 """A look at a crowd is shared for ten times as long as it took, so that looking takes at most a tenth of the time."""
 _LOOK_OUT = 5.0
 """How long one waits for a change before one looks, whatever was heard."""
+
+
+class OpenedGrantor(Grantor, WatchdogPort, Protocol):
+    """One way to the store, for callers or for a lane of the watchdog."""
+
+
+MakeGrantor = Callable[[Any, Runtime, Me, HoldRegistry, float], OpenedGrantor]
+"""Of the store, the runtime, who asks, the registry, and the seconds for which a silent store is asked again."""
 
 
 class _Look:
@@ -67,12 +69,13 @@ class Client:
         retry: float,
         identity: tuple[str, str, int],
         note: str,
+        make_grantor: MakeGrantor,
         show_step: Callable[[str], str | None] = show_command,
     ) -> None:
         self.store = store
         self.runtime = runtime
         self.now = runtime.now
-        self._bind = runtime.bind
+        self.bind = runtime.bind
         self.lease = lease
         self.owner = owner
         self.info = info
@@ -82,41 +85,43 @@ class Client:
         self.shown = store.shown + note
         self.show_step = show_step
         """How to look at a lock of that name from outside; None: nobody can."""
-        self.closed = False
+        self._make_grantor = make_grantor
         self._abouts: dict[tuple[str, str], str] = {}
         self._begin()
 
     def _begin(self) -> None:
         self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
-        self.mutex = self.runtime.mutex()
-        """Who shares a grant, and who is its last hold; never held over an await."""
-        self.watchdog = Watchdog(
-            self.runtime, self.me, self._open_for_watchdog, self.mutex, claims_expire=LEASES in self.store.capabilities
+        mutex = self.runtime.mutex()
+        self.registry = HoldRegistry(self.runtime, self.shown, mutex)
+        self.watchdog = self.registry.watchdog = Watchdog(
+            self.runtime, self.me, self._open_for_watchdog, mutex, claims_expire=LEASES in self.store.capabilities
         )
-        self.book = Book(self)
-        self.opened: LineGrantor | QuorumGrantor
-        """The way to the store, once it is ready."""
-        self._is_open = False
         self._cells: Cells | None = None
         self._encloses: Encloses | None = None
         self._watching: dict[bytes, None] = {}
         """The keys of those who wait for a change and have no claim."""
         self._looks: dict[str, _Look] = {}
         """By name: the look that callers who give up now share."""
-        self._members: dict[str, Health] = {}
-        """Of a quorum: which of them answer."""
         self._gate = self.runtime.gate()
 
     def is_ready(self) -> bool:
         """At every entry: right loop, not closed; False: `open` is to be awaited."""
-        if self._bind is not None:
-            self._bind()
-        if self.closed:
-            self.check_open()
-        return self._is_open
+        if self.bind is not None:
+            self.bind()
+        self.registry.check_open()
+        return self.registry.grantor is not None
+
+    @property
+    def closed(self) -> bool:
+        return self.registry.closed
+
+    @property
+    def opened(self) -> OpenedGrantor:
+        """The way to the store, once `ready` was awaited."""
+        return cast("OpenedGrantor", self.registry.grantor)
 
     async def open(self) -> None:
-        await self._gate.once(lambda: self._is_open or None, self._open)
+        await self._gate.once(lambda: self.registry.grantor, self._open)
 
     async def ready(self) -> None:
         if not self.is_ready():
@@ -170,8 +175,7 @@ class Client:
             self.check_open()
 
     def check_open(self) -> None:
-        if self.closed:
-            raise Closed("this client was closed", store=self.shown, step="connect again")
+        self.registry.check_open()
 
     def require(self, capability: str, what: str) -> None:
         """What a store cannot do is said when the lock is made."""
@@ -199,9 +203,6 @@ class Client:
 
     def is_me(self, host: str, pid: int) -> bool:
         return (host, pid) == (self.host, self.pid)
-
-    def acquired_at(self, hold: Hold) -> datetime:
-        return datetime.now(UTC) - timedelta(seconds=self.now() - hold.began)
 
     async def identity(self) -> str:
         """The id kept in the store; asked each time, as the store may be another one by now."""
@@ -292,9 +293,9 @@ class Client:
     async def close(self) -> None:
         if self.closed:
             return
-        if self._is_open and self._bind is not None:
-            self._bind()
-        self.closed = self.watchdog.give_backs.is_closing = True
+        if self.registry.grantor is not None and self.bind is not None:
+            self.bind()
+        self.registry.closed = self.watchdog.give_backs.is_closing = True
         for grant in list(self.watchdog.renewing.values()):
             if grant.state is HELD:
                 self.watchdog.lose(grant, CLOSED)
@@ -305,7 +306,7 @@ class Client:
                 self.me.inbox.deliver(claim.id, LOOK.value)
         for key in list(self._watching):
             self.me.inbox.deliver(key, LOOK.value)
-        if self._is_open:
+        if self.registry.grantor is not None:
             patience = max(RELEASE_PATIENCE, _CLOSING_ROUND_TRIPS * self.watchdog.round_trip())
             if not await self.watchdog.give_backs.when_idle(self.runtime, self._spare()).wait(self.now() + patience):
                 left = self.watchdog.give_backs.backlog()
@@ -315,7 +316,7 @@ class Client:
     def begin_exit(self) -> Event | None:
         """Give back the holds of threads that cannot use them any more; those of running threads end by lease. The
         event is set when that is done."""
-        if self.closed or not self._is_open:
+        if self.closed or self.registry.grantor is None:
             return None
         self.watchdog.give_backs.is_closing = True
         for grant in list(self.watchdog.renewing.values()):
@@ -358,10 +359,9 @@ class Client:
         self.store.close()
         self.runtime.close()
 
-    async def _open(self) -> bool:
-        self.opened = self._grantor(self.runtime)
-        self._is_open = True
-        return True
+    async def _open(self) -> Grantor:
+        self.registry.grantor = grantor = self._grantor(self.runtime)
+        return grantor
 
     async def _open_cells(self) -> Cells:
         self._cells = self.store.open_cells(self.runtime, self.me)
@@ -374,14 +374,8 @@ class Client:
     def _open_for_watchdog(self) -> WatchdogPort:
         return self._grantor(self.runtime.blocking())
 
-    def _grantor(self, runtime: Runtime) -> LineGrantor | QuorumGrantor:
-        if QUORUM in self.store.capabilities:
-            from dibs.core.quorum import QuorumGrantor  # noqa: PLC0415  (most stores are one)
-
-            store = cast("Quorum", self.store)
-            return QuorumGrantor(store, runtime, self.me, self.watchdog, self.retry, self, self._members)
-        line = self.store.open(runtime, self.me)
-        return LineGrantor(line, runtime, self.me, self.watchdog, self.retry, self)
+    def _grantor(self, runtime: Runtime) -> OpenedGrantor:
+        return self._make_grantor(self.store, runtime, self.me, self.registry, self.retry)
 
     @staticmethod
     def _named(info: LockInfo, name: str) -> LockInfo:

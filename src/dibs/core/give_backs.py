@@ -14,7 +14,7 @@ from itertools import count
 from typing import NamedTuple
 
 from dibs.core.deadline import FOREVER, attempt
-from dibs.core.grant import HELD, Grant, WatchdogPort
+from dibs.core.grants import HELD, Grant, WatchdogPort
 from dibs.core.line import Replaced
 from dibs.core.log import log
 from dibs.core.rule import Claim

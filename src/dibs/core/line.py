@@ -18,7 +18,7 @@ verb then raises `StoreUnavailable`, and the outcome is unknown. Invariants, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -78,6 +78,8 @@ class Me:
         was asked to let go): the watchdog then looks at once. From any thread; never waits; strange ids do nothing."""
 
 
+Taken = Standing | Awaitable[Standing | None] | None
+Left = bool | Awaitable[bool | None] | None
 Leave = tuple[Claim, bool]
 """A claim that is to leave, and whether every join of it was answered."""
 
@@ -91,6 +93,21 @@ class Line(Protocol):
     def round_trip(self) -> float:
         """Seconds that an answer may take now, by those that came: the smoothed round-trip time and four times its mean
         deviation. 0.0 where there is no network."""
+
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
+        """`join` in one straight line, if that is possible here and now.
+
+        A sync queue returns the answer; in asyncio the request is sent here, and the result may be an awaitable of the
+        answer. None: nothing was sent, ask `join`. Raises StoreUnavailable: the outcome is unknown; ask `join` with
+        the same claim, which then only reports. Other errors are those of `join`.
+        """
+
+    def leave_now(self, claim: Claim, until: float) -> Left:
+        """`leave` in one straight line, of a claim whose joins were all answered.
+
+        True: it stood and is gone. False: it did not stand any more. None: nothing was sent, ask `leave`. Raises
+        StoreUnavailable: the outcome is unknown; ask `leave`, whose answer then does not say whether it stood.
+        """
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         """Idempotent by `claim.id`: a repetition reports, and never moves or extends. None: void, too late."""

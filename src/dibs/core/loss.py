@@ -6,14 +6,9 @@ Whoever notices a loss first decides the reason; it stays.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dibs.errors import LossReason, StoreError
-from dibs.info import duration
-
-if TYPE_CHECKING:
-    from dibs.core.grant import Grant
 
 INSTANT = "%Y-%m-%d %H:%M:%S UTC"
 
@@ -44,25 +39,6 @@ BROKEN = Loss(
 )
 DISPLACED = Loss("broken", "the store granted it to another client; it lost this hold, perhaps in a fail-over")
 REPLACED = Loss("broken", "the store lost it: it was restored, emptied, or replaced in a fail-over")
-
-
-def at_deadline(grant: Grant, now: float, late: float) -> Loss:
-    """Why the lease of a held grant ran out. `late`: seconds by which the watchdog was late when it last awoke."""
-    if not grant.request.renew:
-        return EXPIRED
-    lease = duration(grant.request.lease)
-    trouble, stood_still = grant.trouble, late >= grant.request.lease / 4
-    if trouble is not None and (trouble.seen_at < grant.until or not stood_still):
-        since = datetime.now(UTC) - timedelta(seconds=now - trouble.since)
-        return Loss("unreachable", f"the store was unreachable since {since:{INSTANT}}: {trouble.error.what}")
-    if grant.in_flight is grant.claim and not stood_still:
-        return Loss("unreachable", f"the store did not answer in time to keep the lease of {lease}")
-    still = duration(max(late, now - grant.renew_at))  # it may have begun before that renewal was due
-    return Loss(
-        "standstill",
-        f"this process stood still for at least {still} (stopped, suspended, or without CPU time), "
-        f"too long for a lease of {lease}",
-    )
 
 
 def too_old(max_hold: float) -> Loss:

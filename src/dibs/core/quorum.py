@@ -19,20 +19,19 @@ where B took its place, which is at one member of every majority: A's token does
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
 from dibs.core import tally
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
-from dibs.core.grant import Grant
+from dibs.core.grants import Grant, Hold, Request
 from dibs.core.line import NOWHERE, Leave, Me, Member, Store, Unsent
 from dibs.core.loss import BROKEN, GIVEN_BACK
 from dibs.core.panel import Health, Panel, Seat
-from dibs.core.rule import Claim, Standing
+from dibs.core.registry import HoldRegistry
+from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Runtime
-from dibs.core.waiting import Home
-from dibs.core.watchdog import Watchdog
 from dibs.errors import StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
@@ -86,17 +85,26 @@ class QuorumGrantor:
     """See core/grant.py; for callers and, over blocking lines, for the watchdog."""
 
     def __init__(
-        self, store: Quorum, runtime: Runtime, me: Me, watchdog: Watchdog, retry: float, home: Home,
-        known: dict[str, Health],
-    ) -> None:  # fmt: skip
+        self, store: Quorum, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float, known: dict[str, Health]
+    ) -> None:
         self._panel = Panel(store.open_members(runtime, me), runtime, known)
         self._guard = me.lease if store.guard is None else store.guard
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
-        self._watchdog = watchdog
+        self._registry = registry
+        self._watchdog = registry.watchdog
         self._retry = retry
-        self._home = home
+
+    def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool:
+        """There is no free path: a majority must answer."""
+        return False
+
+    def give(self, hold: Hold) -> None:
+        """As `take`."""
+
+    async def given(self, hold: Hold, answer: object) -> None:
+        raise RuntimeError("a quorum has no free path")
 
     async def acquire(self, grant: Grant, weight: int, about: str, deadline: float) -> bool:
         sent_at = self._now()
@@ -114,8 +122,8 @@ class QuorumGrantor:
                     if tries or self._now() + spread >= give_up:
                         raise
                 else:
-                    if self._home.closed:
-                        self._home.check_open()
+                    if self._registry.closed:
+                        self._registry.check_open()
                     if won:
                         grant.granted(self._now())
                         self._watchdog.schedule(grant)
@@ -126,7 +134,7 @@ class QuorumGrantor:
                     give_up = self._patience(deadline, now)
                 pause = _SHORTEST_PAUSE + self._runtime.jitter(spread)
                 await self._runtime.sleep(max(min(pause, deadline - self._now()), 0.0))
-                self._home.check_open()
+                self._registry.check_open()
                 sent_at, spread = self._now(), min(spread * 2, _LONGEST_PAUSE)
         except BaseException:
             self._watchdog.abandon(grant)
@@ -374,14 +382,24 @@ class QuorumGrantor:
         )  # fmt: skip
         grant.ask_as(ballot)
         self._watchdog.adopt(grant)
-        if self._home.closed:  # after adopting: close() either sees the claim there, or is seen here
-            self._home.check_open()
+        if self._registry.closed:  # after adopting: close() either sees the claim there, or is seen here
+            self._registry.check_open()
         return ballot
 
     @staticmethod
     def _ballot(grant: Grant) -> Ballot:
         assert isinstance(grant.claim, Ballot)  # every path here comes after _fresh_ballot
         return grant.claim
+
+
+def quorum_grantor() -> Callable[[Quorum, Runtime, Me, HoldRegistry, float], QuorumGrantor]:
+    """Makes the grantors of one client, which share what is known of each member's health."""
+    known: dict[bytes, dict[str, Health]] = {}
+
+    def make(store: Quorum, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> QuorumGrantor:
+        return QuorumGrantor(store, runtime, me, registry, retry, known.setdefault(me.id, {}))
+
+    return make
 
 
 def answer_from(grant: Grant, standing: Standing, sent_at: float) -> None:

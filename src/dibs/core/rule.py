@@ -17,6 +17,7 @@ test holds the renderings equal. It stops at the first claim that must wait: eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from dibs.errors import StoreUnavailable
 
@@ -24,16 +25,27 @@ RW_CAPACITY = 1_000_000
 """What a writer weighs: more readers than this cannot hold at once."""
 
 
+class Prepared:
+    """What a store keeps for all claims of one lock object that differ only in id and deadline."""
+
+    __slots__ = ("request",)
+
+    def __init__(self) -> None:
+        self.request: Any = None
+        """The packed request, once the store has made it."""
+
+
 class Claim:
-    """One wish to hold. The id is random, made for this acquisition, and shown to nobody."""
+    """One request to hold. The id is random, made for this acquisition, and shown to nobody."""
 
     __slots__ = (
-        "about", "asked", "by", "capacity", "client", "id", "kind", "lease", "name", "ticket", "waiting", "weight",
+        "about", "asked", "by", "capacity", "client", "id", "kind", "lease", "name", "prepared", "ticket", "waiting",
+        "weight",
     )  # fmt: skip
 
     def __init__(
         self, id: bytes, name: str, kind: str, capacity: int, weight: int, lease: float, waiting: float, by: float,
-        client: bytes, about: str, asked: bool = False, ticket: int | None = None,
+        client: bytes, about: str, asked: bool = False, ticket: int | None = None, prepared: Prepared | None = None,
     ) -> None:  # fmt: skip
         self.id = id
         self.name = name
@@ -50,6 +62,8 @@ class Claim:
         """Set by a store before it first sends the join: until then nobody can know the id, nobody need look for it."""
         self.ticket = ticket
         """Set by a store once it knows the place, as the quickest way back to it."""
+        self.prepared = prepared
+        """Shared by the claims of one lock object, description and client; None: nothing is kept."""
 
     def __repr__(self) -> str:
         return f"<Claim on {self.name!r}: {self.kind}, weight {self.weight}, ticket {self.ticket}, {self.about}>"

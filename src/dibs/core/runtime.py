@@ -42,6 +42,9 @@ class Source(Protocol):
 class Inbox(Protocol):
     """One wake-up source, many waiters. A message that comes between `expect` and `wait` is kept."""
 
+    expected: dict[bytes, Any]
+    """The keys that are expected. The free path sets one to None and pops it itself: it never waits."""
+
     def expect(self, key: bytes) -> None: ...
 
     def forget(self, key: bytes) -> None: ...

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from math import frexp
@@ -28,13 +29,14 @@ from typing import Any
 
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.give_backs import BATCH, GiveBacks
-from dibs.core.grant import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogPort
+from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogPort
 from dibs.core.line import LOOK, YOURS, Me, Replaced
 from dibs.core.log import log
-from dibs.core.loss import BROKEN, DISPLACED, REPLACED, Loss, Trouble, at_deadline
+from dibs.core.loss import BROKEN, DISPLACED, EXPIRED, INSTANT, REPLACED, Loss, Trouble
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
+from dibs.info import duration
 
 TICK = 1.0
 _SOON = 0.5
@@ -67,8 +69,8 @@ class Watchdog:
         self._open_port = open_port
         self.port: WatchdogPort | None = None
         """For renewals."""
-        self._is_connected = False
-        self._unsorted: dict[bytes, Grant] = {}
+        self.is_connected = False
+        self.unsorted: dict[bytes, Grant] = {}
         """Grants that are new, or due earlier than the agenda says."""
         self._agenda: list[tuple[float, int, Grant]] = []
         """A heap. An entry whose instant is not its grant's `watch_at` is obsolete."""
@@ -91,17 +93,17 @@ class Watchdog:
         """Before the join is sent."""
         assert grant.claim is not None
         self._is_used = True
-        self._unsorted[grant.claim.id] = self.renewing[grant.claim.id] = grant
+        self.unsorted[grant.claim.id] = self.renewing[grant.claim.id] = grant
 
     def schedule(self, grant: Grant) -> None:
         """After an answer: make sure that `watch` is awake when the grant is due."""
         due = grant.due()
         if due < grant.watch_at:
             if grant.claim is not None:
-                self._unsorted[grant.claim.id] = grant
+                self.unsorted[grant.claim.id] = grant
             if due < self.wakes_at:
                 self._watcher.ring()
-        if not self._is_connected and grant.state is HELD:
+        if not self.is_connected and grant.state is HELD:
             self._renewer.ring()
 
     def take(self, grant: Grant) -> bool:
@@ -109,7 +111,7 @@ class Watchdog:
         claim = grant.claim
         if claim is None or self.renewing.pop(claim.id, None) is None:
             return False
-        self._unsorted.pop(claim.id, None)
+        self.unsorted.pop(claim.id, None)
         grant.state = OVER
         self._me.inbox.forget(claim.id)
         return True
@@ -179,8 +181,8 @@ class Watchdog:
         self._late = max(now - self.wakes_at, 0.0)  # before `wakes_at` says that it counts
         self.wakes_at = FOREVER
         is_used, self._is_used = self._is_used, False
-        while self._unsorted:
-            claim_id, grant = self._unsorted.popitem()
+        while self.unsorted:
+            claim_id, grant = self.unsorted.popitem()
             if self.renewing.get(claim_id) is grant:
                 self._put_down(grant, now)
         self._look_through(now)
@@ -266,7 +268,7 @@ class Watchdog:
 
     async def renew(self) -> float | None:
         port = self._open_for_renewals()
-        pause = None if self._is_connected else await self._connect(port)
+        pause = None if self.is_connected else await self._connect(port)
         while self._due or self._groups:
             for kind in sorted(self._grouped()):
                 group = self._groups[kind]
@@ -286,7 +288,7 @@ class Watchdog:
         except (StoreError, Closed) as error:
             log().debug("no connection for renewals yet: %s", error)
             return TICK if self.renewing else None
-        self._is_connected = True
+        self.is_connected = True
         return None
 
     def _grouped(self) -> dict[tuple[int, bool], dict[bytes, Grant]]:
@@ -400,6 +402,25 @@ class Watchdog:
         if self.port is None:
             self.port = self._open_port()
         return self.port
+
+
+def at_deadline(grant: Grant, now: float, late: float) -> Loss:
+    """Why the lease of a held grant ran out. `late`: seconds by which the watchdog was late when it last awoke."""
+    if not grant.request.renew:
+        return EXPIRED
+    lease = duration(grant.request.lease)
+    trouble, stood_still = grant.trouble, late >= grant.request.lease / 4
+    if trouble is not None and (trouble.seen_at < grant.until or not stood_still):
+        since = datetime.now(UTC) - timedelta(seconds=now - trouble.since)
+        return Loss("unreachable", f"the store was unreachable since {since:{INSTANT}}: {trouble.error.what}")
+    if grant.in_flight is grant.claim and not stood_still:
+        return Loss("unreachable", f"the store did not answer in time to keep the lease of {lease}")
+    still = duration(max(late, now - grant.renew_at))  # it may have begun before that renewal was due
+    return Loss(
+        "standstill",
+        f"this process stood still for at least {still} (stopped, suspended, or without CPU time), "
+        f"too long for a lease of {lease}",
+    )
 
 
 def may_renew(grant: Grant, now: float) -> bool:

@@ -89,18 +89,18 @@ class AioInbox:
 
     def __init__(self, runtime: AioRuntime) -> None:
         self._runtime = runtime
-        self._expected: dict[bytes, asyncio.Future[bytes | None] | bytes | None] = {}
+        self.expected: dict[bytes, asyncio.Future[bytes | None] | bytes | None] = {}
         self._source: Source | None = None
         self._reader: tuple[asyncio.AbstractEventLoop, int] | None = None
 
     def expect(self, key: bytes) -> None:
-        self._expected[key] = None
+        self.expected[key] = None
 
     def forget(self, key: bytes) -> None:
-        self._expected.pop(key, None)
+        self.expected.pop(key, None)
 
     def deliver(self, key: bytes, message: bytes) -> None:
-        if key in self._expected:
+        if key in self.expected:
             self._runtime.in_loop(lambda: self._hand_over(key, message))
 
     def deliver_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
@@ -116,19 +116,19 @@ class AioInbox:
         self._attach()
         runtime = self._runtime
         while True:
-            there = self._expected.get(key)
+            there = self.expected.get(key)
             if isinstance(there, bytes):
-                self._expected[key] = None
+                self.expected[key] = None
                 return there
             if (left := until - runtime.now()) <= 0:
                 return None
             future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-            self._expected[key] = future
+            self.expected[key] = future
             try:
                 message = await _nap(future, min(left, runtime.nap))
             finally:
-                if self._expected.get(key) is future:
-                    self._expected[key] = None
+                if self.expected.get(key) is future:
+                    self.expected[key] = None
             if message is not None:
                 return message
 
@@ -163,11 +163,11 @@ class AioInbox:
                 self._hand_over(key, message)
 
     def _hand_over(self, key: bytes, message: bytes) -> None:
-        there = self._expected.get(key)
+        there = self.expected.get(key)
         if isinstance(there, asyncio.Future) and not there.done():
             there.set_result(message)
-        elif key in self._expected:  # also for a wait that just ended, whose task has not gone on yet
-            self._expected[key] = message
+        elif key in self.expected:  # also for a wait that just ended, whose task has not gone on yet
+            self.expected[key] = message
 
 
 class Offloader:

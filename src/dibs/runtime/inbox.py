@@ -55,7 +55,7 @@ class ThreadInbox:
         self._longest_read = min(nap, _LONGEST_READ)
         self._longest_sleep = min(nap, _LONGEST_SLEEP)
         self._mutex = _thread.allocate_lock()
-        self._expected: dict[bytes, bytes | None] = {}
+        self.expected: dict[bytes, bytes | None] = {}
         """With the message that came while nobody waited for it. A client that holds much expects much."""
         self._waiters: dict[bytes, _Waiter] = {}
         self._leader: _Waiter | None = None
@@ -64,10 +64,10 @@ class ThreadInbox:
         self._source: Source | None = None
 
     def expect(self, key: bytes) -> None:
-        self._expected[key] = None
+        self.expected[key] = None
 
     def forget(self, key: bytes) -> None:
-        self._expected.pop(key, None)
+        self.expected.pop(key, None)
         if self._waiters:
             self._waiters.pop(key, None)
 
@@ -81,8 +81,8 @@ class ThreadInbox:
 
     async def wait(self, key: bytes, until: float) -> bytes | None:
         with self._mutex:
-            waiter = self._waiters.get(key) or _Waiter(key, self._expected.get(key))
-            self._expected[key], self._waiters[key] = None, waiter
+            waiter = self._waiters.get(key) or _Waiter(key, self.expected.get(key))
+            self.expected[key], self._waiters[key] = None, waiter
         try:
             while waiter.message is None and (left := until - self._now()) > 0:
                 if self._leads(waiter):
@@ -142,11 +142,11 @@ class ThreadInbox:
     def _hand_over(self, key: bytes, message: bytes) -> bool:
         """True: it is for the leader, who listens to the source and not to its bell."""
         with self._mutex:
-            if key not in self._expected:
+            if key not in self.expected:
                 return False
             waiter = self._waiters.get(key)
             if waiter is None:
-                self._expected[key] = message
+                self.expected[key] = message
                 return False
             waiter.message = message
             waiter.ring()

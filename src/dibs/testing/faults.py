@@ -16,7 +16,7 @@ from dibs.backends.memory import MemoryLine, World
 from dibs.core import names
 from dibs.core.cells import Spot
 from dibs.core.client import Client
-from dibs.core.grant import HELD, Grant
+from dibs.core.grants import HELD, Grant
 from dibs.core.line import LOOK, Line, Me, Place
 from dibs.core.loss import Loss
 from dibs.core.rule import Claim, Entry, Standing, head

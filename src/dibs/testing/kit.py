@@ -18,14 +18,15 @@ import dibs.aio.client
 import dibs.blocking.client
 from dibs.backends.memory import World, _worlds
 from dibs.core.client import Client
-from dibs.core.holds import Book
-from dibs.core.kinds.lock import Lock, Options
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Options
+from dibs.core.registry import HoldRegistry
 from dibs.core.runtime import Runtime
 from dibs.faces import make_client
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing import faults
 from dibs.testing.faults import Faults, LostReply, Usurping, world_of
-from dibs.testing.overlap import Overlap, Record, WatchedBook
+from dibs.testing.overlap import Overlap, Record, WatchedRegistry
 from dibs.testing.stage import Clock, Pause, Stage
 
 URL = "memory://"
@@ -90,10 +91,9 @@ class Kit:
         usurping.victims = [victim.token for victim in victims]
         weight = sum(victim.weight for victim in victims)
         lock = Lock(thief, name, Options.checked(), kind=info.kind, capacity=info.capacity, weight=weight)
-        attempt = lock.attempt(0)
-        hold = dibs.Hold(attempt.hold, lock)
-        step(attempt.run())
-        attempt.hand_over()
+        core = lock.begin(0)
+        hold = dibs.Hold(core, lock)
+        step(lock.acquire(core))
         self._stolen.append(hold)
         return hold
 
@@ -105,7 +105,7 @@ class Kit:
         client = make_client(self.stage.runtime(runtime), url, **given)
         self._use(world_of(client))
         self.stage.clients.append(client)
-        client.book = cast("Book", WatchedBook(client, self.stage, self.record))
+        client.registry = cast("HoldRegistry", WatchedRegistry(client, self.stage, self.record))
         self.faults.wrap(client)
         return client
 
@@ -247,7 +247,7 @@ class KitAioClient(_Controls, dibs.aio.Client):
 def shut(client: Client) -> None:
     """Close from outside of any loop: the one that an asyncio client belongs to may be closed, or may not run."""
     runtime = client.runtime
-    client.runtime, client._bind = runtime.blocking(), None
+    client.runtime, client.bind = runtime.blocking(), None
     step(client.close())
     runtime.close()
 

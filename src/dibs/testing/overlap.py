@@ -15,8 +15,8 @@ from typing import Any
 
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER
-from dibs.core.grant import Grant, Request
-from dibs.core.holds import Book, Hold
+from dibs.core.grants import Grant, Hold, Request
+from dibs.core.registry import Grantor
 from dibs.testing.stage import Stage
 
 
@@ -86,22 +86,55 @@ class Record:
                     holds.remove(hold)
 
 
-class WatchedBook:
-    """A client's book, with what it gives and takes back written down."""
+class _General:
+    """A grantor without its free path: every acquire and release then passes through the registry."""
+
+    def __init__(self, grantor: Grantor) -> None:
+        self._grantor = grantor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grantor, name)
+
+    def take(self, *_: object) -> bool:
+        return False
+
+    def give(self, _: Hold) -> None:
+        return None
+
+
+class WatchedRegistry:
+    """A client's registry; records what it gives and takes back."""
 
     def __init__(self, client: Client, stage: Stage, record: Record) -> None:
-        self._book: Book = client.book
+        self._registry = client.registry
         self._runtime = client.runtime
         self._store = client.store.shown
         self._stage = stage
         self._record = record
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._book, name)
+        return getattr(self._registry, name)
 
-    async def acquire(self, hold: Hold, request: Request, share: bool, about: str, deadline: float) -> bool:
-        with self._stage.call(self._runtime, deadline):
-            held = await self._book.acquire(hold, request, share, about, deadline)
+    @property
+    def grantor(self) -> object:
+        grantor = self._registry.grantor
+        return None if grantor is None else _General(grantor)
+
+    @grantor.setter
+    def grantor(self, grantor: Grantor) -> None:
+        self._registry.grantor = grantor
+
+    @property
+    def closed(self) -> bool:
+        return self._registry.closed
+
+    @closed.setter
+    def closed(self, closed: bool) -> None:
+        self._registry.closed = closed
+
+    async def acquire(self, hold: Hold, request: Request, share: bool, about: str) -> bool:
+        with self._stage.call(self._runtime, hold.deadline):
+            held = await self._registry.acquire(hold, request, share, about)
             if held:
                 self._record.begin((self._store, request.name), hold)
             return held
@@ -112,11 +145,11 @@ class WatchedBook:
 
     async def _release(self, hold: Hold) -> None:
         with self._stage.call(self._runtime, FOREVER):
-            await self._book.release(hold)
+            await self._registry.release(hold)
 
     def abandon(self, hold: Hold) -> None:
         self._end(hold)
-        self._book.abandon(hold)
+        self._registry.abandon(hold)
 
     def _end(self, hold: Hold) -> None:
         if hold.grant is not None:
@@ -124,7 +157,7 @@ class WatchedBook:
 
 
 def _alive(holds: list[Hold]) -> list[Hold]:
-    return [hold for hold in holds if hold.wanted() and not hold.client.closed]
+    return [hold for hold in holds if hold.wanted() and not hold.context.closed]
 
 
 def _fit(spans: dict[Grant, list[Hold]], weight: int, capacity: int) -> bool:

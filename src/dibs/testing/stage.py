@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar, cast
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, seconds
 from dibs.core.give_backs import GiveBacks
-from dibs.core.grant import ASKING, HELD
+from dibs.core.grants import ASKING, HELD
 from dibs.core.runtime import Event, Runtime, Worker
 from dibs.core.watchdog import Watchdog
 from dibs.faces import Kind, Raised, Trace

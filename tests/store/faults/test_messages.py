@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core import grant
+from dibs.core import grants
 from dibs.core.deadline import WAITING_LEASE
 from dibs.testing.contract.harness import World
 from lab.faults import Cut, at_message
@@ -167,7 +167,7 @@ async def test_a_message_is_lost_with_its_connection(
     world: World, store: Store, server: Server, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As soon as there is another one, all waiters look: none waits for the look that is due anyway."""
-    monkeypatch.setattr(grant, "WAITING_LEASE", LONG)  # it is due every 20 s
+    monkeypatch.setattr(grants, "WAITING_LEASE", LONG)  # it is due every 20 s
     relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
     await warm(world, relay.other, name)
     await relay.begin()

@@ -13,7 +13,7 @@ import pytest
 import dibs
 from dibs.backends.common.subscriber import Subscriber
 from dibs.backends.redis.scripts import JOIN
-from dibs.core import grant
+from dibs.core import grants
 from dibs.runtime.threads import ThreadWorker
 from dibs.testing.contract.harness import World
 from lab import splitters
@@ -49,7 +49,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 @pytest.fixture
 def _seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter's looks are due every 20 s: whoever is woken long before was told."""
-    monkeypatch.setattr(grant, "WAITING_LEASE", LONG)
+    monkeypatch.setattr(grants, "WAITING_LEASE", LONG)
 
 
 @pytest.mark.usefixtures("_seldom")

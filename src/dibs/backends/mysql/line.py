@@ -57,6 +57,12 @@ class MysqlLine:
         self._address = address
         self._prefix = address.prefix
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         again = claim.asked
         self._ear.forget(claim.id)

@@ -39,6 +39,12 @@ class PostgresqlLine:
         self._runtime = runtime
         self._me = me
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         ear = self._ear
         hears = ear is not None and (ear.hears() or (place is not NOWHERE and await self._port.hears(ear, until)))

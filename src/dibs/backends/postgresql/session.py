@@ -71,6 +71,12 @@ class SessionLine:
         self._asks: dict[tuple[str, str, int, bool, str], Asks] = {}
         self._is_swept = False
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         claims, now = self._claims, self._now()
         if claims.is_void(claim):

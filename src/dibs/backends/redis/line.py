@@ -49,6 +49,12 @@ class RedisLine:
         self._voting = Voting(port)
         self._failover = port.failover
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         ear, key = self._ear, self._keys.line(claim.name)
         if ear is not None and place is not NOWHERE and not ear.is_ready():

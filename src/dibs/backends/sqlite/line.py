@@ -22,6 +22,12 @@ class SqliteLine:
     def __init__(self, port: Port) -> None:
         self._port = port
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         return await self._port.tell(lambda table, now: addressed(table, *ledger.join(table, claim, place, now)), until)
 

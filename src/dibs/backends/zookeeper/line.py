@@ -44,6 +44,12 @@ class ZookeeperLine:
         self._queue = Queue(port, runtime)
         self._permits = Permits(port, runtime)
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         if self._now() > claim.by or self._stands.is_buried(claim.id):
             return None

@@ -10,7 +10,8 @@ from functools import partial
 from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER
-from dibs.core.kinds.lock import Lock, Options
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Options
 from dibs.core.line import ELECTION, FAIR
 from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dibs.core.cells import LATCH
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, patience
-from dibs.core.kinds.lock import MOST, count_of
+from dibs.core.kinds.options import MOST, count_of
 from dibs.core.kinds.slot import Slot
 from dibs.errors import Conflict, StoreError
 

@@ -1,7 +1,7 @@
 """Several locks as one, of any kind, from any clients: all or none.
 
 They are taken one after the other in one global order (encoded name, kind, an id kept in the store), which is the same
-in every process, so that no two of them can wait for each other in a circle. Members that are the same line are
+in every process, so that no two of them can wait for each other in a circle. Members with the same queue are
 merged and share a hold. One deadline counts for all; a member that is lost while the rest is awaited ends the attempt,
 everything is given back, and another attempt begins while there is time.
 """
@@ -13,9 +13,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dibs.core.deadline import FOREVER, patience
-from dibs.core.holds import Hold, wait_for_any
-from dibs.core.kinds.lock import UNSET, Attempt, Lock, limit_of
+from dibs.core.grants import Hold, wait_for_any
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import UNSET, limit_of
 from dibs.core.kinds.taken import Taken, Takes
+from dibs.core.registry import Given
 from dibs.errors import AcquireTimeout, DibsError, LockLost, LossReason, Mismatch
 
 
@@ -32,21 +34,32 @@ class _Member(NamedTuple):
     weight: int
 
 
+class _Part(NamedTuple):
+    lock: Lock
+    hold: Hold
+
+
 class MultiHold:
     """Lost when any of its holds is; it has no token."""
 
-    def __init__(self, taker: object) -> None:
+    def __init__(self, taker: object, limit: float | None, deadline: float) -> None:
         self.taker = taker
-        self.attempts: dict[Line, Attempt] = {}
+        self.limit = limit
+        self.deadline = deadline
+        self.asker: Callable[[], object | None] | None = None
+        """The `asker` of each part: see `Hold`."""
+        self.taken: dict[Line, _Part] = {}
         self.shown: dict[Line, Any] = {}
-        """Each hold as its face shows it."""
+        """Each hold as its API shows it."""
         self.order: list[Line] = []
-        """For each argument the line that it stands for."""
+        """For each argument the queue that it stands for."""
+        self.stopped_by: _Part | None = None
+        """The member that was busy until the deadline."""
         self.over = False
 
     @property
     def parts(self) -> list[Hold]:
-        return [attempt.hold for attempt in self.attempts.values()]
+        return [part.hold for part in self.taken.values()]
 
     @property
     def lost_seen(self) -> bool:
@@ -79,19 +92,19 @@ class MultiHold:
     def abandon(self) -> None:
         """From an exception: see `Takes`."""
         self.over = True
-        for attempt in list(self.attempts.values()):
-            attempt.abandon()
+        for part in list(self.taken.values()):
+            part.lock.drop(part.hold)
 
     async def release(self) -> None:
         """In reverse order; every member is given back even if one fails."""
         self.over = True
         failed: DibsError | None = None
-        for attempt in reversed(list(self.attempts.values())):
+        for part in reversed(list(self.taken.values())):
             try:
-                await attempt.lock.release(attempt.hold)
+                await part.lock.release(part.hold)
             except DibsError as error:
                 failed = error
-            except BaseException:  # cancelled within one of them: the others are to be given back all the same
+            except BaseException:  # cancelled within one of them: the others must be given back all the same
                 self.abandon()
                 raise
         if failed is not None:
@@ -99,7 +112,7 @@ class MultiHold:
 
 
 class Multi(Takes[MultiHold]):
-    """`dibs.multi` and `dibs.aio.multi` are faces of this."""
+    """The core of `dibs.multi` and `dibs.aio.multi`."""
 
     def __init__(self, locks: Sequence[Lock], timeout: object, show: Callable[[Hold, Lock], object]) -> None:
         if not locks:
@@ -110,10 +123,35 @@ class Multi(Takes[MultiHold]):
         self.timeout = patience(timeout)
         self.taken = Taken(self.name, locks[0].client)
 
-    def attempt(self, timeout: object = UNSET, blocking: object = True) -> MultiAttempt:
-        return MultiAttempt(self, limit_of(self.timeout, timeout, blocking))
+    def begin(self, timeout: object = UNSET, blocking: object = True) -> MultiHold:
+        client, limit = self.locks[0].client, limit_of(self.timeout, timeout, blocking)
+        return MultiHold(client.runtime.taker(), limit, FOREVER if limit is None else client.now() + limit)
 
-    async def release(self, hold: MultiHold) -> None:
+    async def acquire(self, hold: MultiHold, *, entered: bool = False) -> bool:
+        members = await self._merged(hold)
+        while True:
+            if not await self._take_all(hold, members):
+                await self._give_back_all(hold)
+                return False
+            if not hold.is_lost():
+                self.taken.remember(hold, entered=entered)
+                return True
+            await self._give_back_all(hold)
+            if self.locks[0].client.now() >= hold.deadline:
+                return False
+
+    async def enter(self, hold: MultiHold) -> None:
+        if not await self.acquire(hold, entered=True):
+            raise await self._busy(hold)
+
+    def told(self, hold: MultiHold, shown: object, cancels: Callable[[], object] | None = None) -> None:
+        """Each member's own `on_lost` is called with its own hold: see `_take_all`."""
+
+    def hand_over(self, hold: MultiHold, block: Callable[[], object | None] | None = None) -> None:
+        for part in hold.parts:
+            part.asker = block
+
+    async def release(self, hold: MultiHold, given: Given = None) -> None:
         self.taken.released(hold)
         await hold.release()
 
@@ -129,83 +167,43 @@ class Multi(Takes[MultiHold]):
                 return True
         return False
 
-
-class MultiAttempt:
-    """See `Attempt`: it lives in the caller's frame and nowhere else."""
-
-    def __init__(self, multi: Multi, limit: float | None) -> None:
-        client = multi.locks[0].client
-        self.multi = multi
-        self.limit = limit
-        self._now = client.now
-        self.deadline = FOREVER if limit is None else client.now() + limit
-        self.hold = MultiHold(client.runtime.taker())
-        self._stopped_by: Attempt | None = None
-
-    async def run(self, *, entered: bool = False) -> bool:
-        members = await self._merged()
-        while True:
-            if not await self._take_all(members):
-                await self._give_back_all()
-                return False
-            if not self.hold.is_lost():
-                self.multi.taken.remember(self.hold, entered=entered)
-                return True
-            await self._give_back_all()
-            if self._now() >= self.deadline:
-                return False
-
-    async def enter(self) -> None:
-        if not await self.run(entered=True):
-            raise await self._busy()
-
-    def told(self, hold: object) -> None:
-        """Each member's own `on_lost` is called with its own hold: see `_take_all`."""
-
-    def hand_over(self, block: Callable[[], object | None] | None = None) -> None:
-        for attempt in self.hold.attempts.values():
-            attempt.hand_over(block)
-
-    def abandon(self) -> None:
-        self.multi.drop(self.hold)
-
-    async def _merged(self) -> dict[Line, _Member]:
-        """One member per line, in the global order."""
+    async def _merged(self, hold: MultiHold) -> dict[Line, _Member]:
+        """One member per queue, in the global order."""
         found: dict[Line, _Member] = {}
-        for lock in self.multi.locks:
+        for lock in self.locks:
             line = Line(lock.request.name, lock.request.kind, await lock.client.identity())
-            self.hold.order.append(line)
+            hold.order.append(line)
             there = found.get(line)
             found[line] = _Member(lock, lock.weight) if there is None else _merge(there, lock)
         return {line: found[line] for line in in_order(found)}
 
-    async def _take_all(self, members: dict[Line, _Member]) -> bool:
+    async def _take_all(self, hold: MultiHold, members: dict[Line, _Member]) -> bool:
         for line, member in members.items():
-            attempt = Attempt(member.lock, member.weight, self.limit)
-            attempt.deadline = self.deadline
-            self.hold.attempts[line] = attempt
-            self.hold.shown[line] = shown = self.multi.show(attempt.hold, attempt.lock)
-            attempt.told(shown)
-            if not await attempt.run():
-                self._stopped_by = attempt
-                del self.hold.attempts[line]
+            part = _Part(member.lock, member.lock.hold_of(member.weight, hold.limit))
+            part.hold.deadline, part.hold.asker = hold.deadline, hold.asker
+            hold.taken[line] = part
+            hold.shown[line] = shown = self.show(part.hold, part.lock)
+            part.lock.told(part.hold, shown)
+            if not await part.lock.acquire(part.hold):
+                hold.stopped_by = part
+                del hold.taken[line]
                 return False
-            if self.hold.is_lost():
+            if hold.is_lost():
                 break
         return True
 
-    async def _give_back_all(self) -> None:
+    async def _give_back_all(self, hold: MultiHold) -> None:
         with suppress(LockLost):  # that may be why it is given back
-            await self.hold.release()
-        self.hold.attempts.clear()
-        self.hold.over = False
+            await hold.release()
+        hold.taken.clear()
+        hold.over = False
 
-    async def _busy(self) -> AcquireTimeout:
-        attempt = self._stopped_by
-        if attempt is None:
-            lock = self.multi.locks[0]
-            return lock.client.error(AcquireTimeout, self.multi.name, "a member was lost while waiting for the others")
-        return await attempt.lock.busy(attempt)
+    async def _busy(self, hold: MultiHold) -> AcquireTimeout:
+        part = hold.stopped_by
+        if part is None:
+            lock = self.locks[0]
+            return lock.client.error(AcquireTimeout, self.name, "a member was lost while waiting for the others")
+        return await part.lock.busy(part.hold)
 
 
 def in_order(lines: dict[Line, _Member]) -> list[Line]:

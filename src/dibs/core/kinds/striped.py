@@ -11,7 +11,8 @@ from zlib import crc32
 
 from dibs.core import names
 from dibs.core.client import Client
-from dibs.core.kinds.lock import Lock, Options, count_of
+from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.options import Options, count_of
 from dibs.core.line import LEASES, PERMITS
 
 

@@ -9,10 +9,11 @@ it is kept only while its thread or task can still ask what became of it, and to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.client import Client
+from dibs.core.registry import Given
 from dibs.errors import DibsError, NotHeld
 
 _FEW = 64
@@ -115,7 +116,25 @@ class Takes(Protocol[H]):
 
     taken: Taken[H]
 
-    async def release(self, hold: H) -> None: ...
+    def take(self, hold: H, *, entered: bool = False) -> bool | Awaitable[bool]:
+        """The free path: see `Lock.take`."""
+        return False
+
+    async def acquire(self, hold: H, *, entered: bool = False) -> bool: ...
+
+    async def enter(self, hold: H) -> None:
+        """`acquire` for a `with`: busy is an error."""
+
+    def told(self, hold: H, shown: object, cancels: Callable[[], object] | None = None) -> None:
+        """Set the callbacks for a loss. `shown` is the hold as its API shows it."""
+
+    def hand_over(self, hold: H, block: Callable[[], object | None] | None = None) -> None: ...
+
+    def give(self, hold: H) -> Given:
+        """The free path: see `Lock.give`."""
+        return None
+
+    async def release(self, hold: H, given: Given = None) -> None: ...
 
     def abandon(self, hold: H) -> None:
         """From an exception: nothing is awaited, the watchdog does the rest. Does nothing to a hold that is over."""
@@ -124,14 +143,15 @@ class Takes(Protocol[H]):
         """What `release()` means."""
         return self.taken.latest()
 
-    def end(self, hold: H, raised: BaseException | None) -> Coroutine[Any, Any, None]:
-        """The end of `with` on a hold itself."""
-        return noting(raised, self.release(hold))
-
-    def exit(self, hold: H, raised: BaseException | None) -> Coroutine[Any, Any, None]:
-        """The end of `with` on the lock."""
-        self.taken.left(hold)
-        return noting(raised, self.release(hold))
+    async def end(self, hold: H, raised: BaseException | None, given: Given = None) -> None:
+        """`release` at the end of a `with`. The exception of the body stays; a failure is added to it as a note."""
+        try:
+            await self.release(hold, given)
+        except DibsError as error:
+            if raised is None:
+                raise
+            if str(error) != str(raised):  # `hold.check()` raised the same loss in the block
+                raised.add_note(f"and leaving the lock failed: {error}")
 
     def drop(self, hold: H) -> None:
         """From an exception: `abandon` what no user has, or whose `with` ends."""
@@ -142,14 +162,3 @@ class Takes(Protocol[H]):
 def _has_ended(taker: Any) -> bool:
     """A task that is done, or a thread."""
     return bool(taker.done() if hasattr(taker, "done") else hasattr(taker, "is_alive") and not taker.is_alive())
-
-
-async def noting(raised: BaseException | None, giving_back: Awaitable[None]) -> None:
-    """The body's own exception stays the one that is raised; what giving back says is attached to it."""
-    try:
-        await giving_back
-    except DibsError as error:
-        if raised is None:
-            raise
-        if str(error) != str(raised):  # `hold.check()` raised the same loss in the block
-            raised.add_note(f"and leaving the lock failed: {error}")

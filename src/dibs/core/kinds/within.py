@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast
 from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.deadline import LEAST_PATIENCE, patience
-from dibs.core.kinds.lock import checked_info, checked_owner, limit_of, not_free
+from dibs.core.kinds.lock import not_free
+from dibs.core.kinds.options import checked_info, checked_owner, limit_of
 from dibs.core.line import WITHIN, Enclosing, Transaction
 from dibs.errors import DibsError
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.kinds.lock import MOST
+from dibs.core.kinds.options import MOST
 from dibs.core.line import CELLS
 from dibs.testing.contract.harness import Action, World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs, on

@@ -8,26 +8,18 @@ from typing import Any
 
 import pytest
 
+from dibs.core.acquire import QueueGrantor
 from dibs.core.deadline import FOREVER
-from dibs.core.grant import Grant, Request
+from dibs.core.grants import Grant, Request
 from dibs.core.line import FAIR, LEASES, YOURS, Me
+from dibs.core.registry import HoldRegistry
 from dibs.core.runtime import Runtime
-from dibs.core.waiting import LineGrantor
 from dibs.core.watchdog import Watchdog
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing.contract.seats import BRIEF, Seat, until
 from dibs.testing.contract.worlds import above_the_store, needs
 
 pytestmark = [needs(FAIR, LEASES), above_the_store]
-
-
-class _Open:
-    """A client that is never closed."""
-
-    closed = False
-
-    def check_open(self) -> None:
-        """It is open."""
 
 
 class Standstill:
@@ -51,8 +43,9 @@ class Waiter:
     def __init__(self, seat: Seat, lease: float) -> None:
         runtime: Runtime = StandstillRuntime(seat.now, 0.01)
         me = Me(seat.me.id, seat.me.inbox, lease, seat.me.news)
-        self.watchdog = Watchdog(runtime, me, lambda: self.grantor, runtime.mutex())
-        self.grantor = LineGrantor(seat.line, runtime, me, self.watchdog, 10.0, _Open())
+        registry = HoldRegistry(runtime, "test", runtime.mutex())
+        self.watchdog = registry.watchdog = Watchdog(runtime, me, lambda: self.grantor, runtime.mutex())
+        self.grantor = QueueGrantor(seat.line, runtime, me, registry, 10.0)
         self.grant = Grant(Request("a", "mutex", 1, lease, True, True))
         self.held: bool | None = None
         self._thread = threading.Thread(target=self._wait, daemon=True)

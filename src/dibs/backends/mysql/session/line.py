@@ -79,6 +79,12 @@ class SessionLine:
         self._blocks = runtime.soon is None
         self._readable = readable_in(runtime)
 
+    def take_now(self, claim: Claim, place: Place, until: float) -> None:
+        """There is no free path yet."""
+
+    def leave_now(self, claim: Claim, until: float) -> None:
+        """There is no free path yet."""
+
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         if self._claims.is_void(claim):
             return None

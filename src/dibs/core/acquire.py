@@ -1,0 +1,436 @@
+"""Acquire and release over seam 2: the free path, and the one waiting loop.
+
+`take` and `give` are the free path: one request, one reply, no coroutine. Whatever they cannot finish they hand to
+`acquire`, `release` or `given` with the same claim. A repeated join only reports, so nothing is asked twice.
+
+Every request ends done, not done or unknown. An unknown join is asked again with the same id until `by`; after that
+the old id is given back and a new one asks, at the end of the queue. A waiter does not look by itself: the watchdog
+renews all claims of the client in one batch, which is their look, and passes on what it learns. A signal of the store
+comes sooner. A signal extends nothing: the hold is returned at once if at least half a waiting lease is left, else
+after a renewal that confirms it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from dibs.core.deadline import (
+    FIRST_PAUSE,
+    FOREVER,
+    LEAST_PATIENCE,
+    LEAVE_PATIENCE,
+    LONGEST_PAUSE,
+    RELEASE_PATIENCE,
+    attempt,
+    rest,
+    valid_until,
+)
+from dibs.core.grants import HELD, OVER, WAITS, Grant, Hold, Request
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced, Store
+from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
+from dibs.core.registry import Given, HoldRegistry
+from dibs.core.rule import Claim, Prepared, Standing
+from dibs.core.runtime import Runtime
+from dibs.errors import LockLost, StoreError, StoreUnavailable
+
+_BARGE_PAUSE = 0.005
+"""Unfair waiters that were woken spread their next tries over this long."""
+_GLANCE = 15.0
+"""How often a waiter that received nothing checks that the watchdog lives."""
+
+
+class QueueGrantor:
+    """Seam 1 over seam 2; see `Grantor` in registry.py."""
+
+    def __init__(self, line: Line, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> None:
+        self._line = line
+        self._runtime = runtime
+        self._now = runtime.now
+        self._me = me
+        self._expected = me.inbox.expected
+        self._registry = registry
+        self._watchdog = registry.watchdog
+        self._give_backs = registry.watchdog.give_backs
+        self._retry = retry
+        self.connect, self.round_trip, self.close, self.give_back = (
+            line.connect,
+            line.round_trip,
+            line.close,
+            line.leave_all,
+        )
+        self.line, self.lines, self.revoke, self.evict = line.line, line.lines, line.revoke, line.evict
+        self.await_change, self.identity, self.doctor = line.await_change, line.identity, line.doctor
+
+    def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
+        if self._give_backs.is_full:
+            return False
+        sent_at, deadline = self._now(), hold.deadline
+        claim = Claim(
+            self._runtime.fresh_id(), request.name, request.kind, request.capacity, hold.weight,
+            request.lease, request.waiting, sent_at + request.waiting, self._me.id, about, False, None, prepared,
+        )  # fmt: skip
+        hold.grant = grant = Grant(request, hold)
+        grant.claim = claim
+        grant.sent_at = sent_at
+        self._expected[claim.id] = None
+        self._watchdog.adopt(grant)
+        if self._registry.closed:  # after adopting: close() either sees the claim there, or is seen here
+            self._registry.check_open()
+        # An unfair waiter only tries here: `join` must subscribe it before it may wait.
+        place = LINE if request.fair and deadline > sent_at else NOWHERE
+        until = sent_at + (self._retry if deadline == FOREVER else max(LEAST_PATIENCE, deadline - sent_at))
+        try:
+            answer = self._line.take_now(claim, place, until)
+        except StoreUnavailable as error:
+            grant.first = error
+            return False
+        if isinstance(answer, Standing):
+            return self._is_counted(grant, answer)
+        return False if answer is None else self._answered(grant, answer)
+
+    async def _answered(self, grant: Grant, answer: Awaitable[Standing | None]) -> bool:
+        try:
+            standing = await answer
+        except StoreUnavailable as error:
+            grant.first = error
+            return False
+        return standing is not None and self._is_counted(grant, standing)
+
+    def _is_counted(self, grant: Grant, standing: Standing) -> bool:
+        """The short form of `Grant.answer` and `Grant.granted`, for a fresh grant. False: the general path decides."""
+        sent_at, now, request, watchdog = grant.sent_at, self._now(), grant.request, self._watchdog
+        until = valid_until(sent_at, standing.left)
+        if not standing.holds or standing.revoked or until - now < request.waiting / 2 or self._registry.closed:
+            if request.fair or standing.holds or grant.holds[0].deadline <= sent_at:
+                grant.first = standing
+            return False
+        grant.answered = True
+        grant.until = until
+        if request.renew:
+            grant.renew_at = sent_at + standing.left / 3
+        grant.lasts_until = now + request.ends_after
+        grant.state = HELD
+        if grant.news or min(grant.renew_at, until) < watchdog.wakes_at or not watchdog.is_connected:
+            watchdog.schedule(grant)
+        return True
+
+    def give(self, hold: Hold) -> Given:
+        grant = hold.grant
+        if grant is None or grant.key is not None or hold.also is not None or not grant.answered:
+            return None
+        if hold.over:
+            return True
+        claim, now = grant.claim, self._now()
+        if claim is None or grant.state is not HELD or now >= grant.until or now >= hold.ends_at:
+            return None  # it may be lost
+        until = min(grant.until, now + RELEASE_PATIENCE)
+        try:
+            hold.over = grant.leaving = True
+            if self._watchdog.renewing.pop(claim.id, None) is None:  # whoever pops it ends it
+                return self._is_ended_elsewhere(hold, grant)
+            grant.state = OVER
+            grant.holds.clear()
+            self._watchdog.unsorted.pop(claim.id, None)
+            self._expected.pop(claim.id, None)
+            if grant.watchers:
+                grant.tell_watchers()
+            left = self._line.leave_now(claim, until)
+        except StoreUnavailable:
+            return self._leave_again(claim, until)
+        except BaseException:
+            self._watchdog.give_back(claim, grant.answered)
+            grant.leaving = False
+            raise
+        if isinstance(left, bool):
+            grant.leaving = False
+            return left
+        return self._line.leave(claim, True, until) if left is None else self._leave_soon(claim, left, until)
+
+    @staticmethod
+    def _is_ended_elsewhere(hold: Hold, grant: Grant) -> Given:
+        """True: another thread releases this hold. None: it was lost, or given back by the watchdog."""
+        grant.leaving = False
+        if grant.loss is None and not grant.dropped:
+            return True
+        hold.over = False
+        return None
+
+    async def _leave_soon(self, claim: Claim, left: Awaitable[bool | None], until: float) -> bool:
+        try:
+            stood = await left
+        except StoreUnavailable:
+            return await self._leave_again(claim, until)
+        return await self._line.leave(claim, True, until) if stood is None else stood
+
+    async def _leave_again(self, claim: Claim, until: float) -> bool:
+        """After an unknown leave: an earlier copy may be what removed the claim."""
+        await self._line.leave(claim, True, until)
+        return True
+
+    async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None:
+        """Finish what `give` has begun."""
+        grant = hold.grant
+        assert grant is not None
+        try:
+            await self._left(grant, answer)
+        except LockLost:
+            hold.loss = grant.why_lost()
+            raise hold.lost_error() from None
+
+    async def release(self, grant: Grant, until: float) -> None:
+        """The hold is invalid and no longer renewed first; only then does the claim leave."""
+        claim = self._claim(grant)
+        try:
+            if self._watchdog.take(grant):
+                await self._left(grant, self._line.leave(claim, grant.answered, until))
+            elif grant.dropped:  # the watchdog gives it back: wait for that here, too
+                await self._left(grant, self._leave_again(claim, until))
+            elif grant.loss is not None:
+                raise grant.taken_away(GIVEN_BACK)
+        except BaseException as error:
+            if not isinstance(error, LockLost):
+                self._watchdog.give_back(claim, grant.answered)
+            raise
+
+    async def _left(self, grant: Grant, answer: bool | Awaitable[bool]) -> None:
+        """The answer to a leave. If there is none, the watchdog goes on with it."""
+        try:
+            if not (answer if isinstance(answer, bool) else await answer):
+                raise grant.taken_away(BROKEN)
+        except LockLost:
+            raise
+        except Replaced as error:
+            self._watchdog.heard(error)
+            raise grant.taken_away(REPLACED) from None
+        except BaseException as error:
+            self._watchdog.give_back(self._claim(grant), grant.answered)
+            if isinstance(error, StoreError):
+                self._watchdog.heard(error)
+            raise
+        finally:
+            grant.leaving = False
+
+    async def acquire(  # noqa: C901, PLR0912, PLR0915  (the one waiting loop, in one piece)
+        self, grant: Grant, weight: int, about: str, deadline: float
+    ) -> bool:
+        if self._give_backs.is_full:
+            await self._give_backs.room(self._runtime, self._patience(deadline, self._now()))
+        sent_at = self._now()
+        began = sent_at if grant.claim is None else grant.sent_at  # the free path chose the place at that instant
+        place = NOWHERE if deadline <= began else LINE if grant.request.fair else OUTSIDE
+        give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
+        first, grant.first = grant.first, None
+        try:
+            while True:
+                claim = grant.claim
+                if claim is None or sent_at > claim.by:
+                    claim = self._fresh_claim(grant, weight, about, sent_at)
+                elif claim.asked:
+                    self._registry.check_open()
+                    grant.answered = False  # until this one is: an interrupt may leave it on its way
+                try:
+                    standing: Standing | None
+                    if isinstance(first, StoreUnavailable):
+                        raise first
+                    if first is not None:
+                        sent_at, standing = grant.sent_at, first
+                    else:
+                        standing = await self._line.join(claim, place, give_up)
+                    if standing is not None and standing.holds:
+                        grant.answer(standing, sent_at)
+                        if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
+                            standing = await self._confirm(grant, self._now() + self._least())
+                except StoreUnavailable as error:
+                    first = None
+                    self._watchdog.heard(error)
+                    grant.doubt()
+                    left = give_up - self._now()
+                    if place is NOWHERE or pause >= left:
+                        raise
+                    await self._runtime.sleep(rest(pause, self._runtime.jitter(pause), left))
+                    sent_at, pause = self._now(), min(pause * 2, LONGEST_PAUSE)
+                    self._registry.check_open()
+                    continue
+                first = None
+                if self._registry.closed:
+                    self._registry.check_open()
+                if standing is not None and standing.holds:
+                    grant.granted(self._now())
+                    self._watchdog.schedule(grant)
+                    return True
+                if await self._after_no(grant, place, standing, sent_at, deadline):
+                    return True
+                if place is NOWHERE and standing is not None:
+                    self._watchdog.take(grant)
+                    return False
+                if (sent_at := self._now()) >= deadline:
+                    await self._withdraw(grant)
+                    if standing is None:
+                        raise StoreUnavailable("the store answered too late to count")
+                    if held_back := standing.held_back if place is OUTSIDE else grant.held_back:
+                        raise held_back
+                    return False
+                give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
+        except StoreError:
+            if grant.claim is not None and not grant.claim.asked:
+                self._watchdog.take(grant)  # it never reached the store: there is nothing to give back
+            self._watchdog.abandon(grant)
+            raise
+        except BaseException:
+            self._watchdog.abandon(grant)
+            raise
+
+    def _patience(self, deadline: float, now: float) -> float:
+        """Until when a silent store is asked again: even a try grants it a moment to answer."""
+        if deadline == FOREVER:
+            return now + self._retry
+        return max(now + self._least(), deadline)
+
+    def _least(self) -> float:
+        """Seconds that the store is given to answer, however little time the caller has."""
+        return attempt(LEAST_PATIENCE, self._line.round_trip())
+
+    async def _after_no(
+        self, grant: Grant, place: Place, standing: Standing | None, sent_at: float, deadline: float
+    ) -> bool:
+        """Not at once. True: held after all; False: not in time, or another id must ask."""
+        if standing is None:
+            self._retire(grant)
+            return False
+        grant.answered = not grant.doubtful
+        if place is OUTSIDE:
+            await self._wait_outside(grant, deadline)
+        elif place is LINE:
+            grant.answer(standing, sent_at)
+            if await self._wait_in_line(grant, deadline):
+                return True
+            if self._now() < deadline:
+                self._retire(grant)
+        return False
+
+    async def amend(self, grant: Grant, weight: int, until: float) -> None:
+        try:
+            await self.lighten(grant, weight, until)
+        except BaseException:
+            self._watchdog.settle(grant)
+            raise
+
+    async def lighten(self, grant: Grant, weight: int, until: float) -> None:
+        claim = self._claim(grant)
+        await self._line.amend(claim, weight, until)
+        claim.weight = min(claim.weight, weight)
+
+    async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]:
+        return await self._line.renew([self._claim(grant) for grant in grants], until)
+
+    async def _wait_in_line(self, grant: Grant, deadline: float) -> bool:
+        """True: held. False: the time is over, or the claim was evicted and a new one must ask."""
+        claim = self._claim(grant)
+        grant.state = WAITS
+        self._watchdog.schedule(grant)
+        is_told = False
+        while (now := self._now()) < deadline:
+            signal = await self._line.watch(claim, min(deadline, now + _GLANCE))
+            self._registry.check_open()
+            if signal is None:
+                self._watchdog.schedule(grant)
+                if not is_told:
+                    is_told = True
+                    self._registry.warn_if_nested(grant)
+                continue
+            if not (signal is YOURS and self._may_count_on(grant)):
+                try:
+                    standing = await self._confirm(grant, max(self._now() + self._least(), grant.until))
+                except StoreUnavailable as error:
+                    self._watchdog.heard(error)
+                    if self._now() >= deadline:
+                        raise
+                    return False  # its place is not certain any more: another id asks, as patiently as the first
+                if standing is None:
+                    return False
+                if not standing.holds:
+                    continue
+            grant.granted(self._now())
+            self._watchdog.schedule(grant)
+            return True
+        return False
+
+    def _may_count_on(self, grant: Grant) -> bool:
+        """A message grants only while our own claim surely stands; `renew=False` counts its lease from a renewal.
+        After an unanswered join it may be about an earlier stand of the same id, which somebody broke."""
+        return grant.request.renew and not grant.doubtful and self._enough_left(grant)
+
+    def _enough_left(self, grant: Grant) -> bool:
+        return grant.until - self._now() >= grant.request.waiting / 2
+
+    async def _confirm(self, grant: Grant, until: float) -> Standing | None:
+        """A look whose answer is not over when it arrives; one that is says nothing about now."""
+        while True:
+            standing = await self._look(grant, until)
+            if standing is None or not standing.holds or self._now() < grant.until:
+                return standing
+            until = self._now() + self._least()
+
+    async def _look(self, grant: Grant, until: float) -> Standing | None:
+        """A renewal of one's own, which is a look. None: the claim is gone."""
+        sent_at = self._now()
+        (standing,) = await self._line.renew([self._claim(grant)], until)
+        if isinstance(standing, StoreUnavailable):
+            raise standing
+        if standing is not None:
+            grant.answer(standing, sent_at)
+            self._watchdog.schedule(grant)
+        return standing
+
+    async def _wait_outside(self, grant: Grant, deadline: float) -> None:
+        look_at = self._now() + grant.request.waiting / 3
+        if await self._line.watch(self._claim(grant), min(deadline, look_at)) is not None:
+            await self._runtime.sleep(min(self._runtime.jitter(_BARGE_PAUSE), max(deadline - self._now(), 0.0)))
+
+    async def _withdraw(self, grant: Grant) -> None:
+        """The time is over: leave now, so that nobody waits behind a claim that nobody wants."""
+        claim = grant.claim
+        try:
+            if self._watchdog.take(grant) and claim is not None:
+                until = self._now() + attempt(LEAVE_PATIENCE, self._line.round_trip())
+                await self._line.leave(claim, grant.answered, until)
+        except StoreUnavailable as error:
+            self._watchdog.heard(error)
+            self._watchdog.give_back(self._claim(grant), grant.answered)
+        except BaseException:
+            if claim is not None:
+                self._watchdog.give_back(claim, grant.answered)
+            raise
+
+    def _fresh_claim(self, grant: Grant, weight: int, about: str, now: float) -> Claim:
+        """From before its join is sent the claim is the watchdog's business."""
+        if grant.claim is not None:
+            self._retire(grant)
+        request = grant.request
+        claim = Claim(
+            self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
+            request.lease, request.waiting, now + request.waiting, self._me.id, about,
+        )  # fmt: skip
+        grant.ask_as(claim)
+        self._expected[claim.id] = None
+        self._watchdog.adopt(grant)
+        if self._registry.closed:  # after adopting: close() either sees the claim there, or is seen here
+            self._registry.check_open()
+        return claim
+
+    def _retire(self, grant: Grant) -> None:
+        """An id that may still stand, or come to stand, somewhere is given back; another one will ask."""
+        if self._watchdog.take(grant):
+            claim, grant.claim = self._claim(grant), None
+            if claim.asked:
+                self._watchdog.give_back(claim, grant.answered)
+
+    @staticmethod
+    def _claim(grant: Grant) -> Claim:
+        assert grant.claim is not None  # every path here comes after _fresh_claim
+        return grant.claim
+
+
+def queue_grantor(store: Store, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> QueueGrantor:
+    """For a store that has queues; see `Client`."""
+    return QueueGrantor(store.open(runtime, me), runtime, me, registry, retry)

@@ -1,0 +1,366 @@
+"""One claim as this process knows it (`Grant`), and one acquire of it (`Hold`).
+
+A grant is in one state at a time:
+
+    ASKING -> WAITS -> HELD -> OVER (released) or LOST (no longer certain)
+
+ASKING and WAITS may also end as OVER. Validity is never a flag: every question compares the clock with the deadline.
+The watchdog's table alone decides who ends a grant: the thread that takes it out of the table.
+
+A hold exists before anything is sent, so that an exception anywhere finds something to give back. Until the caller has
+it, a weak reference ties it to the caller's frame (`asker`). If the frame vanishes without cleaning up, as in an
+interrupt within an interrupt, the reference is dead and the watchdog gives the claim back.
+
+Both classes keep their defaults on the class: a free acquire sets only the attributes that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Protocol
+
+from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
+from dibs.core.line import Leave
+from dibs.core.loss import EXPIRED, GIVEN_BACK, Loss, Trouble, too_old
+from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Event, Runtime
+from dibs.errors import LockLost, LossReason, StoreError, StoreUnavailable
+
+
+class Request:
+    """What a lock asks for, the same for every acquire."""
+
+    __slots__ = ("capacity", "ends_after", "fair", "kind", "lease", "name", "renew", "waiting")
+
+    def __init__(
+        self, name: str, kind: str, capacity: int, lease: float, renew: bool, fair: bool, ends_after: float = FOREVER
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.capacity = capacity
+        self.lease = lease
+        self.renew = renew
+        self.fair = fair
+        self.waiting = min(WAITING_LEASE, lease)
+        """The lease while it waits, whatever `renew` says."""
+        self.ends_after = ends_after
+        """Seconds after which a hold ends by itself, although the claim is renewed."""
+
+
+class State(Enum):
+    ASKING = auto()
+    WAITS = auto()
+    HELD = auto()
+    LOST = auto()
+    OVER = auto()
+
+
+ASKING, WAITS, HELD, LOST, OVER = State
+"""Module constants: to look up a member on its class costs more than to compare it."""
+
+
+class Grant:
+    """One claim as this process knows it. n holds may share it; it weighs as much as the heaviest of them."""
+
+    key: tuple[str, object] | None = None
+    """The name and owner that may share it; None: nobody else may."""
+    claim: Claim | None = None
+    first: Standing | StoreUnavailable | None = None
+    """The outcome of the free path, from which the general path goes on."""
+    sent_at = 0.0
+    """When the free path sent its join."""
+    state = ASKING
+    until = 0.0
+    """The holder's own deadline."""
+    renew_at = FOREVER
+    in_flight: Claim | None = None
+    """The claim whose renewal is under way. A grant that asks anew has another claim, which is due by itself."""
+    watch_at = FOREVER
+    """When the watchdog looks at it next."""
+    news = False
+    """Something happened to it in the store since the watchdog last looked."""
+    answered = False
+    """Every join of its claim was answered: none can still reach the store."""
+    doubtful = False
+    dropped = False
+    """No hold wanted it when the watchdog looked: it is given back, and was not lost."""
+    leaving = False
+    """A release took it out of the watchdog's table, and its claim has not left yet: an interrupt finds it here."""
+    ends_at = FOREVER
+    """When the first of its holds ends by itself, at its `max_hold` or at `lasts_until`."""
+    lasts_until = FOREVER
+    """When every hold of it ends by itself, although it is renewed."""
+    decided: Event | None = None
+    """Set once asking is over, for other threads of the same owner."""
+    revoke_seen = False
+    held_back: StoreUnavailable | None = None
+    """While it waits: as in its latest `Standing`."""
+    trouble: Trouble | None = None
+    """While it is held: renewals fail."""
+    loss: Loss | None = None
+    """Why it was lost."""
+
+    def __init__(self, request: Request, *holds: Hold) -> None:
+        self.request = request
+        self.holds = list(holds)
+        self.watchers: list[Event] = []
+        """Set when a release is requested, and when the grant ends."""
+
+    def ask_as(self, claim: Claim) -> None:
+        """A new id asks: what was known of an earlier one no longer counts."""
+        self.claim, self.answered, self.until, self.renew_at = claim, False, 0.0, FOREVER
+        self.doubtful = self.dropped = False
+        self.first = None
+        self.state = ASKING
+
+    def doubt(self) -> None:
+        """A join was not answered: its first copy can still arrive, even if a repetition is answered."""
+        self.doubtful = True
+
+    def answer(self, standing: Standing, sent_at: float) -> None:
+        """Count a reply. The deadline is the latest that any reply gave, and is never lowered."""
+        self.answered = not self.doubtful
+        self.held_back = standing.held_back
+        until = valid_until(sent_at, standing.left)
+        self.until = max(self.until, until)
+        self.renew_at = sent_at + (
+            standing.left / 3 if standing.holds else min(standing.next, self.request.waiting / 3)
+        )
+        if standing.revoked and not self.revoke_seen:
+            self.revoke_seen = True
+            self.tell_watchers()
+
+    def granted(self, now: float) -> None:
+        """From now on it is held. A grant learned from a message has only the waiting lease and is renewed early."""
+        if not self.request.renew:
+            self.renew_at = FOREVER
+        elif self.renew_at > (early := now + (self.until - now) / 2):
+            self.renew_at = early
+        self.lasts_until = now + self.request.ends_after
+        self.state = HELD
+
+    def due(self) -> float:
+        """When the watchdog must look at it; one that is still being asked for is not due by itself."""
+        if self.state is ASKING:
+            return FOREVER
+        if self.news:
+            return 0.0
+        renew_at = FOREVER if self.in_flight is self.claim else self.renew_at
+        return min(renew_at, self.until, self.ends_at) if self.state is HELD else renew_at
+
+    def valid(self, now: float) -> bool:
+        return self.state is HELD and now < self.until
+
+    def wanted(self) -> bool:
+        """False: every hold of it was released, or its caller no longer exists."""
+        for hold in self.holds:  # noqa: SIM110  (a generator costs more than the answer)
+            if hold.wanted():
+                return True
+        return False
+
+    def heaviest(self) -> int:
+        return max((hold.weight for hold in self.holds if not hold.over), default=0)
+
+    def taken_away(self, loss: Loss) -> LockLost:
+        """It was lost before its release reached the store; the first reason found stays."""
+        self.loss = self.loss or loss
+        return LockLost(self.loss.text, reason=self.loss.reason)
+
+    def why_lost(self) -> Loss:
+        return self.loss or GIVEN_BACK
+
+    def tell_watchers(self) -> None:
+        for event in list(self.watchers):
+            event.set()
+
+    @property
+    def token(self) -> int:
+        return 0 if self.claim is None or self.claim.ticket is None else self.claim.ticket
+
+
+class HoldContext(Protocol):
+    """What a hold needs of its client."""
+
+    runtime: Runtime
+    now: Callable[[], float]
+    shown: str
+    """The store's name in texts."""
+    closed: bool
+
+    def expire(self, grant: Grant, now: float) -> None:
+        """Declare a grant lost at its deadline."""
+
+    def unshare(self, grant: Grant) -> None:
+        """A grant that ends can no longer be shared."""
+
+
+class Hold:
+    """One acquire as this process knows it."""
+
+    grant: Grant | None = None
+    asker: Callable[[], object | None] | None = None
+    """A reference to the frame or `with` block that needs it; None: the user has it."""
+    began = 0.0
+    ends_at = FOREVER
+    notify: Sequence[Callable[[], object]] = ()
+    """The user's callbacks for a loss, called elsewhere."""
+    when_lost: Callable[[], None] | None = None
+    """Our own callback for a loss, called at once."""
+    also: Hold | None = None
+    """A hold that this one depends on: the guard of its stripes."""
+    over = False
+    loss: Loss | None = None
+    """Why it was lost, once that was noticed."""
+
+    def __init__(
+        self, context: HoldContext, name: str, weight: int, taker: object, owner: object, label: str,
+        limit: float | None,
+    ) -> None:  # fmt: skip
+        self.context = context
+        self.name = name
+        self.weight = weight
+        self.taker = taker
+        self.owner = owner
+        self.label = label
+        """The owner as others see it."""
+        self.limit = limit
+        """The timeout of the acquire in seconds; None: it waits for ever."""
+        self.deadline = FOREVER if limit is None else context.now() + limit
+
+    @property
+    def lost_seen(self) -> bool:
+        return self.loss is not None
+
+    def wanted(self) -> bool:
+        return not self.over and (self.asker is None or self.asker() is not None)
+
+    def still(self) -> Hold | None:
+        """The liveness reference of a hold that this one depends on."""
+        return self if self.wanted() and not self.is_lost() else None
+
+    def is_lost(self) -> bool:
+        """Ask the clock. A loss that was seen once stays; the thread that sees it first ends the grant."""
+        if self.loss is not None or self.over or self.grant is None:
+            return self.loss is not None
+        grant, now = self.grant, self.context.now()
+        if grant.state is HELD:
+            if now < grant.until and now < self.ends_at and self.also is None:  # nearly always
+                return False
+            if now >= grant.until:
+                self.context.expire(grant, now)
+        if self.loss is None:  # `expire` may have told this hold
+            self.loss = self._find_loss(grant, now)
+        return self.loss is not None
+
+    def _find_loss(self, grant: Grant, now: float) -> Loss | None:
+        if now >= self.ends_at <= grant.until:
+            return self.ended_by_itself()
+        if grant.state is LOST or grant.state is OVER:
+            return grant.why_lost()
+        return self.also.loss if self.also is not None and self.also.is_lost() else None
+
+    def ended_by_itself(self) -> Loss:
+        """At its `max_hold`, or at the end of a lease that is not renewed where claims live by a session."""
+        assert self.grant is not None
+        return EXPIRED if self.grant.lasts_until <= self.ends_at else too_old(self.ends_at - self.began)
+
+    def lost_reason(self) -> LossReason | None:
+        return self.loss.reason if self.is_lost() and self.loss is not None else None
+
+    def remaining(self) -> float:
+        if self.over or self.grant is None or self.is_lost():
+            return 0.0
+        left = min(self.grant.until, self.ends_at) - self.context.now()
+        return max(left if self.also is None else min(left, self.also.remaining()), 0.0)
+
+    def tell_lost(self) -> None:
+        """Called by the thread that ended the grant; runs each callback once."""
+        if not self.over:
+            if self.loss is None and self.grant is not None:
+                self.loss = self._find_loss(self.grant, self.context.now())
+            if self.when_lost is not None:
+                self.when_lost()
+            if self.grant is not None and self.grant.state is LOST:
+                self.context.unshare(self.grant)
+            callbacks, self.notify = self.notify, ()
+            for callback in callbacks:
+                self.context.runtime.call_back(callback)
+
+    def lost_error(self) -> LockLost:
+        reason, text = self.loss or GIVEN_BACK
+        return LockLost(
+            f"lost (token {self.token}): {text}", name=self.name, store=self.context.shown, reason=reason,
+            step="stop the work that it protected; let the resource refuse tokens below the highest it has seen",
+        )  # fmt: skip
+
+    def check(self) -> None:
+        if self.is_lost():
+            raise self.lost_error()
+        if self.over:
+            raise LockLost("this hold was released", name=self.name, store=self.context.shown, step="acquire again")
+
+    def describe(self) -> str:
+        state = "lost" if self.is_lost() else "over" if self.over else f"{self.remaining():.1f} s left"
+        return f'"{self.name}" on {self.context.shown}: {self.mode}, token {self.token}, {state}'
+
+    @property
+    def token(self) -> int:
+        return 0 if self.grant is None else self.grant.token
+
+    @property
+    def mode(self) -> str:
+        """Exclusive if nobody else can hold beside it."""
+        exclusive = self.grant is not None and self.weight >= self.grant.request.capacity
+        return "exclusive" if exclusive else "shared"
+
+    def acquired_at(self) -> datetime:
+        return datetime.now(UTC) - timedelta(seconds=self.context.now() - self.began)
+
+    async def wait_lost(self, until: float) -> bool:
+        return await wait_for_any([self], Hold.is_lost, until)
+
+    def revoke_requested(self) -> bool:
+        return self.grant is not None and self.grant.revoke_seen
+
+    async def wait_revoked(self, until: float) -> bool:
+        return await wait_for_any([self], Hold.revoke_requested, until)
+
+
+async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool], until: float) -> bool:
+    """True as soon as the condition is true of one hold; False once the time is over or one of them has ended."""
+    context = holds[0].context
+    grants = [hold.grant for hold in holds if hold.grant is not None]
+    while True:
+        event = context.runtime.event()
+        for grant in grants:
+            grant.watchers.append(event)
+        try:
+            if any(condition(hold) for hold in holds):
+                return True
+            if context.now() >= until or any(hold.over or hold.is_lost() for hold in holds):
+                return False
+            await event.wait(min([until, *(grant.until for grant in grants), *(hold.ends_at for hold in holds)]))
+        finally:
+            for grant in grants:
+                grant.watchers.remove(event)
+
+
+class WatchdogPort(Protocol):
+    """For a lane of the watchdog, on a connection of its own, blocking."""
+
+    async def connect(self, until: float) -> None:
+        """Have a connection ready."""
+
+    async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
+
+    async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
+        """Remove claims, each with whether its joins were answered. An error: that one is to be given back again."""
+
+    async def lighten(self, grant: Grant, weight: int, until: float) -> None: ...
+
+    def round_trip(self) -> float:
+        """Seconds that an answer may take."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,143 @@
+"""The options of every lock: what users give, checked, and what that means in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from dibs.core.client import Client
+from dibs.core.deadline import FOREVER, lease_of, margin, patience, seconds
+from dibs.core.line import LEASES
+from dibs.errors import Unsupported
+
+
+class Unset:
+    """A time-out that was not given: the lock's own counts."""
+
+    def __repr__(self) -> str:
+        return "<the lock's>"
+
+
+UNSET = Unset()
+MOST = 1_000_000
+_CO_COROUTINE = 0x80
+"""The flag that marks the code of an `async def`: `inspect.CO_COROUTINE`."""
+
+
+class Options(NamedTuple):
+    """What every lock takes, checked."""
+
+    timeout: float | None = None
+    lease: float | None = None
+    renew: bool = True
+    max_hold: float | None = None
+    fair: bool | None = None
+    owner: str | None = None
+    info: Mapping[str, Any] = MappingProxyType({})
+    on_lost: Callable[[Any], object] | None = None
+    cancel_on_lost: bool = False
+
+    @classmethod
+    def checked(
+        cls,
+        timeout: object = None,
+        lease: object = None,
+        renew: object = True,
+        max_hold: object = None,
+        fair: object = None,
+        owner: object = None,
+        info: object = None,
+        on_lost: object = None,
+        cancel_on_lost: object = False,
+    ) -> Options:
+        for what, flag in (("renew", renew), ("cancel_on_lost", cancel_on_lost)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{what} must be True or False, not {flag!r}")
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost must be a function that takes the hold, not {on_lost!r}")
+        if on_lost is not None and _is_async(on_lost):
+            raise TypeError(f"on_lost must be a plain function: nothing would await the coroutine of {on_lost!r}")
+        if fair is not None and not isinstance(fair, bool):
+            raise TypeError(f"fair must be True, False or None, not {fair!r}")
+        return cls(
+            patience(timeout),
+            None if lease is None else lease_of(lease),
+            renew is True,
+            None if max_hold is None else seconds(max_hold, "max_hold", least=0.001),
+            fair,
+            checked_owner(owner),
+            checked_info(info),
+            on_lost,
+            cancel_on_lost is True,
+        )
+
+
+def _is_async(function: Any) -> bool:
+    """Whether a call returns a coroutine. `inspect` knows more, but is slow to import."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and bool(code.co_flags & _CO_COROUTINE)
+
+
+def limit_of(own: float | None, timeout: object, blocking: object) -> float | None:
+    """How long an acquire may take: what was given to it, else what was given to the lock."""
+    if not isinstance(blocking, bool):
+        raise TypeError(f"blocking must be True or False, not {blocking!r}")
+    limit = own if isinstance(timeout, Unset) else patience(timeout)
+    if blocking:
+        return limit
+    if not isinstance(timeout, Unset) and limit != 0:
+        raise ValueError("blocking=False means timeout=0: give only one of them")
+    return 0.0
+
+
+def checked_owner(owner: object) -> str | None:
+    if owner is not None and not isinstance(owner, str):
+        raise TypeError(f'owner must be a str, "client" or None, not {owner!r}')
+    if owner is not None and not owner.strip():
+        raise ValueError("owner must not be blank")
+    return owner
+
+
+def checked_info(info: object) -> Mapping[str, Any]:
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping) or not all(isinstance(key, str) for key in info):
+        raise TypeError(f"info must be a small dict with str keys, not {info!r}")
+    return dict(info)
+
+
+class Terms(NamedTuple):
+    """What a lock's `lease` and `renew` come to in its store."""
+
+    lease: float
+    renew: bool
+    ends_after: float = FOREVER
+
+
+def terms_of(client: Client, name: str, options: Options) -> Terms:
+    """Where claims live by the session, none can end sooner in the store: `renew=False` is then kept by ending the
+    hold here, and a shorter lease that is to be renewed cannot be kept at all."""
+    lease = client.lease if options.lease is None else options.lease
+    if LEASES in client.store.capabilities:
+        return Terms(lease, options.renew)
+    if not options.renew:
+        return Terms(client.lease, True, lease - margin(lease))
+    if lease < client.lease:
+        raise client.error(
+            Unsupported, name, f"a lease of {lease:g} s is not possible where locks live by the client's session, "
+            f"which lasts {client.lease:g} s",
+            step=f"connect with lease={lease:g}, or limit the hold: renew=False, or max_hold={lease:g}",
+        )  # fmt: skip
+    return Terms(lease, True)
+
+
+def count_of(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {value!r}")
+    if not 1 <= value <= MOST:
+        raise ValueError(f"{what} must be from 1 to {MOST}, not {value}")
+    return value

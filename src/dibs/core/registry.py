@@ -1,0 +1,289 @@
+"""The holds of one client: owners, re-entry, release.
+
+Re-entry is decided here and never joins the queue again: holds of one owner on one name share a grant. A reader that
+re-entered behind a waiting writer would otherwise wait for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+from weakref import ref
+
+from dibs.core.deadline import RELEASE_PATIENCE
+from dibs.core.grants import ASKING, HELD, WAITS, Grant, Hold, Request
+from dibs.core.log import log
+from dibs.core.rule import Prepared
+from dibs.core.runtime import Runtime
+from dibs.core.watchdog import Watchdog
+from dibs.errors import Closed, Deadlock, LockLost, Mismatch, Unsupported
+from dibs.info import Finding, LockInfo
+
+_FOLLOWER_NAP = 1.0
+_FEW = 1000
+"""With more claims than this, nobody looks whether a waiter waits for its own owner."""
+
+
+Given = bool | Awaitable[bool] | None
+"""How far the free path of a release came: see `Grantor.give`."""
+
+
+class Grantor(Protocol):
+    """Seam 1: the way to the store, for callers. A call that `until` ends raises StoreUnavailable."""
+
+    def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
+        """The free path of an acquire. True: held. False: call `acquire` with the grant of the hold, if it has one:
+        that goes on from what was learned. In asyncio an awaitable of either."""
+
+    def give(self, hold: Hold) -> Given:
+        """The free path of a release. True: done. None: not begun, call `release`. Otherwise the hold is over, and
+        `given` finishes it."""
+
+    async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None: ...
+
+    async def acquire(self, grant: Grant, weight: int, about: str, deadline: float) -> bool:
+        """Wait until the grant is held. False: busy until the deadline."""
+
+    async def release(self, grant: Grant, until: float) -> None: ...
+
+    async def amend(self, grant: Grant, weight: int, until: float) -> None: ...
+
+    async def line(self, name: str, until: float) -> LockInfo: ...
+
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
+
+    async def revoke(self, name: str, token: int, until: float) -> bool: ...
+
+    async def evict(self, name: str, token: int, until: float) -> bool: ...
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None: ...
+
+    async def identity(self, until: float) -> str: ...
+
+    async def doctor(self, until: float) -> list[Finding]: ...
+
+    def close(self) -> None: ...
+
+
+class _Frame:
+    """Lives as long as the call that made it."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _may_be_entered(grant: Grant, now: float) -> bool:
+    """A grant whose every hold is past its `max_hold` is over, even if the watchdog has not ended it yet."""
+    for hold in grant.holds:
+        if now < hold.ends_at and hold.wanted():
+            return grant.valid(now)
+    return False
+
+
+class HoldRegistry:
+    """The holds of one client; the `HoldContext` of each of them."""
+
+    grantor: Grantor | None = None
+    """None until the client is open."""
+    watchdog: Watchdog
+
+    def __init__(self, runtime: Runtime, shown: str, mutex: AbstractContextManager[Any]) -> None:
+        self.runtime = runtime
+        self.now = runtime.now
+        self.shown = shown
+        self.closed = False
+        self._mutex = mutex
+        """Guards who shares a grant, and who is its last hold; never held over an await."""
+        self._shared: dict[tuple[str, object], Grant] = {}
+        self._sharing = runtime.mutex()
+        """Not `_mutex`: a thread that has that one may notice a loss."""
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed("this client was closed", store=self.shown, step="connect again")
+
+    def expire(self, grant: Grant, now: float) -> None:
+        self.watchdog.expire(grant, now)
+
+    async def acquire(self, hold: Hold, request: Request, share: bool, about: str) -> bool:
+        """`share`: holds of one owner on this name share a grant."""
+        if share:
+            return await self._acquire_shared(hold, request, about)
+        if hold.grant is None:
+            hold.grant = Grant(request, hold)
+        return await self._opened().acquire(hold.grant, hold.weight, about, hold.deadline)
+
+    async def _acquire_shared(self, hold: Hold, request: Request, about: str) -> bool:
+        key = (request.name, hold.owner)
+        while True:
+            mine = Grant(request)
+            mine.key = key
+            grant = self._shared.setdefault(key, mine)
+            if grant is mine:
+                return await self._ask(grant, hold, about)
+            if self._enter(grant, hold, request):
+                return True
+            if not await self._answer_of(grant, hold.deadline):
+                return False
+
+    async def release(self, hold: Hold) -> None:
+        """Does nothing the second time; a lost hold raises once."""
+        also = hold.also
+        if also is None:
+            await self._release(hold)
+            return
+        here = _Frame()
+        also.asker = ref(here)  # it now depends on this call, not on the other hold, which may end first
+        try:
+            await self._release(hold)
+        finally:
+            await self._release(also)
+
+    async def downgrade(self, hold: Hold) -> None:
+        hold.check()
+        grant = hold.grant
+        if grant is None or grant.request.kind != "rw":
+            raise Unsupported(
+                "only a hold of a read-write lock can be downgraded", name=hold.name, store=self.shown,
+                step="use client.rwlock(name).write",
+            )  # fmt: skip
+        with self._mutex:
+            hold.weight = 1
+        await self._lighten(grant)
+
+    def abandon(self, hold: Hold) -> None:
+        """From an exception: awaits nothing, the watchdog does the rest. A hold that has ended is left alone."""
+        hold.over = True
+        grant = hold.grant
+        if grant is not None:
+            if grant.wanted():
+                self.watchdog.settle(grant)
+            else:
+                self.unshare(grant)
+                self.watchdog.abandon(grant)
+                if grant.leaving and grant.claim is not None:
+                    self.watchdog.give_back(grant.claim, grant.answered)
+        if hold.also is not None:
+            self.abandon(hold.also)
+
+    def held_by(self, name: str, owner: object) -> bool:
+        """Whether that owner has a hold on that name which is certain now. No I/O."""
+        return any(
+            not hold.over and not hold.is_lost()
+            for grant in list(self.watchdog.renewing.values())
+            if grant.request.name == name and grant.state is HELD
+            for hold in list(grant.holds)
+            if hold.owner == owner
+        )
+
+    def warn_if_nested(self, grant: Grant) -> None:
+        """Log a waiter that has waited for a while, if its own owner is the holder."""
+        hold = next(iter(grant.holds), None)
+        if hold is None or grant.key is not None or grant.request.kind != "mutex":
+            return
+        if len(self.watchdog.renewing) <= _FEW and self.held_by(grant.request.name, hold.owner):
+            log().warning(
+                '"%s" on %s: waits for a hold of the same owner; client.rlock may be taken again', hold.name, self.shown
+            )
+
+    def unshare(self, grant: Grant) -> None:
+        if grant.key is not None:
+            with self._sharing:  # the watchdog and a thread that asks anew: each removes only its own grant
+                if self._shared.get(grant.key) is grant:
+                    del self._shared[grant.key]
+
+    def _opened(self) -> Grantor:
+        assert self.grantor is not None  # callers have awaited `Client.ready`
+        return self.grantor
+
+    async def _ask(self, grant: Grant, hold: Hold, about: str) -> bool:
+        self._add(grant, hold)
+        grant.decided = self.runtime.event()
+        held = False
+        try:
+            held = await self._opened().acquire(grant, hold.weight, about, hold.deadline)
+        finally:
+            if not held:
+                self.unshare(grant)
+            grant.decided.set()
+        return held
+
+    def _enter(self, grant: Grant, hold: Hold, request: Request) -> bool:
+        """Share a grant that this owner has. False: it is still being asked for, or over."""
+        there = grant.request
+        if (there.kind, there.capacity) != (request.kind, request.capacity):
+            raise Mismatch(
+                f"this client holds it as {there.kind} of {there.capacity}", name=hold.name, store=self.shown,
+                step="use one kind and size for one name",
+            )  # fmt: skip
+        with self._mutex:
+            if _may_be_entered(grant, self.now()):
+                if hold.weight > grant.heaviest():
+                    raise Deadlock(
+                        "you hold its read side: waiting to write would wait for yourself",
+                        name=hold.name, store=self.shown,
+                        step="release the read side first, or take the write side from the start",
+                    )  # fmt: skip
+                self._add(grant, hold)
+                return True
+        if not self._undecided(grant):
+            self.unshare(grant)
+        return False
+
+    async def _answer_of(self, grant: Grant, deadline: float) -> bool:
+        """Another thread of this owner is asking: wait for its answer. False: the time is over."""
+        while self._undecided(grant):
+            self.check_open()
+            now = self.now()
+            if now >= deadline:
+                return False
+            if grant.decided is None:
+                await self.runtime.sleep(0)  # the other thread is one line away from setting it
+            else:
+                await grant.decided.wait(min(deadline, now + _FOLLOWER_NAP))
+        return True
+
+    @staticmethod
+    def _undecided(grant: Grant) -> bool:
+        return grant.state in (ASKING, WAITS) and grant.wanted()
+
+    async def _release(self, hold: Hold) -> None:
+        lost = hold.is_lost()
+        grant = hold.grant
+        if lost:
+            hold.tell_lost()  # the clock may say so before the watchdog has noticed, and told anybody
+        with self._mutex:
+            if hold.over or grant is None:
+                return
+            hold.over = True
+            is_shared = grant.key is not None
+            last = not is_shared or not grant.wanted()
+            if hold in grant.holds:  # it may have been taken out at its max_hold
+                grant.holds.remove(hold)
+        if last and is_shared:
+            self.unshare(grant)
+        if grant.watchers:
+            grant.tell_watchers()
+        if lost:
+            if last:
+                self.watchdog.abandon(grant)
+            raise hold.lost_error()
+        if not last:
+            await self._lighten(grant)
+            return
+        try:
+            await self._opened().release(grant, min(grant.until, self.now() + RELEASE_PATIENCE))
+        except LockLost:
+            hold.loss = grant.why_lost()
+            raise hold.lost_error() from None
+
+    async def _lighten(self, grant: Grant) -> None:
+        """A grant weighs as much as its heaviest hold."""
+        weight = grant.heaviest()
+        if grant.claim is not None and weight < grant.claim.weight:
+            await self._opened().amend(grant, weight, self.now() + RELEASE_PATIENCE)
+
+    @staticmethod
+    def _add(grant: Grant, hold: Hold) -> None:
+        hold.grant = grant
+        grant.holds.append(hold)
