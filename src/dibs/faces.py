@@ -102,7 +102,7 @@ class Exit:
 
     The statement looks it up before it enters and keeps it on its stack until its block is over, whatever ends that:
     also an interrupt just before, or in the first instruction of, a method of ours. What the block took hangs by it
-    (`hand_over`), so such an end leaves a dead reference, and the watchdog gives the hold back.
+    (`Hold.asker`), so such an end leaves a dead reference, and the watchdog gives the hold back.
     """
 
     def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:

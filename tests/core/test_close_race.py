@@ -77,3 +77,28 @@ def test_in_threads() -> None:
         client._core.me.inbox.deliver(claim, LOOK.value)
         thread.join(SOON)
         assert found, "it waits on"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_client_that_is_closed_in_the_middle_of_a_free_acquire_holds_nothing(moment: str) -> None:
+    """Just before the claim is sent, and while the answer is on its way."""
+    with dibs.connect("memory://close-free") as other:
+        client = dibs.connect("memory://close-free")
+        assert not client.inspect("a").holders  # the way to the store is opened at first use
+        line: Any = client._core.opened._line
+        usual = line.take_now
+
+        def closed_meanwhile(claim: Claim, place: Any, end: float) -> Any:
+            if moment == "before":
+                client.close()
+            standing = usual(claim, place, end)
+            if moment == "after":
+                client.close()
+            return standing
+
+        line.take_now = closed_meanwhile
+        with pytest.raises(dibs.Closed):
+            client.lock("a").acquire()
+        until(lambda: not other.inspect("a").holders)
+        with other.lock("a", timeout=SOON):
+            assert not client._core.watchdog.renewing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 import dibs
 from dibs.core.grants import Grant
 from dibs.core.kinds.taken import Taken
+from dibs.core.rule import Claim
 from dibs.runtime.threads import step
 from process.children import until
+
+PATIENCE = 60.0
 
 
 def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_loss() -> None:
@@ -21,6 +25,7 @@ def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_los
         watchdog, take = client._core.watchdog, client._core.watchdog.take
 
         def due_just_then(grant: Grant) -> bool:
+            watchdog.take = take  # type: ignore[method-assign]
             grant.renew_at = 0.0
             watchdog.schedule(grant)
             step(watchdog.watch())
@@ -30,6 +35,74 @@ def test_a_renewal_that_is_due_in_the_middle_of_a_release_does_not_make_it_a_los
         watchdog.take = due_just_then  # type: ignore[method-assign]
         step(client._core.registry.release(hold._core))
         assert not client.lock("job").locked()
+
+
+def test_two_threads_release_one_hold() -> None:
+    """The second one comes while the first waits for the store: the hold is over, and nothing was lost."""
+    with dibs.connect("memory://release-race") as client:
+        hold = client.lock("job").acquire()
+        assert hold is not None
+        line: Any = client._core.opened._line
+        usual, other = line.leave_now, list[threading.Thread]()
+
+        def meanwhile(claim: Claim, end: float) -> Any:
+            other.append(threading.Thread(target=hold.release))
+            other[0].start()
+            other[0].join(PATIENCE)
+            assert not other[0].is_alive(), "it waits for the first"
+            return usual(claim, end)
+
+        line.leave_now = meanwhile
+        hold.release()
+        assert other
+        assert hold.lost_reason is None
+        assert not client.lock("job").locked()
+
+
+def test_two_threads_end_one_grant_at_the_same_moment() -> None:
+    """Both have seen that the hold is not over yet: the one that takes the grant out of the table ends it."""
+    with dibs.connect("memory://release-race") as client:
+        hold = client.lock("job").acquire()
+        assert hold is not None
+        registry = client._core.registry
+        grantor, core = registry.grantor, hold._core
+        assert grantor is not None
+        assert core.grant is not None
+        assert core.grant.claim is not None
+        grant = client._core.watchdog.renewing.pop(core.grant.claim.id)  # as the other thread has just done
+        assert grantor.give(core) is True
+        client._core.watchdog.renewing[core.grant.claim.id] = grant
+        core.over = False
+        assert grantor.give(core) is True
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_leave_without_an_answer_is_asked_again_and_is_no_loss(done: bool) -> None:
+    with dibs.connect("memory://release-race") as client:
+        hold = client.lock("job").acquire()
+        assert hold is not None
+        line: Any = client._core.opened._line
+        usual = line.leave_now
+
+        def unanswered(claim: Claim, end: float) -> Any:
+            if done:
+                assert usual(claim, end)
+            raise dibs.StoreUnavailable("no answer")
+
+        line.leave_now = unanswered
+        hold.release()
+        assert hold.lost_reason is None
+        assert not client.lock("job").locked()
+
+
+def test_a_release_finds_that_the_lock_was_broken() -> None:
+    with dibs.connect("memory://release-race") as client, dibs.connect("memory://release-race") as other:
+        client._core.watchdog.look_at = lambda _: None  # type: ignore[method-assign]  # it hears nothing
+        hold = client.lock("job").acquire()
+        assert hold is not None
+        other.break_("job", token=hold.token)
+        with other.lock("job"), pytest.raises(dibs.LockLost, match="no longer has it"):
+            hold.release()
 
 
 class Still:

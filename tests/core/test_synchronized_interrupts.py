@@ -17,7 +17,8 @@ from process.children import until
 
 LEASE = 1.5
 """Short: what nobody wants is noticed at its next renewal; what was forgotten is renewed for ever."""
-FEWEST_POINTS, MOST_POINTS = 100, 3000
+FEWEST_POINTS, MOST_POINTS = 60, 3000
+"""The free path has about a hundred."""
 HELD = 30.0
 
 

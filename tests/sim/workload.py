@@ -97,7 +97,7 @@ class Process:
                 taken = await taken
             if not taken and not await lock.acquire(hold):
                 return []
-            lock.hand_over(hold)
+            hold.asker = None
             holds = [hold] if isinstance(hold, Hold) else hold.parts
             for each in holds:
                 self._users.watcher.taken(self.node, each)

@@ -26,13 +26,14 @@ async def acquire(core: Takes[Any], hold: Any, shown: H) -> H | None:
     here = Frame()
     try:
         hold.asker = ref(here)
-        core.told(hold, shown)
+        if core.on_lost is not None:
+            core.told(hold, shown)
         taken = core.take(hold)
         if not isinstance(taken, bool):
             taken = await taken
         if not taken and not await core.acquire(hold):
             return None
-        core.hand_over(hold)
+        hold.asker = None
         return shown
     except BaseException:
         core.drop(hold)
@@ -44,13 +45,14 @@ async def enter(core: Takes[Any], hold: Any, shown: H, cancels: Callable[[], obj
     here = Frame()
     try:
         hold.asker = ref(here)
-        core.told(hold, shown, cancels)
+        if core.on_lost is not None or cancels is not None:
+            core.told(hold, shown, cancels)
         taken = core.take(hold, entered=True)
         if not isinstance(taken, bool):
             taken = await taken
         if not taken:
             await core.enter(hold)
-        core.hand_over(hold)
+        hold.asker = None
         return shown
     except BaseException:
         core.drop(hold)

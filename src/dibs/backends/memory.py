@@ -50,7 +50,7 @@ class World:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inboxes: dict[bytes, Inbox] = {}
-        self._last_ticket = 0
+        self.last_ticket = 0
         self.reset()
 
     def reset(self) -> None:
@@ -58,7 +58,8 @@ class World:
         self.lines: dict[str, dict[int, Entry]] = {}
         self.places: dict[bytes, Entry] = {}
         self.tombs = Tombs()
-        self.outside: dict[str, dict[bytes, bytes]] = {}
+        self.outside: dict[str, dict[bytes, tuple[bytes, float]]] = {}
+        """By name: the unfair waiters, each with its client and until when it may listen."""
         self.cells: dict[Spot, Kept] = {}
         self.writes: dict[bytes, int] = {}
         self.ends: list[tuple[float, bytes]] = []
@@ -93,14 +94,14 @@ class World:
         self.places.pop(entry.id, None)
 
     def ticket(self, now: float) -> int:
-        self._last_ticket += 1
-        return self._last_ticket
+        self.last_ticket += 1
+        return self.last_ticket
 
     def restamp(self, name: str, entry: Entry, token: int) -> None:
         self.remove(name, entry)
         entry.ticket = token
         self.add(name, entry)
-        self._last_ticket = max(self._last_ticket, token)
+        self.last_ticket = max(self.last_ticket, token)
 
     def dead(self, client: bytes) -> bool:
         return False
@@ -113,10 +114,12 @@ class World:
 
     def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
         there = self.outside.get(name)
-        return [(client, id) for id, client in there.items()] if there else []
+        return [(client, id) for id, (client, _) in there.items()] if there else []
 
     def stay_outside(self, name: str, claim: Claim, until: float) -> None:
-        self.outside.setdefault(name, {})[claim.id] = claim.client
+        now, there = until - claim.waiting, self.outside.get(name, {})
+        self.outside[name] = {id: (client, over) for id, (client, over) in there.items() if over > now}
+        self.outside[name][claim.id] = (claim.client, until)
 
     def come_in(self, name: str, id: bytes) -> None:
         there = self.outside.get(name)
@@ -200,7 +203,7 @@ class MemoryLine:
             if name in world.lines or claim.asked or now > claim.by or claim.kind == ELECTION:
                 return None
             claim.asked = True
-            claim.ticket = ticket = world.ticket(now)
+            world.last_ticket = claim.ticket = ticket = world.last_ticket + 1
             entry = Entry(
                 ticket, claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
                 now + claim.lease, now, now, False, claim.about,

@@ -51,10 +51,11 @@ class AnyLock(SyncWith):
             if LOOPS in modules:
                 warn_in_a_loop()
             hold.asker = ref(here)
-            core.told(hold, shown)
+            if core.on_lost is not None:
+                core.told(hold, shown)
             if core.take(hold) is not True and not step(core.acquire(hold)):
                 return None
-            core.hand_over(hold)
+            hold.asker = None
             return shown
         except BaseException:
             core.drop(hold)
@@ -67,10 +68,11 @@ class AnyLock(SyncWith):
             if LOOPS in modules:
                 warn_in_a_loop()
             hold.asker = ref(here)
-            core.told(hold, shown)
+            if core.on_lost is not None:
+                core.told(hold, shown)
             if core.take(hold, entered=True) is not True:
                 step(core.enter(hold))
-            core.hand_over(hold, faces.entering(self))
+            hold.asker = faces.entering(self)
             return shown
         except BaseException:
             core.drop(hold)

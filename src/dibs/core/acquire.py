@@ -72,8 +72,10 @@ class QueueGrantor:
         hold.grant = grant = Grant(request, hold)
         grant.claim = claim
         grant.sent_at = sent_at
-        self._expected[claim.id] = None
-        self._watchdog.adopt(grant)
+        watchdog, id = self._watchdog, claim.id
+        self._expected[id] = None
+        watchdog.is_used = True  # `adopt`, without the call
+        watchdog.unsorted[id] = watchdog.renewing[id] = grant
         if self._registry.closed:  # after adopting: close() either sees the claim there, or is seen here
             self._registry.check_open()
         # An unfair waiter only tries here: `join` must subscribe it before it may wait.
@@ -108,8 +110,8 @@ class QueueGrantor:
         grant.until = until
         if request.renew:
             grant.renew_at = sent_at + standing.left / 3
-        grant.lasts_until = now + request.ends_after
         grant.state = HELD
+        grant.holds[0].began = now
         if grant.news or min(grant.renew_at, until) < watchdog.wakes_at or not watchdog.is_connected:
             watchdog.schedule(grant)
         return True

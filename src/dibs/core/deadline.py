@@ -105,7 +105,7 @@ def margin(left: float) -> float:
 
 def valid_until(sent_at: float, left: float) -> float:
     """The holder's own deadline for an answer that says `left`, to a request that went out at `sent_at`."""
-    return sent_at + left - margin(left)
+    return sent_at + left - (left * 0.1 if left > 0.5 else 0.05)  # `margin`, without the call
 
 
 def left_for(until: float, sent_at: float) -> float:

@@ -80,7 +80,7 @@ class Watchdog:
         self._groups: dict[tuple[int, bool], dict[bytes, Grant]] = {}
         """To be renewed now, by the magnitude of their leases, and holders apart from waiters: a store may have to look
         at the queue of each name that is waited for before it answers."""
-        self._is_used = False
+        self.is_used = False
         self._warned = False
         self._watcher = runtime.worker(self.watch)
         self._renewer = runtime.worker(self.renew)
@@ -92,7 +92,7 @@ class Watchdog:
     def adopt(self, grant: Grant) -> None:
         """Before the join is sent."""
         assert grant.claim is not None
-        self._is_used = True
+        self.is_used = True
         self.unsorted[grant.claim.id] = self.renewing[grant.claim.id] = grant
 
     def schedule(self, grant: Grant) -> None:
@@ -180,7 +180,7 @@ class Watchdog:
         now = self._now()
         self._late = max(now - self.wakes_at, 0.0)  # before `wakes_at` says that it counts
         self.wakes_at = FOREVER
-        is_used, self._is_used = self._is_used, False
+        is_used, self.is_used = self.is_used, False
         while self.unsorted:
             claim_id, grant = self.unsorted.popitem()
             if self.renewing.get(claim_id) is grant:

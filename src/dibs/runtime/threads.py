@@ -287,6 +287,13 @@ class ThreadHands:
         return None
 
 
+class _Here(threading.local):
+    """The thread that runs now, without the Python call of `current_thread`."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+
+
 class ThreadRuntime:
     """See core/runtime.py. `nap`: whoever waits looks at the clock at least this often, where it can be set forward."""
 
@@ -322,13 +329,13 @@ class ThreadRuntime:
     def inbox(self) -> Inbox:
         return ThreadInbox(self.now, self._nap)
 
-    taker = staticmethod(threading.current_thread)
+    taker = staticmethod(partial(getattr, _Here(), "thread"))
 
     def taker_name(self) -> str:
         return threading.current_thread().name
 
-    def fresh_id(self) -> bytes:
-        return os.urandom(_ID_SIZE)  # one at a time: a pool would be copied with a snapshot of the machine
+    fresh_id = staticmethod(partial(os.urandom, _ID_SIZE))
+    """One at a time: a pool of them would be copied with a snapshot of the machine."""
 
     def jitter(self, most: float) -> float:
         return most * int.from_bytes(os.urandom(4)) / 2**32

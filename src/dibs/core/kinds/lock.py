@@ -115,6 +115,7 @@ class Lock(Takes[Hold]):
         self.own_owner = options.owner if options.owner is not None else client.owner
         self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
         self._described = _Described(None, None, "", Prepared())
+        self.on_lost = options.on_lost
         self._is_plain = not share and guard is None and options.max_hold is None and terms.ends_after == FOREVER
         """The free path may be tried."""
         self.taken: Taken[Hold] = Taken(name, client)
@@ -122,16 +123,13 @@ class Lock(Takes[Hold]):
 
     def begin(self, timeout: object = UNSET, blocking: object = True, n: object = UNSET) -> Hold:
         """A hold for which nothing was asked yet. The calling thread or task is the one that takes."""
-        limit, weight = self.options.timeout, self.weight
+        limit, weight, client = self.options.timeout, self.weight, self.client
         if timeout is not UNSET or blocking is not True or n is not UNSET:
             limit = limit_of(limit, timeout, blocking)
             weight = weight if n is UNSET else self._checked_permits(n)
-        return self.hold_of(weight, limit)
-
-    def hold_of(self, weight: int, limit: float | None) -> Hold:
-        taker = self.client.runtime.taker()
-        owner = taker if self.own_owner is None else self.client if self.own_owner == "client" else self.own_owner
-        return Hold(self.client.registry, self.name, weight, taker, owner, self.label, limit)
+        taker = client.runtime.taker()
+        owner = taker if self.own_owner is None else client if self.own_owner == "client" else self.own_owner
+        return Hold(client.registry, self.name, weight, taker, owner, self.label, limit)
 
     def take(self, hold: Hold, *, entered: bool = False) -> bool | Awaitable[bool]:
         """The free path. True: held, and remembered. False: `acquire` goes on."""
@@ -149,7 +147,7 @@ class Lock(Takes[Hold]):
         except DibsError as error:
             raise client.seen(error, self.name) from error.__cause__
         if taken is True:
-            self._remember(hold, entered)
+            self.taken.remember(hold, entered, ref(self, self._warn_of_unreleased))
             return True
         return taken if taken is False else self._taken(hold, taken, entered)
 
@@ -159,7 +157,7 @@ class Lock(Takes[Hold]):
         except DibsError as error:
             raise self.client.seen(error, self.name) from error.__cause__
         if held:
-            self._remember(hold, entered)
+            self.taken.remember(hold, entered, ref(self, self._warn_of_unreleased))
         return held
 
     async def acquire(self, hold: Hold, *, entered: bool = False) -> bool:
@@ -175,7 +173,8 @@ class Lock(Takes[Hold]):
         except DibsError as error:
             raise client.seen(error, self.name) from error.__cause__
         if held:
-            self._remember(hold, entered)
+            self.taken.remember(hold, entered, ref(self, self._warn_of_unreleased))
+            hold.began = client.now()
             max_hold = self.options.max_hold
             if max_hold is not None or (hold.grant is not None and hold.grant.lasts_until != FOREVER):
                 self._limit(hold, max_hold)
@@ -186,27 +185,16 @@ class Lock(Takes[Hold]):
         if not await self.acquire(hold, entered=True):
             raise await self.busy(hold)
 
-    def _remember(self, hold: Hold, entered: bool) -> None:
-        hold.began = self.client.now()
-        self.taken.remember(hold, entered=entered, through=ref(self, self._warn_of_unreleased))
-        hold.when_lost = self.taken.one_lost
-
     def told(self, hold: Hold, shown: object, cancels: Callable[[], object] | None = None) -> None:
         """Set the callbacks for a loss. `shown` is the hold as the API shows it."""
-        on_lost = self.options.on_lost
-        if on_lost is not None or cancels is not None:
-            callbacks = [] if cancels is None else [cancels]
-            callbacks += [] if on_lost is None else [partial(on_lost, shown)]
-            hold.notify = callbacks
-
-    def hand_over(self, hold: Hold, block: Callable[[], object | None] | None = None) -> None:
-        """From here on the user has it, or the `with` block that it is tied to."""
-        hold.asker = block
+        callbacks = [] if cancels is None else [cancels]
+        callbacks += [] if self.on_lost is None else [partial(self.on_lost, shown)]
+        hold.notify = callbacks
 
     async def _acquire_guarded(self, hold: Hold, guard_lock: Lock, about: str) -> bool:
         """A stripe: first the claim on the name itself, which this hold then depends on."""
         registry = self.client.registry
-        guard = guard_lock.hold_of(guard_lock.weight, hold.limit)
+        guard = guard_lock.begin(hold.limit)
         guard.asker = hold.asker
         hold.also = guard
         # It weighs nothing and never waits in the queue; another thread of this client may be asking for it, though.
@@ -308,7 +296,7 @@ class Lock(Takes[Hold]):
             raise self.client.seen(error, self.name) from None
 
     def owned(self) -> bool:
-        return self.client.registry.held_by(self.request.name, self.hold_of(0, None).owner)
+        return self.client.registry.held_by(self.request.name, self.begin().owner)
 
     async def look(self, patience: float | None = None) -> LockInfo:
         return await self.client.look(self.name, self.request.name, patience)

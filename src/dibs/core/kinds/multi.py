@@ -46,8 +46,8 @@ class MultiHold:
         self.taker = taker
         self.limit = limit
         self.deadline = deadline
-        self.asker: Callable[[], object | None] | None = None
-        """The `asker` of each part: see `Hold`."""
+        self.when_lost: Callable[[], None] | None = None
+        self._asker: Callable[[], object | None] | None = None
         self.taken: dict[Line, _Part] = {}
         self.shown: dict[Line, Any] = {}
         """Each hold as its API shows it."""
@@ -56,6 +56,17 @@ class MultiHold:
         self.stopped_by: _Part | None = None
         """The member that was busy until the deadline."""
         self.over = False
+
+    @property
+    def asker(self) -> Callable[[], object | None] | None:
+        """The `asker` of each part: see `Hold`."""
+        return self._asker
+
+    @asker.setter
+    def asker(self, asker: Callable[[], object | None] | None) -> None:
+        self._asker = asker
+        for hold in self.parts:
+            hold.asker = asker
 
     @property
     def parts(self) -> list[Hold]:
@@ -114,6 +125,9 @@ class MultiHold:
 class Multi(Takes[MultiHold]):
     """The core of `dibs.multi` and `dibs.aio.multi`."""
 
+    on_lost = None
+    """Each member's own is called with its own hold: see `_take_all`."""
+
     def __init__(self, locks: Sequence[Lock], timeout: object, show: Callable[[Hold, Lock], object]) -> None:
         if not locks:
             raise ValueError("multi needs at least one lock")
@@ -134,7 +148,7 @@ class Multi(Takes[MultiHold]):
                 await self._give_back_all(hold)
                 return False
             if not hold.is_lost():
-                self.taken.remember(hold, entered=entered)
+                self.taken.remember(hold, entered)
                 return True
             await self._give_back_all(hold)
             if self.locks[0].client.now() >= hold.deadline:
@@ -145,11 +159,7 @@ class Multi(Takes[MultiHold]):
             raise await self._busy(hold)
 
     def told(self, hold: MultiHold, shown: object, cancels: Callable[[], object] | None = None) -> None:
-        """Each member's own `on_lost` is called with its own hold: see `_take_all`."""
-
-    def hand_over(self, hold: MultiHold, block: Callable[[], object | None] | None = None) -> None:
-        for part in hold.parts:
-            part.asker = block
+        """Never called: it has no `on_lost`."""
 
     async def release(self, hold: MultiHold, given: Given = None) -> None:
         self.taken.released(hold)
@@ -179,11 +189,12 @@ class Multi(Takes[MultiHold]):
 
     async def _take_all(self, hold: MultiHold, members: dict[Line, _Member]) -> bool:
         for line, member in members.items():
-            part = _Part(member.lock, member.lock.hold_of(member.weight, hold.limit))
-            part.hold.deadline, part.hold.asker = hold.deadline, hold.asker
+            part = _Part(member.lock, member.lock.begin(hold.limit))
+            part.hold.weight, part.hold.deadline, part.hold.asker = member.weight, hold.deadline, hold.asker
             hold.taken[line] = part
             hold.shown[line] = shown = self.show(part.hold, part.lock)
-            part.lock.told(part.hold, shown)
+            if part.lock.on_lost is not None:
+                part.lock.told(part.hold, shown)
             if not await part.lock.acquire(part.hold):
                 hold.stopped_by = part
                 del hold.taken[line]

@@ -23,6 +23,7 @@ _FEW = 64
 class Takeable(Protocol):
     taker: object
     over: bool
+    when_lost: Callable[[], None] | None
 
     @property
     def lost_seen(self) -> bool: ...
@@ -45,7 +46,8 @@ class Taken(Generic[H]):
         self._entered: list[H] = []
         self._until_sweep = _FEW
 
-    def remember(self, hold: H, *, entered: bool, through: object = None) -> None:
+    def remember(self, hold: H, entered: bool, through: object = None) -> None:
+        hold.when_lost = self.one_lost
         self.holds[hold] = through
         if entered:
             self._entered.append(hold)
@@ -125,10 +127,11 @@ class Takes(Protocol[H]):
     async def enter(self, hold: H) -> None:
         """`acquire` for a `with`: busy is an error."""
 
+    on_lost: Callable[[Any], object] | None
+    """The user's callback for a loss; then `told` must be called."""
+
     def told(self, hold: H, shown: object, cancels: Callable[[], object] | None = None) -> None:
         """Set the callbacks for a loss. `shown` is the hold as its API shows it."""
-
-    def hand_over(self, hold: H, block: Callable[[], object | None] | None = None) -> None: ...
 
     def give(self, hold: H) -> Given:
         """The free path: see `Lock.give`."""
