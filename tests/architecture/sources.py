@@ -19,7 +19,6 @@ class Import:
     importer: str
     target: str
     line: int
-    for_types: bool
     """It stands under `if TYPE_CHECKING`: nothing is imported when the program runs."""
 
     def __str__(self) -> str:
@@ -46,7 +45,7 @@ def tree(module: str) -> ast.Module:
 @cache
 def imports(module: str) -> tuple[Import, ...]:
     """Also those inside functions."""
-    return tuple(found for node in tree(module).body for found in _imports_in(module, node, for_types=False))
+    return tuple(found for node in tree(module).body for found in _imports_in(module, node))
 
 
 def ours(module: str) -> tuple[Import, ...]:
@@ -54,23 +53,18 @@ def ours(module: str) -> tuple[Import, ...]:
     return tuple(found for found in imports(module) if found.target.partition(".")[0] == "dibs")
 
 
-def _imports_in(module: str, node: ast.AST, *, for_types: bool) -> Iterator[Import]:
+def _imports_in(module: str, node: ast.AST) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
-            yield Import(module, alias.name, node.lineno, for_types)
+            yield Import(module, alias.name, node.lineno)
     elif isinstance(node, ast.ImportFrom):
         base = _absolute(module, node)
         for alias in node.names:
             full = f"{base}.{alias.name}"
-            yield Import(module, full if full in modules() else base, node.lineno, for_types)
-    elif isinstance(node, ast.If) and _asks_for_types(node.test):
-        for child in node.body:
-            yield from _imports_in(module, child, for_types=True)
-        for child in node.orelse:
-            yield from _imports_in(module, child, for_types=for_types)
+            yield Import(module, full if full in modules() else base, node.lineno)
     else:
         for child in ast.iter_child_nodes(node):
-            yield from _imports_in(module, child, for_types=for_types)
+            yield from _imports_in(module, child)
 
 
 def _absolute(module: str, node: ast.ImportFrom) -> str:
@@ -80,8 +74,3 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
     parts = module.split(".")
     base = parts[: len(parts) - node.level + is_package]
     return ".".join([*base, *([node.module] if node.module else [])])
-
-
-def _asks_for_types(test: ast.expr) -> bool:
-    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
-    return name == "TYPE_CHECKING"

@@ -10,9 +10,7 @@ import pytest
 from architecture.sources import Import, imports, modules, ours
 
 FACES = frozenset({"bases", "blocking", "aio", "faces", "sql", "synchronized"})
-OPEN_CORE = frozenset(
-    f"dibs.core.{name}" for name in ("rule", "line", "cells", "grant", "deadline", "names", "runtime")
-)
+OPEN_CORE = frozenset(f"dibs.core.{name}" for name in ("rule", "line", "cells", "deadline", "names", "runtime"))
 """What of the core a store may know."""
 SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("cabinet", "common", "ledger", "sql"))
 
@@ -82,30 +80,16 @@ def test_the_table_refuses() -> None:
         ("dibs.errors", "dibs.url"),
         ("dibs.info", "dibs.errors"),
     ):
-        assert not allowed(Import(*wrong, line=1, for_types=False)), wrong
+        assert not allowed(Import(*wrong, line=1)), wrong
 
 
 def test_no_circle() -> None:
-    """Imports inside functions count; imports for types only do not, see below."""
-    graph = {
-        module: {found.target for found in ours(module) if not found.for_types and found.target != module}
-        for module in modules()
-    }
+    """Imports inside functions and imports for types count, too."""
+    graph = {module: {found.target for found in ours(module) if found.target != module} for module in modules()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail("a circle: " + " <- ".join(error.args[1]))
-
-
-def test_only_the_core_may_close_a_circle_and_only_for_types() -> None:
-    """A grant knows its holds and a hold its client: inside core, under `if TYPE_CHECKING`, and nowhere else."""
-    wrong = [
-        str(found)
-        for module in modules()
-        for found in ours(module)
-        if found.for_types and not (room(module) == room(found.target) == "core")
-    ]
-    assert not wrong
 
 
 def test_the_core_knows_neither_threads_nor_clocks_nor_files() -> None:

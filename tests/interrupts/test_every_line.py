@@ -24,7 +24,8 @@ import dibs
 from interrupts.lines import CHECKS, LINES, Case, Interrupt
 from interrupts.stores import LEASES, SERVERS, SESSIONS, STORES, UNSUPPORTED
 
-FEWEST_POINTS, MOST_POINTS = 100, 20_000
+FEWEST_POINTS, MOST_POINTS = 60, 20_000
+"""A free pair has about ninety."""
 SEED = int(os.environ.get("DIBS_INTERRUPTS_SEED", "17"))
 DRAWN, CROSSINGS = 12, 16
 """The size of a sample: random points, and points where the store is entered or left."""
