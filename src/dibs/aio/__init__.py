@@ -14,10 +14,9 @@ exclusive
 
 from dibs.aio.client import Client, connect
 from dibs.aio.election import Election
-from dibs.aio.holds import Hold, HoldEvent, MultiHold
-from dibs.aio.locks import Lock, RLock, RWLock, Semaphore
+from dibs.aio.locks import Hold, HoldEvent, Lock, RLock, RWLock, Semaphore
 from dibs.aio.ownerless import Cell, Fence, Latch
-from dibs.aio.several import Multi, Striped, multi
+from dibs.aio.several import Multi, MultiHold, Striped, multi
 from dibs.aio.within import Within, WithinHold, WithinLock
 from dibs.info import Finding, LockInfo, Participant
 

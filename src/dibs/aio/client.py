@@ -7,8 +7,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from dibs.aio.election import Election
-from dibs.aio.holds import Hold
-from dibs.aio.locks import Lock, RLock, RWLock, Semaphore
+from dibs.aio.locks import Hold, Lock, RLock, RWLock, Semaphore
 from dibs.aio.ownerless import Cell, Fence, Latch
 from dibs.aio.several import Striped
 from dibs.aio.within import Within

@@ -6,13 +6,30 @@ from collections.abc import Coroutine
 from typing import Any
 
 from dibs import faces
-from dibs.aio.holds import Hold, MultiHold
-from dibs.aio.locks import AnyLock, Lock, RLock, Semaphore, acquire, enter
-from dibs.bases import Named, Owned
+from dibs.aio.locks import AnyHold, AnyLock, Hold, HoldEvent, Lock, RLock, Semaphore, acquire, enter
+from dibs.bases import Named, NoToken, Owned
 from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.faces import Seconds, Timeout
+
+
+class MultiHold(AnyHold, NoToken):
+    """Several holds as one, from `multi` or `Striped.all`. It is lost when any of them is."""
+
+    __slots__ = ()
+    _core: CoreMultiHold
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """One hold for each lock, in the order of the arguments. Equal locks share one."""
+        return self._core.as_given()
+
+    @property
+    def lost(self) -> HoldEvent:
+        """Set when it is no longer certain that all of them are held."""
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].context.now)
 
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:

@@ -9,8 +9,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from dibs.bases import SyncWith
 from dibs.blocking.election import Election
 from dibs.blocking.entry import ask
-from dibs.blocking.holds import Hold
-from dibs.blocking.locks import Lock, RLock, RWLock, Semaphore
+from dibs.blocking.locks import Hold, Lock, RLock, RWLock, Semaphore
 from dibs.blocking.ownerless import Cell, Fence, Latch
 from dibs.blocking.several import Striped
 from dibs.blocking.within import Within

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from dibs import faces
-from dibs.bases import Named, Owned
+from dibs.bases import Named, NoToken, Owned
 from dibs.blocking.entry import ask
-from dibs.blocking.holds import Hold, MultiHold
-from dibs.blocking.locks import AnyLock, Lock, RLock, Semaphore
+from dibs.blocking.locks import AnyHold, AnyLock, Hold, HoldEvent, Lock, RLock, Semaphore
 from dibs.core.kinds.multi import Multi as CoreMulti
+from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.faces import Seconds, Timeout
+
+
+class MultiHold(AnyHold, NoToken):
+    """Several holds as one, from `multi` or `Striped.all`. It is lost when any of them is.
+
+    Example:
+        >>> import dibs
+        >>> client = dibs.connect("memory://example")
+        >>> with dibs.multi(client.lock("a"), client.lock("b")) as hold:
+        ...     hold.check()
+        ...     [part.name for part in hold.holds]
+        ['a', 'b']
+    """
+
+    __slots__ = ()
+    _core: CoreMultiHold
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """One hold for each lock, in the order of the arguments. Equal locks share one."""
+        return self._core.as_given()
+
+    @property
+    def lost(self) -> HoldEvent:
+        """Set when it is no longer certain that all of them are held."""
+        return HoldEvent(self._core.is_lost, self._core.wait_lost, self._core.parts[0].context.now)
 
 
 def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = None) -> Multi:
