@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import ASCII, COMMAND, Cli, harmful
-from dibs.cli.ls import HEADER, pressure
-from dibs.cli.table import MOST_DRESSED, aligned
+from dibs.cli.ls import HEADER, MOST_DRESSED, aligned, pressure
 from dibs.info import LockInfo, Participant
 from process.children import PATIENCE
 

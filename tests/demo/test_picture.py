@@ -10,9 +10,9 @@ from itertools import pairwise, product
 import pytest
 
 from demo.test_resource import good
-from dibs.cli.demo_picture import ASCII, FINE, Marks, Picture, fitted
-from dibs.cli.demo_resource import Record
+from dibs.cli.demo_screen import ASCII, FINE, Marks, Picture, fitted
 from dibs.cli.demo_show import Event, Lines, Objects
+from dibs.cli.demo_worker import Record
 from dibs.info import LockInfo, Participant
 
 NAMES = ["worker-1", "worker-2", "worker-3"]

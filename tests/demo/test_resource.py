@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dibs import StaleToken
-from dibs.cli.demo_proof import Outcome
-from dibs.cli.demo_resource import Audit, Record, Resource, User, is_dead
+from dibs.cli.demo_show import Outcome
+from dibs.cli.demo_worker import Audit, Record, Resource, User, is_dead
 from dibs.cli.system import now
 
 PAST, FUTURE = 0.0, 1e12
@@ -161,7 +161,7 @@ def test_the_journal_is_judged_without_the_records_word(resource: Resource, tmp_
 
 def test_steps_of_many_processes_are_atomic(resource: Resource, tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from dibs.cli.demo_resource import *\n"
+        "import os, sys; from pathlib import Path; from dibs.cli.demo_worker import *\n"
         "resource, me = Resource(Path(sys.argv[1])), User(sys.argv[2], os.getpid(), 1)\n"
         "for _ in range(50): resource.write(me, resource.begin(me, 0.0) + 1, 0.0)"
     )

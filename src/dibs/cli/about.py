@@ -1,7 +1,7 @@
-"""What others are shown of a command: its words, shortened, without what looks like a secret.
+"""The description of a command that others see: its words, shortened, without anything that looks like a secret.
 
-Everybody who can read the store sees it, as everybody on a machine sees a command line. What looks like a password is
-left out by its looks alone, rather too much of it than too little: `--info command=...` says something else instead.
+Everyone who can read the store sees it. Secrets are recognised by their form, and too much is left out rather than too
+little; `--info command=...` sets another text.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from shlex import quote
 
 _LONGEST = 200
 _READ = 4000
-"""How much of a word is looked at: enough to see the secret that what is shown may begin with."""
+"""Characters of a word that are checked: more than are shown, so that a secret is recognised."""
 _TELLING = (
     r"(?:pass(?:w|wd|word|phrase)?|pwd|pw|secret|token|(?:api|access|private|secret)[-_]?key|"
     r"auth(?:orization)?|credentials?)"
 )
 _KEY = rf"[\w-]{{0,40}}?{_TELLING}(?:[_-][\w-]{{0,40}})?"
-"""A name that is made of such a word: DB_PW, x-auth-token; not author, not test_auth.py."""
+"""A name that contains such a word: DB_PW, x-auth-token; not author, not test_auth.py."""
 _OPTION = rf"--?{_KEY}"
 _NEXT_IS_SECRET = re.compile(_OPTION, re.IGNORECASE)
 _REST_IS_SECRET = re.compile(
@@ -28,7 +28,7 @@ _REST_IS_SECRET = re.compile(
 )
 _IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)\S*@")
 _OF_USER = re.compile(r"-u|--user|--proxy-user")
-"""As curl has them: their value is user:password."""
+"""Options of curl whose value is user:password."""
 _WITH_USER = re.compile(r"(^(?:-u|--user=|--proxy-user=)[^:]*:).+", re.DOTALL)
 _GLUED = re.compile(r"(^-p).+", re.DOTALL)
 _SHORT = {
@@ -40,12 +40,11 @@ _SHORT = {
     "sshpass": "-p",
     "redis-cli": "-a",
 }
-"""Programs that take a password as -pPASSWORD, or behind that option."""
+"""Programs that take a password as -pPASSWORD, or after that option."""
 
 
 def shown(words: Sequence[str]) -> str:
-    """One line for people.
-
+    """
     >>> shown(["pg_dump", "--password", "hunter2", "postgresql://ana:pw@db/shop"])
     "pg_dump --password *** 'postgresql://***@db/shop'"
     """
@@ -57,7 +56,7 @@ def shown(words: Sequence[str]) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """A text of our own that repeats words which may be URLs.
+    """Hide passwords of URLs in a message that repeats words of the user.
 
     >>> without_passwords("unrecognized: --ulr redis://:hunter2@cache/0")
     'unrecognized: --ulr redis://***@cache/0'
@@ -66,7 +65,7 @@ def without_passwords(text: str) -> str:
 
 
 def _harmless(word: str, before: str, short: str | None) -> str:
-    """`short`: how the program has its password, beside what any has."""
+    """`short`: the option after which this program takes its password."""
     if _NEXT_IS_SECRET.fullmatch(before) or (short and before == short):
         return "***"
     if _OF_USER.fullmatch(before) and ":" in word:

@@ -20,20 +20,7 @@ import dibs
 from dibs.cli import breaks
 from dibs.cli import options as given
 from dibs.cli.options import Parser, UsageError, add_store, connect, next_command
-from dibs.cli.talk import (
-    NO,
-    OK,
-    UNREACHABLE,
-    USAGE,
-    age,
-    describe,
-    host,
-    lock_object,
-    put_json,
-    same,
-    say,
-    who,
-)
+from dibs.cli.talk import NO, OK, UNREACHABLE, USAGE, age, describe, host, lock_object, put_json, same, say, who
 from dibs.faces import login, place
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
@@ -141,9 +128,9 @@ def _agreed(info: LockInfo, holder: Participant, store: str) -> bool:
 
 
 def _log(text: str) -> None:
-    """To the system's log; where there is none, that is no error."""
+    """Write to syslog, where there is one."""
     try:
-        import syslog  # noqa: PLC0415  (not everywhere)
+        import syslog  # noqa: PLC0415  (POSIX only)
     except ImportError:
         return
     syslog.openlog("dibs", syslog.LOG_PID, syslog.LOG_AUTH)

@@ -1,31 +1,37 @@
-"""The command of `dibs run`: its process and its process group.
+"""The two processes that `dibs run` forks: the command with its process group, and the guard of that group.
 
-The process is forked before the lock is asked for, while we have neither threads nor connections, and waits on a pipe
-for the order to execute. An order says what the environment is to hold; a pipe that closes without one says that there
-will be none. `argv` goes to `execve` as it came, without a shell; a script without a #! line is not run.
+Both are forked before we ask for the lock, while we have neither threads nor connections. The command's process waits
+on a pipe for the order to execute: the variables to add to its environment. If the pipe closes without an order, the
+process ends. `argv` goes to `execve` unchanged, without a shell; a script without a #! line is not run.
+
+The guard kills the group with SIGKILL when the hold's deadline passes without news from us, or when our end of its pipe
+closes: `dibs run` may be killed or stopped at any time.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from struct import Struct
 from typing import NoReturn
 
-from dibs.cli.system import die_with, exists, given_environment, lives
+from dibs.cli.system import LONGEST_NAP, die_with, exists, given_environment, lives, now, open_files, rename
 from dibs.cli.talk import BY_SIGNAL, CANNOT_RUN, NOT_FOUND
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _SETTLE = 0.05
-"""How long those whom the command leaves behind may take to end by themselves."""
+"""Seconds that processes left by the command may take to end."""
 
 
 class CannotRun(Exception):
-    """The command cannot be executed; its status is as that of `env`."""
+    """The command cannot be executed; the status is the one that `env` gives."""
 
     def __init__(self, number: int) -> None:
         super().__init__(os.strerror(number))
@@ -34,13 +40,13 @@ class CannotRun(Exception):
 
 
 class Child:
-    """To be made while this process has no threads."""
+    """Create it while this process has no threads."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         order, self._order = os.pipe()
         self._answer, answer = os.pipe()
         parent = os.getpid()
-        # Whoever started us with SIGCHLD ignored would keep us from hearing how the command ended.
+        # With SIGCHLD ignored, as our parent may have set it, we could not learn how the command ended.
         on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.group = os.fork()
         if self.group == 0:
@@ -52,17 +58,17 @@ class Child:
                 os._exit(CANNOT_RUN)
         os.close(order)
         os.close(answer)
-        with suppress(OSError):  # both do it, whoever comes first
+        with suppress(OSError):  # the child does it too; either may be first
             os.setpgid(self.group, self.group)
         self.status: int | None = None
-        """Once it has ended; 128 + n: by signal n."""
+        """None: it has not ended. 128 + n: ended by signal n."""
         self.killed_by = 0
         self.stopped = 0
-        """The signal that stopped it, while it is."""
+        """The signal that stopped it; 0: it is not stopped."""
 
     def execute(self, environment: Mapping[str, str]) -> None:
-        """From here on it runs, or CannotRun."""
-        with suppress(BrokenPipeError):  # it was killed meanwhile: its status will tell
+        """Start the command; raises CannotRun."""
+        with suppress(BrokenPipeError):  # it was killed: its status says so
             os.write(self._order, json.dumps(environment).encode())
         os.close(self._order)
         self._order = -1
@@ -71,8 +77,8 @@ class Child:
             raise CannotRun(int(answer))
 
     def send(self, number: int) -> None:
-        """To the whole group. A stopped process is woken, or it would not hear. Signals that ask it to end wake it in
-        any case: it may have stopped without our having noticed yet."""
+        """Signal the whole group. A stopped process is continued, or it would not see the signal. Signals that ask
+        it to end always continue it: it may have stopped without our knowledge."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, number)
             if number in _ENDING or (self.stopped and number != signal.SIGKILL):
@@ -81,7 +87,7 @@ class Child:
             self.stopped = 0
 
     def reap(self) -> None:
-        """Whatever has ended or stopped; as process 1 also orphans that others left us."""
+        """Note which children ended or stopped. As process 1 we also reap orphans."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -101,17 +107,17 @@ class Child:
         self.status = BY_SIGNAL + self.killed_by if self.killed_by else os.WEXITSTATUS(status)
 
     def group_lives(self) -> bool:
-        """Whether anybody is left of its group, itself apart once it was reaped."""
+        """Whether any process of the group is alive."""
         return exists(self.group) and lives(self.group) != ""
 
     def leaves_others(self) -> str:
-        """Who of its group goes on after it, and does not just take a moment to end."""
+        """The processes of the group that continue after the command; they get a moment to end."""
         if self.group_lives():
             time.sleep(_SETTLE)
         return lives(self.group) if self.group_lives() else ""
 
     def close(self) -> None:
-        """What has not begun never will; and what has not ended must not outlive us, however we came here."""
+        """Cancel an order that was not given, and kill a command that still runs."""
         if self._order >= 0:
             os.close(self._order)
         if self.status is None:
@@ -122,7 +128,7 @@ class Child:
 
 
 def _execute(argv: Sequence[str], parent: int, order: int, answer: int) -> NoReturn:
-    """In the fork."""
+    """Runs in the forked process."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # what Python set for itself
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
@@ -137,11 +143,67 @@ def _execute(argv: Sequence[str], parent: int, order: int, answer: int) -> NoRet
         words = [os.fsencode(word) for word in argv]
         added = {os.fsencode(key): os.fsencode(value) for key, value in json.loads(said).items()}
         environment = {**given_environment(), **added}
-        if not words[0]:  # looked for on the path it would be the first directory there
+        if not words[0]:  # execvpe would find the first directory of PATH
             raise FileNotFoundError(errno.ENOENT, "")
         os.execvpe(words[0], words, environment)  # noqa: S606  (without a shell: that is the point)
     except OSError as error:
         os.write(answer, str(error.errno).encode())
-    except ValueError:  # what no locale can say; a NUL cannot come from a command line
+    except ValueError:  # a text that cannot be encoded
         os.write(answer, b"22")
     os._exit(CANNOT_RUN)
+
+
+_INSTANT = Struct("d")
+_DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+class Guard:
+    """Our side of the guard. Create it while this process has no threads."""
+
+    def __init__(self, group: int) -> None:
+        reads, self._writes = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                _stand(reads, group)
+            finally:
+                os._exit(0)
+        os.close(reads)
+        os.set_blocking(self._writes, False)
+
+    def valid_until(self, instant: float) -> None:
+        """Report the hold's deadline, by the clock of `now`. A guard that was killed is no reason to stop."""
+        with suppress(OSError):
+            os.write(self._writes, _INSTANT.pack(instant))
+
+    def close(self) -> None:
+        """Kill the guard first: it must not act after this."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        os.close(self._writes)
+
+
+def _stand(reads: int, group: int) -> None:
+    os.setsid()
+    rename("lock-guard")  # so that `killall -9 dibs` does not kill the guard as well
+    for number in _DEAF_TO:
+        signal.signal(number, signal.SIG_IGN)
+    os.dup2(reads, 0)
+    for file in open_files():
+        with suppress(OSError):  # the descriptor that listed them is closed already
+            if file != 0:
+                os.close(file)
+    until = math.inf
+    while True:
+        ready, _, _ = select.select([0], [], [], min(max(until - now(), 0.0), LONGEST_NAP))
+        if ready:
+            said = os.read(0, 4096)
+            if not said:
+                break
+            (until,) = _INSTANT.unpack(said[-_INSTANT.size :])
+        elif now() >= until:
+            break
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

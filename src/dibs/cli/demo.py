@@ -2,8 +2,11 @@
 
 Five workers take one lock 25 times each. One is killed while it holds the lock. Another is paused while it holds it,
 until the resource has accepted another worker after its lease. Then it continues, finds its lock lost, and the resource
-refuses its late write (demo_resource.py). demo_supervisor.py decides when, demo_worker.py is one worker; demo_show.py
-and demo_screen.py print it.
+refuses its late write. demo_worker.py has the worker and the resource; demo_show.py and demo_screen.py print.
+
+Faults do not depend on luck. The two victims halt inside their turn and say so; the demo asks the store whether they
+hold, and only then kills or pauses them. The paused one continues when the resource has admitted a higher token. A
+fault that missed is tried again or reported, never counted.
 
 Exit status: 0 proved, 1 not proved, 64 usage, 69 store unreachable, 128+n ended by signal n. No process, file or
 directory stays behind.
@@ -12,26 +15,257 @@ directory stays behind.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
+import selectors
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from dibs.cli.demo_resource import Resource
+import dibs
 from dibs.cli.demo_screen import Screen, has_colour, is_live
-from dibs.cli.demo_show import Lines, Objects, Show
-from dibs.cli.demo_supervisor import Demo, GaveUp
-from dibs.cli.demo_worker import NAMESPACE
+from dibs.cli.demo_show import Event, Lines, Objects, Outcome, Show
+from dibs.cli.demo_worker import NAME, NAMESPACE, Resource
 from dibs.cli.options import Parser, connect, time
+from dibs.cli.system import now
 from dibs.cli.talk import BY_SIGNAL, NO, OK
+
+_GLANCE = 0.03
+_PATIENCE = 30.0
+"""Seconds without a finished turn after which the demo gives up."""
+_ATTEMPTS = 3
+_SOURCE = str(Path(dibs.__file__).parents[1])
+
+
+class GaveUp(Exception):
+    """The demo cannot be finished."""
+
+
+@dataclass
+class Worker:
+    """One worker process, as the demo sees it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    text: bytes = b""
+    ready: bool = False
+    done: bool = False
+
+    def tell(self, order: str) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # its other pipe reports that it ended
+            self.process.stdin.write(f"{order}\n".encode())
+
+    def heard(self) -> Iterator[dict[str, Any]]:
+        """The messages that came; \"ended\" is the last one."""
+        assert self.process.stdout is not None
+        said = os.read(self.process.stdout.fileno(), 65536)
+        *lines, self.text = (self.text + said).split(b"\n")
+        yield from (json.loads(line) for line in lines)
+        if not said:
+            yield {"what": "ended"}
+
+
+@dataclass
+class Stopped:
+    """The worker that was stopped while it held the lock."""
+
+    worker: Worker
+    token: int
+    since: float
+    overtaken: bool = False
+    lost: bool = False
+    for_seconds: float = 0.0
+
+
+@dataclass
+class Demo:
+    options: argparse.Namespace
+    directory: Path
+    client: dibs.Client
+    resource: Resource
+    show: Show
+    signals: list[int]
+    """Signals that ask us to end; handled between two steps, so that cleanup is not interrupted."""
+    begun: float = field(default_factory=now)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    longest_wait: float = 0.0
+    kills: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    stopped: Stopped | None = None
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        names = [f"worker-{number}" for number in range(1, self.options.workers + 1)]
+        victims = random.Random(self.options.seed).sample(names, 2)  # noqa: S311  # no secret
+        self.names, (self.to_kill, self.to_stop) = names, victims
+        third = self.options.turns // 3
+        self.pauses = {} if self.options.no_lock else {self.to_kill: third, self.to_stop: max(1, 2 * third)}
+
+    def play(self) -> Outcome:
+        self.client.inspect(NAME)  # fails here if the store cannot be used, before a worker does
+        for name in self.names:
+            self._start(name, self.pauses.get(name))
+        turns, moved_at = 0, now()
+        while not all(worker.done for worker in self.workers.values()):
+            for key, _ in self.selector.select(_GLANCE):
+                for said in key.data.heard():
+                    self._hear(key.data, said)
+            if self.signals:
+                raise GaveUp("interrupted")
+            record = self.resource.look()
+            self._overtaken(record.highest)
+            if (done := sum(record.turns.values())) > turns:
+                turns, moved_at = done, now()
+            elif now() - moved_at > _PATIENCE + 3 * self.options.lease:
+                raise GaveUp(f"no worker finished a turn for {_PATIENCE:.0f} s")
+            self.show.glance(self._at(), self.client.inspect(NAME), record)
+        return Outcome(
+            self._wanted, self.resource.look(), self.resource.audit(), self._at(), self.longest_wait,
+            self.kills, self.stops, faults_wanted=1 if self.pauses else 0,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Kill all workers; SIGKILL also ends a stopped process."""
+        for worker in self.workers.values():
+            worker.process.kill()
+        for worker in self.workers.values():
+            worker.process.wait()
+            for pipe in (worker.process.stdin, worker.process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self.selector.close()
+        self.resource.close()
+
+    @property
+    def _wanted(self) -> int:
+        return int(self.options.workers * self.options.turns)
+
+    def _at(self) -> float:
+        return now() - self.begun
+
+    def _tell(self, what: str, worker: Worker, token: int | None, text: str = "", **facts: object) -> None:
+        self.show.event(Event(self._at(), what, worker.name, token, text and f"{worker.name}{text}", facts))
+
+    def _start(self, name: str, pause_at: int | None) -> None:
+        options = self.options
+        command = [
+            sys.executable, "-P", "-m", "dibs.cli.demo_worker", name, str(self.directory), f"--parent={os.getpid()}",
+            f"--turns={options.turns}", f"--seed={options.seed}", f"--lease={options.lease}",
+        ]  # fmt: skip
+        command += [] if pause_at is None else [f"--pause-at={pause_at}"]
+        command += ["--no-lock"] if options.no_lock else []
+        path = os.pathsep.join(filter(None, (_SOURCE, os.environ.get("PYTHONPATH"))))
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603  # our own module
+                command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                env={**os.environ, "DIBS_URL": options.url, "PYTHONPATH": path},
+            )  # fmt: skip
+        self.workers[name] = worker = Worker(name, process)
+        assert process.stdout is not None
+        self.selector.register(process.stdout, selectors.EVENT_READ, worker)
+
+    def _hear(self, worker: Worker, said: dict[str, Any]) -> None:
+        what, stopped = said["what"], self.stopped
+        if what == "ready":
+            self._is_ready(worker)
+        elif what == "took":
+            self.longest_wait = max(self.longest_wait, said["waited"])
+            self._tell("took", worker, said["token"], waited=round(said["waited"], 3))
+        elif what == "holding":
+            self._strike(worker, said["token"])
+        elif what == "went on" and stopped is not None and stopped.token == said["token"]:
+            stopped.lost = said["lost"]
+        elif what == "refused":
+            self._tell("refused", worker, said["token"], f"'s {said['why']}", why=said["why"])
+            if stopped is not None and stopped.token == said["token"] and stopped.lost:
+                length = f"{stopped.for_seconds:.1f} s"
+                self.stops.append(f"{worker.name}, token {stopped.token}, for {length}; it then found its lock lost")
+        elif what == "done":
+            worker.done = True
+            self._tell("done", worker, None)
+        elif what == "ended":
+            self._ended(worker)
+
+    def _is_ready(self, worker: Worker) -> None:
+        """All start at the same time; a restarted worker starts at once."""
+        worker.ready = True
+        if self.kills:
+            worker.tell("start")
+        elif all(one.ready for one in self.workers.values()):
+            for one in self.workers.values():
+                one.tell("start")
+
+    def _strike(self, worker: Worker, token: int) -> None:
+        """The worker says that it holds, and halts. Kill or stop it only if the store agrees."""
+        self.attempts += 1
+        if self.attempts > 2 * _ATTEMPTS:
+            raise GaveUp("no worker could be caught while it held the lock; this machine may be too busy")
+        holders = self.client.inspect(NAME).holders
+        if [(one.pid, one.token) for one in holders] != [(worker.process.pid, token)]:
+            worker.tell("again")
+        elif worker.name == self.to_kill:
+            worker.process.kill()
+            self.kills.append(f"{worker.name}, token {token}; another process did its remaining turns")
+            self._tell("killed", worker, token, f" was killed while it held the lock (token {token})")
+        else:
+            worker.process.send_signal(signal.SIGSTOP)
+            self.stopped = Stopped(worker, token, now())
+            self._tell("paused", worker, token, f" was paused while it held the lock (token {token})")
+
+    def _overtaken(self, highest: int) -> None:
+        """Continue the stopped worker once a higher token was admitted: that proves that its lease is over."""
+        stopped = self.stopped
+        if stopped is None or stopped.overtaken:
+            return
+        stopped.for_seconds = now() - stopped.since
+        if highest > stopped.token:
+            stopped.overtaken = True
+            stopped.worker.tell("go")
+            text = f"continues after {stopped.for_seconds:.1f} s; token {highest} was accepted meanwhile"
+        elif stopped.for_seconds > 2 * self.options.lease + 5:
+            # It was stopped within a transaction, and the others wait for the database: this proves nothing.
+            self.stopped = None
+            stopped.worker.tell("again")
+            text = "continues: no other worker could get the lock; trying again"
+        else:
+            return
+        stopped.worker.process.send_signal(signal.SIGCONT)
+        self._tell(
+            "continued", stopped.worker, stopped.token, f" {text}",
+            after=round(stopped.for_seconds, 3), overtaken=stopped.overtaken,
+        )  # fmt: skip
+
+    def _ended(self, worker: Worker) -> None:
+        assert worker.process.stdout is not None
+        self.selector.unregister(worker.process.stdout)
+        status = worker.process.wait()
+        if worker.done and status == 0:
+            return
+        if worker.name == self.to_kill and self.kills and status == -signal.SIGKILL:
+            for pipe in (worker.process.stdin, worker.process.stdout):
+                assert pipe is not None
+                pipe.close()
+            self._start(worker.name, None)
+            self._tell("restarted", worker, None, " was started again")
+            return
+        log = (self.directory / f"{worker.name}.log").read_text(errors="replace")
+        raise GaveUp(f"{worker.name} ended with status {status}\n{log}".rstrip())
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST_WORKERS = 32
-"""The resource's record has room for so many."""
+"""The resource's record has no room for more."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,7 +301,7 @@ def _show(options: argparse.Namespace) -> Show:
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """Signals that end us are noted, and looked at between two steps: no exception falls into the cleaning up."""
+    """Note signals that end us, and handle them between two steps: none interrupts the cleanup."""
     noted: list[int] = []
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number, handler in before.items():
@@ -110,10 +344,12 @@ def parser() -> Parser:
         default=1.0,
         help="seconds that a lock survives without renewal, at least 0.5 (default: 1)",
     )
-    told = made.add_mutually_exclusive_group()
-    told.add_argument("--plain", action="store_true", help="print lines instead of drawing a picture, as in a pipe")
-    told.add_argument("--json", action="store_true", help="print one JSON object per event; the last one has 'proved'")
-    made.add_argument("--no-lock", action="store_true", help=argparse.SUPPRESS)  # the resource must convict this
+    output = made.add_mutually_exclusive_group()
+    output.add_argument("--plain", action="store_true", help="print lines instead of drawing a picture, as in a pipe")
+    output.add_argument(
+        "--json", action="store_true", help="print one JSON object per event; the last one has 'proved'"
+    )
+    made.add_argument("--no-lock", action="store_true", help=argparse.SUPPRESS)  # the resource must detect this
     made.set_defaults(url_file=None, namespace=NAMESPACE)
     return made
 

@@ -1,7 +1,8 @@
-"""How the demo is told: `Lines` in a pipe and with --plain, `Objects` with --json; demo_screen.py draws it instead.
+"""The demo's output (`Lines` in a pipe and with --plain, `Objects` with --json) and its result.
 
-The line is the store's own account (`client.inspect`), the turns and the figures are the resource's. An event with a
-sentence stays to be read; one without happens all the time, and only --json and the picture heed it.
+The queue is read from the store (`client.inspect`), the turns and figures from the resource. An event with a text is
+printed and stays; one without is frequent, and used by --json and the picture only. `Outcome` has the figures of a run
+and every objection to them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,75 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dibs.cli.demo_proof import Outcome
-from dibs.cli.demo_resource import Record
+from dibs.cli.demo_worker import Audit, Record
 from dibs.cli.talk import harmless, put_json
-from dibs.info import LockInfo, printable
+from dibs.info import LockInfo, duration, printable
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the result; a float is a number of seconds."""
+
+    what: str
+    number: int | float
+    which: str = ""
+
+    @property
+    def shown(self) -> str:
+        return duration(self.number) if isinstance(self.number, float) else str(self.number)
+
+
+@dataclass
+class Outcome:
+    """The state when the last worker is done."""
+
+    wanted: int
+    record: Record
+    audit: Audit
+    seconds: float
+    longest_wait: float
+    kills: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    faults_wanted: int = 1
+
+    @property
+    def turns(self) -> int:
+        return sum(self.record.turns.values())
+
+    def objections(self) -> list[str]:
+        """Why the run is no proof; empty: it is one."""
+        record, audit = self.record, self.audit
+        checks = {
+            f"{self.turns} turns instead of {self.wanted}": self.turns == self.wanted == audit.writes,
+            f"{record.overlaps} overlaps": record.overlaps == 0,
+            f"the counter is {record.value} instead of {self.wanted}: writes were lost": record.value == self.wanted,
+            f"{audit.fell} accepted tokens were lower than an earlier one": audit.fell == 0,
+            "no holder was killed": len(self.kills) >= self.faults_wanted,
+            "no holder was paused past its lease": len(self.stops) >= self.faults_wanted,
+            "no stale write was refused": len(audit.refused_writes) >= self.faults_wanted,
+        }
+        return [text for text, holds in checks.items() if not holds]
+
+    def figures(self) -> list[Figure]:
+        record, audit = self.record, self.audit
+        late = "; ".join(f"{user.worker}, token {user.token}" for user in audit.refused_writes)
+        return [
+            Figure("turns done", self.turns, f"of {self.wanted}"),
+            Figure("handovers", audit.handovers, "from one worker to another"),
+            Figure("killed while holding", len(self.kills), "; ".join(self.kills)),
+            Figure("paused while holding", len(self.stops), "; ".join(self.stops)),
+            Figure("takeovers", record.takeovers, "from a holder that was dead or past its own deadline"),
+            Figure("overlaps", record.overlaps, "two workers in the resource while both held a valid lock"),
+            Figure("stale writes refused", len(audit.refused_writes), late),
+            Figure("tokens out of order", audit.fell, f"the highest token was {record.highest}"),
+            Figure("counter", record.value, "each turn read it and added one"),
+            Figure("longest wait", float(self.longest_wait)),
+            Figure("time", float(self.seconds)),
+        ]
+
 
 _BETWEEN_LINES = 0.25
-"""Seconds between two plain lines: a handover takes milliseconds, and nobody reads hundreds of lines."""
+"""Seconds between two plain lines: handovers take milliseconds, which is too fast to read."""
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 
@@ -41,18 +104,18 @@ class Show(Protocol):
     def event(self, event: Event) -> None: ...
 
     def glance(self, at: float, info: LockInfo, record: Record) -> None:
-        """How the line and the resource look now; called often."""
+        """Show the current state of the queue and the resource; called often."""
 
     def give_up(self, why: str) -> None: ...
 
     def prove(self, outcome: Outcome) -> None: ...
 
     def close(self) -> None:
-        """Nothing half said stays, whatever ended the demo. May be called again."""
+        """Clean up, whatever ended the demo. May be called again."""
 
 
 class Lines:
-    """Lines on change, each of which stays."""
+    """Prints a line per change."""
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
@@ -94,14 +157,14 @@ class Lines:
             self._put("PROVED in this run: no two workers held the lock at the same time.", GREEN)
 
     def close(self) -> None:
-        """Every line is whole when it is put."""
+        """Nothing to clean up."""
 
     def _put(self, text: str, style: str = "", *, before: str = "") -> None:
         write(f"{before}{painted(harmless(text), style if self._colour else '')}\n")
 
 
 class Objects:
-    """One JSON object per event; the last one says `proved`, however the demo ended by itself."""
+    """Prints a JSON object per event; the last one has `proved`, unless a signal ended the demo."""
 
     def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None:
         put_json(
@@ -119,7 +182,7 @@ class Objects:
         put_json({**about, **event.facts})
 
     def glance(self, at: float, info: LockInfo, record: Record) -> None:
-        """Nothing has happened."""
+        """Only events are printed."""
 
     def give_up(self, why: str) -> None:
         put_json({"event": "failed", "why": why, "proved": False})
@@ -132,7 +195,7 @@ class Objects:
         put_json({"event": "proof", "proved": not objections, "objections": objections, **figures})
 
     def close(self) -> None:
-        """Every object is whole when it is put."""
+        """Nothing to clean up."""
 
 
 def painted(text: str, style: str) -> str:
@@ -140,7 +203,7 @@ def painted(text: str, style: str) -> str:
 
 
 def write(text: str) -> None:
-    """As it is: what is foreign in it was made harmless before. A terminal that was closed is a pipe without reader."""
+    """Write a text that is harmless already. A closed terminal counts as a broken pipe."""
     if sys.stdout is None:
         return
     try:

@@ -1,29 +1,222 @@
-"""One worker of the demo, a process of its own: takes the lock, uses the resource, gives the lock back; many times.
+"""One worker process of the demo, and the resource that all workers use under the lock.
 
-It uses the public API of dibs like any program would. Started by `dibs.cli.demo` with the store's URL in $DIBS_URL (a
-password must not stand in a command line); says what it does as JSON lines on stdout, and hears `start`, `go` and
-`again` on stdin. With `--pause-at N` it halts inside its turn N until it is told to go on: that is where the demo
-kills or stops it. How many turns are done is written in the resource alone, so a worker started again knows what is
-left, and a turn whose write was refused is simply not done yet.
+The resource is a record and a journal in one directory. Every step happens under an OS lock on the record, and compares
+the token. It does not trust the lock:
 
-It does not outlive the demo: the kernel kills it with its parent (Linux), and elsewhere it ends with the pipe.
+- A token below the highest admitted one is refused (`StaleToken`), and nothing changes.
+- A worker that enters while another is inside *takes over* if its token is higher and the other's hold is over: it is
+  past the deadline that it wrote itself, or its process is dead.
+- Anything else is an *overlap*: counted, and let in. Two turns at once would also lose a count, as a turn is a read
+  (`begin`), some work and a `write` of the value plus one. `audit` checks the journal alone.
+
+The worker is an ordinary program on the public API, with the URL in $DIBS_URL. It reports JSON lines on stdout, reads
+`start`, `go` and `again` from stdin. With `--pause-at N` it halts inside turn N: there the demo kills or pauses it. The
+number of finished turns is in the resource, so a restarted worker does the rest. It ends with the demo.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
 import dibs
-from dibs.cli.demo_resource import Resource, User
+from dibs import StaleToken
 from dibs.cli.system import ORPHANED, die_with, now
+
+SIZE = 4096
+"""Bytes of the record, written by one call within one page: a kill leaves the old or the new record."""
+_PF_EXITING = 0x4
+
+
+@dataclass(frozen=True)
+class User:
+    """One hold of one process."""
+
+    worker: str
+    pid: int
+    token: int
+
+
+@dataclass
+class Mark:
+    """A user inside, and the deadline that it wrote."""
+
+    worker: str
+    pid: int
+    token: int
+    until: float
+    since: float
+
+    def is_of(self, user: User) -> bool:
+        return (self.pid, self.token) == (user.pid, user.token)
+
+
+@dataclass
+class Record:
+    highest: int = 0
+    value: int = 0
+    overlaps: int = 0
+    takeovers: int = 0
+    refused: int = 0
+    turns: dict[str, int] = field(default_factory=dict)
+    inside: list[Mark] = field(default_factory=list)
+
+
+@dataclass
+class Audit:
+    writes: int = 0
+    handovers: int = 0
+    fell: int = 0
+    """Accepted tokens that were lower than an earlier one."""
+    refused_writes: list[User] = field(default_factory=list)
+
+
+class Resource:
+    """Access to the resource; several objects, in one process or many, exclude each other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = os.open(directory / "resource", os.O_RDWR | os.O_CREAT, 0o600)
+        self._journal = os.open(directory / "journal", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def close(self) -> None:
+        os.close(self._file)
+        os.close(self._journal)
+
+    def begin(self, user: User, until: float) -> int:
+        """Enter; `until` is the user's deadline. Returns the value."""
+
+        def enter(record: Record) -> None:
+            at = now()
+            for mark in [mark for mark in record.inside if not mark.is_of(user)]:
+                if user.token > mark.token and (at >= mark.until or is_dead(mark.pid)):
+                    record.takeovers += 1
+                    record.inside.remove(mark)
+                else:
+                    record.overlaps += 1
+            record.inside = [mark for mark in record.inside if not mark.is_of(user)]
+            record.inside.append(Mark(user.worker, user.pid, user.token, until, at))
+            record.highest = user.token
+
+        return self._step("begin", user, enter).value
+
+    def keep(self, user: User, until: float) -> None:
+        """Note the new deadline after a renewal."""
+        self._step("keep", user, lambda record: _prolong(record, user, until))
+
+    def write(self, user: User, value: int, until: float) -> None:
+        """Write the value; this counts as one turn of the worker."""
+
+        def change(record: Record) -> None:
+            record.value = value
+            record.turns[user.worker] = record.turns.get(user.worker, 0) + 1
+            _prolong(record, user, until)
+
+        self._step("write", user, change)
+
+    def end(self, user: User) -> None:
+        def leave(record: Record) -> None:
+            record.inside = [mark for mark in record.inside if not mark.is_of(user)]
+
+        self._step("end", user, leave)
+
+    def look(self) -> Record:
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        try:
+            return self._read()
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def audit(self) -> Audit:
+        found, highest, last = Audit(), 0, ""
+        for line in os.pread(self._journal, os.fstat(self._journal).st_size, 0).decode().splitlines():
+            entry = json.loads(line)
+            user = User(**entry["user"])
+            if entry["refused"]:
+                found.refused_writes += [user] if entry["step"] == "write" else []
+                continue
+            found.fell += user.token < highest
+            highest = max(highest, user.token)
+            found.writes += entry["step"] == "write"
+            if entry["step"] == "begin":
+                found.handovers += last not in ("", user.worker)
+                last = user.worker
+        return found
+
+    def _step(self, what: str, user: User, change: Callable[[Record], None]) -> Record:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            record = self._read()
+            refused = user.token < record.highest
+            if refused:
+                record.refused += 1
+                record.inside = [mark for mark in record.inside if not mark.is_of(user)]
+            else:
+                change(record)
+            entry = json.dumps({"at": now(), "step": what, "refused": refused, "user": asdict(user)})
+            os.write(self._journal, f"{entry}\n".encode())
+            self._save(record)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        if refused:
+            raise StaleToken(
+                f"{what} with token {user.token} was refused: token {record.highest} was accepted before",
+                name=user.worker, step="acquire again",
+            )  # fmt: skip
+        return record
+
+    def _read(self) -> Record:
+        text = os.pread(self._file, SIZE, 0)
+        if not text:
+            return Record()
+        said = json.loads(text)
+        return Record(**{**said, "inside": [Mark(**mark) for mark in said["inside"]]})
+
+    def _save(self, record: Record) -> None:
+        text = json.dumps(asdict(record)).encode()
+        if len(text) > SIZE:
+            raise ValueError(f"the record of {len(record.turns)} workers does not fit in {SIZE} bytes")
+        os.pwrite(self._file, text.ljust(SIZE), 0)
+
+
+def _prolong(record: Record, user: User, until: float) -> None:
+    for mark in record.inside:
+        if mark.is_of(user):
+            mark.until = until
+
+
+def is_dead(pid: int) -> bool:
+    """Whether the process is dead or dying; a stopped one is alive.
+
+    The kernel releases the resources of a dying process before it is a zombie, and a store may grant the lock at once;
+    the flag "exiting" is set before both.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return not _answers(pid)
+    fields = text.rpartition(")")[2].split()
+    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
+
+
+def _answers(pid: int) -> bool:
+    """Without /proc."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
 
 NAME = "shared-resource"
 NAMESPACE = "dibs-demo"
@@ -50,14 +243,14 @@ class Worker:
         self._pause_at: int | None = options.pause_at
 
     def work(self) -> None:
-        # Connected before the start, so that all start at the same time and the line is a line from the beginning.
+        # Connect before the start, so that all workers start at the same time.
         self._client.inspect(NAME)
         say("ready")
         self._orders.get()
         while (number := self._resource.look().turns.get(self._options.worker, 0)) < self._options.turns:
             asked = now()
             if self._options.no_lock:
-                # What the resource is for: one token for all, as without any lock, must be convicted.
+                # One token for all, as without a lock: the resource must detect this.
                 self._use(1, lambda: float(self._options.lease), None, number)
                 continue
             try:
@@ -77,15 +270,15 @@ class Worker:
             time.sleep(chance.uniform(SHORTEST_TURN, LONGEST_TURN))
             if hold is not None and self._pause_at is not None and number >= self._pause_at:
                 self._pause(user, hold)
-            # No `hold.check()` on purpose: a process may be stopped between any check and its write. What must hold
-            # then is the resource's own comparison.
+            # No `hold.check()` on purpose: a process may be stopped between any check and its write. Then only the
+            # comparison in the resource protects it.
             resource.write(user, value + 1, _until(remaining))
             resource.end(user)
         except dibs.StaleToken as refusal:
             say("refused", token=token, why=refusal.what)
 
     def _pause(self, user: User, hold: dibs.Hold) -> None:
-        """Halt inside, just after a renewal: a process stopped within one would keep the database's lock with it."""
+        """Halt inside, just after a renewal: a process stopped during one would keep the database locked."""
         before, give_up = hold.remaining, now() + self._options.lease
         while (left := hold.remaining) <= before and now() < give_up:
             before = left
@@ -98,17 +291,17 @@ class Worker:
 
 
 def _until(remaining: Callable[[], float]) -> float:
-    at = now()  # before the question: rather too early a deadline than too late a one
+    at = now()  # read first: the deadline must not be too late
     return at + remaining()
 
 
 def say(what: str, **facts: object) -> None:
-    """One write, one line: the demo reads whole lines."""
+    """One write per line: the demo reads whole lines."""
     os.write(1, (json.dumps({"what": what, **facts}) + "\n").encode())
 
 
 def _listen(orders: SimpleQueue[str]) -> None:
-    # Not `sys.stdin`: its lock, held by a waiting thread, would stand in the way of the interpreter's exit.
+    # Not `sys.stdin`: its lock, held by a waiting thread, would block the interpreter's exit.
     text = b""
     while said := os.read(0, 1024):
         *lines, text = (text + said).split(b"\n")

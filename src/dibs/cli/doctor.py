@@ -65,7 +65,7 @@ def _put_line(finding: Finding) -> None:
     if level in _WORDS:
         word = f"{_WORDS[level]:<{_WIDTH}}"
         if _is_colourful():
-            # Past `put`, which lets nothing through that controls a terminal; it flushes the line as one.
+            # Not through `put`, which removes control characters; `put` below flushes the whole line.
             sys.stdout.write(f"\033[{_COLOURS[level]}m{word}\033[0m  ")
         else:
             text = f"{word}  {text}"

@@ -26,7 +26,7 @@ PATIENCE = 10.0
 
 
 def looks(look: Callable[[], T], command: str, until: float = float("inf")) -> Iterator[T]:
-    """The result of each look, and of one last look at that instant of the monotonic clock."""
+    """Yield the result of each look; the last one is at `until` (monotonic clock)."""
     heard, silent = time.monotonic(), False
     while True:
         began = time.monotonic()
@@ -44,5 +44,5 @@ def looks(look: Callable[[], T], command: str, until: float = float("inf")) -> I
                 say("the store responds again", command=command)
             heard = time.monotonic()
             yield seen
-        pause = max(GLANCE, _REST * (time.monotonic() - began))  # a long queue takes its time to read
+        pause = max(GLANCE, _REST * (time.monotonic() - began))  # a long queue takes long to read
         time.sleep(min(pause, max(until - time.monotonic(), 0.0)))

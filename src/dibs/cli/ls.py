@@ -1,19 +1,90 @@
 """`dibs ls [PREFIX]`: every lock that is held or waited for, the most contended first.
 
 Contention is counted in waiter-seconds: the sum of how long each waiter has waited. No character of PREFIX is special.
+On a terminal with `rich` (the extra `cli`) it prints a table, else aligned columns. NO_COLOR removes the colours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
+from unicodedata import combining, east_asian_width
 
 from dibs.cli import options as given
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.table import Row, lay_out
-from dibs.cli.talk import OK, age, lock_object, put_json, same, say, who
+from dibs.cli.talk import OK, age, lock_object, put, put_json, same, say, who
 from dibs.faces import place
 from dibs.info import LockInfo, clip, duration
+
+MOST_DRESSED = 200
+"""Most rows in a table of `rich`, which is slow to draw."""
+
+
+class Row(NamedTuple):
+    cells: Sequence[str]
+    notable: bool
+    """It has waiters."""
+
+
+def lay_out(header: Sequence[str], rows: Sequence[Row]) -> None:
+    lines = list(aligned([header, *(row.cells for row in rows)]))
+    if not (len(rows) <= MOST_DRESSED and _sits_there() and _fit(lines, len(header)) and _dress(header, rows)):
+        for line in lines:
+            put(line)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each column as wide as its widest cell.
+
+    >>> list(aligned([("a", "b"), ("ccc", "d")]))
+    ['a    b', 'ccc  d']
+    """
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(_padded(row, widths)).rstrip()
+
+
+def _padded(cells: Iterable[str], widths: Iterable[int]) -> Iterable[str]:
+    return [cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)]
+
+
+def _width(text: str) -> int:
+    """Columns that the text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _sits_there() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _fit(lines: Sequence[str], columns: int) -> bool:
+    """Whether a table fits without folding: it adds a rule and two spaces per column."""
+    return max(map(_width, lines)) + columns + 2 <= shutil.get_terminal_size().columns
+
+
+def _dress(header: Sequence[str], rows: Sequence[Row]) -> bool:
+    """Print with `rich`; False: it is not installed."""
+    try:
+        from rich.console import Console  # noqa: PLC0415  (optional)
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+    except ImportError:
+        return False
+    table = Table(header_style="bold")
+    for title in header:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row.cells), style="yellow" if row.notable else None)
+    console = Console(file=sys.stdout, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    console.print(table)
+    return True
+
 
 HEADER = ("NAME", "KIND", "HOLDER", "HELD FOR", "WAITING", "LONGEST WAIT", "LEASE LEFT", "TOKEN")
 _LONGEST_NAME, _LONGEST_KIND, _LONGEST_HOLDER = 60, 24, 64

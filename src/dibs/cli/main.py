@@ -1,4 +1,4 @@
-"""`dibs COMMAND ...`: find the command, run it, and turn what it raises into a message and an exit status.
+"""`dibs COMMAND ...`: find the command, run it, and turn its exceptions into a message and an exit status.
 
 One module per command, with a `main(arguments) -> status` and a `parser()` of its own. Only the module of the given
 command is imported: `dibs run` starts other programs, and its start is their delay.
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drop_unread(1)
         say(f"dibs: the operating system refused: {error}")
         status = NOT_BY_SYSTEM
-    if arguments is None:  # before it ends, the interpreter would look through all that was loaded, several times
+    if arguments is None:  # saves the garbage collections at the end of the interpreter
         gc.freeze()
     return status
 
@@ -86,7 +86,7 @@ def _perform(command: str, words: list[str]) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         if sys.stderr is not None and sys.stderr.isatty():
-            say("")  # behind the ^C
+            say("")  # after the ^C
         return BY_SIGNAL + signal.SIGINT
     except (UsageError, Mismatch, MissingDriver, Unsupported, ValueError) as error:  # BadName is a ValueError too
         _tell(command, words, error)
@@ -98,7 +98,7 @@ def _perform(command: str, words: list[str]) -> int:
 
 
 def _tell(command: str, words: list[str], error: Exception) -> None:
-    """All own messages of `run --json` are JSON: on stderr they stand between the lines of the command."""
+    """Messages of `run --json` are JSON: on stderr they stand between lines of the command."""
     if command == "run" and "--json" in words[: words.index("--") if "--" in words else None]:
         import json  # noqa: PLC0415  (not needed to start)
 

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         return self._actions
 
     def error(self, message: str) -> NoReturn:
-        """The message repeats the word that was not understood, which may be a URL behind a mistyped `--url`."""
+        """The message repeats the unknown word, which may be a URL after a mistyped `--url`."""
         from dibs.cli.about import without_passwords  # noqa: PLC0415  (seldom needed)
 
         say(f"{without_passwords(message)} (see dibs {self.command} --help)", command=self.command)
@@ -90,7 +90,7 @@ def time(text: str) -> float:
 
 
 def connect(options: argparse.Namespace, command: str, **more: Any) -> dibs.Client:
-    """The client that the options ask for; it does not connect yet."""
+    """The client for these options; it does not connect yet."""
     url = options.url
     if options.url_file is not None:
         url = _read_url(options, command)
@@ -139,7 +139,7 @@ def pairs(given: list[str]) -> Mapping[str, str]:
 
 
 def _warn(options: argparse.Namespace, command: str, text: str) -> None:
-    """With `run --json`, our own messages are JSON: they stand between the lines of the command."""
+    """Messages of `run --json` are JSON: on stderr they stand between lines of the command."""
     if command == "run" and options.json:
         say(dumps({"event": "warning", "text": text}))
     else:
@@ -147,7 +147,7 @@ def _warn(options: argparse.Namespace, command: str, text: str) -> None:
 
 
 def _read_url(options: argparse.Namespace, command: str) -> str:
-    """The URL in a file, which has one line; a warning if others can read the file."""
+    """Read the URL from a file of one line; warn if other users can read the file."""
     path = options.url_file
     try:
         with Path(path).open("rb") as file:

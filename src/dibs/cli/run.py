@@ -25,8 +25,7 @@ import dibs
 from dibs import faces
 from dibs.cli import options as given
 from dibs.cli.about import shown
-from dibs.cli.child import CannotRun, Child
-from dibs.cli.guard import Guard
+from dibs.cli.child import CannotRun, Child, Guard
 from dibs.cli.options import Parser, add_store, connect, here_only, next_command, pairs
 from dibs.cli.signals import Signalled, Signals
 from dibs.cli.system import let_go_of_streams
@@ -70,25 +69,24 @@ def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vig
         return BY_SIGNAL + came.number
     if hold is None:
         return _busy(options, client)
-    told: list[tuple[str, str]] = []  # printed after the release: stderr may block
+    messages: list[tuple[str, str]] = []  # printed after the release: stderr may block
     try:
         status = _execute(options, hold, vigil)
         if not vigil.cause and (others := vigil.child.leaves_others()):
-            told.append(("left-behind", f"the command left processes that continue without the lock: {others}"))
+            messages.append(("left-behind", f"the command left processes that continue without the lock: {others}"))
     except CannotRun as error:
         word = options.command[0]
-        told.append(("cannot-run", f"{word!a} cannot be run: {error}{_hint(word, error)}"))
+        messages.append(("cannot-run", f"{word!a} cannot be run: {error}{_hint(word, error)}"))
         status = error.status
-    except dibs.LockLost:  # in the instant before it could begin
+    except dibs.LockLost:  # before the command started
         status = LOST
     status = _give_back(options, client, hold, vigil, status)
-    for event, text in told:
+    for event, text in messages:
         _tell(options, event, text)
     return status
 
 
 def _hint(word: str, error: CannotRun) -> str:
-    """The most likely mistake."""
     if error.number == errno.ENOEXEC:
         return ": it has no #! line"
     if error.number != errno.ENOENT:
@@ -129,9 +127,7 @@ def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]
     if url and not options.pass_url:
         try:
             said["DIBS_URL"] = faces.without_secret(url)
-        except (
-            ValueError
-        ):  # --url was given beside it. A command that uses DIBS_URL fails, and does not use another store instead
+        except ValueError:  # unused: --url was given. The command must fail with it, not use another store
             said["DIBS_URL"] = "***"
     return said
 
@@ -183,7 +179,7 @@ def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
         return OK
     try:
         info = client.inspect(options.name)
-    except dibs.StoreError:  # it was busy a moment ago: that is what counts
+    except dibs.StoreError:  # it was busy a moment ago
         info = dibs.LockInfo(name=options.name)
     after = f" after {duration(options.timeout)}" if options.timeout else ""
     text = f'"{printable(options.name)}"{here_only(options)}: not free{after}: {in_the_way(info)}'
@@ -192,7 +188,7 @@ def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
 
 
 def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> None:
-    """To stderr: stdout belongs to the command."""
+    """Print to stderr: stdout belongs to the command."""
     if options.json:
         say(json.dumps({"event": event, "name": options.name, "text": text, **facts}))
     else:
@@ -200,7 +196,7 @@ def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> N
 
 
 def _asking(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[[dibs.Hold], object]) -> Acquire:
-    """The kind of lock that the options ask for."""
+    """`acquire` of the kind of lock that the options ask for."""
     more: dict[str, Any] = {"timeout": options.timeout, "max_hold": options.max_hold, "on_lost": on_lost}
     if options.of is not None:
         return partial(client.semaphore(options.name, options.of, **more).acquire, options.permits)

@@ -1,8 +1,7 @@
-"""Signals that `dibs run` gets: before it holds the lock they end the waiting, from then on they are the command's.
+"""Signals to `dibs run`: while it waits for the lock they end the wait, afterwards they are passed to the command.
 
-A handler only notes the number (or raises, while waiting: dibs can be interrupted anywhere), and a pipe wakes the main
-thread, which does the rest between two looks at the hold. What was ignored when we were started (`nohup`) stays so,
-here and in the command.
+A handler only notes the number (or raises, during the wait), and a pipe wakes the main thread, which does the rest.
+Signals that were ignored when we started (`nohup`) stay ignored, here and in the command.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Signalled(BaseException):
 
 
 class Signals:
-    """From entering to leaving, all of them come here."""
+    """Collects signals between `__enter__` and `__exit__`."""
 
     def __init__(self) -> None:
         self._raises = False
@@ -39,7 +38,7 @@ class Signals:
     def __enter__(self) -> Self:
         signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, self._note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])  # whoever blocked it for us: we must hear of it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])  # our parent may have blocked it
         for number in _NOTED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note)
@@ -48,7 +47,7 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Handlers stay: whatever comes now is too late to matter, and must not end us amidst cleaning up."""
+        """Handlers stay installed: a signal must not end us during the cleanup."""
         self._raises = False
         signal.set_wakeup_fd(-1)
         os.close(self._reads)
@@ -56,21 +55,23 @@ class Signals:
         os.close(writes)
 
     def interrupt(self, yes: bool) -> None:
-        """Whether a signal raises `Signalled` where we are; one that is noted already does so at once."""
+        """Set whether a signal raises `Signalled`; one that is noted already raises at once."""
         self._raises = yes
         if yes:
             for number in self._noted:
                 self._raise(number)
         elif signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
-            signal.signal(signal.SIGTSTP, self._note)  # while we wait it stops us, from now on it is the command's too
+            signal.signal(
+                signal.SIGTSTP, self._note
+            )  # during the wait it stops us; from now on the command gets it too
 
     def ring(self, _: object = None) -> None:
-        """From any thread: there is something to look at."""
+        """Wake the main thread; may be called from any thread."""
         with suppress(OSError):
             os.write(self._writes, b"\0")
 
     def wait(self, seconds: float) -> list[int]:
-        """What has come, at the latest after so many seconds."""
+        """Wait at most that long; return the signals that came."""
         select.select([self._reads], [], [], max(seconds, 0.0))
         with suppress(BlockingIOError):
             while os.read(self._reads, 1024):
@@ -79,7 +80,7 @@ class Signals:
         return noted
 
     def came(self, number: int) -> bool:
-        """Whether it is among those that wait to be taken."""
+        """Whether this signal is noted and not yet taken by `wait`."""
         return number in self._noted
 
     def _note(self, number: int, _: FrameType | None) -> None:
@@ -90,5 +91,5 @@ class Signals:
 
     def _raise(self, number: int) -> None:
         if self._raises and number != signal.SIGCONT:
-            self._raises = False  # once is enough: what comes next must not fall into the cleaning up
+            self._raises = False  # a second one must not interrupt the cleanup
             raise Signalled(number)

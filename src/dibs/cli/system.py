@@ -1,4 +1,4 @@
-"""What the commands ask of the operating system."""
+"""Calls to the operating system."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ import time
 from contextlib import suppress
 
 LONGEST_NAP = 1.0
-"""Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
+"""Longest sleep, in seconds: timers stop while the machine is suspended, so look at the clock often."""
 ORPHANED = 3
-"""The exit status of a process whose parent was gone before it could tie itself to it."""
+"""The exit status of a process whose parent has died."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _PR_SET_PDEATHSIG = 1
 
 
 def now() -> float:
-    """The clock that holds end by: it also counts suspended time, and every process of the machine reads the same."""
+    """The clock of hold deadlines: it counts suspended time, and is the same for all processes of the machine."""
     return time.clock_gettime(_CLOCK)
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent dies, where the kernel offers that; end at once if it is gone already.
+    """Have the kernel kill this process when its parent dies (Linux only); end at once if it has died already.
 
-    The kernel means the parent's *thread* that forked: call this only in children of a thread that lives as long. It
-    survives exec, not a further fork, and a set-user-id program takes it off.
+    For the kernel the parent is the *thread* that forked: it must live as long as the process. The setting survives
+    exec, but neither a further fork nor a set-user-id program.
     """
     if sys.platform == "linux":
         with suppress(ImportError, OSError, AttributeError):  # not every Python is built with it
             import ctypes  # noqa: PLC0415  (slow to import, and few commands need it)
 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it went before we asked
+    if os.getppid() != parent:
         os._exit(ORPHANED)
 
 
 def exists(group: int) -> bool:
-    """Whether a process group has any member, also a dead one that nobody has reaped."""
+    """Whether a process group has a member, dead but unreaped ones included."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # there is one, and it is somebody else's
+    except PermissionError:  # it belongs to another user
         return True
     return True
 
 
 def lives(group: int) -> str:
-    """Who of a process group lives: pid 123 (sleep), pid 124 (sh). Dead ones that nobody has reaped do not count."""
+    """The living processes of a group: pid 123 (sleep), pid 124 (sh). Zombies do not count."""
     try:
         processes = [entry for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208  (pathlib is slow)
     except OSError:
@@ -67,7 +67,7 @@ def lives(group: int) -> str:
 
 
 def let_go_of_streams() -> None:
-    """Of our own copies of what the command reads and writes: a pipe is closed when the command closes it."""
+    """Close our copies of stdin and stdout: the command's pipes then close when the command closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -75,7 +75,7 @@ def let_go_of_streams() -> None:
 
 
 def open_files() -> list[int]:
-    """The numbers of this process's open files; where nobody lists them, those that are likely."""
+    """The open file descriptors of this process; a guess where the system does not list them."""
     try:
         return [int(number) for number in os.listdir("/dev/fd")]  # noqa: PTH208  (pathlib costs a third of the start)
     except OSError:
@@ -83,7 +83,7 @@ def open_files() -> list[int]:
 
 
 def given_environment() -> dict[bytes, bytes]:
-    """The environment without what Python put there for itself: for the locale C it sets LC_CTYPE (PEP 538)."""
+    """The environment without LC_CTYPE, if Python set it itself for the locale C (PEP 538)."""
     environment = dict(os.environb)
     try:
         with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
@@ -98,6 +98,6 @@ def given_environment() -> dict[bytes, bytes]:
 
 
 def rename(name: str) -> None:
-    """What this process is called in lists, where that can be said."""
+    """Set the name of this process in process lists, where the system can."""
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write(name)

@@ -1,7 +1,7 @@
-"""What the command line says, and to whom: results to stdout, everything else to stderr; and its exit statuses.
+"""The output of the commands: results to stdout, everything else to stderr; and the exit statuses.
 
-`--json` prints one object per line with the names of `LockInfo` and `Participant`; points in time are ISO 8601, UTC.
-What other processes wrote about themselves is foreign text: `printable` before it reaches a terminal, ASCII in JSON.
+`--json` prints one object per line with the names of `LockInfo` and `Participant`; times are ISO 8601, UTC. Text from
+other processes is untrusted: it is made `printable` before it reaches a terminal, and is ASCII in JSON.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dibs.info import LockInfo, Participant, clip, duration, printable
 
 OK, NO, USAGE, UNREACHABLE, NOT_BY_SYSTEM, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 71, 75, 76, 126, 127
 _PATIENCE = 1.0
-"""How long a message waits for its reader: a lock may have to be renewed, or a command ended, meanwhile."""
+"""Seconds that a message waits for its reader: we may have to renew a lock or end a command."""
 BY_SIGNAL = 128
-"""Plus its number: the status of what a signal ended."""
+"""Plus the signal's number: the status of a process that a signal ended."""
 
 
 def say(text: str, *, command: str = "") -> None:
-    """To whoever sits there. That stderr is closed is no reason to fail, and that nobody reads it none to wait."""
+    """Print to stderr. A closed stderr is no error, and an unread one does not block."""
     if sys.stderr is not None:
         try:
             if _is_unread():
@@ -40,27 +40,27 @@ def say(text: str, *, command: str = "") -> None:
 def _is_unread() -> bool:
     try:
         return not select.select([], [sys.stderr], [], _PATIENCE)[1]
-    except (ValueError, OSError):  # not a file, as under pytest; or Windows, where select() takes sockets only
+    except (ValueError, OSError):  # not a file, as under pytest; on Windows select() takes sockets only
         return False
 
 
 def drop_unread(number: int) -> None:
-    """Nobody reads there any more: what is still buffered must not fail once more at exit, with a status of its own."""
+    """Discard what is buffered for a closed reader, so that the flush at exit does not fail too."""
     opened = os.open(os.devnull, os.O_WRONLY)
     os.dup2(opened, number)
     os.close(opened)
 
 
 def put(text: str) -> None:
-    """A result: one line, whole, now. Whoever reads no more (`| head`) is heard as BrokenPipeError; not so, where
-    Python is told not to buffer, by one write of many lines: what of it a pipe does not take is lost."""
+    """Print a result to stdout, one line per call: with an unbuffered stdout, a pipe may drop part of a longer write.
+    A closed reader (`| head`) raises BrokenPipeError."""
     if sys.stdout is not None:
         sys.stdout.write(harmless(text) + "\n")
         sys.stdout.flush()
 
 
 def harmless(text: str) -> str:
-    """Whatever is in it, it steers no terminal: here everything passes that is said. Only its own newlines are kept."""
+    """The text without control characters; newlines are kept. All output passes through here."""
     return "\n".join(line if line.isprintable() else printable(line) for line in text.split("\n"))
 
 
@@ -69,7 +69,6 @@ def put_json(what: Mapping[str, Any]) -> None:
 
 
 def lock_object(info: LockInfo) -> dict[str, Any]:
-    """A line as `--json` shows it."""
     return {
         "name": info.name,
         "kind": info.kind,
@@ -98,7 +97,7 @@ def instant(at: datetime) -> str:
 
 
 def who(one: Participant) -> str:
-    """Who it is and what it runs: ana@web-3 pid 4121 (deploy.sh)."""
+    """For example: ana@web-3 pid 4121 (deploy.sh)."""
     command = one.info.get("command")
     ran = f" ({clip(command, 80)})" if command else ""
     return f"{clip(one.label, 120)}{ran}"
@@ -109,7 +108,7 @@ def age(since: datetime, now: datetime) -> str:
 
 
 def describe(one: Participant, now: datetime) -> str:
-    """Who it is, what it runs and since when, as people say it: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
+    """For example: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
     return f"{who(one)} for {age(one.since, now)}"
 
 
@@ -124,13 +123,13 @@ def ordinal(number: int) -> str:
 
 
 def runs_under(name: str, one: Participant) -> bool:
-    """Whether this process is part of the command that a `dibs run` runs under that hold."""
+    """Whether this process runs in a `dibs run` under that hold."""
     under = os.fsencode(os.environ.get("DIBS_NAME", "")), os.environ.get("DIBS_TOKEN")
     return under == (name.encode(), str(one.token))
 
 
 def same(name: str, one: Participant) -> str:
-    """What a participant of this lock has in common with the reader, as far as labels tell; else an empty text."""
+    """A note if the participant is this process, host or login, by its labels; else empty."""
     if runs_under(name, one):
         return " (this command runs under it)"
     from dibs.faces import login  # noqa: PLC0415  (not needed to start)
@@ -143,7 +142,7 @@ def same(name: str, one: Participant) -> str:
 
 
 def held_by(name: str, holders: Sequence[Participant], now: datetime) -> str:
-    """The first holder, and how many more there are; there must be one."""
+    """The first holder and the number of others; there must be at least one."""
     first, more = holders[0], len(holders) - 1
     others = f" and {more} more" if more else ""
     return f"held by {describe(first, now)}{same(name, first)}{others}"
@@ -154,8 +153,8 @@ def host() -> str:
 
 
 def occupy_closed_descriptors() -> None:
-    """Where stdin, stdout or stderr is closed, the next file opened would take its number, and what is written to it.
-    What stands there now is closed again in whatever this process executes."""
+    """Open /dev/null where stdin, stdout or stderr is closed: else the next file opened would take its number, and get
+    our output. A program that we execute gets them closed again."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(opened)

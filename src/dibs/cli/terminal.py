@@ -1,4 +1,4 @@
-"""The terminal that `dibs run` lends its command, and what the keyboard's signals mean for a job of two processes."""
+"""The terminal that `dibs run` lends to its command, and keyboard signals for a job of two processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _STOPS_WITHIN = 0.05
 
 
 class Terminal:
-    """The controlling terminal: lent to the command while we are its foreground, and taken back.
+    """The controlling terminal: lent to the command while we are in the foreground, and taken back.
 
-    Beside a pipe it is lent once the command asks for it (and is stopped for that): the keyboard may be meant for
-    another one of our job, as in `dibs run x -- journalctl | less`.
+    With a pipe on stdin or stdout it is lent only when the command asks for it (and is stopped for that): the keyboard
+    may belong to another process of our job, as in `dibs run x -- journalctl | less`.
     """
 
     def __init__(self) -> None:
         self._group = 0
-        """To whom it was lent."""
+        """The process group that has it; 0: none."""
         self._wanted = not (_is_pipe(0) or _is_pipe(1))
         self._modes: list[Any] | None = None
         try:
@@ -36,7 +36,7 @@ class Terminal:
         return self._file >= 0
 
     def lend(self, group: int, *, asked: bool = False) -> bool:
-        """True: the group is in the foreground. Not if we are in the background ourselves."""
+        """Put the group into the foreground. False: we are in the background ourselves."""
         self._wanted = self._wanted or asked
         with suppress(OSError):
             if self.there and self._wanted and os.tcgetpgrp(self._file) == os.getpgrp():
@@ -47,7 +47,7 @@ class Terminal:
 
     @property
     def lent(self) -> bool:
-        """Asked of the terminal itself: a shell may have taken it meanwhile, and a command may have passed it on."""
+        """Read from the terminal: a shell may have taken it, or the command may have passed it on."""
         with suppress(OSError):
             if self._group and self.there:
                 front = os.tcgetpgrp(self._file)
@@ -55,8 +55,8 @@ class Terminal:
         return False
 
     def take_back(self, *, restore: bool = False) -> None:
-        """`restore`: with the modes that it was lent with. A command that was killed could not tidy up, and a shell
-        that sees us end in peace does not."""
+        """`restore`: also restore its modes. A command that was killed could not, and the shell does so only if we are
+        killed ourselves."""
         if self.lent:
             with suppress(OSError):
                 self._give(os.getpgrp())
@@ -70,7 +70,7 @@ class Terminal:
             os.close(self._file)
 
     def _give(self, group: int) -> None:
-        """Whoever is in the background would be stopped for this."""
+        """Without SIGTTOU, which would stop a process in the background."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
         try:
             os.tcsetpgrp(self._file, group)
@@ -79,19 +79,19 @@ class Terminal:
 
 
 def suspend() -> None:
-    """Stop our own job, as the terminal would have; returns when it was continued. Where nobody could continue it (its
-    group is orphaned) the kernel lets it run on, and no SIGCONT comes."""
+    """Stop our own job, as Ctrl-Z would; returns when it is continued. The kernel does not stop an orphaned
+    group, which nobody could continue; then no SIGCONT comes."""
     before = signal.getsignal(signal.SIGTSTP)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.killpg(os.getpgrp(), signal.SIGTSTP)
-    time.sleep(_STOPS_WITHIN)  # another thread may be the one that is hit: we must not run on until all stand
+    time.sleep(_STOPS_WITHIN)  # another thread may get the signal first: do not run on until all are stopped
     signal.signal(signal.SIGTSTP, before)
 
 
 def end_by_interrupt(everybody: bool) -> None:
-    """A shell ends its loop only if it sees that SIGINT was what ended us, and its script only if it gets one itself;
-    $? is the same. `everybody`: so our whole job gets it, where Ctrl-C went to the command alone."""
+    """End by SIGINT: a shell ends its loop only if SIGINT ended us, and its script only if it gets one itself.
+    `everybody`: signal our whole job, because Ctrl-C went to the command alone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(0 if everybody else os.getpid(), signal.SIGINT)
 
@@ -105,11 +105,11 @@ def _is_pipe(file: int) -> bool:
 
 
 def _modes(file: int) -> list[Any] | None:
-    import termios  # noqa: PLC0415  (of use at a terminal only)
+    import termios  # noqa: PLC0415  (needed at a terminal only)
 
     try:
         return termios.tcgetattr(file)
-    except termios.error:  # it hangs up
+    except termios.error:  # the terminal hung up
         return None
 
 

@@ -1,13 +1,13 @@
-"""The watch over a command and the hold that it runs under, until the command has ended.
+"""Supervise the command and the hold that it runs under, until the command has ended.
 
-| what happens                                        | what the command's group gets                               |
-|-----------------------------------------------------|-------------------------------------------------------------|
-| a signal to us                                      | the same signal                                             |
-| renewal failed, or max-hold nears: a quarter is left | TERM, then KILL at the deadline                            |
-| taken away (`dibs break`, an operator)              | TERM at once, KILL after min(5 s, a quarter of the lease)   |
-| the deadline passed while we stood still            | KILL at once: nothing may happen after it                   |
-| it is stopped at a terminal (Ctrl-Z)                | we stop too, and on `fg` or `bg` both go on                 |
-| Ctrl-Z comes to us, as it has not the terminal      | the same: it is stopped, and then we are                    |
+| event                                                    | the command's process group gets                          |
+|----------------------------------------------------------|-----------------------------------------------------------|
+| a signal to us                                           | the same signal                                           |
+| a quarter of the lease (renewal failed) or max-hold left | TERM, then KILL at the deadline                           |
+| the lock was taken away (`dibs break`)                   | TERM at once, KILL after min(5 s, a quarter of the lease) |
+| the deadline passed while we were stopped                | KILL at once                                              |
+| Ctrl-Z stops the command                                 | we stop too; `fg` and `bg` continue both                  |
+| Ctrl-Z reaches us: the command has no terminal           | SIGTSTP, then we stop                                     |
 
 A suspended job does not renew: if its lease is over when it is continued, the command is killed.
 """
@@ -19,8 +19,7 @@ import os
 import signal
 
 import dibs
-from dibs.cli.child import Child
-from dibs.cli.guard import Guard
+from dibs.cli.child import Child, Guard
 from dibs.cli.signals import Signals
 from dibs.cli.system import LONGEST_NAP, now
 from dibs.cli.terminal import Terminal, suspend
@@ -29,48 +28,42 @@ BROKEN, MAX_HOLD, UNREACHABLE, STANDSTILL = "broken", "max_hold", "unreachable",
 """As in `LockLost.reason`."""
 _LONGEST_GRACE = 5.0
 _WHOLE = 0.9
-"""Of its lease, what a hold has left at best: the rest is the margin."""
+"""The part of a lease that a hold has left at best: the rest is the safety margin."""
 _ABOUT = 0.1
-"""The hold began a moment before we heard of it."""
+"""Seconds by which the hold may have begun before we learned of it."""
 _GLANCE = 0.02
-"""How often we look whether those whom the command left behind are gone: nobody tells us."""
+"""Seconds between checks whether processes left by the command are gone."""
 _BY_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Vigil:
     def __init__(
-        self,
-        child: Child,
-        guard: Guard,
-        terminal: Terminal,
-        signals: Signals,
-        lease: float,
-        max_hold: float | None,
+        self, child: Child, guard: Guard, terminal: Terminal, signals: Signals, lease: float, max_hold: float | None
     ) -> None:
         self.child = child
         self.terminal = terminal
         self.signals = signals
         self.cause = ""
-        """Why the command was told to end, one of the words above; empty: it was not."""
+        """Why we end the command, one of the words above; empty: we do not."""
         self.interrupted = False
-        """SIGINT came to us: it was no Ctrl-C that the command alone got."""
+        """We got SIGINT; Ctrl-C may also go to the command alone."""
         self.by_ctrl_c = False
-        """SIGINT ended the command while it had the keyboard."""
+        """SIGINT ended the command while it had the terminal."""
         self._guard = guard
         self._lease = lease
         self._max_hold = math.inf if max_hold is None else max_hold
         self._quarter = min(lease, self._max_hold) / 4
         self._began = 0.0
         self._most = 0.0
-        """What was left when most was."""
+        """The longest remaining time seen."""
         self._until = 0.0
         self._kill_at: float | None = None
         self._killed = False
         self._hung_up = False
 
     def begin(self, hold: dibs.Hold) -> None:
-        """Before the command does: should we stand still from here on, the guard knows. LockLost: it must not begin."""
-        self.child.send(signal.SIGCONT)  # somebody may have stopped it while it waited for its order
+        """Call it before the command starts: the guard then knows the deadline. LockLost: do not start the command."""
+        self.child.send(signal.SIGCONT)  # it may have been stopped while it waited for its order
         hold.check()
         self._began = now()
         self._until = self._began + hold.remaining
@@ -87,22 +80,22 @@ class Vigil:
         self.by_ctrl_c = self.child.killed_by == signal.SIGINT and self.terminal.lent
         self.terminal.take_back(restore=bool(self.child.killed_by))
         if not self.cause and self.child.killed_by == signal.SIGKILL and hold.lost.is_set() and now() >= self._until:
-            self.cause = STANDSTILL  # the guard has done it
+            self.cause = STANDSTILL  # the guard killed it
 
     def _over(self) -> bool:
-        """Once there is no lock, it is not over until nobody of its group is left, or all were killed."""
+        """Without the lock, no process of the group may be left: it ended, or was killed."""
         if self.child.status is None:
             return False
         return not self.cause or self._killed or not self.child.group_lives()
 
     def _grace(self, left: float) -> float:
-        """How much must be left for the command to go on. A hold that was waited for begins with less than its lease,
-        until its first renewal, and a server may grant shorter sessions than were asked for: that is no silence."""
+        """The remaining time at which the command must end. A new hold may have less left than its lease (it waited in
+        the queue, or the server grants shorter sessions): that is no failed renewal."""
         self._most = max(self._most, left)
         return min(self._quarter, self._most / _WHOLE / 4)
 
     def _look(self, hold: dibs.Hold) -> float:
-        """What the hold demands now; gives the seconds until the next look."""
+        """Act on the state of the hold; return the seconds until the next look."""
         at, left = now(), hold.remaining
         kill_at = self._kill_at
         if kill_at is None:
@@ -125,11 +118,11 @@ class Vigil:
         return LONGEST_NAP
 
     def _ends_by(self, end: float, otherwise: str) -> str:
-        """Whether that end is the one that was agreed on."""
+        """MAX_HOLD if this deadline is the one set by max_hold."""
         return MAX_HOLD if end >= self._began + self._max_hold - _ABOUT else otherwise
 
     def _strike(self, cause: str, kill_at: float) -> float:
-        """Past its deadline the command gets no TERM: it would have a moment to act in."""
+        """Past its deadline the command gets no TERM: it could still act on it."""
         self.cause = cause
         self._kill_at = kill_at
         if now() < kill_at:
@@ -145,8 +138,8 @@ class Vigil:
         self.child.send(number)
 
     def _follow_stop(self, hold: dibs.Hold) -> None:
-        """Only what the keyboard stopped: what somebody else stopped (SIGSTOP) is his to continue, and we renew on.
-        But where the command has the keyboard, and a shell waits for us, it may have stopped itself (`suspend`)."""
+        """Stop with the command if the terminal stopped it. After a SIGSTOP from elsewhere we keep renewing; but if the
+        command has the terminal, and a shell waits for us, it may have stopped itself (`suspend`)."""
         by_itself = self.child.stopped == signal.SIGSTOP and self.terminal.lent and os.getpgrp() == os.getpid()
         if not (self.terminal.there and (by_itself or self.child.stopped in (signal.SIGTSTP, *_BY_TERMINAL))):
             return
@@ -155,9 +148,9 @@ class Vigil:
             return
         self.terminal.take_back()
         suspend()
-        self._look(hold)  # before it goes on: it may not, any more
+        self._look(hold)  # before it continues: the lease may be over
         if self.child.stopped in _BY_TERMINAL and not self.signals.came(signal.SIGCONT):
-            # Nobody will ever lend it a terminal: the kernel would have said EIO.
+            # It will never get the terminal; the kernel would have answered EIO.
             self.child.send(signal.SIGKILL if self._hung_up else signal.SIGHUP)
             self._hung_up = True
         self._pass_on(signal.SIGCONT)

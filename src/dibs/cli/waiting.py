@@ -23,7 +23,7 @@ _FIRST, _AGAIN = 2.0, 1.0
 
 
 class Narrator:
-    """Prints from entering to leaving."""
+    """Prints between `__enter__` and `__exit__`."""
 
     def __init__(self, client: dibs.Client, name: str, note: str, say: Callable[[str], None]) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class Narrator:
             except dibs.DibsError as error:
                 seen, text = str(type(error)), f'waiting for "{printable(self._name)}": {error}'
             else:
-                if any(map(_is_own, info.holders)):  # the holder has died, and we are about to learn that it is ours
+                if any(map(_is_own, info.holders)):  # we hold it, and will learn so in a moment
                     continue
                 seen, text = key(info), f'waiting for "{printable(self._name)}"{self._note}: {in_the_way(info)}'
             if seen != said and not self._is_over(0):
@@ -69,14 +69,14 @@ class Narrator:
 
 
 def key(info: LockInfo) -> str:
-    """The part of a queue whose change is worth another line: not the time that passes."""
+    """The state whose change is worth another message; elapsed time is not."""
     return repr(([one.token for one in info.holders], place(info)))
 
 
 def in_the_way(info: LockInfo) -> str:
     """Which other process holds it, and our place in the queue.
 
-    To others, the first waiter of a dead holder holds the lock before it has learned so itself: that may be us.
+    We may be listed as the holder already: the store counts the first waiter of a dead holder as one.
     """
     others = [one for one in info.holders if not _is_own(one)]
     if not others:

@@ -15,19 +15,7 @@ import dibs
 from dibs.cli import options as given
 from dibs.cli.looking import ONE_LOOK, looks
 from dibs.cli.options import Parser, UsageError, add_store, connect
-from dibs.cli.talk import (
-    OK,
-    age,
-    held_by,
-    instant,
-    lock_object,
-    participant_object,
-    put,
-    put_json,
-    same,
-    say,
-    who,
-)
+from dibs.cli.talk import OK, age, held_by, instant, lock_object, participant_object, put, put_json, same, say, who
 from dibs.faces import place
 from dibs.info import LockInfo, Participant, clip
 
