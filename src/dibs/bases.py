@@ -1,4 +1,4 @@
-"""The members that both APIs share, word for word: they do no I/O, so nothing in them is awaited.
+"""Members that are the same in both APIs: they do no I/O, so nothing is awaited.
 
 Members that do I/O are written twice, once with `await`. Their docstrings are literal in both places, because editors
 read the source; `tests/architecture/test_docstrings.py` keeps the two texts equal.
@@ -22,21 +22,19 @@ class Unpicklable:
 
 
 class WrongApi(TypeError, AttributeError):
-    """To `hasattr` there is no such method; a `with` statement raises this as it is."""
+    """An AttributeError, so that `hasattr` is False; a `with` statement raises it unchanged."""
 
 
 class WrongWith:
-    """The method that the other kind of `with` looks for: it says which import is meant.
+    """Raises when the other kind of `with` looks up its method; the text names the right import.
 
-    A descriptor that raises is enough: the statement looks the method up on the object and stops there. To a type
-    checker the method does not exist, so it rejects the statement.
+    For a type checker the method does not exist, so it rejects the statement.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def __repr__(self) -> str:
-        """For `help()`."""
         return "<refused: it says which API is meant>"
 
     def __get__(self, instance: object, owner: type) -> WrongWith:
@@ -79,7 +77,7 @@ class Named(Unpicklable):
 
 
 class Owned(Named):
-    """What `Lock` and `Multi` share."""
+    """Shared by `Lock` and `Multi`."""
 
     __slots__ = ()
 
@@ -94,7 +92,7 @@ class Owned(Named):
 
 
 class Watched(Unpicklable):
-    """What `Hold` and `MultiHold` share."""
+    """Shared by `Hold` and `MultiHold`."""
 
     __slots__ = ()
     _core: Any
@@ -127,7 +125,7 @@ class Watched(Unpicklable):
 
 
 class Granted(Named):
-    """The part that every hold of one lock has."""
+    """Shared by all holds of one lock."""
 
     __slots__ = ()
 
@@ -145,7 +143,7 @@ class Granted(Named):
 
 
 class HoldFacts(Watched, Granted):
-    """The part of a `Hold` that is the same in both APIs."""
+    """Shared by both `Hold` classes."""
 
     __slots__ = ()
     _lock: Any
@@ -164,7 +162,7 @@ class HoldFacts(Watched, Granted):
 
 
 class EnclosedFacts(Granted):
-    """What the `WithinHold`s of both APIs share."""
+    """Shared by both `WithinHold` classes."""
 
     __slots__ = ()
 
@@ -182,7 +180,7 @@ class EnclosedFacts(Granted):
 
 
 class NoToken(Watched):
-    """What the `MultiHold`s of both APIs share."""
+    """Shared by both `MultiHold` classes."""
 
     __slots__ = ()
 

@@ -1,8 +1,7 @@
-"""What anyone may see of a queue: `LockInfo` and its `Participant`s, and the words in which errors speak of them; and
-`Finding`, what a store says of itself.
+"""Snapshots of a queue (`LockInfo` with its `Participant`s), their texts in errors, and the findings of `doctor`.
 
-Nothing here is a credential: claim ids never appear. What other processes wrote about themselves (`about`) is foreign
-text: it is parsed with a size limit and its control characters are made visible before anyone prints them.
+Nothing here is a credential: claim ids never appear. Descriptions that other processes wrote are untrusted text: they
+are parsed with a size limit, and their control characters are escaped before they are printed.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Seen:
-    """What somebody saw: made by keyword, compared and shown by its fields, and never changed.
+    """An immutable snapshot: created by keyword, compared and shown by its fields.
 
-    To a type checker it is a data class. To Python it is not: `dataclasses` would be a quarter of `import dibs`.
+    A data class for type checkers only: `dataclasses` would take a quarter of the time of `import dibs`.
     """
 
     _fields: ClassVar[tuple[str, ...]]
     _needed: ClassVar[frozenset[str]]
-    """Those without a default; a default stays in the class."""
+    """Fields without a default; defaults are class attributes."""
 
     def __init_subclass__(cls) -> None:
         cls._fields = (*getattr(cls, "_fields", ()), *cls.__annotations__)
@@ -141,7 +140,7 @@ class Finding(NamedTuple):
 
 
 def printable(text: object) -> str:
-    """Foreign text with control characters made visible, so that it cannot steer a terminal."""
+    """Untrusted text with control characters escaped, so that it cannot control a terminal."""
     said = str(text)
     if said.isprintable():
         return said
@@ -149,7 +148,7 @@ def printable(text: object) -> str:
 
 
 def clip(text: object, most: int) -> str:
-    """Foreign text on one line, and not longer than that.
+    """Untrusted text on one line, at most that long.
 
     >>> clip("\\x1b[2J", 20), clip("a" * 99, 6)
     ('\\\\x1b[2J', 'aaa...')
@@ -159,20 +158,20 @@ def clip(text: object, most: int) -> str:
 
 
 class Break(NamedTuple):
-    """The record of a name's last break by `dibs break`, kept in a cell beside the lock (cli/breaks.py writes it)."""
+    """The record of the last `dibs break` of a name, in a cell beside the lock (cli/breaks.py writes it)."""
 
     at: datetime
     by: str
     host: str
     pid: int
     token: int
-    """Of the hold that was broken."""
+    """The token of the hold that was broken."""
     holder: str
     reason: str
 
     @property
     def breaker(self) -> str:
-        """root@ci-7 pid 77"""
+        """For example: root@ci-7 pid 77."""
         return f"{clip(self.by, _LONGEST_WHO)}@{clip(self.host, _LONGEST_WHO)} pid {self.pid}"
 
     @property
@@ -184,7 +183,7 @@ class Break(NamedTuple):
         return f"token {self.token} of {clip(self.holder, _LONGEST_HOLDER)}"
 
     def told(self, now: datetime) -> str:
-        """For people; safe on a terminal."""
+        """One sentence, safe on a terminal."""
         return f"{duration((now - self.at).total_seconds())} ago by {self.breaker}: {self.what}; {self.why}"
 
     def shortened(self) -> Break:
@@ -201,7 +200,7 @@ class Break(NamedTuple):
 
 
 def break_cell(name: str) -> str:
-    """The cell that has the record of that lock."""
+    """The cell with the record of that lock."""
     return f"dibs:broken:{name}"
 
 
@@ -224,7 +223,6 @@ def read_break(value: bytes | None) -> Break | None:
 
 
 def show_command(name: str, *options: str) -> str:
-    """The command that shows a lock."""
     return command_line("show", name, *options)
 
 
@@ -236,14 +234,14 @@ def command_line(command: str, name: str, *options: str) -> str:
     >>> command_line("show", "--force", "--url", "redis://cache")
     'dibs show --url redis://cache -- --force'
     """
-    from shlex import quote  # noqa: PLC0415  (of use only where something went wrong)
+    from shlex import quote  # noqa: PLC0415  (needed for errors only)
 
     words = [*options, "--", name] if name.startswith("-") else [name, *options]
     return " ".join(["dibs", command, *(quote(printable(word)) for word in words)])
 
 
 def read_about(text: str) -> dict[str, Any]:
-    """What a claim says of itself; anything that is not what we write is shown as unknown, never raised."""
+    """Parse the description of a claim; anything malformed becomes unknown, and raises nothing."""
     said: object = None
     if len(text) <= _LONGEST_ABOUT:
         with suppress(ValueError, RecursionError):
@@ -261,7 +259,7 @@ def read_about(text: str) -> dict[str, Any]:
 
 
 def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str, Any]) -> str:
-    """The text that stands in the store beside a claim."""
+    """The description of a claim, as JSON, for the store."""
     try:
         text = json.dumps(
             {"owner": owner, "host": host, "pid": pid, "thread": thread, "info": dict(info)}, allow_nan=False
@@ -274,7 +272,7 @@ def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str,
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people say it.
+    """A length of time for people.
 
     >>> duration(5), duration(0.25), duration(192), duration(7260)
     ('5 s', '0.25 s', '3m12s', '2h1m')
@@ -288,7 +286,7 @@ def duration(seconds: float) -> str:
 
 
 def in_the_way(info: LockInfo, own_token: int | None, now: datetime, is_me: Callable[[str, int], bool]) -> str:
-    """Who holds it, since when, and how many stand before us: the middle of every busy message."""
+    """Who holds it, since when, and how many are ahead of us: the middle of every busy message."""
     ahead = [p for p in (*info.holders, *info.waiters) if own_token is None or p.token < own_token]
     if not ahead:
         return "nobody holds it any more"

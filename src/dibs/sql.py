@@ -1,4 +1,4 @@
-"""A version column in a table of your own: write a row only if it has not changed since. `dibs.aio.sql` is awaited.
+"""A version column in your own table: write a row only if it has not changed. `dibs.aio.sql` is the async API.
 
 >>> import sqlite3, dibs.sql
 >>> connection = sqlite3.connect(":memory:")

@@ -1,12 +1,10 @@
 """`client.synchronized`: a function that runs only while it holds a lock. The part that both APIs share.
 
-A `Plan` is what was given to `synchronized`; applied to a function it gives what makes the lock of one call. Whatever
-can be known to be wrong is refused while decorating: the template and the options by the plan, the function and the
-fields by `Plan.locks`. A call then only looks up the arguments that the name needs, by positions found beforehand, and
-makes a lock object of its own; each API enters it by its own `with`.
+A `Plan` has the arguments of `synchronized`; `Plan.locks` returns a function that makes the lock of one call. Mistakes
+are reported while decorating: the plan checks the template and the options, `Plan.locks` the function and the fields. A
+call then only looks up the arguments of the name, by position, and makes a lock; each API enters it by its own `with`.
 
-Not handled: a plain function that returns a coroutine or a generator that somebody else made. The lock covers the
-call, not what is done with its result.
+Not handled: a plain function that returns a coroutine or generator. The lock covers the call, not what follows.
 """
 
 from __future__ import annotations
@@ -33,20 +31,15 @@ L = TypeVar("L")
 
 _MISSING = inspect.Parameter.empty
 _BEYOND = sys.maxsize
-"""The position of a parameter that is given by keyword only."""
+"""The position of a keyword-only parameter."""
 _ADDRESS = re.compile(r"<.* at 0x[0-9a-fA-F]+")
 
 
 class Plan(Generic[L]):
-    """What was given to `synchronized`, checked as far as that goes without the function."""
+    """The arguments of `synchronized`, checked as far as possible without the function."""
 
     def __init__(
-        self,
-        client: Client,
-        face: Callable[[kinds.Lock], L],
-        template: object,
-        on_busy: object,
-        options: Options,
+        self, client: Client, face: Callable[[kinds.Lock], L], template: object, on_busy: object, options: Options
     ) -> None:
         if callable(template):
             raise TypeError(f'synchronized needs a name: write @client.synchronized("name") above {label(template)}')
@@ -59,10 +52,10 @@ class Plan(Generic[L]):
         self._options = options._replace(timeout=0.0) if once else options
         self._template = template if isinstance(template, str) else names.check(template)
         sample, self._fields = fields_of(self._template)
-        self._lock(sample)  # what this store or this API cannot do, and a name that cannot be good, are refused now
+        self._lock(sample)  # raises now if the store or API cannot do this, or the name is bad
 
     def locks(self, function: Callable[..., object], *, awaited: bool) -> Callable[[Args, Kwargs], L]:
-        """What makes the lock of one call of that function."""
+        """A function that makes the lock of one call."""
         refuse(function, awaited=awaited)
         if not self._fields:
             name = self._template.format()
@@ -99,19 +92,19 @@ def skipped(function: Callable[..., object], busy: AcquireTimeout) -> None:
 
 
 def sign(call: object, function: Callable[..., object]) -> None:
-    """What we made takes what the function takes: so another `synchronized` may stand above it."""
-    with suppress(TypeError, ValueError):  # some functions in C do not tell
+    """Copy the signature, so that another `synchronized` can decorate the result."""
+    with suppress(TypeError, ValueError):  # some functions in C have none
         call.__signature__ = inspect.signature(function, follow_wrapped=False)  # type: ignore[attr-defined]
 
 
 def label(function: object) -> str:
-    """A function as errors and the log name it."""
+    """The name of a function in errors and the log."""
     parts = [getattr(function, part, None) for part in ("__module__", "__qualname__")]
     return repr(function) if parts[1] is None else ".".join(part for part in parts if part)
 
 
 def fields_of(template: str) -> tuple[str, list[str]]:
-    """A name that the template could give, and the parameters that it asks for; read by `str.format` itself.
+    """A sample name from the template, and its parameters; parsed by `str.format` itself.
 
     >>> fields_of("invoice:{invoice.id:>{width}}")
     ('invoice:1', ['invoice', 'width'])
@@ -127,14 +120,14 @@ def fields_of(template: str) -> tuple[str, list[str]]:
 
 
 class _Asked(dict[str, object]):
-    """Remembers what it was asked for."""
+    """Remembers the keys that were looked up."""
 
     def __missing__(self, field: str) -> object:
         return self.setdefault(field, _Anything())
 
 
 class _Anything:
-    """Has every attribute and every item, and is written "1", which is also a good width."""
+    """Has every attribute and item, and formats as "1", which is also a valid width."""
 
     def __getattribute__(self, name: str) -> object:
         return self
@@ -150,7 +143,7 @@ class _Anything:
 
 
 def refuse(function: object, *, awaited: bool) -> None:
-    """Whatever would not run under the lock, or does not belong to this API."""
+    """Raise for a function that would not run under the lock, or belongs to the other API."""
     if isinstance(function, staticmethod | classmethod | property) or not callable(function):
         kind = type(function).__name__
         raise TypeError(f"synchronized goes around a function, not a {kind}: put @client.synchronized(...) below it")
@@ -181,12 +174,12 @@ def refuse(function: object, *, awaited: bool) -> None:
 
 
 def _is(test: Callable[[object], bool], function: Callable[..., object]) -> bool:
-    """Also of an object that is called like a function."""
+    """Also for callable objects."""
     return test(function) or test(type(function).__call__)
 
 
 def _makes_context_managers(function: Callable[..., object]) -> bool:
-    """What contextlib's decorators make of a generator function; other decorators may well make it a plain one."""
+    """Whether contextlib's decorators made it from a generator function; other decorators may make it a plain one."""
     inner = getattr(function, "__wrapped__", None)
     made_there = getattr(function, "__globals__", None) is vars(contextlib)
     return made_there and (inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner))
@@ -204,7 +197,7 @@ def _is_wrapper(function: object) -> bool:
 
 
 def _finder(signature: inspect.Signature, field: str) -> Callable[[Args, Kwargs], Any]:
-    """Where a call carries that parameter. `Signature.bind` would do, and takes ten times as long."""
+    """A function that finds that parameter in a call, ten times as fast as `Signature.bind`."""
     parameter, at = signature.parameters[field], list(signature.parameters).index(field)
     default = parameter.default
     if parameter.kind is parameter.VAR_POSITIONAL:
@@ -220,7 +213,7 @@ def _finder(signature: inspect.Signature, field: str) -> Callable[[Args, Kwargs]
 
 
 def _mismatch(function: object, signature: inspect.Signature, args: Args, kwargs: Kwargs) -> TypeError:
-    """What Python would say of such a call. The function is not asked: it must never run without the lock."""
+    """The error that Python would raise for such a call; the function must never run without the lock."""
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -230,7 +223,7 @@ def _mismatch(function: object, signature: inspect.Signature, args: Args, kwargs
 
 
 def _shared(name: str) -> str:
-    """An object without a `__str__` shows its address: a name that no other process, nor the next object, has."""
+    """Refuse the address of an object without `__str__`: no other process would use the same name."""
     if _ADDRESS.search(name):
         raise BadName(
             f"the name {name!a} contains the address of an object", step="name an attribute, like {invoice.id}"

@@ -1,8 +1,7 @@
-"""A store's address: parsed once, and shown without its secrets.
+"""The URL of a store.
 
-`Url.shown` is the only form that may appear in a repr, a log, an error or a title: no user, no password, no query.
-What cannot be parsed is never echoed. A URL may name several hosts, `scheme://h1:2181,h2,[::1]/path`, with one login
-for all of them.
+Only `Url.shown` may appear in a repr, a log, an error or a title: it has no user, password or query. A URL that cannot
+be parsed is never repeated. A URL may name several hosts with one login: `scheme://h1:2181,h2,[::1]/path`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+QUORUM = "quorum+"
+"""The prefix of a scheme whose hosts are members of a quorum."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::([0-9]{1,5}))?")
-"""One of the hosts, in brackets or without, and its port."""
+"""One host, with or without brackets, and its port."""
 _OF_FILES = frozenset({"sqlite", "unix"})
-"""Where the path is a file's: only there an @ in it is no password gone astray."""
+"""Schemes whose path is a file: there an @ is allowed, and no part of a password."""
 
 Host = tuple[str, int | None]
 
@@ -37,11 +38,11 @@ class Url:
         self.username = username
         self.password = password
         self.host = host
-        """As it is written; of several hosts the whole list, with their ports."""
+        """As written; several hosts with their ports."""
         self.port = port
-        """None also where several hosts have ports of their own."""
+        """None if there are several hosts."""
         self.hosts = hosts
-        """Each with its port, without brackets; none where the URL names none."""
+        """Each host, without brackets, and its port; may be empty."""
         self.path = path
         self.query = query
 
@@ -55,8 +56,8 @@ class Url:
 
 
 def parse(text: object) -> Url:
-    """The parts of a URL, or a ValueError that does not repeat what was given."""
-    from urllib.parse import parse_qsl, unquote  # noqa: PLC0415  (a program imports dibs, and may never connect)
+    """Parse a URL. Raises ValueError, without repeating the text."""
+    from urllib.parse import parse_qsl, unquote  # noqa: PLC0415  (slow, and not every program connects)
 
     if not isinstance(text, str):
         raise TypeError(f"a store's URL must be a str, not {type(text).__name__}")
@@ -78,7 +79,7 @@ def parse(text: object) -> Url:
             "(write a comma in it as %2C)"
         )
     hosts = _hosts(written)
-    if hosts is None:  # raised here, where no exception that quotes the URL hangs from it
+    if hosts is None:  # raised here, so that no chained exception repeats the URL
         raise ValueError(f"the {scheme[:20]}:// URL is broken: check its hosts, brackets and ports (1-65535)")
     port = hosts[0][1] if len(hosts) == 1 else None
     return Url(
@@ -93,6 +94,22 @@ def parse(text: object) -> Url:
     )
 
 
+def members(url: Url) -> list[Url]:
+    """The members of a quorum: one URL for each host, with the same login, path and options.
+
+    >>> [member.shown for member in members(parse("quorum+redis://:secret@h1,h2:7000,[::1]/2?guard=60"))]
+    ['redis://h1/2', 'redis://h2:7000/2', 'redis://[::1]/2']
+    """
+    if not url.hosts:
+        raise ValueError(f"{url.shown}: the URL names no member: {url.scheme}://h1,h2,h3")
+    query = tuple((key, value) for key, value in url.query if key != "guard")
+    return [
+        Url(url.scheme.removeprefix(QUORUM), url.username, url.password, f"[{name}]" if ":" in name else name, port,
+            ((name, port),), url.path, query)
+        for name, port in url.hosts
+    ]  # fmt: skip
+
+
 class _Parts(NamedTuple):
     authority: str
     path: str
@@ -100,14 +117,14 @@ class _Parts(NamedTuple):
 
 
 def _split(rest: str) -> _Parts:
-    """What follows the ://. A # begins no fragment, but no host has it in it either."""
+    """Split the text after ://. A # begins no fragment, but ends the host."""
     end = next((at for at, sign in enumerate(rest) if sign in "/?#"), len(rest))
     path, _, query = rest[end:].partition("?")
     return _Parts(rest[:end], path, query)
 
 
 def _hosts(written: str) -> tuple[Host, ...] | None:
-    """None: they are broken."""
+    """None: a host is malformed."""
     if not written:
         return ()
     found = [_host(one) for one in written.split(",")]
@@ -128,7 +145,7 @@ def _host(written: str) -> Host | None:
 
 
 def _means_another(host: str) -> bool:
-    """Whether a resolver, which brings it into its normal form, may read a sign into it that ends a host."""
+    """Whether normalisation, as resolvers do it, produces a character that would end the host."""
     if host.isascii():
         return False
     from unicodedata import normalize  # noqa: PLC0415  (nearly every host is ASCII)

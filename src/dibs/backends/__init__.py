@@ -10,7 +10,7 @@ from typing import Any
 from dibs.core.cells import Admits
 from dibs.core.line import Store
 from dibs.errors import MissingDriver, Unsupported
-from dibs.url import Url
+from dibs.url import QUORUM, Url, members
 
 _REDIS = "dibs.backends.redis.store:of_url"
 _REDIS_DRIVER = "dibs.backends.redis.store:of_driver"
@@ -84,9 +84,8 @@ _UNSUPPORTED = frozenset({"consul", "etcd"})
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
     """The store for a URL; options it does not know are an error that names them."""
-    if url.scheme.startswith("quorum+"):
-        of_several: Store = _load(_QUORUM).of_url(url, options, make_store)  # type: ignore[attr-defined]  # its class
-        return of_several
+    if url.scheme.startswith(QUORUM):
+        return _of_quorum_url(url, options)
     factory = _factory(url)
     try:
         return factory(url, **options)
@@ -113,9 +112,19 @@ def make_store_of(driver: object, options: dict[str, Any]) -> Store:
     return made
 
 
-def make_quorum(members: Sequence[Store], guard: object) -> Store:
+def _of_quorum_url(url: Url, options: dict[str, Any]) -> Store:
+    asked = dict(options)
+    guards = [value for key, value in url.query if key == "guard"]
+    if len(guards) > 1 or (guards and "guard" in asked):
+        raise ValueError(f"{url.shown}: guard= is given twice")
+    guard = asked.pop("guard", guards[0] if guards else None)
+    made: Store = _load(_QUORUM)([make_store(member, asked) for member in members(url)], guard, url.shown)
+    return made
+
+
+def make_quorum(stores: Sequence[Store], guard: object) -> Store:
     """The store that a majority of these is."""
-    made: Store = _load(_QUORUM)(members, guard)
+    made: Store = _load(_QUORUM)(stores, guard)
     return made
 
 

@@ -1,1 +1,1 @@
-"""The worlds that the core runs in: threads and asyncio."""
+"""The runtimes of the core: threads and asyncio."""

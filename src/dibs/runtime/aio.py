@@ -1,6 +1,7 @@
-"""The asyncio world. One loop at a time: a client belongs to the first loop that uses it, and re-binds once that loop
-is closed. The watchdog's thread reaches the loop by `call_soon_threadsafe` only. What may block (a statement that finds
-the file busy) goes to one thread of the client's own, so the loop never waits for it.
+"""The asyncio runtime. A client belongs to the first loop that uses it, and binds to another one once that is closed.
+
+The watchdog's thread calls into the loop with `call_soon_threadsafe` only. Blocking calls (a statement on a busy file)
+run in a thread of the client, so that they never block the loop.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ T = TypeVar("T")
 
 
 _LONGEST_NAP = 15.0
-"""The loop's own timers stand still while the machine is suspended: no longer without a look at the clock."""
+"""Longest sleep, in seconds: the loop's timers stop while the machine is suspended."""
 
 
 _JOIN_PATIENCE = 0.1
-"""The loop stands still meanwhile."""
+"""Seconds; it blocks the loop."""
 
 
 async def _nap(future: asyncio.Future[T | None], longest: float) -> T | None:
-    """What the future brings, or None after a while."""
+    """The result of the future, or None after `longest` seconds."""
     timer = future.get_loop().call_later(longest, _give_up, future)
     try:
         return await future
@@ -85,7 +86,7 @@ class AioGate:
 
 
 class AioInbox:
-    """The loop reads for all who wait."""
+    """The loop reads for all waiters."""
 
     def __init__(self, runtime: AioRuntime) -> None:
         self._runtime = runtime
@@ -104,7 +105,7 @@ class AioInbox:
             self._runtime.in_loop(lambda: self._hand_over(key, message))
 
     def deliver_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """In one step of the loop: waking it is what costs."""
+        """Wake the loop once for all messages: that is the expensive part."""
 
         def hand_over() -> None:
             for key, message in messages:
@@ -133,10 +134,10 @@ class AioInbox:
                 return message
 
     def lead(self) -> object | None:
-        return None  # the loop leads
+        return None  # the loop reads
 
     def resign(self) -> None:
-        """Nobody has to."""
+        """Nothing to do: see `lead`."""
 
     def listen(self, source: Source) -> None:
         self._source = source
@@ -150,7 +151,7 @@ class AioInbox:
                 self._runtime.in_loop(lambda: loop.remove_reader(fileno))
 
     def _attach(self) -> None:
-        """The reader goes with its loop; the first wait in another loop makes a new one."""
+        """Register the reader; the first wait in another loop registers a new one."""
         loop = asyncio.get_running_loop()
         if self._source is not None and (self._reader is None or self._reader[0] is not loop):
             fileno = self._source.fileno()
@@ -166,12 +167,12 @@ class AioInbox:
         there = self.expected.get(key)
         if isinstance(there, asyncio.Future) and not there.done():
             there.set_result(message)
-        elif key in self.expected:  # also for a wait that just ended, whose task has not gone on yet
+        elif key in self.expected:  # also if the wait just ended and its task has not resumed yet
             self.expected[key] = message
 
 
 class Offloader:
-    """A thread for what may block, one thing after the other."""
+    """A thread that runs blocking calls, one after the other."""
 
     def __init__(self, threads: ThreadRuntime) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -185,7 +186,7 @@ class Offloader:
         def run() -> None:
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001  (it is raised where the work was asked for)
+            except BaseException as error:  # noqa: BLE001  (raised in the waiting task)
                 self._answer(loop, future, future.set_exception, error)
             else:
                 self._answer(loop, future, future.set_result, result)
@@ -203,12 +204,12 @@ class Offloader:
     def _answer(
         loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], answer: Callable[[Any], None], value: object
     ) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody waits for the answer
+        with suppress(RuntimeError):  # the loop was closed: no task waits
             loop.call_soon_threadsafe(lambda: None if future.done() else answer(value))
 
 
 class Aside:
-    """The same world as another's, but for the thread for what may block."""
+    """A runtime with its own thread for blocking calls; otherwise another one."""
 
     def __init__(self, runtime: AioRuntime, offloader: Offloader) -> None:
         self._runtime = runtime
@@ -219,7 +220,7 @@ class Aside:
 
 
 class AioHands:
-    """A task for each job."""
+    """One task per job."""
 
     def __init__(self, runtime: AioRuntime) -> None:
         self._runtime = runtime
@@ -247,7 +248,7 @@ class AioHands:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """Nobody waits for it any more; what it raises, asyncio would report as never looked at."""
+    """Read the exception of an abandoned task: asyncio would report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -281,14 +282,14 @@ class AioRuntime:
         self._loop = loop
 
     def in_loop(self, call: Callable[[], object]) -> None:
-        """Run `call` in the client's loop: at once when that is where we are, else as soon as it gets to it."""
+        """Run `call` in the client's loop: at once if this is that loop, else with its next iteration."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
         if running_loop() is loop:
             call()
         else:
-            with suppress(RuntimeError):  # closed in between: nobody waits there any more
+            with suppress(RuntimeError):  # closed in between: no task waits
                 loop.call_soon_threadsafe(call)
 
     async def sleep(self, seconds: float) -> None:

@@ -1,9 +1,9 @@
 """One wake-up source, many waiting threads.
 
-Each waiter has a bell of its own. Where messages also come from a descriptor, one waiter leads: it reads for all and
-rings whom a message concerns, so that a lone waiter is woken by the kernel itself and not by another thread. Whoever
-stops waiting and leaves nobody leading rings a successor. A leader that vanished without doing so (an interrupt within
-an interrupt) is replaced by the next waiter that comes; until then the watchdog's looks serve everybody.
+Each waiter has its own bell. Where messages also come from a descriptor, one waiter leads: it reads for all and rings
+the others, so that the kernel wakes a lone waiter directly, without another thread. A leader that stops waiting rings a
+successor. If a leader disappears without that (an interrupt within an interrupt), the next waiter to arrive leads;
+until then the watchdog's checks serve all waiters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dibs.core.runtime import Source
 
 _LONGEST_READ = 1.0
 _LONGEST_SLEEP = float(2**20)
-"""What `_thread.lock` takes: who has a bell of its own is rung."""
+"""The longest timeout of `_thread.lock`; the bell ends the wait earlier."""
 
 
 class _Waiter:
@@ -44,7 +44,7 @@ def _no_hand() -> None:
 
 
 _BY_HAND = _Waiter(b"by hand", None)
-"""Stands for whoever reads by hand: it is never rung."""
+"""Stands for a caller that reads by hand (`lead`); never rung."""
 
 
 class ThreadInbox:
@@ -56,11 +56,11 @@ class ThreadInbox:
         self._longest_sleep = min(nap, _LONGEST_SLEEP)
         self._mutex = _thread.allocate_lock()
         self.expected: dict[bytes, bytes | None] = {}
-        """With the message that came while nobody waited for it. A client that holds much expects much."""
+        """Keys, each with the message that came while no waiter was there. One key per hold, so it may be large."""
         self._waiters: dict[bytes, _Waiter] = {}
         self._leader: _Waiter | None = None
         self._hand: Callable[[], _Hand | None] = _no_hand
-        """What hangs by the frame of whoever reads by hand."""
+        """A weak reference to an object in the frame of the caller that reads by hand."""
         self._source: Source | None = None
 
     def expect(self, key: bytes) -> None:
@@ -86,14 +86,14 @@ class ThreadInbox:
         try:
             while waiter.message is None and (left := until - self._now()) > 0:
                 if self._leads(waiter):
-                    if waiter.message is None:  # it may have come while somebody else led
+                    if waiter.message is None:  # it may have come while another waiter led
                         self._read(min(left, self._longest_read))
                 else:
                     waiter.bell.acquire(timeout=min(left, self._longest_sleep))
         finally:
             self._pass_on(waiter)
         with self._mutex:
-            # Only who waits has a bell that is heard: one that is left here would swallow what rings a successor.
+            # A waiter left here would be rung as a successor and not answer.
             if self._waiters.get(key) is waiter:
                 del self._waiters[key]
             return waiter.message
@@ -108,7 +108,7 @@ class ThreadInbox:
             return hand
 
     def resign(self) -> None:
-        """In one step: whoever leads by hand next is not told apart from who did before."""
+        """Under the mutex: two callers that lead by hand look the same."""
         with self._mutex:
             self._succeed(_BY_HAND)
 
@@ -127,7 +127,7 @@ class ThreadInbox:
             return self._leader is waiter
 
     def _is_led(self) -> bool:
-        """By somebody who has not vanished."""
+        """Whether there is a leader that has not disappeared."""
         leader = self._leader
         if leader is _BY_HAND:
             return self._hand() is not None
@@ -140,7 +140,7 @@ class ThreadInbox:
                 self._hand_over(key, message)
 
     def _hand_over(self, key: bytes, message: bytes) -> bool:
-        """True: it is for the leader, who listens to the source and not to its bell."""
+        """True: the message is for the leader, which waits for the source and not for its bell."""
         with self._mutex:
             if key not in self.expected:
                 return False

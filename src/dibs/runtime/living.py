@@ -1,6 +1,6 @@
-"""Objects that are known for as long as somebody else uses them, listed while other threads add to them.
+"""A set of weak references that is safe to iterate while other threads add to it.
 
-A `WeakSet` does not allow that: iterating over it fails when another thread adds to it. Here every step is one in C.
+Iterating over a `WeakSet` fails when another thread adds to it. Here every step is a single operation in C.
 """
 
 from __future__ import annotations

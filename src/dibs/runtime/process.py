@@ -1,8 +1,7 @@
-"""Fork and exit: what happens to every client of this process, registered once.
+"""Handlers for fork and exit, registered once for all clients of this process.
 
-Before a fork stores put away what a child must not inherit open (SQLite connections); after it the child's clients
-begin anew. At interpreter exit holds that nobody can use any more are given back, by all clients at once, for a second
-at most.
+Before a fork, stores close what a child must not inherit (SQLite connections); afterwards the child's clients start
+anew. At interpreter exit all clients release their remaining holds in parallel, for at most a second.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _exit() -> None:
     ending[0] = boottime() + _EXIT_PATIENCE
     leaving = []
     for client in _clients.now():
-        with suppress(Exception):  # the process ends: leases end what could not be given back
+        with suppress(Exception):  # the process ends: leases end the other holds
             if (done := client.begin_exit()) is not None:
                 leaving.append((client, done, client.now() + _EXIT_PATIENCE))
     for client, done, until in leaving:

@@ -1,8 +1,8 @@
-"""The blocking world: coroutines that never suspend, stepped once.
+"""The runtime of the sync API: coroutines that never suspend, run by one `send`.
 
-Everything that a thread may be interrupted in (KeyboardInterrupt, a Celery time limit) is made of `_thread.lock`,
-`SimpleQueue` and `deque`, whose operations are single steps in C: an interrupt finds them done or not done. A
-`threading.Event` is not like that; a signal inside `Event.set()` can leave its lock held for ever.
+All code that an interrupt can hit (KeyboardInterrupt, a Celery time limit) uses `_thread.lock`, `SimpleQueue` and
+`deque`: each operation is a single step in C, either done or not done. `threading.Event` is not safe here: a signal
+inside `Event.set()` can leave its lock held for ever.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dibs.runtime.inbox import ThreadInbox
 T = TypeVar("T")
 
 LINGER = 60.0
-"""How long a worker without work keeps its thread."""
+"""Seconds that an idle worker keeps its thread."""
 AFTER_A_FAILURE = 0.05
-"""How soon a turn that failed is followed by the next one: short leases depend on it."""
+"""Seconds between a failed turn and the next one; short leases depend on it."""
 LONGEST_NAP = 1.0
-"""Timers stand still while the machine is suspended: nobody sleeps longer than this without a look at the clock."""
+"""Longest sleep, in seconds: timers stop while the machine is suspended, so look at the clock often."""
 LAST_CALL = 0.05
-"""What those who are not done yet have at least, once enough others are."""
+"""Seconds that the remaining jobs get at least, once enough others are done."""
 _LAST_MOMENT = 0.001
 _ID_SIZE = 16
 
@@ -44,7 +44,7 @@ else:  # macOS, Windows
 mutex: Callable[[], AbstractContextManager[Any]] = _thread.allocate_lock
 
 ending = [math.inf]
-"""Until when this interpreter, which ends, waits for the threads of its clients."""
+"""Deadline of the waits for client threads at interpreter exit."""
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -64,8 +64,6 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class ThreadEvent:
-    """Set once, from anywhere."""
-
     __slots__ = ("_bells", "_nap", "_now", "_set")
 
     def __init__(self, now: Callable[[], float], nap: float) -> None:
@@ -109,12 +107,12 @@ class ThreadGate:
 
 
 Join = Callable[[float], object]
-"""Waits, for so many seconds at most, until a thread has ended."""
+"""Waits until a thread has ended; the argument is a timeout in seconds."""
 
 
 def start_thread(function: Callable[[], object]) -> Join:
-    """A daemon thread. Not by `threading.Thread`: an interrupt in its `start` can leave it waiting for ever. Only from
-    3.13 on Python can say when the last of a thread is gone; before, that is a moment after its function returned."""
+    """Start a daemon thread. Not with `threading.Thread`: an interrupt in its `start` can make it wait for ever. Before
+    Python 3.13 the thread may exist for a moment after its function returned."""
     if sys.version_info >= (3, 13):
         handle = _thread.start_joinable_thread(function, daemon=True)
         return handle.join
@@ -136,7 +134,7 @@ def start_thread(function: Callable[[], object]) -> Join:
 
 
 class ThreadWorker:
-    """A daemon thread that exists while there is something to do, and a minute longer."""
+    """A daemon thread that exists while there is work, and a minute longer."""
 
     def __init__(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> None:
         self._turn = turn
@@ -147,7 +145,7 @@ class ThreadWorker:
         self._linger = LINGER
         self._ident = 0
         self._joins: deque[Join] = deque(maxlen=4)
-        """Of the latest threads: a race can start more than one."""
+        """The latest threads: a race can start more than one."""
 
     def ring(self) -> None:
         self._bell.put(None)
@@ -162,7 +160,7 @@ class ThreadWorker:
         self._bell.put(None)
 
     def join(self, until: float) -> bool:
-        """Wait for the threads that `stop` or `retire` has ended, unless it is one of them that asks. False: none."""
+        """Wait for the threads that `stop` or `retire` ended. False: there are none, or the caller is one."""
         if not self._joins or _thread.get_ident() == self._ident:
             return False
         while self._joins:
@@ -171,8 +169,8 @@ class ThreadWorker:
         return True
 
     def _ensure_thread(self) -> None:
-        # The thread marks itself as running: an interrupt just after its start would otherwise leave a mark that
-        # nobody can trust. Two threads may be started by a race; the second one sees the mark and goes.
+        # The thread marks itself as running: an interrupt just after its start could leave a wrong mark. A race may
+        # start two threads; the second one sees the mark and ends.
         if not self._running and not self._stopped:
             try:
                 self._joins.append(start_thread(self._run))
@@ -182,7 +180,7 @@ class ThreadWorker:
                 self._run_here()
 
     def _run_here(self) -> None:
-        """The interpreter ends and lets no thread begin (Python 3.12): do here what is to be done, and no more."""
+        """The interpreter ends and starts no more threads (Python 3.12): do the remaining work here."""
         self._running = True
         try:
             while not self._bell.empty():
@@ -216,13 +214,13 @@ class ThreadWorker:
     def _take_turn(self) -> float | None:
         try:
             return step(self._turn())
-        except BaseException:  # noqa: BLE001  (whatever it was, the next turn comes: locks depend on this thread)
+        except BaseException:  # noqa: BLE001  (locks depend on this thread: it continues with the next turn)
             log().exception("a background task failed; the next run is in %s s", AFTER_A_FAILURE)
             return AFTER_A_FAILURE
 
 
 class _Gathering:
-    """Jobs that somebody waits for, and what became of them."""
+    """The results of jobs that one caller waits for."""
 
     def __init__(self, now: Callable[[], float], until: float) -> None:
         self._now = now
@@ -232,19 +230,19 @@ class _Gathering:
         self._ended: deque[BaseException | None] = deque()
 
     def run(self, job: Job) -> None:
-        """By another thread; one that gets to it too late leaves it undone."""
+        """Runs in another thread; does nothing after the deadline."""
         raised: BaseException | None = None
         try:
             if self._now() < self._until:
                 step(job())
-        except BaseException as error:  # noqa: BLE001  (it is raised where the work was asked for)
+        except BaseException as error:  # noqa: BLE001  (raised in the waiting thread)
             raised = error
         self._ended.append(raised)
         with suppress(RuntimeError):
             self._bell.release()
 
     def ended(self) -> int:
-        """How many; raises what the first of them did that raised something."""
+        """The number of finished jobs; raises the first exception of a job."""
         for raised in list(self._ended):
             if raised is not None:
                 raise raised
@@ -255,7 +253,7 @@ class _Gathering:
 
 
 class ThreadHands:
-    """A thread for each, kept as long as a worker's."""
+    """One thread per job; idle threads linger like those of a worker."""
 
     def __init__(self, count: int, runtime: ThreadRuntime, nap: float) -> None:
         self._now = runtime.now
@@ -295,10 +293,10 @@ class _Here(threading.local):
 
 
 class ThreadRuntime:
-    """See core/runtime.py. `nap`: whoever waits looks at the clock at least this often, where it can be set forward."""
+    """See core/runtime.py. `nap`: longest wait between two looks at the clock, for clocks that can be set forward."""
 
     bind = None
-    """Threads are at home everywhere."""
+    """Only an event loop needs it."""
     soon = None
 
     def __init__(self, now: Callable[[], float] = boottime, nap: float = math.inf) -> None:
@@ -335,7 +333,7 @@ class ThreadRuntime:
         return threading.current_thread().name
 
     fresh_id = staticmethod(partial(os.urandom, _ID_SIZE))
-    """One at a time: a pool of them would be copied with a snapshot of the machine."""
+    """No pool of random bytes: a snapshot of the machine would copy it."""
 
     def jitter(self, most: float) -> float:
         return most * int.from_bytes(os.urandom(4)) / 2**32
@@ -359,7 +357,7 @@ class ThreadRuntime:
         self._caller.ring()
 
     def close(self, patience: float = 0.5) -> None:
-        """Threads that outlive their client would keep a subinterpreter from ending."""
+        """Wait for the threads: one that outlives its client blocks the end of a subinterpreter."""
         until = min(boottime() + patience, ending[0])
         for worker in self._workers:
             worker.retire()
@@ -377,7 +375,7 @@ class ThreadRuntime:
 
 
 def run_logged(callback: Callable[[], object]) -> None:
-    """A user's function must not take the thread that runs it down."""
+    """An exception of a user's function must not end the thread that runs it."""
     try:
         callback()
     except Exception:  # noqa: BLE001  (it is logged)

@@ -1,1 +1,1 @@
-"""What the SQL stores share, and how connections of the caller's own are used."""
+"""Use of the caller's own SQL connections."""

@@ -1,9 +1,9 @@
-"""A fence inside a transaction of the caller's own, on PostgreSQL, MySQL or MariaDB.
+"""A fence inside the caller's transaction, on PostgreSQL, MySQL or MariaDB.
 
-The record stands in the table `dibs_fence` of the database that the connection is to. Checking writes, or locks what
-stands there: the row stays locked until the caller's transaction ends, so nobody is admitted between the check and the
-change, and a transaction that is rolled back takes the record back with it. PostgreSQL makes the table on first use,
-inside the caller's transaction. MySQL would end that transaction by it: there the table must have been made before.
+The record is a row of the table `dibs_fence` in the caller's database. The check writes or locks the row until the
+transaction ends, so no other token is admitted between the check and the change, and a rollback also undoes the record.
+On PostgreSQL the first use creates the table inside the transaction. On MySQL that would commit the transaction, so the
+table must exist.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dibs.backends.sql.own import Own, code_of
 from dibs.errors import StoreError, Unsupported
 
 MYSQL_TABLE = "CREATE TABLE dibs_fence (name VARBINARY(1600) NOT NULL PRIMARY KEY, token BIGINT NOT NULL)"
-"""A namespace and a name have 512 bytes each, and may be encoded longer."""
+"""A namespace and a name have at most 512 bytes each, and may be encoded longer."""
 _NO_SUCH_TABLE = 1146
 _POSTGRESQL_TABLE = "CREATE TABLE IF NOT EXISTS dibs_fence (name text PRIMARY KEY, token bigint NOT NULL)"
 _FIRST_USE = "SELECT pg_advisory_xact_lock(hashtextextended('dibs_fence', 0))"
@@ -29,8 +29,8 @@ _MYSQL_HIGHEST = "SELECT token FROM dibs_fence WHERE name = {0} FOR UPDATE"
 
 
 class OwnTransaction:
-    """`Admits` of core/cells.py over a connection that somebody else opened. The driver's errors surface as they are:
-    who has a transaction has a way to deal with them."""
+    """`Admits` of core/cells.py over a connection of the caller. Errors of the driver are raised unchanged: the caller
+    handles them for its own transaction."""
 
     def __init__(self, own: Own) -> None:
         self._own = own

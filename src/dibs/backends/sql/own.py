@@ -1,9 +1,8 @@
-"""Connections of the caller's own, for `dibs.sql`, fences, `within`: one way to run a statement, whatever the driver.
+"""The caller's own connections, for `dibs.sql`, fences and `within`: one way to run a statement with any driver.
 
-A statement runs on the caller's connection, inside whatever transaction is open there or is begun there by the driver;
-nothing here begins, commits or rolls back. The driver's errors surface as they are. Values are bound by the driver;
-names are quoted by the rules of the driver where it has some, else by those of the server. In a driver that
-formats with `%`, a `%` in a name is doubled: it would be taken for a mark.
+A statement runs in the transaction that is open on the connection, or that the driver begins. Nothing here begins,
+commits or rolls back, and errors of the driver are raised unchanged. The driver binds values; names are quoted by the
+driver if it can, else by the rules of the server. Where the driver formats with `%`, a `%` in a name is doubled.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any
 from dibs.errors import StoreError
 
 Answer = tuple[int, list[Any]]
-"""How many rows it changed or found, and the rows."""
+"""The number of rows changed or found, and the rows."""
 Run = Callable[[str, Sequence[object]], Awaitable[Answer]]
 _SQLITE_BUSY_SNAPSHOT = 517
 _MARIADB_CHANGED_SINCE_LAST_READ = 1020
 _CONFLICTS = ("40001", _MARIADB_CHANGED_SINCE_LAST_READ, _SQLITE_BUSY_SNAPSHOT)
 _OF_MYSQL = ("pymysql", "asyncmy", "MySQLdb")
 _IDLE = 0
-"""libpq's word for a connection in no transaction."""
+"""libpq: the connection is in no transaction."""
 _IN_TRANSACTION = 1
-"""MySQL's bit for one that is."""
+"""MySQL: the status bit of an open transaction."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +32,20 @@ class Own:
     """`postgresql`, `mysql` or `sqlite`."""
     quote: Callable[[str], str]
     mark: Callable[[int], str]
-    """What stands for the value of that number, from 1, in a statement."""
+    """The placeholder of the n-th value, from 1."""
     run: Run
     keeps: Callable[[], Awaitable[bool]]
-    """Whether what runs now stays in one transaction with what runs next: not where each statement commits itself."""
+    """Whether this statement and the next run in one transaction; False with autocommit."""
     awaits: bool
-    """Whether these are for an event loop."""
+    """Whether the connection is for asyncio."""
 
     async def require_transaction(self, why: str) -> None:
-        """`why`: what would go wrong in none."""
+        """`why`: what would go wrong without one."""
         if not await self.keeps():
             raise StoreError(f"this connection is not in a transaction, {why}", step="begin one first")
 
     def marked(self, text: str, count: int) -> str:
-        """A statement whose values are written `{0}`, `{1}`, as this driver wants them marked."""
+        """The statement with this driver's placeholders for `{0}`, `{1}`."""
         return text.format(*(self.mark(number) for number in range(1, count + 1)))
 
     @staticmethod
@@ -56,8 +55,8 @@ class Own:
 
 
 def code_of(error: BaseException) -> str | int | None:
-    """What the server, whichever driver, SQLAlchemy or Django tells of it: PostgreSQL's SQLSTATE, MySQL's number,
-    SQLite's extended code. MySQL's SQLSTATEs, of which some are PostgreSQL's with another meaning, are passed over."""
+    """The error code, also from below SQLAlchemy and Django: PostgreSQL's SQLSTATE, MySQL's number, SQLite's extended
+    code. SQLSTATEs of MySQL are ignored: some mean something else on PostgreSQL."""
     found: BaseException | None = error
     while found is not None:
         if (code := _own_code(found)) is not None:
@@ -72,7 +71,7 @@ def _own_code(error: BaseException) -> str | int | None:
         return number if isinstance(number, int) else None
     code: str | int | None = (
         getattr(error, "sqlstate", None)
-        or getattr(error, "pgcode", None)  # psycopg2's word for it
+        or getattr(error, "pgcode", None)  # psycopg2
         or getattr(error, "sqlite_errorcode", None)
     )
     return code
@@ -93,7 +92,7 @@ def of_sqlite(connection: Any) -> Own:
 
 
 def of_psycopg(connection: Any) -> Own:
-    from psycopg.rows import tuple_row  # noqa: PLC0415  (whoever has such a connection has it)
+    from psycopg.rows import tuple_row  # noqa: PLC0415  (optional driver)
 
     async def run(text: str, values: Sequence[object]) -> Answer:
         with connection.cursor(row_factory=tuple_row) as cursor:
@@ -137,7 +136,7 @@ def of_asyncmy(connection: Any) -> Own:
 
 
 def of_sqlalchemy(given: Any) -> Own:
-    """A Connection; a Session, whose own connection is taken each time."""
+    """A Connection, or a Session, whose current connection is used each time."""
 
     def its_connection() -> Any:
         return given.connection() if _is_session(given) else given
@@ -153,7 +152,7 @@ def of_sqlalchemy(given: Any) -> Own:
 
 
 def of_async_sqlalchemy(given: Any) -> Own:
-    """An AsyncConnection; an AsyncSession, as above."""
+    """An AsyncConnection or an AsyncSession."""
 
     async def its_connection() -> Any:
         return await given.connection() if _is_session(given) else given
@@ -169,7 +168,7 @@ def of_async_sqlalchemy(given: Any) -> Own:
 
 
 def of_django(connection: Any) -> Own:
-    """Its cursors take `%s` whatever is below. Its own quoting of names trusts them; ours does not."""
+    """Its cursors take `%s` on every database. Django trusts names when it quotes them; we do not."""
 
     async def run(text: str, values: Sequence[object]) -> Answer:
         with connection.cursor() as cursor:
@@ -191,7 +190,7 @@ def _as_sqlalchemy(given: Any, run: Run, keeps: Callable[[], Awaitable[bool]], *
 
 
 def _commits_itself(connection: Any) -> bool:
-    """An engine or a connection that was set to AUTOCOMMIT: the driver knows."""
+    """Whether the driver's connection is in autocommit mode."""
     raw = connection.connection.dbapi_connection
     by_asking = getattr(raw, "get_autocommit", None)
     return bool(by_asking() if by_asking else getattr(raw, "autocommit", False))

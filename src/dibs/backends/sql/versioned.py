@@ -1,8 +1,8 @@
-"""A version column in a table of the user's own: write a row if it is still what was read.
+"""A version column in the user's table: write a row only if it has not changed since it was read.
 
-The update and the check are one statement, so nothing can come between them. Whoever comes second, or whose row is
-gone, gets `Conflict` and has changed nothing. The key is to name one row; where it names several, all of them were
-changed before that is known: the error says to roll back.
+The check and the update are one statement. If another writer was first, or the row is gone, `Conflict` is raised and
+nothing has changed. The key must select one row. If it selects several, all are changed before that is known: the error
+says to roll back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dibs.errors import Conflict, StoreError
 
 T = TypeVar("T")
 TRIES = 40
-"""How often an attempt is made while others come before it: with pauses that grow, some fifteen seconds."""
+"""Attempts with growing pauses: about 15 seconds."""
 _SHOWN = 40
 
 
 class Change:
-    """One wish to change a row, checked."""
+    """A checked change of one row."""
 
     def __init__(self, table: object, key: object, changes: object, version: object, column: object) -> None:
         self.table = _parts(table)
@@ -52,7 +52,7 @@ class Change:
         return f"SELECT {own.quote(self.column)} FROM {self._table(own)} WHERE {where}", values  # noqa: S608  (as above)
 
     def row(self) -> str:
-        """As errors name it."""
+        """The row in error messages."""
         return f"{'.'.join(self.table)} {', '.join(f'{column}={_shown(value)}' for column, value in self.key.items())}"
 
     def _table(self, own: Own) -> str:
@@ -90,7 +90,7 @@ async def update(own: Own, change: Change) -> int:
 
 
 async def again(attempt: Callable[[], Awaitable[T]], tries: object, runtime: Runtime) -> T:
-    """What it gives; again, after a pause, while it ends with Conflict. The last one is raised."""
+    """Retry with pauses while it raises Conflict; the last Conflict is raised."""
     if isinstance(tries, bool) or not isinstance(tries, int):
         raise TypeError(f"tries must be an int, not {tries!r}")
     if tries < 1:
