@@ -26,7 +26,7 @@ class Place:
     def __init__(self, store: str, stack: ExitStack) -> None:
         self.store, self._stack = store, stack
         self.url = own_database(store)
-        self._claims = "dibs_claims" if store == "mysql" else "dibs.dibs_claims"
+        self._claims = "dibs_queues" if store == "mysql" else "dibs.dibs_claims"
         self._looking = self.own(autocommit=True)
 
     def connect(self, mode: str = "session", **options: Any) -> dibs.Client:

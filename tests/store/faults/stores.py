@@ -121,12 +121,14 @@ def _postgresql_stands(server: Server, name: str) -> bool:
 
 
 def _mysql_asks(name: str, verb: str) -> Match:
-    return lambda message: f"dibs_1_{verb}".encode() in message
+    return lambda message: f"dibs_2_{verb}".encode() in message
 
 
 def _mysql_stands(server: Server, name: str) -> bool:
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-    return server.ask(f"SELECT 1 FROM dibs_claims WHERE name = 'dibs:{name}' AND until > {now}") != ""
+    there = f"WHERE name = 'dibs:{name}' AND until > {now}"
+    heads = f"SELECT 1 FROM dibs_queues {there} AND id <> ''"
+    return server.ask(f"{heads} UNION SELECT 1 FROM dibs_claims {there}") != ""
 
 
 # ZooKeeper: a request has its kind and its number, and the reply bears the number.

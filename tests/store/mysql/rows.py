@@ -27,20 +27,26 @@ class Raw:
         return f"{self.prefix}{name}".encode()
 
     def claims(self, name: str) -> list[tuple[Any, ...]]:
-        return self.ask("SELECT ticket, id FROM dibs_claims WHERE name = %s ORDER BY ticket", self.key(name))
+        """In the head of its queue, or behind it."""
+        key = self.key(name)
+        return self.ask(
+            "SELECT ticket, id FROM dibs_queues WHERE name = %s AND id <> '' UNION ALL"
+            " SELECT ticket, id FROM dibs_claims WHERE name = %s ORDER BY ticket",
+            key, key,
+        )  # fmt: skip
 
     def over(self, name: str) -> set[bytes]:
         """Those that have expired, and nobody has removed yet."""
-        now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-        return {
-            id for (id,) in self.ask(f"SELECT id FROM dibs_claims WHERE name = %s AND until <= {now}", self.key(name))
-        }
+        over = "WHERE name = %s AND until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+        key = self.key(name)
+        found = self.ask(f"SELECT id FROM dibs_claims {over} UNION SELECT id FROM dibs_queues {over}", key, key)
+        return {id for (id,) in found}
 
     def lock(self, name: str) -> None:
         """Until `unlock` no verb passes that changes this line."""
-        self.ask("INSERT IGNORE INTO dibs_names VALUES (%s, 0, 0, 0, 0)", self.key(name))
+        self.ask("INSERT IGNORE INTO dibs_queues (name, apart) VALUES (%s, 0)", self.key(name))
         self.connection.begin()
-        assert self.ask("SELECT 1 FROM dibs_names WHERE name = %s FOR UPDATE", self.key(name))
+        assert self.ask("SELECT 1 FROM dibs_queues WHERE name = %s FOR UPDATE", self.key(name))
 
     def unlock(self) -> None:
         self.connection.commit()
@@ -52,7 +58,7 @@ class Raw:
 
     def blocked(self) -> int:
         """How many verbs wait for the lock of a name."""
-        return len([info for _, info in self.others() if info is not None and "FROM dibs_names" in info])
+        return len([info for _, info in self.others() if info is not None and "FROM dibs_queues" in info])
 
     def close(self) -> None:
         self.connection.close()

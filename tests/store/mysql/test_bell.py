@@ -32,7 +32,7 @@ def ring(raw: Raw, client: bytes, seed: int) -> int:
     for _ in range(TIMES):
         pause.wait(moments.uniform(0, SPREAD))
         begun = time.monotonic()
-        raw.ask("CALL dibs_1_wake(%s)", client)
+        raw.ask("CALL dibs_2_wake(%s)", client)
         kept += time.monotonic() - begun > KEPT
     return kept
 

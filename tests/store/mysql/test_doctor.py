@@ -48,8 +48,8 @@ def test_settings_that_endanger_what_is_promised() -> None:
         server.ask("ALTER TABLE dibs_tombs ENGINE = MyISAM")
         (danger,) = [finding for finding in client.doctor() if "MyISAM" in finding.what]
         assert "InnoDB" in danger.fix
-        server.ask("DROP PROCEDURE dibs_1_leave")
-        assert [finding for finding in client.doctor() if "dibs_1_leave" in finding.what]
+        server.ask("DROP PROCEDURE dibs_2_leave")
+        assert [finding for finding in client.doctor() if "dibs_2_leave" in finding.what]
         with client.lock("a"):  # made anew when it is missed
             pass
 

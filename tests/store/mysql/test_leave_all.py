@@ -160,7 +160,7 @@ def test_sessions_are_given_back_together(url: str, raw: Raw) -> None:
         next_in_line, _ = bob.joined(name="n0")
         waits = [ana.joined(name="n0")[0] for _ in range(3)]
         after, _ = bob.joined(name="n0")
-        ((session,),) = raw.ask("SELECT session FROM dibs_held WHERE name = %s", raw.key("n4"))
+        ((session,),) = raw.ask("SELECT session FROM dibs_sessions WHERE name = %s", raw.key("n4"))
         raw.ask(f"KILL {session}")
         with suppress(StoreError):
             ana.look(held[4])
@@ -172,6 +172,6 @@ def test_sessions_are_given_back_together(url: str, raw: Raw) -> None:
         assert leave_all(bob, next_in_line) == [None]
         assert bob.freed(after)
         assert leave_all(bob, after) == [None]
-        calls = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'CALL dibs_1_take(%'"
+        calls = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'CALL dibs_2_take(%'"
         until(lambda: not raw.ask(calls))
-        assert not raw.ask("SELECT 1 FROM dibs_held WHERE name LIKE %s AND IS_USED_LOCK(lock_name)", raw.key("n%"))
+        assert not raw.ask("SELECT 1 FROM dibs_sessions WHERE name LIKE %s AND IS_USED_LOCK(lock_name)", raw.key("n%"))

@@ -200,7 +200,7 @@ def test_a_leave_now_and_then_forgets_names_that_nobody_uses(
 
     def is_forgotten() -> bool:
         seat.leave(seat.joined(name="b")[0])  # each looks at 500 names of a table that all tests share
-        return not raw.ask("SELECT 1 FROM dibs_names WHERE name = %s", raw.key("a"))
+        return not raw.ask("SELECT 1 FROM dibs_queues WHERE name = %s", raw.key("a"))
 
     until(is_forgotten)
 
@@ -209,8 +209,8 @@ def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat:
     claim, before = seat.joined()
     seat.leave(claim)
     kept, _ = seat.joined(name="kept")
-    until(lambda: swept(raw) and not raw.ask("SELECT 1 FROM dibs_names WHERE name = %s", raw.key("a")))
-    assert raw.ask("SELECT 1 FROM dibs_names WHERE name = %s", raw.key("kept"))
+    until(lambda: swept(raw) and not raw.ask("SELECT 1 FROM dibs_queues WHERE name = %s", raw.key("a")))
+    assert raw.ask("SELECT 1 FROM dibs_queues WHERE name = %s", raw.key("kept"))
     claim, after = seat.joined()
     assert after.ticket > before.ticket
     other, stands = seat.joined(name="kept")
@@ -223,7 +223,7 @@ def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat:
 def swept(raw: Raw) -> bool:
     """Some of it: all tests of a process share the tables."""
     with closing(raw.connection.cursor()) as cursor:
-        cursor.execute("CALL dibs_1_sweep()")
+        cursor.execute("CALL dibs_2_sweep()")
     return True
 
 
@@ -231,12 +231,12 @@ def test_claims_of_the_dead_are_swept(server: Server) -> None:
     """On names that nobody uses again; a part of them with each sweep, and none that is held."""
     with closing(Raw(server.port)) as raw, closing(Seat(server.url())) as seat:
         (held, _), (dead, _) = seat.joined(name="dead 0300 held"), seat.joined(name="dead")
-        columns = "client, kind, capacity, weight, lease, waiting, 1, asked, held, freed, revoked, about"
+        columns = "client, kind, capacity, weight, lease, waiting, 1, asked, asked, NULL, revoked, about"
         raw.ask(
-            f"INSERT INTO dibs_claims SELECT seq, CONCAT(name, ' ', LPAD(seq, 4, 0)), RANDOM_BYTES(16), {columns}"
-            " FROM dibs_claims, seq_1_to_600 WHERE name = 'dead'",
+            f"INSERT INTO dibs_claims SELECT CONCAT(name, ' ', LPAD(seq, 4, 0)), seq, RANDOM_BYTES(16), {columns}"
+            " FROM dibs_queues, seq_1_to_600 WHERE name = 'dead'",
         )
-        raw.ask("INSERT INTO dibs_names SELECT name, ticket, 0, 0, 0 FROM dibs_claims WHERE until = 1")
+        raw.ask("INSERT INTO dibs_queues (name, ticket, apart) SELECT name, ticket, 0 FROM dibs_claims WHERE until = 1")
         left = [600]
         while left[-1]:
             swept(raw)
@@ -244,7 +244,7 @@ def test_claims_of_the_dead_are_swept(server: Server) -> None:
             assert 0 <= left[-2] - left[-1] <= 500
             assert len(left) < 10, left
         assert [standing is not None for standing in seat.renew(held, dead)] == [True, True]
-        names = [name for (name,) in raw.ask("SELECT name FROM dibs_names WHERE name LIKE 'dead%'")]
+        names = [name for (name,) in raw.ask("SELECT name FROM dibs_queues WHERE name LIKE 'dead%'")]
         assert names == [b"dead", b"dead 0300 held"]
 
 

@@ -50,7 +50,7 @@ def test_databases_prefixes_and_letters_of_one_server_do_not_meet(
     with clients().lock("a") as here, clients(elsewhere).lock("a", timeout=LONG) as there:
         here.check()
         there.check()
-        held = raw.ask("SELECT lock_name FROM dibs_held") + raw.ask("SELECT lock_name FROM other.dibs_held")
+        held = raw.ask("SELECT lock_name FROM dibs_sessions") + raw.ask("SELECT lock_name FROM other.dibs_sessions")
     names = {name.decode() for (name,) in held}
     assert len(names) == len(held) > 1
     assert all(len(name) == 64 and name == name.lower() for name in names)
@@ -83,7 +83,7 @@ def test_a_table_that_is_full_keeps_nobody_out(clients: Callable[..., dibs.Clien
             hold.release()
             assert pending.result(LONG).token > hold.token
     finally:
-        raw.ask("DELETE FROM dibs_held")
+        raw.ask("DELETE FROM dibs_sessions")
         raw.ask("DELETE FROM dibs_waits")
 
 
@@ -91,12 +91,12 @@ def test_the_row_of_a_holder_decides_nothing(clients: Callable[..., dibs.Client]
     """The holder is whoever has the user lock: without its row, and with another session in it."""
     client, other = clients(), clients()
     with client.lock(name):
-        raw.ask("DELETE FROM dibs_held")
+        raw.ask("DELETE FROM dibs_sessions")
         assert other.lock(name).acquire(timeout=0) is None
     with other.lock(name, timeout=0):
         assert client.lock(name).acquire(timeout=0) is None
     with client.lock(name) as hold:
-        raw.ask("UPDATE dibs_held SET session = %s", raw.id)
+        raw.ask("UPDATE dibs_sessions SET session = %s", raw.id)
         with pytest.raises(dibs.NotHeld):
             clients().break_(name, token=hold.token)
         hold.check()
@@ -108,15 +108,15 @@ def test_a_waiter_finds_a_lease_that_came_before_it(clients: Callable[..., dibs.
     session = clients()
     session.lock(name).acquire().release()
     key = f"dibs:{name}"
-    ((user_lock,),) = raw.ask("SELECT lock_name FROM dibs_held WHERE name = %s", key)
+    ((user_lock,),) = raw.ask("SELECT lock_name FROM dibs_sessions WHERE name = %s", key)
     assert raw.ask("SELECT GET_LOCK(%s, 0)", user_lock) == [(1,)]  # as a join has it
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(session.lock(name).acquire)
         until(lambda: raw.ask("SELECT 1 FROM dibs_waits WHERE name = %s", key), LONG)
-        raw.ask("INSERT INTO dibs_claims SELECT NEXTVAL(dibs_tickets), %s, 'i', 'c', 'mutex', 1, 1, 9e6, 9e6,"
+        raw.ask("INSERT INTO dibs_claims SELECT %s, NEXTVAL(dibs_tickets), 'i', 'c', 'mutex', 1, 1, 9e6, 9e6,"
                 " 6e8 + TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 1, NULL, 0, '{}'",
                 key)  # fmt: skip
-        raw.ask("DELETE FROM dibs_held")
+        raw.ask("DELETE FROM dibs_sessions")
         raw.ask("DO RELEASE_LOCK(%s)", user_lock)
         with pytest.raises(dibs.Mismatch):
             pending.result(LONG)
@@ -126,15 +126,15 @@ def test_a_waiter_finds_a_lease_that_came_before_it(clients: Callable[..., dibs.
 def test_a_name_that_was_swept_is_held_all_the_same(
     clients: Callable[..., dibs.Client], server: Server, raw: Raw
 ) -> None:
-    count = "SELECT COUNT(*) FROM dibs_held WHERE name = 'dibs:marked'"
+    count = "SELECT COUNT(*) FROM dibs_sessions WHERE name = 'dibs:marked'"
     hold = clients().lock("marked").acquire()
-    raw.ask("CALL dibs_1_sweep()")
-    assert not raw.ask("SELECT apart FROM dibs_names WHERE name = 'dibs:marked'")
+    raw.ask("CALL dibs_2_sweep()")
+    assert not raw.ask("SELECT apart FROM dibs_queues WHERE name = 'dibs:marked'")
     assert raw.ask(count) == [(1,)]
     with pytest.raises(dibs.Mismatch):
         clients(server.url()).lock("marked").acquire(timeout=0)
     hold.release()
-    raw.ask("CALL dibs_1_sweep()")
+    raw.ask("CALL dibs_2_sweep()")
     assert raw.ask(count) == [(0,)]
 
 

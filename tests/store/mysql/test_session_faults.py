@@ -26,7 +26,7 @@ def of(server: Server) -> str:
 
 @pytest.mark.parametrize(
     ("statement", "direction"),
-    [(b"UPDATE dibs_held", UP), (b"dibs_1_take", UP), (b"UPDATE dibs_held", DOWN)],
+    [(b"UPDATE dibs_sessions", UP), (b"dibs_2_take", UP), (b"UPDATE dibs_sessions", DOWN)],
     ids=["update", "take", "reply to update"],
 )
 @both_apis

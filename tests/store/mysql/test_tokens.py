@@ -97,7 +97,7 @@ def test_tokens_rise_though_the_counter_was_reset(server: Server, name: str, mod
     assert tokens == sorted(set(tokens))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "lease"])  # its tickets are in the queue's row
 def test_tokens_rise_though_a_new_counter_was_reset(server: Server, name: str, mode: str) -> None:
     """It restarts where it began, which is not long ago by the clock."""
     with closing(Raw(server.port)) as raw, drawing(server, mode, name) as draw:
@@ -148,17 +148,18 @@ def test_a_name_that_nobody_remembers_is_looked_at(server: Server, name: str) ->
             client.lock(name).acquire().release()
         own = pymysql.connect(**mysql_options(server.url()))
         with closing(own), leases.within(own).lock(name):
-            raw.ask("DELETE FROM dibs_names")
+            raw.ask("DELETE FROM dibs_queues")
             for other in (leases, session):
                 with pytest.raises(dibs.Mismatch):
                     other.lock(name).acquire(timeout=0)
             own.rollback()
         with session.lock(name) as hold:
-            raw.ask("DELETE FROM dibs_names")
+            raw.ask("DELETE FROM dibs_queues")
             with pytest.raises(dibs.Mismatch):
                 leases.lock(name).acquire(timeout=0)
             hold.check()
         with leases.lock(name):
-            raw.ask("DELETE FROM dibs_names")
+            assert leases.lock(name).acquire(timeout=0) is None  # which moves the claim out of that row
+            raw.ask("DELETE FROM dibs_queues")
             with pytest.raises(dibs.Mismatch):
                 session.lock(name).acquire(timeout=0)

@@ -35,7 +35,8 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NEWER = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 _BEGIN = statement(
     f"SET SESSION innodb_lock_wait_timeout = {LOCKED}, lock_wait_timeout = {LOCKED}, wait_timeout = {_IDLE},"
-    " sql_mode = 'STRICT_ALL_TABLES', autocommit = 1, completion_type = 'NO_CHAIN'"
+    " sql_mode = 'STRICT_ALL_TABLES', autocommit = 1, completion_type = 'NO_CHAIN',"
+    " time_zone = '+00:00', group_concat_max_len = 16777216"
     " /*M!100600 , tx_isolation = 'READ-COMMITTED', max_statement_time = 0 */"
     " /*!80000 , transaction_isolation = 'READ-COMMITTED', max_execution_time = 0 */"
 )

@@ -63,7 +63,7 @@ def laid(missing: Sequence[str], tables: Mapping[str, str], routines: Mapping[st
         )
         return
     lacking = [f"dibs_{name}" for name in missing]
-    lacking += [f"dibs_1_{name}" for name in schema.ROUTINES if f"dibs_1_{name}" not in routines]
+    lacking += [f"dibs_2_{name}" for name in schema.ROUTINES if f"dibs_2_{name}" not in routines]
     if lacking:
         shown = ", ".join(lacking[:5])
         yield Finding(

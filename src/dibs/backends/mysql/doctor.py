@@ -32,7 +32,7 @@ _TABLES = (
 )
 _ROUTINES = (
     "SELECT routine_name, sql_mode FROM information_schema.routines"
-    " WHERE routine_schema = {} AND routine_name LIKE 'dibs\\_1\\_%'"
+    " WHERE routine_schema = {} AND routine_name LIKE 'dibs\\_2\\_%'"
 )
 _TOLD = "UPDATE dibs_watchers SET told = 1 WHERE id = {}"
 _GONE = "DELETE FROM dibs_watchers WHERE id = {}"

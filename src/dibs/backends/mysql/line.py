@@ -30,14 +30,19 @@ LONGEST_NAME = 2048
 SWEEPS = 1 / 256
 """Of so large a part of the leaves the names that nobody uses are forgotten."""
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-_SHOWN = f"name, ticket, kind, capacity, weight, until - {_NOW}, asked - {_NOW}, held - {_NOW}, about"
-_LINE = f"SELECT {_SHOWN} FROM dibs_claims WHERE name = {{}} AND until > {_NOW} ORDER BY ticket"
-_NAMES = (
-    "SELECT name, COUNT(*) FROM dibs_claims WHERE name > {} AND name >= {} AND LEFT(name, {}) = {}"
-    f" AND until > {_NOW} GROUP BY name ORDER BY name LIMIT {ledger.PAGE}"
+_HEADS = f"FROM dibs_queues WHERE id <> '' AND until > {_NOW}"
+_CLAIMS = f"FROM dibs_claims WHERE until > {_NOW}"
+_SHOWN = f"SELECT name, ticket, kind, capacity, weight, until - {_NOW}, asked - {_NOW}"
+_BOTH = (
+    f"{_SHOWN}, asked - {_NOW}, about {_HEADS} AND {{0}} UNION ALL"
+    f" {_SHOWN}, held - {_NOW}, about {_CLAIMS} AND {{0}} ORDER BY 1, 2"
 )
-_LINES = (
-    f"SELECT {_SHOWN} FROM dibs_claims WHERE name >= {{}} AND name <= {{}} AND until > {_NOW} ORDER BY name, ticket"
+_LINE = _BOTH.format("name = {0}")
+_LINES = _BOTH.format("name BETWEEN {0} AND {1}")
+_AFTER = "name > {0} AND name >= {1} AND LEFT(name, {2}) = {3}"
+_NAMES = (
+    f"SELECT name, 1 {_HEADS} AND {_AFTER} UNION ALL SELECT name, COUNT(*) {_CLAIMS} AND {_AFTER} GROUP BY name"
+    f" ORDER BY 1 LIMIT {ledger.PAGE}"
 )
 _MADE = "INSERT IGNORE INTO dibs_store VALUES (1, {})"
 _WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
@@ -96,22 +101,24 @@ class MysqlLine:
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
         for claim in claims:
             self._ear.forget(claim.id)
-        known = sorted((claim.ticket, claim.id.hex()) for claim in claims if claim.ticket is not None)
+        known = sorted(
+            (self.key(claim.name).hex(), claim.ticket, claim.id.hex()) for claim in claims if claim.ticket is not None
+        )
         listed = json.dumps(known, separators=(",", ":"))
         sets = await self.port.ask(Call("renew", (listed, self._me.id)), until)
         _, mine, nexts, store = row(sets, 4)[:4]
         self._address.epoch.check(store)
         self._deliver(mine)
         upcoming = _upcoming(nexts)
-        standing: dict[int, Row] = {number(said[0]): said for said in sets[0]}
+        standing: dict[bytes | None, Row] = {said[0]: said for said in sets[0]}
         found: list[Standing | None] = []
         for claim in claims:
-            said = None if claim.ticket is None else standing.get(claim.ticket)
-            if said is None or len(said) < 4:
+            said = standing.get(claim.id)
+            if said is None or len(said) < 5:
                 found.append(None)
                 continue
             next = upcoming.get(self.key(claim.name), FOREVER)
-            ticket, holds, left, revoked = map(number, said[:4])
+            ticket, holds, left, revoked = map(number, said[1:5])
             found.append(Standing(ticket, holds == 1, left / MICROSECONDS, next, revoked == 1))
         return found
 

@@ -1,8 +1,8 @@
-"""The tables and routines: what they are, and how they come to be there.
+"""The tables and routines of this layout, and how to create them.
 
-They are made at first use, by whoever comes first, under one user lock of the server; where this user may not, somebody
-else lays what `ddl` gives. Routines bear the number of their version in their name: programs of two versions of dibs
-find each what it knows.
+The first use creates what is missing, under one user lock of the server. Where this user may not create, an
+administrator runs the output of `ddl`. The number in the routine names is that of the layout (see tables.sql): clients
+of layout 1 are refused by the routines in REFUSING, and its tables are refused here.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ from importlib.resources import files
 from dibs.backends.mysql.answers import DENIED, EXISTS, final
 from dibs.backends.mysql.connection import Dialler, MysqlConnection
 from dibs.backends.mysql.wire import Refusal, statement
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
 
 ROUTINES = (
-    "wake", "tell", "settle", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all", "amend", "evict",
-    "revoke", "hear", "watch", "put", "admit", "sweep", "part", "take", "reserve", "quit", "end", "within",
+    "wake", "tell", "settle", "move", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all", "amend",
+    "evict", "revoke", "hear", "watch", "put", "admit", "sweep", "part", "take", "reserve", "quit", "end", "within",
 )  # fmt: skip
-"""In the order in which they are made: each is there before it is called by another."""
+"""In the order in which they are created: each exists before another calls it."""
+REFUSING = ("join", "take", "within")
+"""Routines of layout 1 that are created in this one, to refuse its clients."""
 TABLES = (
-    "names", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "marks", "held", "waits", "within",
+    "queues", "tickets", "claims", "tombs", "watchers", "cells", "writes", "store", "marks", "sessions", "waits",
+    "within",
 )  # fmt: skip
-IN_MEMORY = ("dibs_held", "dibs_waits")
-"""What these say of session mode ends with the server, as the sessions do."""
+IN_MEMORY = ("dibs_sessions", "dibs_waits", "dibs_held")
+"""These describe sessions, which end with the server."""
 _ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
+_OLDER = statement(
+    "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'dibs_names'"
+    " AND NOT EXISTS (SELECT 1 FROM information_schema.tables"
+    " WHERE table_schema = DATABASE() AND table_name = 'dibs_queues')"
+)
+_CHANGE_OVER = "stop the programs that use dibs 0.1 there, then DROP TABLE dibs_names, dibs_claims, dibs_held"
 _MAY_NOT = (
     "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"
     " `dibs doctor --ddl` prints"
@@ -66,7 +75,9 @@ def ddl(database: str) -> str:
     lines += [f"{text.replace('CREATE TABLE', 'CREATE TABLE IF NOT EXISTS', 1)};\n" for text in tables()]
     lines.append("DELIMITER $$")
     for name in ROUTINES:
-        lines += [f"DROP PROCEDURE IF EXISTS dibs_1_{name}$$", f"{routine(name)}$$", ""]
+        lines += [f"DROP PROCEDURE IF EXISTS dibs_2_{name}$$", f"{routine(name)}$$", ""]
+    for name in REFUSING:
+        lines += [f"DROP PROCEDURE IF EXISTS dibs_1_{name}$$", f"{routine(f'layout_{name}')}$$", ""]
     lines.append("DELIMITER ;")
     return "\n".join(lines) + "\n" + rights(quoted)
 
@@ -80,14 +91,19 @@ def rights(quoted: str) -> str:
 
 
 def create(dialler: Dialler, until: float) -> None:
-    """Whatever is missing; blocking."""
+    """Create what is missing; blocking. Raises Mismatch, and creates nothing, if the tables are of layout 1."""
     link = dialler.connect(until)
     try:
         while link.ask(_ALONE, until)[0][0][0] != b"1":
             if dialler.now() >= until:
                 raise StoreUnavailable("another client has been creating the tables for too long")
+        if link.ask(_OLDER, until)[0]:
+            raise Mismatch("the tables here were created by dibs 0.1", step=_CHANGE_OVER)
         for text in (*tables(), *map(routine, ROUTINES)):
             _make(link, text, until)
+        for name in REFUSING:
+            _make(link, f"DROP PROCEDURE IF EXISTS dibs_1_{name}", until)
+            _make(link, routine(f"layout_{name}"), until)
     except Refusal as refusal:
         raise final(refusal) from None
     finally:

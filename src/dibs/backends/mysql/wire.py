@@ -52,7 +52,7 @@ def literal(value: Argument) -> str:
 
 
 def call(routine: str, arguments: Sequence[Argument]) -> bytes:
-    return statement(f"CALL dibs_1_{routine}({','.join([literal(value) for value in arguments])})")
+    return statement(f"CALL dibs_2_{routine}({','.join([literal(value) for value in arguments])})")
 
 
 class Answer:

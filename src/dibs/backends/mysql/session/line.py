@@ -42,7 +42,7 @@ _NAP = 0.001
 _GLANCE = 0.25
 """How often who watches a leader looks."""
 _TAKE = (
-    "/*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >="
+    "/*M!100600 UPDATE dibs_sessions SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >="
     " TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000, LASTVAL(dibs_tickets), 0)),"
     " kind = {2}, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = {3},"
     " about = {4} WHERE lock_name = {0} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
@@ -52,7 +52,7 @@ _GIVE = "DO RELEASE_LOCK({})"
 """Only the session that has it can do so: if it answers, it had it until then."""
 _ALIVE = (
     "SELECT CONCAT_WS(' ', CONNECTION_ID(),"
-    " IFNULL((SELECT revoked FROM dibs_held WHERE lock_name = {} AND session = CONNECTION_ID()), 0))"
+    " IFNULL((SELECT revoked FROM dibs_sessions WHERE lock_name = {} AND session = CONNECTION_ID()), 0))"
 )
 _HOLDER = "SELECT IFNULL(IS_USED_LOCK({}), 0)"
 BUSY = Standing(0, False, 0.0, FOREVER, False)

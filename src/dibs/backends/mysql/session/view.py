@@ -20,20 +20,20 @@ LONGEST = 2048
 """Bytes of what a session says about itself."""
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _HELD = (
-    f"SELECT name, ticket, kind, 0 AS waits, {_NOW} - since, lease, about FROM dibs_held"
+    f"SELECT name, ticket, kind, 0 AS waits, {_NOW} - since, lease, about FROM dibs_sessions"
     " WHERE IS_USED_LOCK(lock_name) = session"
 )
 _WAITS = (
     f"SELECT name, ticket, kind, 1 AS waits, {_NOW} - since, lease, about FROM dibs_waits"
-    " WHERE session IN (SELECT id FROM information_schema.PROCESSLIST WHERE info LIKE 'CALL dibs_1_take(%')"
+    " WHERE session IN (SELECT id FROM information_schema.PROCESSLIST WHERE info LIKE 'CALL dibs_2_take(%')"
 )
 _ORDER = "ORDER BY name, waits, ticket"
 _LINE = f"{_HELD} AND name = {{0}} UNION ALL {_WAITS} AND name = {{0}} {_ORDER}"
 _OF_THEM = "AND name > {0} AND LEFT(name, {1}) = {2}"
 _LINES = f"{_HELD} {_OF_THEM} UNION ALL {_WAITS} {_OF_THEM} {_ORDER} LIMIT {ledger.PAGE + 1}"
 _SPOT = "name = {} AND ticket = {} AND IS_USED_LOCK(lock_name) = session"
-_REVOKE = f"UPDATE dibs_held SET revoked = 1 WHERE {_SPOT}"
-_REVOKED = f"SELECT COUNT(*) FROM dibs_held WHERE {_SPOT} AND revoked"
+_REVOKE = f"UPDATE dibs_sessions SET revoked = 1 WHERE {_SPOT}"
+_REVOKED = f"SELECT COUNT(*) FROM dibs_sessions WHERE {_SPOT} AND revoked"
 
 
 async def line(port: MysqlExecutor, key: bytes, name: str, until: float) -> LockInfo:

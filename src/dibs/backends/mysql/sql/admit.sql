@@ -3,7 +3,7 @@
 -- Gives  (now, the record as it was before; NULL: there was none)
 -- Effect A higher exclusive token takes its place; the record never expires. A record that is not one of ours stays as
 --        it is: who asked looks at it.
-CREATE PROCEDURE dibs_1_admit(IN p_name VARBINARY(2048), IN p_token DECIMAL(20) UNSIGNED, IN p_shared TINYINT)
+CREATE PROCEDURE dibs_2_admit(IN p_name VARBINARY(2048), IN p_token DECIMAL(20) UNSIGNED, IN p_shared TINYINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_version BIGINT UNSIGNED;

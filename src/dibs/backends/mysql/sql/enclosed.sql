@@ -1,5 +1,5 @@
 -- enclosed: whether a transaction has locked a name. If none has, none can until the one that asks here ends.
-CREATE PROCEDURE dibs_1_enclosed(IN p_name VARBINARY(2048), OUT p_held TINYINT)
+CREATE PROCEDURE dibs_2_enclosed(IN p_name VARBINARY(2048), OUT p_held TINYINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_free TINYINT DEFAULT 0;

@@ -1,14 +1,14 @@
 -- end: session mode. End the session that holds with that ticket, and with it what it holds.
 --
 -- Gives  words, as take: (now, 1 if that was done, 0: nobody holds with that ticket)
-CREATE PROCEDURE dibs_1_end(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED)
+CREATE PROCEDURE dibs_2_end(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_session BIGINT UNSIGNED;
   DECLARE v_key VARBINARY(64);
   DECLARE v_done TINYINT DEFAULT 0;
   DECLARE v_times INT DEFAULT 0;
-  SELECT session, lock_name INTO v_session, v_key FROM dibs_held
+  SELECT session, lock_name INTO v_session, v_key FROM dibs_sessions
     WHERE name = p_name AND ticket = p_ticket AND IS_USED_LOCK(lock_name) = session LIMIT 1;
   IF v_session IS NOT NULL THEN
     KILL CONNECTION v_session;

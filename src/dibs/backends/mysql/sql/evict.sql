@@ -2,10 +2,11 @@
 --
 -- Gives  words, as join: (now, 1 if it was removed, 0: nobody holds with that ticket, mine)
 -- Effect A late copy of its join does not stand again.
-CREATE PROCEDURE dibs_1_evict(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16))
+CREATE PROCEDURE dibs_2_evict(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_floor, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_floor, v_top, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_head VARBINARY(16);
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_done TINYINT DEFAULT 0;
@@ -15,7 +16,8 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   -- (lock.sql)
-  CALL dibs_1_settle(
+  IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
+  CALL dibs_2_settle(
     p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
     v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
   );
@@ -24,15 +26,15 @@ BEGIN
   IF v_done THEN
     DELETE FROM dibs_tombs WHERE until < v_now LIMIT 100;
     REPLACE INTO dibs_tombs VALUES (v_id, v_until);
-    UPDATE dibs_names SET tombs = GREATEST(tombs, v_until) WHERE name = p_name;
-    DELETE FROM dibs_claims WHERE ticket = p_ticket;
-    IF v_kind = 'election' THEN CALL dibs_1_tell('line', p_name, 1000000, v_wakes); END IF;
-    CALL dibs_1_settle(
+    UPDATE dibs_queues SET tombs = GREATEST(tombs, v_until), special = 1 WHERE name = p_name;
+    DELETE FROM dibs_claims WHERE name = p_name AND ticket = p_ticket;
+    IF v_kind = 'election' THEN CALL dibs_2_tell('line', p_name, 1000000, v_wakes); END IF;
+    CALL dibs_2_settle(
       p_name, v_floor, v_outside, v_now, 1, p_client, v_mine, v_wakes,
       v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
     );
   END IF;
   COMMIT;
-  IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
+  IF v_wakes <> '' THEN CALL dibs_2_wake(v_wakes); END IF;
   SELECT CONCAT_WS(' ', v_now, v_done, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
 END

@@ -4,7 +4,7 @@
 -- after it interrupts this call, also on its way into the sleep: then the client asks again.
 -- Gives  rows of (id, 'y' for a claim that holds now, 'l' for somebody who should look); none: nothing happened.
 -- `p_heard`: ids, in hexadecimal with commas between them, that need not be told again.
-CREATE PROCEDURE dibs_1_hear(IN p_client BINARY(16), IN p_heard MEDIUMBLOB, IN p_patience DOUBLE)
+CREATE PROCEDURE dibs_2_hear(IN p_client BINARY(16), IN p_heard MEDIUMBLOB, IN p_patience DOUBLE)
 SQL SECURITY INVOKER
 BEGIN
   IF NOT EXISTS (

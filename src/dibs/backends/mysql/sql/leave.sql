@@ -3,13 +3,14 @@
 -- Gives  words, as join: (now, 1 if it stood, else 0, mine)
 -- Effect Idempotent. If its join was not answered (p_doubt) a copy of it may still come: until `p_by` the id is
 --        remembered, and that one does nothing.
-CREATE PROCEDURE dibs_1_leave(
+CREATE PROCEDURE dibs_2_leave(
   IN p_name VARBINARY(2048), IN p_id VARBINARY(255), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16),
   IN p_kind VARBINARY(64), IN p_doubt TINYINT, IN p_by BIGINT
 )
 SQL SECURITY INVOKER
 verb: BEGIN
-  DECLARE v_floor, v_own, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_floor, v_top, v_own, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_head VARBINARY(16);
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked TINYINT;
@@ -17,13 +18,20 @@ verb: BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   -- (lock.sql)
+  IF v_head = p_id AND NOT p_doubt THEN -- it is alone, and nobody is to be told
+    UPDATE dibs_queues SET id = '' WHERE name = p_name;
+    COMMIT;
+    SELECT CONCAT_WS(' ', v_now, 1, ''), (SELECT id FROM dibs_store WHERE one = 1);
+    LEAVE verb;
+  END IF;
+  IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
   SELECT MIN(ticket), MAX(ticket) INTO v_first, v_last FROM dibs_claims WHERE name = p_name AND ticket >= v_floor;
   -- Most leaves: it is alone in line, and nobody is to be told.
   IF v_first = p_ticket AND v_last = p_ticket AND NOT p_doubt AND v_outside <= v_now AND p_kind <> 'election' THEN
-    DELETE FROM dibs_claims WHERE ticket = p_ticket AND id = p_id;
+    DELETE FROM dibs_claims WHERE name = p_name AND ticket = p_ticket AND id = p_id;
     SET v_own = ROW_COUNT();
     IF v_own THEN
-      UPDATE dibs_names SET floor = p_ticket + 1 WHERE name = p_name;
+      UPDATE dibs_queues SET floor = p_ticket + 1, special = v_apart OR v_tombs > v_now WHERE name = p_name;
     END IF;
     COMMIT;
     SELECT CONCAT_WS(' ', v_now, v_own, ''), (SELECT id FROM dibs_store WHERE one = 1);
@@ -36,9 +44,9 @@ verb: BEGIN
   END IF;
   SET v_own = ROW_COUNT();
   IF v_own AND p_kind = 'election' THEN
-    CALL dibs_1_tell('line', p_name, 1000000, v_wakes);
+    CALL dibs_2_tell('line', p_name, 1000000, v_wakes);
   END IF;
-  CALL dibs_1_settle(
+  CALL dibs_2_settle(
     p_name, v_floor, v_outside, v_now, v_own, p_client, v_mine, v_wakes,
     v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
   );
@@ -48,9 +56,9 @@ verb: BEGIN
   IF p_doubt AND p_by > v_now THEN
     DELETE FROM dibs_tombs WHERE until < v_now LIMIT 100;
     REPLACE INTO dibs_tombs VALUES (LEFT(p_id, 16), p_by);
-    UPDATE dibs_names SET tombs = GREATEST(tombs, p_by) WHERE name = p_name;
+    UPDATE dibs_queues SET tombs = GREATEST(tombs, p_by), special = 1 WHERE name = p_name;
   END IF;
   COMMIT;
-  IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
+  IF v_wakes <> '' THEN CALL dibs_2_wake(v_wakes); END IF;
   SELECT CONCAT_WS(' ', v_now, v_own > 0, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
 END

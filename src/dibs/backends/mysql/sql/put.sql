@@ -3,7 +3,7 @@
 -- Gives  (now, what, version): what 0: it came too late; 1: done, also by an earlier copy of it; 2: it is at another
 --        version
 -- Effect Whoever watches is told. That it was done is remembered until `p_by`.
-CREATE PROCEDURE dibs_1_put(
+CREATE PROCEDURE dibs_2_put(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_version BIGINT UNSIGNED,
   IN p_value MEDIUMBLOB, IN p_by BIGINT
 )
@@ -35,8 +35,8 @@ verb: BEGIN
   UPDATE dibs_cells SET value = p_value, version = p_version + 1 WHERE space = p_space AND name = p_name;
   DELETE FROM dibs_writes WHERE until < v_now LIMIT 100;
   INSERT INTO dibs_writes VALUES (p_id, p_version + 1, p_by);
-  CALL dibs_1_tell(p_space, p_name, 1000000, v_wakes);
+  CALL dibs_2_tell(p_space, p_name, 1000000, v_wakes);
   COMMIT;
-  IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
+  IF v_wakes <> '' THEN CALL dibs_2_wake(v_wakes); END IF;
   SELECT v_now, 1, p_version + 1;
 END

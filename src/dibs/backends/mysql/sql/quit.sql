@@ -3,7 +3,7 @@
 -- `p_waits`: a JSON list of [session, ticket]. By their rows, which no session but those have written: numbers of
 -- sessions begin anew when the server starts. Should one have the lock by now, that goes with it.
 -- Gives  words, as take: (now, how many were there)
-CREATE PROCEDURE dibs_1_quit(IN p_waits MEDIUMTEXT CHARACTER SET ascii)
+CREATE PROCEDURE dibs_2_quit(IN p_waits MEDIUMTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_session, v_ticket BIGINT UNSIGNED;

@@ -1,58 +1,74 @@
--- renew: extend claims, and say how each stands; for those who wait it is a look.
+-- renew: extend claims, and say how each stands; for waiters it is a look.
 --
--- `p_claims`: a JSON list of [ticket, id in hexadecimal], by ticket: rows are locked in that order, and no name is.
--- Gives  rows of (ticket, holds, left, revoked) for those that stand; then one of (now, mine, nexts, store), where `nexts` is
---        name=microseconds, the name in hexadecimal, with commas, for the names in which some of them wait
--- Effect Only what is not over is extended, and nothing is shortened, except what a clock that was set back made longer
---        than its lease. Who holds goes first: no line that somebody waits in keeps it waiting.
-CREATE PROCEDURE dibs_1_renew(IN p_claims MEDIUMTEXT CHARACTER SET ascii, IN p_client BINARY(16))
+-- `p_claims`: a JSON list of [name, ticket, id], bytes in hexadecimal, by name and ticket: rows are locked in that order.
+--        The row of a queue is locked only if the claim stands in its head.
+-- Gives  rows of (id, ticket, holds, left, revoked) for those that stand; then one of (now, mine, nexts, store), where
+--        `nexts` is name=microseconds, the name in hexadecimal, with commas, for the names in which some of them wait
+-- Effect Only claims that are not over are extended, and nothing is shortened, except if a clock that was set back made it
+--        longer than its lease. Holders go first: no queue with waiters delays them. Heads go before the other claims: a
+--        head may move there meanwhile, and no claim moves back.
+CREATE PROCEDURE dibs_2_renew(IN p_claims MEDIUMTEXT CHARACTER SET ascii, IN p_client BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_name VARBINARY(2048);
   DECLARE v_now, v_next BIGINT;
   DECLARE v_over, v_wait TINYINT DEFAULT 0;
   DECLARE v_mine, v_nexts MEDIUMBLOB DEFAULT '';
+  DECLARE v_heads MEDIUMTEXT CHARACTER SET ascii;
   DECLARE names CURSOR FOR
     SELECT DISTINCT c.name FROM
-      JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
-      STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
+      -- (listed.sql)
+      STRAIGHT_JOIN dibs_claims c ON c.name = UNHEX(j.name) AND c.ticket = j.ticket AND c.id = UNHEX(j.id)
     WHERE c.held IS NULL;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
-  START TRANSACTION;
+  SELECT GROUP_CONCAT('["', HEX(q.name), '","', HEX(q.id), '"]' ORDER BY q.name) INTO v_heads FROM
+    -- (listed.sql)
+    STRAIGHT_JOIN dibs_queues q ON q.name = UNHEX(j.name) AND q.id = UNHEX(j.id);
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  IF v_heads IS NOT NULL THEN
+    UPDATE
+      JSON_TABLE(CONCAT('[', v_heads, ']'), '$[*]' COLUMNS (
+        name VARBINARY(4096) PATH '$[0]', id BINARY(32) PATH '$[1]'
+      )) h
+      STRAIGHT_JOIN dibs_queues q ON q.name = UNHEX(h.name)
+    SET q.until = v_now + q.lease
+    WHERE q.id = UNHEX(h.id) AND q.until > v_now;
+  END IF;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   UPDATE
-    JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
-    STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
+    -- (listed.sql)
+    STRAIGHT_JOIN dibs_claims c ON c.name = UNHEX(j.name) AND c.ticket = j.ticket AND c.id = UNHEX(j.id)
   SET c.until = v_now + c.lease, c.freed = NULL
   WHERE c.until > v_now AND c.held IS NOT NULL;
-  COMMIT;
   OPEN names;
   looks: LOOP
     FETCH names INTO v_name;
     IF v_over THEN LEAVE looks; END IF;
     SET v_wait = 1;
-    CALL dibs_1_look(v_name, p_client, v_mine, v_next);
+    CALL dibs_2_look(v_name, p_client, v_mine, v_next);
     SET v_nexts = CONCAT(v_nexts, HEX(v_name), '=', v_next, ','), v_over = 0;
   END LOOP;
   CLOSE names;
   IF v_wait THEN
-    START TRANSACTION;
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     UPDATE
-      JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
-      STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
+      -- (listed.sql)
+      STRAIGHT_JOIN dibs_claims c ON c.name = UNHEX(j.name) AND c.ticket = j.ticket AND c.id = UNHEX(j.id)
     SET
       c.until = IF(c.held IS NULL, LEAST(GREATEST(c.until, v_now + c.waiting), v_now + c.lease), v_now + c.lease),
       c.freed = NULL
     WHERE c.until > v_now;
-    COMMIT;
   END IF;
-  SELECT c.ticket, c.held IS NOT NULL, c.until - v_now, c.revoked FROM
-    JSON_TABLE(p_claims, '$[*]' COLUMNS (ticket BIGINT UNSIGNED PATH '$[0]', id BINARY(32) PATH '$[1]')) j
-    STRAIGHT_JOIN dibs_claims c ON c.ticket = j.ticket AND c.id = UNHEX(j.id)
-  WHERE c.until > v_now;
+  SELECT c.id, c.ticket, c.held IS NOT NULL, c.until - v_now, c.revoked FROM
+    -- (listed.sql)
+    STRAIGHT_JOIN dibs_claims c ON c.name = UNHEX(j.name) AND c.ticket = j.ticket AND c.id = UNHEX(j.id)
+  WHERE c.until > v_now
+  UNION ALL SELECT q.id, q.ticket, 1, q.until - v_now, q.revoked FROM
+    -- (listed.sql)
+    STRAIGHT_JOIN dibs_queues q ON q.name = UNHEX(j.name) AND q.id = UNHEX(j.id)
+  WHERE q.until > v_now;
   SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_mine, v_nexts,
     (SELECT id FROM dibs_store WHERE one = 1);
 END

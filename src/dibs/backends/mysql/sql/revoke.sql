@@ -1,10 +1,11 @@
 -- revoke: ask a holder to let go; it hears of that at its next renewal.
 --
 -- Gives  words, as join: (now, 1 if it was asked, 0: nobody holds with that ticket, mine)
-CREATE PROCEDURE dibs_1_revoke(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16))
+CREATE PROCEDURE dibs_2_revoke(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED, IN p_client BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_floor, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_floor, v_top, v_first, v_last BIGINT UNSIGNED;
+  DECLARE v_head VARBINARY(16);
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_done TINYINT DEFAULT 0;
@@ -12,15 +13,16 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   -- (lock.sql)
-  CALL dibs_1_settle(
+  IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
+  CALL dibs_2_settle(
     p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
     v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
   );
   SELECT 1 INTO v_done FROM dibs_claims WHERE ticket = p_ticket AND name = p_name AND ticket <= v_last;
   IF v_done THEN
-    UPDATE dibs_claims SET revoked = 1 WHERE ticket = p_ticket;
+    UPDATE dibs_claims SET revoked = 1 WHERE name = p_name AND ticket = p_ticket;
   END IF;
   COMMIT;
-  IF v_wakes <> '' THEN CALL dibs_1_wake(v_wakes); END IF;
+  IF v_wakes <> '' THEN CALL dibs_2_wake(v_wakes); END IF;
   SELECT CONCAT_WS(' ', v_now, v_done, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
 END

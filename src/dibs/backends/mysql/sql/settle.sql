@@ -8,7 +8,7 @@
 --        somebody waits, when something seen here ends by itself, the kind and the capacity of those who are there.
 -- Cost   one statement for each of the first three that hold, for each that is new or over, and for the first that
 --        waits; two for all others that hold.
-CREATE PROCEDURE dibs_1_settle(
+CREATE PROCEDURE dibs_2_settle(
   IN p_name VARBINARY(2048), IN p_floor BIGINT UNSIGNED, IN p_outside BIGINT, IN p_now BIGINT, IN p_changed TINYINT,
   IN p_client BINARY(16), INOUT p_mine MEDIUMBLOB, INOUT p_wakes MEDIUMBLOB,
   OUT p_used BIGINT, OUT p_last BIGINT UNSIGNED, OUT p_first BIGINT UNSIGNED, OUT p_blocked TINYINT,
@@ -44,20 +44,20 @@ BEGIN
     SET v_from = v_ticket + 1;
     IF v_until <= p_now THEN
       -- A renewal may have come between the look and this: then it is not over.
-      DELETE FROM dibs_claims WHERE ticket = v_ticket AND until <= p_now;
+      DELETE FROM dibs_claims WHERE name = p_name AND ticket = v_ticket AND until <= p_now;
       IF ROW_COUNT() = 1 THEN
         SET p_changed = 1, v_election = v_election OR v_kind = 'election';
         ITERATE walk;
       END IF;
       SET v_until = NULL;
-      SELECT until INTO v_until FROM dibs_claims WHERE ticket = v_ticket LOCK IN SHARE MODE;
+      SELECT until INTO v_until FROM dibs_claims WHERE name = p_name AND ticket = v_ticket LOCK IN SHARE MODE;
       IF v_until IS NULL THEN ITERATE walk; END IF; -- swept
     END IF;
     IF v_weight < 0 OR v_capacity < 1 THEN -- it would make room for others instead of taking it
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'dibs-damaged claim';
     END IF;
     IF v_until > v_longest THEN -- a clock that was set back must not make anything last longer than its lease
-      UPDATE dibs_claims SET until = v_longest WHERE ticket = v_ticket;
+      UPDATE dibs_claims SET until = v_longest WHERE name = p_name AND ticket = v_ticket;
       SET v_until = v_longest;
     END IF;
     IF p_first = 0 THEN
@@ -71,7 +71,8 @@ BEGIN
     SET p_used = p_used + v_weight, p_last = v_ticket;
     IF v_held IS NULL THEN
       SET v_freed = 1;
-      UPDATE dibs_claims SET held = p_now, freed = IF(client = p_client, NULL, 1) WHERE ticket = v_ticket;
+      UPDATE dibs_claims SET held = p_now, freed = IF(client = p_client, NULL, 1)
+        WHERE name = p_name AND ticket = v_ticket;
       IF v_client = p_client THEN
         SET p_mine = CONCAT(p_mine, v_id);
       ELSEIF LOCATE(v_client, p_wakes) = 0 THEN
@@ -80,14 +81,14 @@ BEGIN
     END IF;
   END LOOP;
   IF v_election THEN
-    CALL dibs_1_tell('line', p_name, 1000000, p_wakes);
+    CALL dibs_2_tell('line', p_name, 1000000, p_wakes);
   END IF;
   IF p_changed AND NOT v_freed AND NOT p_blocked AND p_outside > p_now THEN
-    CALL dibs_1_tell('outside', p_name, 8, p_wakes);
+    CALL dibs_2_tell('outside', p_name, 8, p_wakes);
   END IF;
-  -- What is below is gone for good: nobody need read over it again.
+  -- Claims below the floor are gone for good: nobody need read over them again.
   SET v_from = IF(p_first = 0, v_from, p_first);
   IF v_from > p_floor THEN
-    UPDATE dibs_names SET floor = v_from WHERE name = p_name;
+    UPDATE dibs_queues SET floor = v_from WHERE name = p_name;
   END IF;
 END

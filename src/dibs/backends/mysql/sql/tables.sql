@@ -1,16 +1,36 @@
 -- The tables. Everything that a user gave is bytes here: no collation can make two names one. Times are microseconds
 -- since 1970 by the server's clock, in UTC. A row that says nothing any more is removed by the next verb that passes.
 
--- One row for each name in use. Verbs that change a line lock it first; what stands in it is only what saves reading:
--- no claim of the name has a ticket below `floor`, after `outside` nobody waits outside its line, and after `tombs` no id
--- is remembered that left it. `apart` says in which other modes than by a lease the name may be held: 1 in session mode,
--- 2 inside transactions, 3 in both, and in a row that is new; see apart.sql.
-CREATE TABLE dibs_names (
+-- This is layout 2. The routine names bear its number. A layout that changes who holds gets another number, renames
+-- dibs_queues, and leaves routines of this one behind that refuse its clients, as layout_*.sql do with those of layout 1.
+
+-- One row for each name in use: its queue. Operations that change a queue lock this row first.
+-- A claim that is alone stands in the row itself: the head. `id` is '' where there is none. `special` is 0 only if no
+-- claim of the name is in dibs_claims, no unfair waiter and no tombstone is noted, and `apart` is 0. So a client takes a
+-- free queue with one UPDATE (`id` is '' and `special` is 0) and leaves it with another; the routines do everything else.
+-- A routine that looks at the queue first moves the head to dibs_claims (move.sql). No claim ever moves back.
+-- `ticket` is the highest that a claim of this name got. No claim in dibs_claims has a ticket below `floor`; after
+-- `outside` there is no unfair waiter, and after `tombs` no tombstone. `apart` says in which other modes the name may be
+-- held: 1 in session mode, 2 inside transactions, 3 in both, and in a new row; see apart.sql.
+CREATE TABLE dibs_queues (
   name VARBINARY(2048) NOT NULL PRIMARY KEY,
-  floor BIGINT UNSIGNED NOT NULL,
-  outside BIGINT NOT NULL,
-  tombs BIGINT NOT NULL,
-  apart TINYINT NOT NULL
+  special TINYINT NOT NULL DEFAULT 1,
+  ticket BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  asked BIGINT NOT NULL DEFAULT 0,
+  until BIGINT NOT NULL DEFAULT 0,
+  id VARBINARY(16) NOT NULL DEFAULT '',
+  client BINARY(16) NOT NULL DEFAULT '',
+  kind VARBINARY(64) NOT NULL DEFAULT '',
+  capacity BIGINT NOT NULL DEFAULT 0,
+  weight BIGINT NOT NULL DEFAULT 0,
+  lease BIGINT NOT NULL DEFAULT 0,
+  waiting BIGINT NOT NULL DEFAULT 0,
+  revoked TINYINT NOT NULL DEFAULT 0,
+  floor BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  outside BIGINT NOT NULL DEFAULT 0,
+  tombs BIGINT NOT NULL DEFAULT 0,
+  apart TINYINT NOT NULL DEFAULT 3,
+  about BLOB NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- The counter of the tickets, which are the tokens, for all modes of a name: see ticket.sql. It begins a second behind the
@@ -22,10 +42,10 @@ CREATE TABLE dibs_names (
 
 /*!80000 INSERT INTO dibs_tickets SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) */;
 
--- One row for each claim. `held` is since when it holds; `freed` is 1 while a client has not heard that its claim holds now.
+-- One row for each claim that is not in a head. `held` is since when it holds; `freed` is 1 while a client has not heard that its claim holds now.
 CREATE TABLE dibs_claims (
-  ticket BIGINT UNSIGNED NOT NULL PRIMARY KEY,
   name VARBINARY(2048) NOT NULL,
+  ticket BIGINT UNSIGNED NOT NULL,
   id BINARY(16) NOT NULL,
   client BINARY(16) NOT NULL,
   kind VARBINARY(64) NOT NULL,
@@ -39,7 +59,7 @@ CREATE TABLE dibs_claims (
   freed TINYINT NULL,
   revoked TINYINT NOT NULL,
   about BLOB NOT NULL,
-  KEY line (name, ticket),
+  PRIMARY KEY (name, ticket),
   KEY id (id),
   KEY freed (client, freed)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
@@ -101,7 +121,7 @@ CREATE TABLE dibs_marks (
 -- Session mode: one row for each name that was held lately. Who holds is whoever has the user lock `lock_name`; if that is
 -- `session`, the row is about it. While `plain` is 1, nobody holds the name in another mode who does not have that user
 -- lock meanwhile: see apart.sql. All rows are gone when the server starts; one that is missing is made anew.
-CREATE TABLE dibs_held (
+CREATE TABLE dibs_sessions (
   lock_name VARBINARY(64) NOT NULL PRIMARY KEY,
   plain TINYINT NOT NULL,
   session BIGINT UNSIGNED NOT NULL,
@@ -113,6 +133,9 @@ CREATE TABLE dibs_held (
   name VARBINARY(2048) NOT NULL,
   about VARBINARY(2048) NOT NULL
 ) ENGINE = MEMORY;
+
+-- Clients of layout 1 look here first. It stays empty, and sends them to the routine that refuses them.
+CREATE TABLE dibs_held LIKE dibs_sessions;
 
 -- Session mode: one row for each session that waits, for those who look.
 CREATE TABLE dibs_waits (

@@ -10,7 +10,7 @@
 --        higher than that of whoever had it before; the one of a waiter is its place for those who look, no more.
 -- A name that is free, and was had so lately, is had without this: see session/line.py.
 -- The server hands a user lock to who has waited longest. It ends a wait whose client is gone within a second.
-CREATE PROCEDURE dibs_1_take(
+CREATE PROCEDURE dibs_2_take(
   IN p_key VARBINARY(64), IN p_wait INT, IN p_name VARBINARY(2048), IN p_kind VARBINARY(64), IN p_lease BIGINT,
   IN p_about VARBINARY(2048), IN p_sure BIGINT UNSIGNED
 )
@@ -26,7 +26,7 @@ verb: BEGIN
   DO RELEASE_LOCK(p_key); -- a quick take that failed may have it all the same
   IF NOT IFNULL(GET_LOCK(p_key, 0), 0) THEN
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-    SELECT kind INTO v_kind FROM dibs_held WHERE lock_name = p_key AND session = IS_USED_LOCK(p_key);
+    SELECT kind INTO v_kind FROM dibs_sessions WHERE lock_name = p_key AND session = IS_USED_LOCK(p_key);
     IF v_kind <> p_kind THEN
       SELECT CONCAT_WS(' ', v_now, 'other', HEX(v_kind));
       LEAVE verb;
@@ -49,14 +49,14 @@ verb: BEGIN
   END IF;
   SET v_ticket = 0;
   -- As _TAKE of session/line.py.
-  /*M!100600 UPDATE dibs_held SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >=
+  /*M!100600 UPDATE dibs_sessions SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >=
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000, LASTVAL(dibs_tickets), 0)),
     kind = p_kind, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = p_lease,
     about = p_about WHERE lock_name = p_key AND plain; */
   /*M!100600 IF ROW_COUNT() THEN SET v_ticket = LAST_INSERT_ID(); END IF; */
   IF v_ticket = 0 THEN
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
-    CALL dibs_1_part(p_name, 1, v_apart, v_kind, v_held);
+    CALL dibs_2_part(p_name, 1, v_apart, v_kind, v_held, v_least);
     IF v_kind IS NOT NULL OR v_held THEN
       DO RELEASE_LOCK(p_key);
       SELECT CONCAT_WS(' ', v_now, IF(v_held, 'within', 'leased'), HEX(v_kind));
@@ -67,14 +67,14 @@ verb: BEGIN
     SET v_plain = 0;
     /*M!100600 SET v_plain = v_apart = 1; */
     BEGIN
-      DECLARE CONTINUE HANDLER FOR 1114 DELETE FROM dibs_held WHERE IS_FREE_LOCK(lock_name); -- room for the next one
-      REPLACE INTO dibs_held VALUES
+      DECLARE CONTINUE HANDLER FOR 1114 DELETE FROM dibs_sessions WHERE IS_FREE_LOCK(lock_name); -- room for the next one
+      REPLACE INTO dibs_sessions VALUES
         (p_key, v_plain, CONNECTION_ID(), v_ticket, p_kind, 0, v_now, p_lease, p_name, p_about);
     END;
     SET v_apart = 0;
-    SELECT apart INTO v_apart FROM dibs_names WHERE name = p_name;
+    SELECT apart INTO v_apart FROM dibs_queues WHERE name = p_name;
     IF v_apart <> 1 THEN -- since then a transaction has come, which could not wait for the row
-      UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
+      UPDATE dibs_sessions SET plain = 0 WHERE lock_name = p_key;
     END IF;
   END IF;
   -- (sure.sql)

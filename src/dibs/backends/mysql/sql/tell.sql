@@ -2,7 +2,7 @@
 --
 -- `p_most`: how many to wake; expired ones are left out. Of unfair waiters only one can get in, and all look by
 -- themselves every third of a waiting lease.
-CREATE PROCEDURE dibs_1_tell(
+CREATE PROCEDURE dibs_2_tell(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_most INT, INOUT p_wakes MEDIUMBLOB
 )
 SQL SECURITY INVOKER

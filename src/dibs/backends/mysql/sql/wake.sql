@@ -3,7 +3,7 @@
 -- A client that listens has the user lock that bears its id: only that session is ever interrupted, whatever ids the
 -- server has given to others since. One that is not there, or belongs to another user of the server, is left alone: its
 -- claims look by themselves.
-CREATE PROCEDURE dibs_1_wake(IN p_clients MEDIUMBLOB)
+CREATE PROCEDURE dibs_2_wake(IN p_clients MEDIUMBLOB)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_at INT DEFAULT 1;

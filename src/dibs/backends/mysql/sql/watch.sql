@@ -4,13 +4,14 @@
 -- changes it sees who watches, or this sees the change.
 -- Gives  (now, the ticket of who holds first or the version of the cell, in how many microseconds the holder can end by
 --        itself; -1: not)
-CREATE PROCEDURE dibs_1_watch(
+CREATE PROCEDURE dibs_2_watch(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16),
   IN p_patience BIGINT, IN p_over MEDIUMBLOB
 )
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_floor, v_seen BIGINT UNSIGNED;
+  DECLARE v_floor, v_top, v_seen BIGINT UNSIGNED;
+  DECLARE v_head VARBINARY(16);
   DECLARE v_outside, v_tombs, v_apart, v_now BIGINT;
   DECLARE v_left BIGINT DEFAULT -1;
   DECLARE v_at INT DEFAULT 1;
@@ -18,6 +19,7 @@ BEGIN
 
   IF p_space = 'line' THEN
     -- (lock.sql)
+    IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
     SELECT ticket, until - v_now INTO v_seen, v_left FROM dibs_claims
       WHERE name = p_name AND ticket >= v_floor AND until > v_now ORDER BY ticket LIMIT 1;
   ELSE

@@ -4,7 +4,7 @@
 -- Gives  words, as take: (now, 'held', ticket, sure), (now, 'leased', kind), (now, 'session'): held in another mode;
 --        (now, 'elsewhere'): the row that was locked is not this one; (now, 'free'): it is locked no longer
 -- The row was locked before this, and stays so until the transaction ends; for the order see apart.sql.
-CREATE PROCEDURE dibs_1_within(IN p_name VARBINARY(2048), IN p_proof VARBINARY(64), IN p_sure BIGINT UNSIGNED)
+CREATE PROCEDURE dibs_2_within(IN p_name VARBINARY(2048), IN p_proof VARBINARY(64), IN p_sure BIGINT UNSIGNED)
 SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_ticket BIGINT UNSIGNED;
@@ -15,18 +15,18 @@ verb: BEGIN
   DECLARE p_key VARBINARY(64);
   DECLARE v_apart TINYINT;
 
-  CALL dibs_1_enclosed(p_name, v_held);
+  CALL dibs_2_enclosed(p_name, v_held);
   IF IS_USED_LOCK(p_proof) IS NULL OR NOT v_held THEN
     SELECT CONCAT_WS(' ', v_now, IF(IS_USED_LOCK(p_proof) IS NULL, 'elsewhere', 'free'));
     LEAVE verb;
   END IF;
-  CALL dibs_1_part(p_name, 2, v_apart, v_kind, v_held);
+  CALL dibs_2_part(p_name, 2, v_apart, v_kind, v_held, v_least);
   IF v_kind IS NOT NULL THEN
     SELECT CONCAT_WS(' ', v_now, 'leased', HEX(v_kind));
     LEAVE verb;
   END IF;
   -- (key.sql)
-  UPDATE dibs_held SET plain = 0 WHERE lock_name = p_key;
+  UPDATE dibs_sessions SET plain = 0 WHERE lock_name = p_key;
   -- A join that is about to be refused has it for a moment.
   IF NOT IFNULL(GET_LOCK(p_key, 0.1), 0) THEN
     SELECT CONCAT_WS(' ', v_now, 'session');

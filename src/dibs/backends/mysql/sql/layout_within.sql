@@ -1,0 +1,6 @@
+-- within of layout 1: as join of layout 1.
+CREATE PROCEDURE dibs_1_within(IN p_name VARBINARY(2048), IN p_proof VARBINARY(64), IN p_sure BIGINT UNSIGNED)
+SQL SECURITY INVOKER
+BEGIN
+  SELECT CONCAT_WS(' ', 0, 'leased', '');
+END
