@@ -23,7 +23,7 @@ from lab.servers.supervisor import Server
 from store.both import Both, deeds, on_a_server
 from store.clocks import readable
 from store.mysql.rows import Raw as MysqlRows
-from store.mysql.side import MysqlSide
+from store.mysql.side import FreeSeat, MysqlSide
 from store.postgresql.rows import Raw as PostgresqlRows
 from store.postgresql.side import PostgresqlSide
 from store.postgresql.side import Spy as PostgresqlSpy
@@ -47,7 +47,7 @@ def on_redis(stack: ExitStack, clock: Clock) -> Ground:
 def on_mysql(stack: ExitStack, clock: Clock) -> Ground:
     server = stack.enter_context(Server(MariaDB("--innodb-flush-log-at-trx-commit=0"), env=clock.env()))
     raw = stack.enter_context(closing(MysqlRows(server.port, PREFIX)))
-    seats = [stack.enter_context(closing(Seat(f"{server.url()}?prefix={PREFIX}"))) for _ in range(2)]
+    seats = [stack.enter_context(closing(FreeSeat(f"{server.url()}?prefix={PREFIX}"))) for _ in range(2)]
     seats[0].holders("any")  # makes the tables
     return lambda: Both(seats, clock, partial(MysqlSide, raw))
 

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dibs.backends.ledger import Wake
 from dibs.backends.memory import World
 from dibs.core.line import LOOK, YOURS, Place
-from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.rule import Claim, Entry, Prepared, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from store.both import SLACK, Pair
 from store.mysql.rows import Raw
 
 
+class FreeSeat(Seat):
+    """A client that takes and leaves by the free path, where there is one."""
+
+    def claim(self, *given: Any, **options: Any) -> Claim:
+        claim = super().claim(*given, **options)
+        claim.prepared = Prepared()
+        return claim
+
+    def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
+        taken = self.line.take_now(claim, place or self.usual, self.soon)
+        assert taken is None or isinstance(taken, Standing)
+        return super().join(claim, place) if taken is None else taken
+
+    def leave(self, claim: Claim, *, answered: bool = True) -> bool:
+        left = self.line.leave_now(claim, self.soon) if answered else None
+        assert left is None or isinstance(left, bool)
+        return super().leave(claim, answered=answered) if left is None else left
+
+
 class MysqlSide:
     def __init__(self, raw: Raw, name: str, world: World) -> None:
+        """Every second queue was used before, and is free."""
         self._raw, self._name = raw, name
+        if int(name.rpartition(":")[2]) % 2:
+            raw.ask("INSERT INTO dibs_queues (name, special, apart) VALUES (%s, 0, 0)", raw.key(name))
 
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
         """Who waits outside is noted there."""

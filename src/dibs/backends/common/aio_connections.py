@@ -344,6 +344,15 @@ class AioWire(Generic[C]):
         trip = self.round_trip
         return await connection.ask(request, min(max(until - self._now(), trip.least), trip.attempt))
 
+    def take_now(self) -> AioConnection | None:
+        """An idle connection of the loop that runs."""
+        pool = self._pool
+        return pool.take_idle() if pool is not None and pool.loop is asyncio.get_running_loop() else None
+
+    def give(self, connection: AioConnection) -> None:
+        if self._pool is not None:
+            self._pool.give(connection)
+
     async def connect(self, until: float) -> None:
         pool = self._pool
         if pool is None or pool.loop is not asyncio.get_running_loop():

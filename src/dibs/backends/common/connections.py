@@ -325,6 +325,17 @@ class Pool(Dials[C]):
             connection.close()
         return self._wait(until)
 
+    def take_now(self) -> C | None:
+        """An idle connection that needs no check. None: `take` has to look, or wait."""
+        try:
+            connection = self.idle.pop()
+        except IndexError:
+            return None
+        if connection.generation == self.generation and self.now() - connection.used_at < TRUSTED:
+            return connection
+        self.give(connection)
+        return None
+
     def give(self, connection: C) -> None:
         """After a whole exchange, or a refusal."""
         idle = self.idle

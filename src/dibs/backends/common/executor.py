@@ -7,7 +7,7 @@ Any other StoreUnavailable leaves the outcome unknown, and the caller must know 
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import Replaced, Unsent
@@ -25,6 +25,12 @@ class Wire(Protocol[Request_contra, Reply_co]):
 
     async def exchange(self, request: Request_contra, until: float) -> Reply_co:
         """`until` may have passed: a reply that has come by then is still read. Raises Refusal."""
+
+    def take_now(self) -> Any:
+        """An idle connection for the caller alone: a `Connection`, or an `AioConnection`. None: none is ready."""
+
+    def give(self, connection: Any) -> None:
+        """Back, after a whole exchange or unused."""
 
     async def connect(self, until: float) -> None:
         """Have a connection ready."""

@@ -79,13 +79,14 @@ class SessionPool(Generic[C]):
 
     async def take(self, claim: Claim, runtime: Runtime, until: float) -> C:
         """A connection for that claim alone. One that does not arrive in time is left to the next caller."""
-        connection = self._take_idle()
+        connection = self.take_idle()
         if connection is None:
             connection = await runtime.offload(lambda: self._pool.take(until))
         connection.claim_id = claim.id
         return connection
 
-    def _take_idle(self) -> C | None:
+    def take_idle(self) -> C | None:
+        """One that can be used at once."""
         while self._idle:
             try:
                 connection = self._idle.pop()

@@ -17,11 +17,11 @@ import pymysql
 from dibs.backends.common import tls
 from dibs.backends.common.connections import STEP, Begun, Connection, not_watched, shut_down
 from dibs.backends.common.round_trip import RoundTrip
-from dibs.backends.common.wakeup import Readiness
+from dibs.backends.common.wakeup import READ, new_poll
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import EXISTS, strange, unsent
-from dibs.backends.mysql.calls import MICROSECONDS, Request
-from dibs.backends.mysql.wire import QUIT, Answer, Refusal, Row, Sets, statement
+from dibs.backends.mysql.calls import LEAVE, MICROSECONDS, TAKE, Request
+from dibs.backends.mysql.wire import QUIT, Answer, Prepared, Refusal, Row, Sets, preparation, statement
 from dibs.core.line import Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
@@ -46,6 +46,8 @@ _ASK = statement(
     " ('version', 'wsrep_on', 'wsrep_provider', 'group_replication_single_primary_mode')"
 )
 _SIZE = statement("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'")
+_IS_DYNAMIC = statement("SELECT SYSDATE(6) > NOW(6)")
+"""Not so with sysdate_is_now: then SYSDATE is read before the lock of a row was waited for."""
 _TIME = statement("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 
 
@@ -65,6 +67,11 @@ class MysqlConnection(Connection):
         self.sock, made._sock = made._sock, None  # noqa: SLF001
         begun(lambda: shut_down(self.sock))
         self._patience = -1.0
+        self.is_plain = not isinstance(self.sock, ssl.SSLSocket)
+        self._readable = new_poll()
+        self._readable.register(self.sock.fileno(), READ)
+        self.take_code = self.leave_code = b""
+        """How the commands begin that execute TAKE and LEAVE of calls.py; empty: there is no free path."""
         self._answer = Answer()
         self._unsent = b""
         """Bytes that are still to be sent: the socket's buffer was full."""
@@ -108,6 +115,69 @@ class MysqlConnection(Connection):
         self.note(found)
         return found
 
+    def trip(self, packed: bytes, until: float) -> bytes:
+        """Send a request whose reply is one packet, wait once, read that. Anything that ends it early closes this."""
+        try:
+            self.sent_at = now = self._now()
+            trip, sock = self.round_trip, self.sock
+            patience = until - now
+            patience = trip.attempt if patience >= trip.attempt else max(patience, trip.least)
+            if self.is_plain:
+                if self._patience:
+                    self._patience = 0.0
+                    sock.setblocking(False)
+                if sock.send(packed) != len(packed):
+                    raise StoreUnavailable("the connection took only a part of the request")
+                if not self._readable.poll(patience * 1000):
+                    raise TimeoutError
+            else:
+                self._patience = patience
+                sock.settimeout(patience)
+                sock.sendall(packed)
+            reply = sock.recv(_CHUNK)
+            if len(reply) < 4 or reply[0] + 4 != len(reply) or reply[1:3] != b"\x00\x00":
+                reply = self._whole(reply, until)
+        except OSError as error:
+            self.close()
+            raise error if isinstance(error, StoreError) else broken(error) from None
+        except BaseException:
+            self.close()
+            raise
+        return reply
+
+    def _whole(self, reply: bytes, until: float) -> bytes:
+        """A packet that came in several pieces, or is long."""
+        end = max(until, self._now() + self.round_trip.least)
+        while len(reply) < 4 or len(reply) < 4 + int.from_bytes(reply[:3], "little"):
+            if not reply:
+                raise StoreUnavailable("the server closed the connection")
+            if self._now() >= end:
+                raise TimeoutError
+            if self.is_plain and not self._readable.poll((end - self._now()) * 1000):
+                raise TimeoutError
+            if not (more := self.sock.recv(_CHUNK)):
+                raise StoreUnavailable("the server closed the connection")
+            reply += more
+        if len(reply) != 4 + int.from_bytes(reply[:3], "little"):
+            raise StoreUnavailable("the server sent an unexpected message")
+        return reply
+
+    def prepare(self, text: str, until: float) -> bytes:
+        """How a command begins that executes this statement; empty: the server refuses it."""
+        prepared = Prepared()
+        try:
+            self._set_timeout(until)
+            self.sock.sendall(preparation(text))
+            if not prepared.feed(self.sock.recv(_CHUNK)):
+                self._rest(prepared, until)
+        except OSError as error:
+            self.close()
+            raise error if isinstance(error, StoreError) else broken(error) from None
+        except BaseException:
+            self.close()
+            raise
+        return prepared.code
+
     def begin(self, request: Request) -> None:
         """Ask without blocking: see `Asked` of common/aio_connections.py."""
         if self._patience:
@@ -141,7 +211,7 @@ class MysqlConnection(Connection):
             with suppress(*_NOT_NOW):
                 self._unsent = self._unsent[self.sock.send(self._unsent) :]
 
-    def _rest(self, answer: Answer, until: float) -> None:
+    def _rest(self, answer: Answer | Prepared, until: float) -> None:
         end = max(until, self._now() + self.round_trip.least)  # a server that drips counts as silent
         while True:
             if self._now() >= end:
@@ -151,8 +221,8 @@ class MysqlConnection(Connection):
                 return
 
     def note(self, found: Sets) -> None:
-        """A routine's reply ends with a row that begins with the server's time."""
-        there = None
+        """A routine's reply ends with a row that begins with the server's time. A ticket that TAKE gave is one, too."""
+        there = found.made / MICROSECONDS if found.made else None
         if found and found[-1] and found[-1][0]:
             first = (found[-1][0][0] or b"")[:17]
             if first[:16].isdigit() and len(first) > 15 and first[16:] in (b"", b" "):
@@ -172,7 +242,7 @@ class MysqlConnection(Connection):
         return self.sock.fileno() >= 0 and not self._is_refused
 
     def is_stale(self) -> bool:
-        return Readiness(self.sock.fileno()).wait(0.0)
+        return bool(self._readable.poll(0.0))
 
     def end(self) -> None:
         """So that the server need not note that somebody just went away."""
@@ -228,10 +298,25 @@ class Dialler:
     def connect(self, until: float, begun: Begun = not_watched) -> MysqlConnection:
         return MysqlConnection(self._address, self.now, self.round_trip, until, begun)
 
+    def ready(self, until: float, begun: Begun = not_watched) -> MysqlConnection:
+        """Connect, and prepare the statements of the free path, if the tables are there."""
+        connection = self.connect(until, begun)
+        try:
+            if connection.ask(_IS_DYNAMIC, until)[0][0][0] == b"1":
+                connection.take_code = connection.prepare(TAKE, until)
+                connection.leave_code = connection.prepare(LEAVE, until) if connection.take_code else b""
+        except StoreUnavailable as error:
+            raise Unsent(error.what, step=error.step) from None
+        return connection
+
+
+class Silent(StoreUnavailable, TimeoutError):
+    """Nothing came in time."""
+
 
 def broken(error: Exception) -> StoreUnavailable:
     if isinstance(error, TimeoutError):
-        return StoreUnavailable("the server did not answer in time")
+        return Silent("the server did not answer in time")
     why = error.strerror if isinstance(error, OSError) else None
     return StoreUnavailable(f"the connection broke: {printable(why or type(error).__name__)}")
 

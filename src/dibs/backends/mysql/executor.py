@@ -7,6 +7,8 @@ outcome unknown: that is StoreUnavailable, and whoever asked must know of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dibs.backends.common.executor import Executor, Wire
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.answers import CONTENDED, MISSING, final, is_later, strange
@@ -25,7 +27,7 @@ _CREATING = 3
 class MysqlExecutor(Executor[Request, Sets]):
     def __init__(self, wire: Wire[Request, Sets], dialler: Dialler, runtime: Runtime) -> None:
         super().__init__(runtime)
-        self._wire = wire
+        self.wire = wire
         self._dialler = dialler
 
     async def ask(self, request: Request, until: float) -> Sets:
@@ -38,7 +40,7 @@ class MysqlExecutor(Executor[Request, Sets]):
         refused: Refusal | None = None
         while True:
             try:
-                return await self._wire.exchange(request, until)
+                return await self.wire.exchange(request, until)
             except StoreUnavailable as error:
                 if refused is None or not (isinstance(error, Unsent) or self._runtime.now() >= until):
                     raise
@@ -60,26 +62,31 @@ class MysqlExecutor(Executor[Request, Sets]):
 
     async def peek(self, request: Request, until: float) -> Sets:
         """Asked once, of what may not be there: a refusal is raised as it is."""
-        return await self._wire.exchange(request, until)
+        return await self.wire.exchange(request, until)
 
     async def connect(self, until: float) -> None:
-        await self._wire.connect(until)
+        await self.wire.connect(until)
+
+    def patience(self, until: float) -> float:
+        """Seconds to wait for one reply."""
+        trip = self._dialler.round_trip
+        return min(max(until - self._runtime.now(), trip.least), trip.attempt)
 
     def round_trip(self) -> float:
         return self._dialler.round_trip.expected
 
     def close(self) -> None:
-        self._wire.close()
+        self.wire.close()
 
 
-def row(sets: Sets, least: int) -> Row:
+def row(sets: Sequence[Sequence[Row]], least: int) -> Row:
     """The one row that a routine gives at its end, with so many columns or more."""
     if not sets or len(sets[-1]) != 1 or len(sets[-1][0]) < least:
         raise strange()
     return sets[-1][0]
 
 
-def words(sets: Sets, least: int) -> list[bytes]:
+def words(sets: Sequence[Sequence[Row]], least: int) -> list[bytes]:
     """The same of a routine that gives them in one column, which is quicker: so many words or more."""
     return split(row(sets, 1)[0], least)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
@@ -11,15 +11,16 @@ from itertools import groupby
 from dibs.backends import ledger
 from dibs.backends.ledger import LINES
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.answers import strange
-from dibs.backends.mysql.calls import MICROSECONDS, Call, LeaveAll, Leaving, Query
+from dibs.backends.mysql.answers import ENDED, final, strange
+from dibs.backends.mysql.calls import MICROSECONDS, Call, FreePath, LeaveAll, Leaving, Packed, Query
+from dibs.backends.mysql.connection import MysqlConnection
 from dibs.backends.mysql.executor import MysqlExecutor, number, row, split
 from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.watching import Watching
-from dibs.backends.mysql.wire import Row, Sets
+from dibs.backends.mysql.wire import Refusal, Row, Sets
 from dibs.core.cells import Spot
 from dibs.core.deadline import FOREVER
-from dibs.core.line import ELECTION, LINE, OUTSIDE, YOURS, Me, Place, Signal, Unsent, read_signal
+from dibs.core.line import ELECTION, LINE, OUTSIDE, YOURS, Left, Me, Place, Signal, Taken, Unsent, read_signal
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import BadName, Mismatch, StoreError, StoreUnavailable
@@ -44,6 +45,9 @@ _NAMES = (
     f"SELECT name, 1 {_HEADS} AND {_AFTER} UNION ALL SELECT name, COUNT(*) {_CLAIMS} AND {_AFTER} GROUP BY name"
     f" ORDER BY 1 LIMIT {ledger.PAGE}"
 )
+TAKEN = b"\x00\x01\xfe"
+"""So the reply to TAKE begins: done, one row, and a number of eight bytes."""
+_LEFT = b"\x00\x01"
 _MADE = "INSERT IGNORE INTO dibs_store VALUES (1, {})"
 _WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
 
@@ -61,12 +65,99 @@ class MysqlLine:
         self._me = me
         self._address = address
         self._prefix = address.prefix
+        self._wire = port.wire
+        self._blocks = runtime.soon is None
+        self._left = 0
+        """How many left by `leave_now` since the last `leave`, which sweeps for them too."""
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
+        """Take a free queue by one statement. Where it is not free, that changes nothing, and `join` is asked."""
+        prepared = claim.prepared
+        path: FreePath | None = None if prepared is None else prepared.request
+        if path is None:
+            if claim.kind == ELECTION:  # its followers are to be told
+                return None
+            path = FreePath(self.key(claim.name), claim, self._me.id)
+            if prepared is not None:
+                prepared.request = path
+        if path.is_busy or (connection := self._wire.take_now()) is None:
+            return None
+        link: MysqlConnection = connection if self._blocks else connection.connection
+        if not link.take_code:
+            self._wire.give(connection)
+            return None
+        claim.asked = True
+        by = int((claim.by + link.offset) * MICROSECONDS).to_bytes(8, "little", signed=True)
+        packed = b"".join((path.take_size, link.take_code, path.take, claim.id, by, path.take_end))
+        if not self._blocks:
+            return self._taken_soon(connection.ask(Packed(packed), self.port.patience(until)), claim, path)
+        reply = link.trip(packed, until)
+        if reply[4:7] != TAKEN:
+            path.is_busy = True
+            self._not_done(link, reply)
+            return None
+        claim.ticket = ticket = int.from_bytes(reply[7:15], "little")
+        link.note_reply(ticket / MICROSECONDS)
+        self._wire.give(link)
+        return Standing(ticket, True, claim.lease, FOREVER, False)
 
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
+    def leave_now(self, claim: Claim, until: float) -> Left:
+        """Leave a queue in whose head the claim stands, by one statement. Else that changes nothing."""
+        prepared = claim.prepared
+        path: FreePath | None = None if prepared is None else prepared.request
+        if path is None or path.is_busy or self._left * SWEEPS >= 1 or (connection := self._wire.take_now()) is None:
+            return None
+        self._ear.forget(claim.id)
+        link: MysqlConnection = connection if self._blocks else connection.connection
+        if not link.leave_code:
+            self._wire.give(connection)
+            return None
+        packed = b"".join((path.leave_size, link.leave_code, path.leave, claim.id))
+        self._left += 1
+        if not self._blocks:
+            return self._left_soon(connection.ask(Packed(packed), self.port.patience(until)), path)
+        reply = link.trip(packed, until)
+        if reply[4:6] != _LEFT:
+            path.is_busy = True
+            self._not_done(link, reply)
+            return None
+        link.note_reply(None)
+        self._wire.give(link)
+        return True
+
+    def _not_done(self, link: MysqlConnection, reply: bytes) -> None:
+        """The queue was not free, or the statement was refused: `join` or `leave` sees how it is."""
+        if reply[4] == 0:
+            link.note_reply(None)
+            self._wire.give(link)
+            return
+        link.close()
+        if reply[4] != 0xFF or int.from_bytes(reply[5:7], "little") in ENDED:
+            raise StoreUnavailable("the server ended the statement")
+
+    async def _taken_soon(self, reply: Awaitable[Sets], claim: Claim, path: FreePath) -> Standing | None:
+        ticket = await self._changed(reply, path)
+        if not ticket:
+            return None
+        claim.ticket = ticket
+        return Standing(ticket, True, claim.lease, FOREVER, False)
+
+    async def _left_soon(self, reply: Awaitable[Sets], path: FreePath) -> bool | None:
+        return None if await self._changed(reply, path) is None else True
+
+    async def _changed(self, reply: Awaitable[Sets], path: FreePath) -> int | None:
+        """The number that the statement made; None: it changed nothing."""
+        try:
+            found = await reply
+        except Refusal as refusal:
+            path.is_busy = True
+            if refusal.code in ENDED:
+                raise final(refusal) from None
+            return None
+        if found.changed == 1:
+            return found.made
+        path.is_busy = True
+        return None
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         again = claim.asked
@@ -96,7 +187,9 @@ class MysqlLine:
             raise strange() from None
         if ticket:
             claim.ticket = ticket
-        return Standing(ticket, holds == 1, left / MICROSECONDS, _next(next), revoked == 1)
+        if claim.prepared is not None and claim.prepared.request is not None:
+            claim.prepared.request.is_busy = holds != 2
+        return Standing(ticket, holds > 0, left / MICROSECONDS, _next(next), revoked == 1)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
         for claim in claims:
@@ -134,7 +227,8 @@ class MysqlLine:
             claim.by,
         )
         sets, is_repeated = await self.port.ask_often(call, until)
-        await self.sweep(SWEEPS)
+        left, self._left = self._left + 1, 0
+        await self.sweep(SWEEPS * left)
         return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
 
     async def leave_all(self, leaving: Sequence[tuple[Claim, bool]], until: float) -> list[StoreError | None]:

@@ -18,7 +18,7 @@ from dibs.errors import Mismatch, StoreError, StoreUnavailable
 
 ROUTINES = (
     "wake", "tell", "settle", "move", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all", "amend",
-    "evict", "revoke", "hear", "watch", "put", "admit", "sweep", "part", "take", "reserve", "quit", "end", "within",
+    "evict", "revoke", "hear", "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are created: each exists before another calls it."""
 REFUSING = ("join", "take", "within")

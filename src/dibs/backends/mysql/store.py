@@ -56,7 +56,7 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
 
     def _executor(self, runtime: Runtime) -> MysqlExecutor:
         dialler = self.dialler(runtime)
-        wire = make_wire(dialler.connect, runtime, dialler.round_trip, self.shown, self._address.connections)
+        wire = make_wire(dialler.ready, runtime, dialler.round_trip, self.shown, self._address.connections)
         self._resources.wires.append(wire)
         return MysqlExecutor(wire, dialler, runtime)
 

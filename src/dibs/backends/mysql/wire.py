@@ -13,8 +13,15 @@ from dibs.errors import StoreUnavailable
 
 Argument = bytes | str | int
 Row = tuple[bytes | None, ...]
-Sets = list[list[Row]]
-"""What a statement gives: rows of text, one list of them for each result set."""
+
+
+class Sets(list[list[Row]]):
+    """The result of a statement: rows of text, one list of them for each result set."""
+
+    changed = made = 0
+    """Of a statement without rows: how many it changed, and the number that it made for one (LAST_INSERT_ID)."""
+
+
 MOST = 64 * 1024 * 1024
 """Bytes of one answer; no routine of ours gives more."""
 QUIT = b"\x01\x00\x00\x00\x01"
@@ -51,6 +58,59 @@ def literal(value: Argument) -> str:
     return f"x'{(value.encode() if isinstance(value, str) else bytes(value)).hex()}'"
 
 
+def preparation(text: str) -> bytes:
+    data = text.encode()
+    return (len(data) + 1).to_bytes(3, "little") + b"\x00\x16" + data
+
+
+class Prepared:
+    """The reply to a `preparation`: the number of the statement, a description of each parameter, and an end."""
+
+    __slots__ = ("_buffer", "_left", "code")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._left = -1
+        self.code = b""
+        """How a command that executes it begins; empty: it was refused."""
+
+    def feed(self, received: bytes) -> bool:
+        """True: it is whole."""
+        if not received:
+            raise StoreUnavailable("the server closed the connection")
+        self._buffer += received
+        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + int.from_bytes(self._buffer[:3], "little"):
+            end = 4 + int.from_bytes(self._buffer[:3], "little")
+            packet, self._buffer = self._buffer[4:end], self._buffer[end:]
+            if self._left < 0:
+                if packet[:1] != b"\x00" or len(packet) < 9:
+                    return True
+                self.code = b"\x17" + packet[1:5]
+                parameters = int.from_bytes(packet[7:9], "little")
+                self._left = parameters + 1 if parameters else 0
+            else:
+                self._left -= 1
+            if self._left == 0:
+                return True
+        return False
+
+
+def execution(values: Sequence[Argument]) -> bytes:
+    """How a command goes on that executes a prepared statement with these values, behind its `code`."""
+    types = b"".join([b"\x08\x00" if type(one) is int else b"\xfc\x00" for one in values])
+    packed = b"".join(map(value, values))
+    return b"\x00\x01\x00\x00\x00" + bytes((len(values) + 7) // 8) + b"\x01" + types + packed
+
+
+def value(given: Argument) -> bytes:
+    """As a prepared statement gets it: eight bytes of a number; else the length, and the bytes, of which 64 kB fit."""
+    if type(given) is int:
+        return given.to_bytes(8, "little", signed=True)
+    data = given.encode() if isinstance(given, str) else bytes(given)
+    size = len(data)
+    return (bytes((size,)) if size < 0xFB else b"\xfc" + size.to_bytes(2, "little")) + data
+
+
 def call(routine: str, arguments: Sequence[Argument]) -> bytes:
     return statement(f"CALL dibs_2_{routine}({','.join([literal(value) for value in arguments])})")
 
@@ -58,14 +118,12 @@ def call(routine: str, arguments: Sequence[Argument]) -> bytes:
 class Answer:
     """One statement's answer out of a stream of bytes."""
 
-    __slots__ = ("_buffer", "_fed", "_rows", "_sets", "_state", "changed", "made", "refusal")
+    __slots__ = ("_buffer", "_fed", "_rows", "_sets", "_state", "refusal")
 
     def __init__(self) -> None:
-        self.changed = self.made = 0
-        """Of one that gives no rows: how many it has changed, and the number that it made for one."""
         self._buffer = b""
         self._fed = 0
-        self._sets: Sets = []
+        self._sets = Sets()
         self._rows: list[Row] = []
         self._state = _BEGIN
         self.refusal: Refusal | None = None
@@ -131,8 +189,8 @@ class Answer:
             if first:
                 self._state = _COLUMNS
                 return False
-            self.changed, at = _number(data, at + 1)
-            self.made, at = _number(data, at)
+            self._sets.changed, at = _number(data, at + 1)
+            self._sets.made, at = _number(data, at)
             return not data[at] & _MORE
         if first == 0xFE and size < 9:
             self._state = _ROWS

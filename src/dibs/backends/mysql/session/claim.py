@@ -5,24 +5,45 @@ A waiting session is in the middle of a statement (take.sql): its reply is the g
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, SessionClaims
 from dibs.backends.mysql.answers import strange
-from dibs.backends.mysql.calls import Request
+from dibs.backends.mysql.calls import Query, size_of
 from dibs.backends.mysql.session.connection import Session
+from dibs.backends.mysql.wire import execution
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LOOK, YOURS, Signal
 from dibs.core.rule import Claim, Standing
 
 
-class Asks(NamedTuple):
-    """The requests for a claim; all claims of one name and kind share them."""
+class Asks:
+    """The requests for a claim; all claims of one lock object share them."""
 
-    key: str
-    """The name of its user lock."""
-    take: Request
-    give: Request
+    __slots__ = (
+        "about",
+        "give",
+        "give_size",
+        "is_busy",
+        "key",
+        "kind",
+        "lease",
+        "name",
+        "release",
+        "take",
+        "take_size",
+    )
+
+    def __init__(self, key: str, name: bytes, kind: str, lease: int, about: bytes) -> None:
+        self.key = key
+        """The name of the user lock."""
+        self.name = name
+        self.kind = kind
+        self.lease = lease
+        self.about = about
+        self.release = Query("DO RELEASE_LOCK({})", key)
+        self.take, self.give = execution((kind, lease, about, key, key)), execution((key,))
+        self.take_size, self.give_size = size_of(self.take), size_of(self.give)
+        self.is_busy = False
+        """It was not free when it was last asked for: `join` is the shorter way."""
 
 
 class MysqlClaim(SessionClaim[Session]):

@@ -31,6 +31,16 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _WHO = statement(
     "SELECT CONNECTION_ID(), @@version_comment, @@version, IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
 )
+TAKE = (
+    "UPDATE dibs_sessions SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >="
+    " TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000, LASTVAL(dibs_tickets), 0)),"
+    " kind = ?, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = ?,"
+    " about = ? WHERE lock_name = ? AND plain AND GET_LOCK(?, 0)"
+)
+"""Take a user lock that is free, and was held in this mode lately: see apart.sql and ticket.sql. Where the counter is
+behind the clock, it makes no ticket. MySQL has no sequence, and no such statement."""
+GIVE = "DO RELEASE_LOCK(?)"
+"""Only the session that has it can do so: if it answers, it had it until then."""
 _LONGEST = 31_536_000
 """Seconds; the server counts no further."""
 _PROXIES = ("maxscale", "proxysql")
@@ -41,7 +51,7 @@ _ALIVE = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 9))
 class Session(SessionConnection):
     def __init__(self, connection: MysqlConnection, number: int, now: Callable[[], float]) -> None:
         super().__init__(now)
-        self._connection = connection
+        self.connection = connection
         self.number = number
         """The server's, of this session."""
         self._sock = connection.sock
@@ -61,7 +71,7 @@ class Session(SessionConnection):
 
     def close(self) -> None:
         self.seat = None
-        self._connection.close()
+        self.connection.close()
 
     def end(self) -> None:
         """The server does not listen to a goodbye in the middle of a statement."""
@@ -69,7 +79,7 @@ class Session(SessionConnection):
             self.close()
         else:
             self.seat = None
-            self._connection.end()
+            self.connection.end()
 
     @property
     def asked(self) -> bool:
@@ -141,6 +151,9 @@ class SessionDialler:
                 raise refusal
             # Longer than what our own deadlines are counted from, as it is counted from a little later.
             connection.ask(statement(f"SET SESSION wait_timeout = {min(math.ceil(self._lease) + 1, _LONGEST)}"), until)
+            if b"mariadb" in (who[2] or b"").lower() and connection.is_plain:
+                connection.take_code = connection.prepare(TAKE, until)
+                connection.leave_code = connection.prepare(GIVE, until) if connection.take_code else b""
         except Refusal as refused:
             raise unsent(refused) from None
         except BaseException:

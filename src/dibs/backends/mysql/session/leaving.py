@@ -46,7 +46,7 @@ class Leaving:
         self._claims.finish(claim)
         if holds:
             with suppress(StoreError):  # it ended, which is seen when it is read
-                session.ask(one.asks.give, now)
+                session.ask(one.asks.release, now)
         else:
             self.told.pop()
             self.waits.append((session.number, one.ticket))

@@ -13,20 +13,20 @@ from contextlib import suppress
 from hashlib import sha256
 
 from dibs.backends import ledger
-from dibs.backends.common.session_claims import GONE, HOLDS, WAITS, readable_in
+from dibs.backends.common.session_claims import ASKS, GONE, HOLDS, WAITS, readable_in
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.answers import MISSING, final, strange
-from dibs.backends.mysql.calls import MICROSECONDS, Call, Query, Ready, Request
-from dibs.backends.mysql.connection import Dialler
-from dibs.backends.mysql.executor import number, words
-from dibs.backends.mysql.line import SWEEPS, MysqlLine, mode_mismatch
+from dibs.backends.mysql.calls import MICROSECONDS, Call, Packed, Query, Request
+from dibs.backends.mysql.connection import Dialler, Silent
+from dibs.backends.mysql.executor import number
+from dibs.backends.mysql.line import SWEEPS, TAKEN, MysqlLine, mode_mismatch
 from dibs.backends.mysql.session import view
 from dibs.backends.mysql.session.claim import Asks, Claims, MysqlClaim, ticket_of
 from dibs.backends.mysql.session.connection import Session, SessionDialler
 from dibs.backends.mysql.session.leaving import Leaving
 from dibs.backends.mysql.wire import Refusal
 from dibs.core.deadline import FOREVER
-from dibs.core.line import NOWHERE, Me, Place, Signal, read_signal
+from dibs.core.line import NOWHERE, Left, Me, Place, Signal, Taken, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
@@ -36,20 +36,9 @@ _WAIT = 31_536_000
 """Seconds: the server waits no longer."""
 _TIMES = 3
 """How often tables are made for one question."""
-_ASKS = 1024
-"""Locks for which what is asked is kept, ready made."""
 _NAP = 0.001
 _GLANCE = 0.25
 """How often who watches a leader looks."""
-_TAKE = (
-    "/*M!100600 UPDATE dibs_sessions SET session = CONNECTION_ID(), ticket = LAST_INSERT_ID(IF(NEXTVAL(dibs_tickets) >="
-    " TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000, LASTVAL(dibs_tickets), 0)),"
-    " kind = {2}, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = {3},"
-    " about = {4} WHERE lock_name = {0} AND plain AND GET_LOCK({0}, 0) */ /*!80000 DO 0 */"
-)
-"""See apart.sql and ticket.sql; where the counter is behind the clock, or has no sequence, the routine takes."""
-_GIVE = "DO RELEASE_LOCK({})"
-"""Only the session that has it can do so: if it answers, it had it until then."""
 _ALIVE = (
     "SELECT CONCAT_WS(' ', CONNECTION_ID(),"
     " IFNULL((SELECT revoked FROM dibs_sessions WHERE lock_name = {} AND session = CONNECTION_ID()), 0))"
@@ -73,25 +62,132 @@ class SessionLine:
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
-        self._asks: dict[tuple[str, str, str, int], Asks] = {}
+        self._left = 0
+        """How many left by `leave_now` since the last `leave`, which sweeps for them too."""
         self._sure = 0
         """Tickets below this are never given again, not even after a crash of the server (sure.sql)."""
         self._blocks = runtime.soon is None
         self._readable = readable_in(runtime)
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
+        """Take a free user lock by one statement. Where it is not free, `join` goes on with the same session."""
+        claims = self._claims
+        if not self._sessions.database or claims.is_void(claim):
+            return None
+        asks = self._asks_for(claim)
+        if asks.is_busy or (session := claims.pool.take_idle()) is None:
+            return None
+        link = session.connection
+        if not link.take_code:
+            claims.pool.give(session)
+            return None
+        one = MysqlClaim(claim, asks)
+        try:
+            session.claim_id = claim.id
+            claim.asked = True
+            claims.begin(one)
+            one.seen_at = self._now()
+            packed = b"".join((asks.take_size, link.take_code, asks.take))
+            if not self._blocks:
+                session.ask(Packed(packed), one.seen_at)
+                return self._taken_soon(one, session, until)
+            reply = link.trip(packed, until)
+            if reply[4]:
+                raise Refusal(int.from_bytes(reply[5:7], "little"), "")
+            made = int.from_bytes(reply[7:15], "little") if reply[4:7] == TAKEN else 0
+            return self._taken(one, session, made, is_busy=not reply[5])
+        except Refusal:  # `join` is told why
+            claims.finish(claim)
+            claims.drop(one, session)
+            return None
+        except BaseException:
+            claims.finish(claim)
+            claims.drop(one, session)
+            raise
 
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
+    async def _taken_soon(self, one: MysqlClaim, session: Session, until: float) -> Standing | None:
+        try:
+            await self._read(session, until)
+            found = session.answer().result()
+            return self._taken(one, session, found.made, is_busy=not found.changed)
+        except Refusal:
+            self._claims.finish(one.claim)
+            self._claims.drop(one, session)
+            return None
+        except BaseException:
+            self._claims.finish(one.claim)
+            self._claims.drop(one, session)
+            raise
+
+    def _taken(self, one: MysqlClaim, session: Session, made: int, *, is_busy: bool) -> Standing | None:
+        """The reply to TAKE. A ticket that a crash could make come again is not used: `join` has the server reserve."""
+        one.asks.is_busy = is_busy
+        if not 0 < made < self._sure:
+            self._claims.put_back(one, session)
+            return None
+        one.ticket = one.claim.ticket = made
+        one.state = HOLDS
+        self._claims.put_back(one, session)
+        return Standing(made, True, self._me.lease, FOREVER, False)
+
+    def leave_now(self, claim: Claim, until: float) -> Left:
+        """Give a user lock back by one statement."""
+        claims = self._claims
+        one = claims.find(claim)
+        if one is None or one.state is not HOLDS or self._left * SWEEPS >= 1 or (session := one.take()) is None:
+            return None
+        link = session.connection
+        if session.asked or not link.leave_code or one.state is not HOLDS:
+            claims.put_back(one, session)
+            return None
+        claims.finish(claim)
+        self._left += 1
+        asks = one.asks
+        try:
+            packed = b"".join((asks.give_size, link.leave_code, asks.give))
+            if not self._blocks:
+                session.ask(Packed(packed), self._now())
+                return self._left_soon(one, session, until)
+            if link.trip(packed, until)[4]:
+                raise StoreUnavailable("the server refused")
+        except TimeoutError:
+            claims.drop(one, session)
+            raise
+        except StoreUnavailable:  # it ended before it could be given back
+            claims.drop(one, session)
+            return False
+        except BaseException:
+            claims.drop(one, session)
+            raise
+        claims.give_back(one, session)
+        return True
+
+    async def _left_soon(self, one: MysqlClaim, session: Session, until: float) -> bool:
+        """Read that the user lock was given back."""
+        try:
+            await self._read(session, until)
+            session.answer()
+        except TimeoutError:
+            self._claims.drop(one, session)
+            raise StoreUnavailable("the server did not answer in time; the session was closed") from None
+        except (StoreError, Refusal):  # it ended before it could be given back
+            self._claims.drop(one, session)
+            return False
+        except BaseException:
+            self._claims.drop(one, session)
+            raise
+        self._claims.give_back(one, session)
+        return True
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        if self._claims.is_void(claim):
-            return None
-        one = self._claims.find(claim)
-        if one is not None:
-            await self._look(one, until)
-            return one.standing(self._me.lease, self._now())
+        claims = self._claims
+        one = claims.find(claim)
+        if one is None or one.state is not ASKS:
+            if claims.is_void(claim):
+                return None
+            if one is not None:
+                await self._look(one, until)
+                return one.standing(self._me.lease, self._now())
         for _ in range(_TIMES):
             try:
                 return await self._take(claim, place, until)
@@ -104,21 +200,24 @@ class SessionLine:
     async def _take(self, claim: Claim, place: Place, until: float) -> Standing | None:
         """It holds or waits then, or is finished."""
         claims = self._claims
-        session = await claims.pool.take(claim, self._runtime, until)
-        one = MysqlClaim(claim, self._asks_for(claim))
+        one = claims.find(claim)  # one that `take_now` has begun
+        session = None if one is None else one.take()
+        if session is None:
+            session = await claims.pool.take(claim, self._runtime, until)
+        if one is None:
+            one = MysqlClaim(claim, self._asks_for(claim))
+        asks = one.asks
         try:
             claim.asked = True
             claims.begin(one)
             one.seen_at = self._now()
-            said = await self._take_free(session, one.asks.take, until)
-            if said is None:
-                wait = 0 if place is NOWHERE else _WAIT
-                call = Call("take", (one.asks.key, wait, *self._words(claim), self._sure))
-                said = await self._exchange(session, call, until)
-                if said[1] == b"held" and len(said) > 3:
-                    self._sure = max(self._sure, number(said[3]))
+            wait = 0 if place is NOWHERE else _WAIT
+            call = Call("take", (asks.key, wait, asks.name, asks.kind, asks.lease, asks.about, self._sure))
+            said = await self._exchange(session, call, until)
             if said[1] == b"held":
                 one.hold(said)
+                if len(said) > 3:
+                    self._sure = max(self._sure, number(said[3]))
                 claims.put_back(one, session)
             elif session.asked:
                 one.ticket = ticket_of(said)
@@ -129,6 +228,7 @@ class SessionLine:
             claims.finish(claim)
             claims.drop(one, session)
             raise
+        asks.is_busy = said[1] != b"held"
         if said[1] in (b"held", b"waits"):
             return one.standing(self._me.lease, self._now())
         claims.finish(claim)
@@ -138,34 +238,16 @@ class SessionLine:
         kind = bytes.fromhex(said[2].decode()).decode(errors="replace") if len(said) > 2 else ""
         raise _mismatch(said[1], kind, claim)
 
-    def _words(self, claim: Claim) -> tuple[bytes, str, int, bytes]:
-        about, lease = view.about_of(claim), int(self._me.lease * MICROSECONDS)
-        return self._leased.key(claim.name), view.kind_of(claim), lease, about
-
     def _asks_for(self, claim: Claim) -> Asks:
         """Made once for all claims of a lock."""
-        of = (claim.name, claim.about, claim.kind, claim.capacity)
-        asks = self._asks.get(of)
+        prepared = claim.prepared
+        asks: Asks | None = None if prepared is None else prepared.request
         if asks is None:
-            if len(self._asks) >= _ASKS:
-                self._asks.clear()
-            key = self._lock_name(claim.name)
-            asks = Asks(key, Ready(Query(_TAKE, key, *self._words(claim))), Ready(Query(_GIVE, key)))
-            self._asks[of] = asks
+            lease, kind, about = int(self._me.lease * MICROSECONDS), view.kind_of(claim), view.about_of(claim)
+            asks = Asks(self._lock_name(claim.name), self._leased.key(claim.name), kind, lease, about)
+            if prepared is not None:
+                prepared.request = asks
         return asks
-
-    async def _take_free(self, session: Session, request: Request, until: float) -> list[bytes] | None:
-        """Most takes: it is free, and was had in this mode lately. None: it is not so."""
-        await self._whole(session, request, until)
-        answer = session.answer()
-        if not answer.changed or not answer.made:
-            return None
-        if answer.made >= self._sure:
-            said = words(await self._port.ask(Call("reserve", (answer.made,)), until), 2)
-            self._sure = max(self._sure, number(said[1]))
-            if answer.made >= self._sure:  # the counter was reset in this very moment
-                return None
-        return [b"", b"held", b"%d" % answer.made]
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | StoreUnavailable | None]:
         known = [self._claims.find(claim) for claim in claims]
@@ -302,20 +384,18 @@ class SessionLine:
 
     async def _drop(self, one: MysqlClaim, session: Session, until: float) -> bool:
         try:
-            await self._whole(session, one.asks.give, until)
-            session.answer()
-        except TimeoutError:
-            self._claims.drop(one, session)
-            raise StoreUnavailable("the server did not answer in time; the session was closed") from None
-        except (StoreError, Refusal):  # it ended before it could be given back
+            await self._rid(session, until)
+            session.ask(one.asks.release, self._now())
+        except StoreError:
             self._claims.drop(one, session)
             return False
         except BaseException:
             self._claims.drop(one, session)
             raise
-        self._claims.give_back(one, session)
-        await self._leased.sweep(SWEEPS)
-        return True
+        stood = await self._left_soon(one, session, until)
+        left, self._left = self._left + 1, 0
+        await self._leased.sweep(SWEEPS * left)
+        return stood
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))
@@ -363,30 +443,28 @@ class SessionLine:
 
     async def _exchange(self, session: Session, request: Request, until: float) -> list[bytes]:
         """The words of the answer, or those that one begins with whose rest comes after a wait."""
-        begun = await self._whole(session, request, until)
+        await self._rid(session, until)
+        session.ask(request, self._now())
+        begun = await self._read(session, until)
         return session.result() if begun is None else begun
 
-    async def _whole(self, session: Session, request: Request, until: float) -> list[bytes] | None:
-        now = self._now()
-        trip = self._dialler.round_trip
+    async def _rid(self, session: Session, until: float) -> None:
+        """Read the rest of an answer that told enough, or of a renewal that was not waited for."""
+        while session.asked:
+            await self._read(session, until)
+            session.answer()
+
+    async def _read(self, session: Session, until: float) -> list[bytes] | None:
+        """Until the answer is whole, or has begun to say that the claim waits: then how it begins."""
+        now, trip = self._now(), self._dialler.round_trip
         until = min(max(until, now + trip.least), now + trip.attempt)
-        while session.asked:  # what is left of an answer that told enough, or a renewal that was not waited for
-            if session.read():
-                session.answer()
-            elif not await self._readable(session, until):
-                raise _Silent("the server did not answer in time")
-        session.ask(request, now)
         while session.readiness.wait(until - self._now()) if self._blocks else await self._readable(session, until):
             if session.read():
                 return None
             begun = session.begun()
             if begun is not None and begun[1] == b"waits":
                 return begun
-        raise _Silent("the server did not answer in time")
-
-
-class _Silent(StoreUnavailable, TimeoutError):
-    """Nothing came in time."""
+        raise Silent("the server did not answer in time")
 
 
 def _mismatch(what: bytes, kind: str, claim: Claim) -> Mismatch:

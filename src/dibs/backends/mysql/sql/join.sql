@@ -1,7 +1,7 @@
 -- join: stand in line, or hold, or neither.
 --
 -- Gives  words with blanks between them, bytes in hexadecimal: (now, what, ticket, holds, left, next, revoked, mine, kind, capacity)
---        what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
+--        holds 2: in the head. what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
 --        and is not to; 2: what is there is of another kind or size, or mode (kind
 --        'session' or 'within'). `mine`: ids of this client that hold from now on. And, in a column of its own, which
 --        store this is: see epoch.py.
@@ -21,7 +21,7 @@ verb: BEGIN
   DECLARE v_kind VARBINARY(64);
   DECLARE v_key VARBINARY(64);
   DECLARE v_blocked, v_revoked TINYINT DEFAULT 0;
-  DECLARE v_holds TINYINT DEFAULT p_weight <= p_capacity;
+  DECLARE v_holds TINYINT DEFAULT p_weight <= p_capacity; -- 2: in the head
   DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
@@ -103,6 +103,7 @@ verb: BEGIN
       weight = p_weight, lease = p_lease, waiting = p_waiting, until = v_now + p_lease, asked = v_now, revoked = 0,
       about = p_about
       WHERE name = p_name;
+    SET v_holds = 2;
   ELSE
     UPDATE dibs_queues SET apart = v_apart, special = 1, ticket = v_ticket WHERE name = p_name;
     INSERT INTO dibs_claims (
