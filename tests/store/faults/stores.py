@@ -121,7 +121,16 @@ def _postgresql_stands(server: Server, name: str) -> bool:
 
 
 def _mysql_asks(name: str, verb: str) -> Match:
-    return lambda message: f"dibs_2_{verb}".encode() in message
+    """By a routine, or by the prepared statements of the free path (execute is 0x17): to take ends with the name, to
+    leave with an id behind it."""
+    called, key = f"dibs_2_{verb}".encode(), f"dibs:{name}".encode()
+
+    def asks(message: bytes) -> bool:
+        if message[4:5] != b"\x17" or key not in message:
+            return called in message
+        return verb == ("join" if message.endswith(key) else "leave")
+
+    return asks
 
 
 def _mysql_stands(server: Server, name: str) -> bool:

@@ -121,7 +121,7 @@ class MysqlLine:
             path.is_busy = True
             self._not_done(link, reply)
             return None
-        link.note_reply(None)
+        link.used_at = link.sent_at  # the take before it was measured
         self._wire.give(link)
         return True
 
