@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dibs.backends.ledger import Wake
 from dibs.backends.memory import World
-from dibs.core.line import LOOK, YOURS, Place
+from dibs.core.line import LINE, LOOK, YOURS, Place, Taken
 from dibs.core.rule import Claim, Entry, Prepared, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
@@ -31,6 +34,18 @@ class FreeSeat(Seat):
         left = self.line.leave_now(claim, self.soon) if answered else None
         assert left is None or isinstance(left, bool)
         return super().leave(claim, answered=answered) if left is None else left
+
+
+@contextmanager
+def meanwhile_taking(seat: FreeSeat, claim: Claim) -> Iterator[list[Taken]]:
+    """`take_now` in a thread of its own: its answer, once that is there."""
+    found: list[Taken] = []
+    thread = threading.Thread(target=lambda: found.append(seat.line.take_now(claim, LINE, seat.soon)))
+    thread.start()
+    try:
+        yield found
+    finally:
+        thread.join()
 
 
 class MysqlSide:

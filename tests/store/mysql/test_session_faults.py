@@ -20,7 +20,6 @@ from store.faults.kit import LONG, TIMEOUT, both_apis, usually_sync
 from store.faults.stores import seen
 from store.mysql.rows import Raw
 
-
 QUICK = b"dibs[0-9a-f]{60}.dibs[0-9a-f]{60}"
 """The last values of the prepared statement that takes a user lock: its name, twice."""
 
