@@ -56,10 +56,11 @@ def test_what_was_committed_while_a_join_waited_for_the_name_is_seen(seats: Made
         answers = []
         with meanwhile(lambda: answers.append(bob.join(claim))):
             until(raw.blocked)
+            raw.ask("UPDATE dibs_queues SET special = 1, ticket = NEXTVAL(dibs_tickets) WHERE name = %s", raw.key("a"))
             raw.ask(
                 "INSERT INTO dibs_claims (ticket, name, id, client, kind, capacity, weight, lease, waiting, until,"
                 " asked, held, revoked, about) VALUES"
-                " (NEXTVAL(dibs_tickets), %s, %s, %s, 'mutex', 1, 1, 9000000, 5000000, 9000000"
+                " (LASTVAL(dibs_tickets), %s, %s, %s, 'mutex', 1, 1, 9000000, 5000000, 9000000"
                 " + TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, 1, 0, '{}')",
                 raw.key("a"), b"another claim id", b"another client's",
             )  # fmt: skip

@@ -14,8 +14,10 @@ CREATE PROCEDURE dibs_2_join(
 )
 SQL SECURITY INVOKER
 verb: BEGIN
-  DECLARE v_floor, v_top, v_ticket, v_own, v_first, v_last, v_least BIGINT UNSIGNED;
+  DECLARE v_floor, v_top, v_ticket, v_own, v_last, v_least BIGINT UNSIGNED;
+  DECLARE v_first BIGINT UNSIGNED DEFAULT 0;
   DECLARE v_head VARBINARY(16);
+  DECLARE v_special TINYINT;
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_capacity, v_until, v_left BIGINT;
   DECLARE v_next BIGINT DEFAULT -1;
   DECLARE v_kind VARBINARY(64);
@@ -26,15 +28,19 @@ verb: BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   -- (lock.sql)
-  IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
+  IF v_head <> '' THEN
+    CALL dibs_2_move(p_name);
+    SET v_special = 1;
+  END IF;
   IF v_now > p_by OR (v_tombs > v_now AND EXISTS (SELECT 1 FROM dibs_tombs WHERE id = p_id)) THEN
     COMMIT;
     SELECT CONCAT_WS(' ', v_now, 0), (SELECT id FROM dibs_store WHERE one = 1);
     LEAVE verb;
   END IF;
-  SELECT MIN(ticket), MAX(ticket) INTO v_first, v_last FROM dibs_claims WHERE name = p_name AND ticket >= v_floor;
-  SET v_least = GREATEST(v_floor, v_top + 1, IFNULL(v_last, 0) + 1);
-  IF v_first IS NOT NULL THEN
+  IF v_special THEN
+    IF v_top = 0 THEN -- the row is new: the one before was forgotten, or somebody removed it
+      SELECT IFNULL(MAX(ticket), 0) INTO v_top FROM dibs_claims WHERE name = p_name;
+    END IF;
     SELECT ticket INTO v_own FROM dibs_claims WHERE id = p_id AND name = p_name LIMIT 1;
     CALL dibs_2_settle(
       p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
@@ -65,6 +71,7 @@ verb: BEGIN
     END IF;
     SET v_holds = NOT v_blocked AND v_used + p_weight <= p_capacity;
   END IF;
+  SET v_least = v_top + 1;
   IF NOT v_holds AND p_place > 0 THEN
     IF p_place = 1 THEN
       INSERT INTO dibs_watchers VALUES (p_id, 'outside', p_name, p_client, NULL, v_now + p_waiting)
@@ -78,7 +85,7 @@ verb: BEGIN
     SELECT CONCAT_WS(' ', v_now, 1, 0, 0, 0, v_next, 0, HEX(v_mine)), (SELECT id FROM dibs_store WHERE one = 1);
     LEAVE verb;
   END IF;
-  IF v_apart AND IFNULL(v_first, 0) = 0 THEN
+  IF v_apart AND v_first = 0 THEN
     CALL dibs_2_apart(p_name, v_apart, v_key, v_kind);
     IF v_key IS NULL THEN
       COMMIT;
@@ -96,7 +103,7 @@ verb: BEGIN
     SET v_ticket = GREATEST(v_least, v_now);
   END IF;
   SET v_apart = IF(v_key IS NULL, v_apart, 0);
-  IF v_holds AND IFNULL(v_first, 0) = 0 AND NOT v_apart AND v_outside <= v_now AND v_tombs <= v_now
+  IF v_holds AND v_first = 0 AND NOT v_apart AND v_outside <= v_now AND v_tombs <= v_now
     AND p_kind <> 'election' THEN
     UPDATE dibs_queues SET
       apart = 0, special = 0, ticket = v_ticket, id = p_id, client = p_client, kind = p_kind, capacity = p_capacity,

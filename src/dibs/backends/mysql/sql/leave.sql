@@ -11,6 +11,7 @@ SQL SECURITY INVOKER
 verb: BEGIN
   DECLARE v_floor, v_top, v_own, v_first, v_last BIGINT UNSIGNED;
   DECLARE v_head VARBINARY(16);
+  DECLARE v_special TINYINT;
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked TINYINT;
@@ -25,18 +26,6 @@ verb: BEGIN
     LEAVE verb;
   END IF;
   IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
-  SELECT MIN(ticket), MAX(ticket) INTO v_first, v_last FROM dibs_claims WHERE name = p_name AND ticket >= v_floor;
-  -- Most leaves: it is alone in line, and nobody is to be told.
-  IF v_first = p_ticket AND v_last = p_ticket AND NOT p_doubt AND v_outside <= v_now AND p_kind <> 'election' THEN
-    DELETE FROM dibs_claims WHERE name = p_name AND ticket = p_ticket AND id = p_id;
-    SET v_own = ROW_COUNT();
-    IF v_own THEN
-      UPDATE dibs_queues SET floor = p_ticket + 1, special = v_apart OR v_tombs > v_now WHERE name = p_name;
-    END IF;
-    COMMIT;
-    SELECT CONCAT_WS(' ', v_now, v_own, ''), (SELECT id FROM dibs_store WHERE one = 1);
-    LEAVE verb;
-  END IF;
   IF p_ticket > 0 THEN
     DELETE FROM dibs_claims WHERE ticket = p_ticket AND id = p_id AND name = p_name;
   ELSE

@@ -14,6 +14,7 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_top, v_first, v_last, v_ticket BIGINT UNSIGNED;
   DECLARE v_head VARBINARY(16);
+  DECLARE v_special TINYINT;
   DECLARE v_outside, v_tombs, v_apart, v_used, v_next, v_capacity, v_by BIGINT;
   DECLARE v_now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   DECLARE v_kind VARBINARY(64);

@@ -13,6 +13,7 @@ BEGIN
   DECLARE v_floor, v_top BIGINT UNSIGNED;
   DECLARE v_outside, v_tombs, v_apart, v_now BIGINT;
   DECLARE v_head VARBINARY(16);
+  DECLARE v_special TINYINT;
 
   -- (lock.sql)
   IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;

@@ -6,6 +6,7 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_top, v_first, v_last BIGINT UNSIGNED;
   DECLARE v_head VARBINARY(16);
+  DECLARE v_special TINYINT;
   DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity BIGINT;
   DECLARE v_kind VARBINARY(64);
   DECLARE v_blocked, v_done TINYINT DEFAULT 0;

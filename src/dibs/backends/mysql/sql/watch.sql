@@ -12,6 +12,7 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_floor, v_top, v_seen BIGINT UNSIGNED;
   DECLARE v_head VARBINARY(16);
+  DECLARE v_special TINYINT;
   DECLARE v_outside, v_tombs, v_apart, v_now BIGINT;
   DECLARE v_left BIGINT DEFAULT -1;
   DECLARE v_at INT DEFAULT 1;
