@@ -195,10 +195,10 @@ def test_an_answer_of_another_shape(url: str, raw: Raw) -> None:
     """Whoever may replace a routine decides what it answers; it is no grant unless it says so."""
     with dibs.connect(url) as client:
         client.lock("a").acquire().release()
-        (signature,) = raw("SELECT oid::regprocedure::text FROM pg_proc WHERE oid = '{s}.dibs_1_join'::regproc")[0]
+        (signature,) = raw("SELECT oid::regprocedure::text FROM pg_proc WHERE oid = '{s}.dibs_2_join'::regproc")[0]
         body = "LANGUAGE sql AS $$ SELECT 'nonsense'::text $$"
-        arguments = raw("SELECT pg_get_function_arguments('{s}.dibs_1_join'::regproc)")[0][0]
-        raw(f"CREATE OR REPLACE FUNCTION {{s}}.dibs_1_join({arguments}) RETURNS text {body}")
+        arguments = raw("SELECT pg_get_function_arguments('{s}.dibs_2_join'::regproc)")[0][0]
+        raw(f"CREATE OR REPLACE FUNCTION {{s}}.dibs_2_join({arguments}) RETURNS text {body}")
         assert signature
         with pytest.raises(dibs.StoreError, match="not one of a dibs routine"):
             client.lock("a").acquire(timeout=30)

@@ -108,7 +108,7 @@ _POSTGRESQL_REPLIES = {
 
 
 def _postgresql_asks(name: str, verb: str) -> Match:
-    return lambda message: f"dibs:{name}".encode() in message and f"dibs_1_{verb}".encode() in message
+    return lambda message: f"dibs:{name}".encode() in message and f"dibs_2_{verb}".encode() in message
 
 
 def _postgresql_stands(server: Server, name: str) -> bool:

@@ -45,4 +45,4 @@ class Raw:
 
     def key(self, name: str) -> int:
         """Of the advisory lock of a name."""
-        return int(self("SELECT {s}.dibs_1_key('line', %s)", name)[0][0])
+        return int(self("SELECT {s}.dibs_2_key('line', %s)", name)[0][0])

@@ -138,7 +138,7 @@ def test_two_names_that_meet_in_one_key_are_two_locks(url: str, raw: Raw) -> Non
     """They share the lock of a moment, and nothing else."""
     with dibs.connect(url) as client:
         client.lock("a").acquire().release()
-        raw("""CREATE OR REPLACE FUNCTION {s}.dibs_1_key(space_ text, name_ text) RETURNS bigint
+        raw("""CREATE OR REPLACE FUNCTION {s}.dibs_2_key(space_ text, name_ text) RETURNS bigint
                LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 42::bigint $$""")
         with client.lock("a", timeout=50) as one, client.lock("b", timeout=50) as two:
             one.check()
@@ -161,7 +161,7 @@ def test_the_sweep_removes_what_is_over_for_long_and_nothing_else(seat: Seat, ra
         raw.plant("dibs:a", ticket=until_, until=until_)
         for table, insert in inserts.items():
             raw(f"INSERT INTO {{s}}.{table} {insert}", os.urandom(16), until_)
-    raw("SELECT {s}.dibs_1_sweep()")
+    raw("SELECT {s}.dibs_2_sweep()")
     for table in ("dibs_claims", *inserts):
         left = {row[0] for row in raw(f"SELECT until FROM {{s}}.{table}")}
         assert over not in left, table

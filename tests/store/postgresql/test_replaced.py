@@ -80,7 +80,7 @@ def test_who_does_not_get_to_raise_the_tickets_keeps_no_low_one(
     """Interleavings 1 and 2, with the lock under which tickets are raised held by hand."""
     old, new = seats(), seats()
     before = used(old)
-    ((key,),) = raw("SELECT {s}.dibs_1_key('tickets', '')")
+    ((key,),) = raw("SELECT {s}.dibs_2_key('tickets', '')")
     harmed(raw, harm)
     found: list[Standing] = []
     with other.transaction():

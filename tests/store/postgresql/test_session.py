@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
-from psycopg import pq
 
 import dibs
 from dibs.backends.postgresql.routines import Routines
@@ -77,12 +76,6 @@ def test_a_holder_hears_that_it_is_asked_to_let_go(connect: Connect, name: str) 
         assert not later.revoke_requested.is_set()
 
 
-def test_a_libpq_that_is_too_old_is_refused(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pq, "version", lambda: 130_010)
-    with pytest.raises(dibs.StoreError, match=r"older than 14.*psycopg\[binary\]"):
-        connect().lock(name).acquire(timeout=30)
-
-
 def test_two_names_that_meet_in_one_key_are_told_apart(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,8 +103,8 @@ def test_who_has_the_key_and_no_token_yet_is_not_taken_for_its_predecessor(
         pending = pool.submit(client.lock(name).acquire, timeout=LONG)
         until(lambda: raw("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'")[0][0])
         assert Routines(raw.schema).key_of(f"dibs:{name}") in [key for key, _ in keys(raw)]
-        assert raw("SELECT token FROM {s}.dibs_1_seen(%s, '', '')", f"dibs:{name}") == []
-        assert raw("SELECT {s}.dibs_1_oust(%s, %s)", f"dibs:{name}", before.token)[0][0].endswith(" 0")
+        assert raw("SELECT token FROM {s}.dibs_2_seen(%s, '', '')", f"dibs:{name}") == []
+        assert raw("SELECT {s}.dibs_2_oust(%s, %s)", f"dibs:{name}", before.token)[0][0].endswith(" 0")
         other.rollback()
         hold = pending.result(LONG)
     assert hold is not None

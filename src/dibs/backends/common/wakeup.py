@@ -44,16 +44,17 @@ def new_poll() -> Any:
 class Readiness:
     """Whether one socket can be read or written."""
 
-    __slots__ = ("_both", "_read")
+    __slots__ = ("_both", "readable")
 
     def __init__(self, fd: int) -> None:
-        self._read, self._both = new_poll(), new_poll()
-        self._read.register(fd, READ)
+        self.readable, self._both = new_poll(), new_poll()
+        """`readable.poll(milliseconds)`: as `wait`, without a call in between."""
+        self.readable.register(fd, READ)
         self._both.register(fd, READ | WRITE)
 
     def wait(self, seconds: float, *, writable: bool = False) -> bool:
         """Until something can be read, or also written; False: not within that time."""
-        return bool((self._both if writable else self._read).poll(max(seconds, 0.0) * 1000))
+        return bool((self._both if writable else self.readable).poll(max(seconds, 0.0) * 1000))
 
 
 class Wakeup:

@@ -5,6 +5,7 @@
 | no such routine, table or schema                                 | make them, once, and ask again                 |
 | the transaction is not READ COMMITTED (DB001, our own)           | say so with each verb from now on              |
 | this is another store than before (DB003, our own)               | lose all that was held, and begin anew         |
+| the tables have another layout (DB004, our own)                  | raise Mismatch: nothing was written            |
 | a prepared statement is not there                                | prepare none any more: a pooler is in between  |
 | deadlock, serialization, the name's lock was not to be had       | ask again, until the deadline                  |
 | the queue of notifications is full                               | the same: the routine then sends none          |
@@ -20,12 +21,13 @@ import re
 
 from dibs.backends.common import executor
 from dibs.core.line import Replaced
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.errors import DibsError, Mismatch, StoreError, StoreUnavailable
 from dibs.info import printable
 
 MISSING = frozenset({"42883", "42P01", "3F000"})
 NOT_COMMITTED_READS = "DB001"
 REPLACED = "DB003"
+OTHER_LAYOUT = "DB004"
 UNPREPARED = frozenset({"26000", "42P05"})
 _CROSSED = frozenset({"40001", "40P01", "54000", "55P03"})
 _LATER = ("53", "57", "58", "25006")
@@ -71,8 +73,13 @@ class Refusal(executor.Refusal):
         return self.code in _ELSEWHERE
 
 
-def final(refusal: Refusal) -> StoreError:
-    """For whoever gave up: what was refused, and what to do about it."""
+def final(refusal: Refusal) -> DibsError:
+    """For a caller that gives up: what was refused, and what to do about it."""
+    if refusal.code == OTHER_LAYOUT:
+        return Mismatch(
+            f"{refusal.text.removeprefix('dibs: ')}, and this version of dibs has another one",
+            step="use one version of dibs, or another schema; to change over, stop all clients and drop the schema",
+        )
     step = _STEPS.get(refusal.code, "check the server's log")
     if refusal.is_crossed():
         return StoreUnavailable(f"the server refused: {refusal.text} ({refusal.code})", step=step)

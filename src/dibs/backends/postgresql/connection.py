@@ -1,8 +1,8 @@
-"""One connection to one server, through libpq. psycopg's `pq` is its C interface; what psycopg builds on top of it is
-not used: it costs more than all that we do with an answer.
+"""One connection to one server, through libpq. psycopg's `pq` is its C interface. The rest of psycopg is not used: an
+execution by it takes twice the time, and its generators know no deadline for each call.
 
-`is_direct`: it is the server itself that answers, and not a pooler; only then are statements prepared, and only then is
-anything set for the whole session.
+`is_direct`: the server itself answers, and not a pooler. Only then are statements prepared, and only then is anything
+set for the whole session.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from dibs.info import printable
 
 MICROSECONDS = 1_000_000
 _HELLO = b"SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_backend_pid()"
-_ALIVE = b"SET client_connection_check_interval = 500"
-"""So that a server which lets a verb wait for a lock notices that nobody wants the answer any more."""
+_PLANS = b"SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off"
+"""See sql/guard.sql."""
+_ALIVE = b"; SET client_connection_check_interval = 500"
+"""A server that lets a verb wait for a lock then notices that nobody wants the answer any more."""
 _HAS_ALIVE = 140_000
 _STATED = (b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT")
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
@@ -47,8 +49,6 @@ class Call(NamedTuple):
     values: Sequence[bytes]
     by: float = 0.0
     at: int = -1
-    first: Call | None = None
-    """What is asked before it in the same trip: it sees what was committed by the time that one was done."""
 
     def packed(self, offset: float) -> Sequence[bytes]:
         if self.at < 0:
@@ -65,13 +65,12 @@ class PostgresqlConnection(SessionConnection):
         """Blocks; raises Unsent if the server cannot be reached, StoreError if it refuses."""
         super().__init__(dialler.now)
         self.conn: PGconn | None = None
-        self._prepared: set[bytes] = set()
+        self.prepared: set[bytes] = set()
+        """The names of the statements that the server has prepared for it."""
         self._results: list[PGresult] = []
         """What has come of the answer so far."""
         self._next: Call | None = None
         """What is to be asked once its statement is prepared."""
-        self._preparing: list[tuple[int, bytes]] = []
-        """Which of the results says that a statement is prepared."""
         self.is_flushed = True
         self._is_piped = False
         self._fd = -1
@@ -88,9 +87,8 @@ class PostgresqlConnection(SessionConnection):
             self.note(hello)
             self.opened(dialler.round_trip)
             self.is_direct = int(hello.get_value(0, 1) or 0) == conn.backend_pid
-            if self.is_direct and conn.server_version >= _HAS_ALIVE:
-                with suppress(Refusal):  # a platform that has no such thing
-                    self.simple(_ALIVE, until)
+            if self.is_direct:
+                self._set_up(conn.server_version, until)
         except (ValueError, TypeError):
             self.close()
             raise strange() from None
@@ -121,12 +119,45 @@ class PostgresqlConnection(SessionConnection):
         self.note(result)
         return result
 
+    def ask_now(self, statement: Statement, values: Sequence[bytes], until: float) -> list[bytes]:
+        """Ask a statement that is prepared here: send, poll, read. Gives the words of the one value that a routine of
+        ours answers with. A refusal leaves the connection usable, and anything else that ends this closes it."""
+        conn, trip = self.conn, self.round_trip
+        if conn is None:
+            raise Unsent("the connection was closed")
+        try:
+            self.sent_at = now = self._now()
+            self._results.clear()
+            self._next = None
+            conn.send_query_prepared(statement.name, values, statement.formats)
+            self.is_flushed = not conn.flush()
+            limit = min(max(until, now + trip.least), now + trip.attempt)
+            result = None
+            if self.is_flushed and self.readiness.readable.poll((limit - now) * 1000):
+                result = self.received()
+            return self._words(self._settled(limit) if result is None else result)
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _words(self, result: PGresult) -> list[bytes]:
+        value = result.get_value(0, 0) if result.ntuples == 1 else None
+        words = [] if value is None else value.split(b" ")
+        if len(words) < 2 or not words[0].isdigit():
+            raise strange()
+        self.note_reply(int(words[0]) / MICROSECONDS)
+        return words
+
     def begin(self, call: Call) -> None:
         """Ask; the answer is to be read by `received`, and whoever does not closes the link. Does not block."""
         conn = self._open()
         self.sent_at = self._now()
         self._results.clear()
-        self._preparing.clear()
         self._next = None
         if self.is_stated:
             self._send_stated(conn, call)
@@ -155,7 +186,9 @@ class PostgresqlConnection(SessionConnection):
 
     def received(self) -> PGresult | None:
         """What has come, if all of it has; None: more is to come. Does not block."""
-        conn = self._open()
+        conn, results = self.conn, self._results
+        if conn is None:
+            raise StoreUnavailable("the connection was closed")
         if not self.is_flushed:
             self.is_flushed = not conn.flush()
         conn.consume_input()
@@ -169,16 +202,18 @@ class PostgresqlConnection(SessionConnection):
                 self._is_piped = False
                 break
             else:
-                self._results.append(result)
+                results.append(result)
         else:
             return None
-        if self._preparing:
-            self._note_prepared()
-        answer, call = self._checked(), self._next
+        call = self._next
+        if call is None and len(results) == 1 and results[0].status == pq.ExecStatus.TUPLES_OK:
+            return results[0]
+        answer = self._checked()
         if call is None:
             return answer
         self._next = None
-        self._results.clear()
+        self.prepared.add(call.statement.name)
+        results.clear()
         self._send(conn, call)
         self.is_flushed = not conn.flush()
         return None
@@ -250,33 +285,19 @@ class PostgresqlConnection(SessionConnection):
                 if self._now() >= until or self._is_aborted:
                     raise StoreUnavailable(f"{attempt.shown} does not answer", step="check that the server runs there")
 
+    def _set_up(self, version: int, until: float) -> None:
+        try:
+            self.simple(_PLANS + (_ALIVE if version >= _HAS_ALIVE else b""), until)
+        except Refusal:  # a platform that cannot look after its clients
+            self.simple(_PLANS, until)
+
     def _send(self, conn: PGconn, call: Call) -> None:
-        """What is not prepared yet is prepared first: by itself, and `received` goes on from there, or, where two are
-        asked at once, in the same trip."""
-        if call.first is not None:
-            conn.enter_pipeline_mode()
-            self._is_piped = True
-            for at, part in enumerate((call.first, call)):
-                if part.statement.name not in self._prepared:
-                    self._prepare(conn, part.statement, at + len(self._preparing))
-                self._put(conn, part)
-            conn.pipeline_sync()
-        elif self.is_direct and call.statement.name not in self._prepared:
-            self._prepare(conn, call.statement, 0)
+        """A statement that is not prepared yet is prepared first, and `received` goes on from there."""
+        if self.is_direct and call.statement.name not in self.prepared:
+            conn.send_prepare(call.statement.name, call.statement.sql, call.statement.types)
             self._next = call
         else:
             self._put(conn, call)
-
-    def _prepare(self, conn: PGconn, statement: Statement, at: int) -> None:
-        conn.send_prepare(statement.name, statement.sql, statement.types)
-        self._preparing.append((at, statement.name))
-
-    def _note_prepared(self) -> None:
-        """Also of an exchange that failed later on: the server keeps what it has prepared."""
-        for at, name in self._preparing:
-            if at < len(self._results) and self._results[at].status == pq.ExecStatus.COMMAND_OK:
-                self._prepared.add(name)
-        self._preparing.clear()
 
     def _put(self, conn: PGconn, call: Call) -> None:
         statement, values = call.statement, call.packed(self.offset)

@@ -7,12 +7,16 @@ whoever asked must know of it. The tables and routines are made when they are fo
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import Any
+
 from psycopg.pq.abc import PGresult
 
 from dibs.backends.common.executor import Executor, Wire
 from dibs.backends.postgresql.answers import (
     MISSING,
     NOT_COMMITTED_READS,
+    OTHER_LAYOUT,
     REPLACED,
     UNPREPARED,
     Refusal,
@@ -20,8 +24,8 @@ from dibs.backends.postgresql.answers import (
     replaced,
     strange,
 )
-from dibs.backends.postgresql.connection import MICROSECONDS, Call, Dialler
-from dibs.backends.postgresql.routines import Routines
+from dibs.backends.postgresql.connection import MICROSECONDS, Call, Dialler, PostgresqlConnection
+from dibs.backends.postgresql.routines import Routines, Statement
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.runtime import Runtime
@@ -33,31 +37,32 @@ _KNOWN_LINES = 10_000
 
 
 class Floors:
-    """Which store this is, and, by name, the lowest ticket that may still stand in its line: claims of long ago that
-    cannot be cleaned up yet, because a transaction stays open elsewhere, are not walked over."""
+    """Which store this is, and by name the lowest ticket that may still stand in its queue: old claims that cannot be
+    vacuumed yet, because a transaction stays open elsewhere, are not walked over."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self.known: dict[str, int] = {}
         self.epoch = b""
+        """The id of the store; empty: not known yet."""
         self.highest = 0
         """The highest ticket that this client was given."""
 
     def of(self, name: str) -> int:
-        return self._known.get(name, 0)
+        return self.known.get(name, 0)
 
     def learn(self, name: str, said: bytes) -> None:
         floor = int(said) if said.isdigit() else 0
         if floor:
-            if len(self._known) >= _KNOWN_LINES:
-                self._known.clear()
-            self._known[name] = floor
+            if len(self.known) >= _KNOWN_LINES:
+                self.known.clear()
+            self.known[name] = floor
 
     def meet(self, result: PGresult) -> None:
         if result.ntuples == 1 and result.nfields == 2 and result.fname(1) == b"epoch":
             self.epoch = result.get_value(0, 1) or b""
 
     def forget(self) -> None:
-        self._known.clear()
+        self.known.clear()
 
     def begin_anew(self) -> None:
         self.epoch = b""
@@ -70,10 +75,29 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
     ) -> None:
         super().__init__(runtime)
         self._wire = wire
+        self.give = wire.give
         self._dialler = dialler
         self.routines = routines
         self.floors = floors
         self._has_begun = False
+
+    def idle(self, statement: Statement) -> Any:
+        """A connection for the caller alone that has that statement prepared: a PostgresqlConnection in threads, an
+        AioConnection in asyncio. None: none is ready."""
+        found = self._wire.take_now()
+        if found is None:
+            return None
+        connection = found if isinstance(found, PostgresqlConnection) else found.connection
+        if statement.name in connection.prepared:
+            return found
+        self._wire.give(found)
+        return None
+
+    def begin(self, found: Any, call: Call, until: float) -> Awaitable[PGresult]:
+        """Ask an AioConnection that `idle` gave; it goes back by itself."""
+        trip = self._dialler.round_trip
+        reply: Awaitable[PGresult] = found.ask(call, min(max(until - self._runtime.now(), trip.least), trip.attempt))
+        return reply
 
     async def ask_once(self, call: Call, until: float) -> PGresult:
         try:
@@ -193,7 +217,7 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
         try:
             await self._runtime.offload(work)
         except Refusal as refusal:
-            if refusal.is_crossed():
+            if refusal.is_crossed() or refusal.code == OTHER_LAYOUT:
                 raise final(refusal) from None
             what = f"the tables are missing ({missing.text}), and could not be created: {refusal.text} ({refusal.code})"
             raise StoreError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from psycopg.pq.abc import PGresult
+
 from dibs.backends import ledger
 from dibs.backends.postgresql import packing, view
-from dibs.backends.postgresql.answers import replaced, strange
-from dibs.backends.postgresql.connection import MICROSECONDS, Call
+from dibs.backends.postgresql.answers import Refusal, replaced, strange
+from dibs.backends.postgresql.connection import MICROSECONDS, Call, PostgresqlConnection
 from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.looks import GLANCE, Looks
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
@@ -39,46 +41,93 @@ class PostgresqlLine:
         self._runtime = runtime
         self._me = me
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
+    def take_now(self, claim: Claim, place: Place, until: float) -> Standing | Awaitable[Standing | None] | None:
+        subscriber, statement = self._ear, self._verbs.join_now
+        if subscriber is None or not self._floors.epoch or not subscriber.hears():
+            return None
+        found = self._port.idle(statement)
+        if found is None:
+            return None
+        before, claim.asked = claim.asked, True
+        values = self._join_values(claim, claim.client, place)
+        if not isinstance(found, PostgresqlConnection):
+            return self._taken_soon(
+                claim, before, self._port.begin(found, Call(statement, values, claim.by, 12), until)
+            )
+        try:
+            values[12] = b"%d" % ((claim.by + found.offset) * MICROSECONDS)
+            words = found.ask_now(statement, values, until)
+        except (Refusal, Unsent) as error:  # it is not done: `join` does what helps
+            claim.asked = before
+            if isinstance(error, Refusal):
+                self._port.give(found)
+            return None
+        self._port.give(found)
+        return self._joined(claim, words)
 
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
+    async def _taken_soon(self, claim: Claim, before: bool, reply: Awaitable[PGresult]) -> Standing | None:
+        try:
+            return self._joined(claim, words_of(await reply, 3))
+        except Refusal:
+            claim.asked = before
+            return None
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         ear = self._ear
         hears = ear is not None and (ear.hears() or (place is not NOWHERE and await self._port.hears(ear, until)))
-        client = claim.client if hears else NOBODY
-        name, floors = claim.name, self._floors
-        values = [
-            name.encode(), b"%d" % floors.of(name), claim.id, client, claim.kind.encode(), b"%d" % claim.capacity,
-            b"%d" % claim.weight, b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS),
-            _word(place), claim.about.encode(), b"%d" % self._verbs.key_of(name), b"", b"%d" % floors.highest,
-            floors.epoch,
-        ]  # fmt: skip
+        values = self._join_values(claim, claim.client if hears else NOBODY, place)
+        statement = self._verbs.join_now if self._floors.epoch else self._verbs.join
         before, claim.asked = claim.asked, True
         try:
-            words = words_of(await self._port.ask(Call(self._verbs.join, values, claim.by, 12), until), 3)
+            words = words_of(await self._port.ask(Call(statement, values, claim.by, 12), until), 3)
         except Unsent:
             claim.asked = before
             raise
-        floors.learn(name, words[1])
-        if words[2] == b"s":
+        standing = self._joined(claim, words)
+        if standing is not None and not hears and place is not NOWHERE:
+            (self._looks.forget if standing.holds else self._looks.expect)(claim)
+        return standing
+
+    def _join_values(self, claim: Claim, client: bytes, place: Place) -> list[bytes]:
+        prepared = getattr(claim, "prepared", None)
+        packed = None if prepared is None else prepared.request
+        if packed is None:
+            packed = (
+                claim.name.encode(), claim.kind.encode(), b"%d" % claim.capacity, b"%d" % claim.weight,
+                b"%d" % (claim.lease * MICROSECONDS), b"%d" % (claim.waiting * MICROSECONDS), claim.about.encode(),
+                b"%d" % self._verbs.key_of(claim.name),
+            )  # fmt: skip
+            if prepared is not None:
+                prepared.request = packed
+        name, kind, capacity, weight, lease, waiting, about, key = packed
+        floors = self._floors
+        where = b"line" if place is LINE else b"outside" if place is OUTSIDE else b"nowhere"
+        return [
+            name, b"%d" % floors.known.get(claim.name, 0), claim.id, client, kind, capacity, weight, lease, waiting,
+            where, about, key, b"", b"%d" % floors.highest, floors.epoch,
+        ]  # fmt: skip
+
+    def _joined(self, claim: Claim, words: Sequence[bytes]) -> Standing | None:
+        """Read the reply of `join`."""
+        floors, outcome = self._floors, words[2] if len(words) > 2 else b""
+        if outcome == b"s":
             standing = self._standing(words[3:])
+            floors.learn(claim.name, words[1])
             if standing.ticket:
                 claim.ticket = standing.ticket
                 floors.highest = max(floors.highest, standing.ticket)
-            if not hears and place is not NOWHERE:
-                (self._looks.forget if standing.holds else self._looks.expect)(claim)
             return standing
-        if words[2] == b"m":
+        if outcome == b"m":
+            floors.learn(claim.name, words[1])
             raise _mismatch(claim, words)
-        if words[2] == b"r":
+        if outcome == b"r":
             floors.begin_anew()
             raise replaced()
-        if words[2] == b"f":
+        if outcome == b"f":
             floors.forget()
             raise StoreUnavailable("the cached state of this queue was wrong")
+        if outcome != b"v":
+            raise strange()
         return None
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
@@ -105,19 +154,55 @@ class PostgresqlLine:
         values = (name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % weight, floors.epoch)
         await self._port.words(Call(self._verbs.amend, values), until)
 
+    def leave_now(self, claim: Claim, until: float) -> bool | Awaitable[bool | None] | None:
+        statement = self._verbs.leave_now
+        if not claim.ticket or not self._floors.epoch or self._looks.is_used:
+            return None
+        found = self._port.idle(statement)
+        if found is None:
+            return None
+        values = self._leave_values(claim, True)
+        if not isinstance(found, PostgresqlConnection):
+            return self._left_soon(claim, self._port.begin(found, Call(statement, values), until))
+        try:
+            words = found.ask_now(statement, values, until)
+        except Refusal:  # it is not done: `leave` does what helps
+            self._port.give(found)
+            return None
+        except Unsent:
+            return None
+        self._port.give(found)
+        return self._left(claim, words)
+
+    async def _left_soon(self, claim: Claim, reply: Awaitable[PGresult]) -> bool | None:
+        try:
+            return self._left(claim, words_of(await reply, 3))
+        except Refusal:
+            return None
+
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
-        name, floors = claim.name, self._floors
-        values = (
-            name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % (claim.ticket or 0),
-            _YES if answered else _NO, b"", floors.epoch,
-        )  # fmt: skip
-        result, is_repeated = await self._port.ask_often(Call(self._verbs.leave, values, claim.by, 5), until)
-        words = words_of(result, 3)
-        floors.learn(name, words[1])
+        statement = self._verbs.leave_now if self._floors.epoch else self._verbs.leave
+        call = Call(statement, self._leave_values(claim, answered), claim.by, 5)
+        result, is_repeated = await self._port.ask_often(call, until)
+        stood = self._left(claim, words_of(result, 3))
         self._looks.forget(claim)
-        if others := self._looks.on(name):  # nobody else tells them
+        if others := self._looks.on(claim.name):  # nobody else tells them
             await self._look_at(others, until)
-        return words[2] == b"1" or is_repeated  # an earlier copy may be what removed it
+        return stood or is_repeated  # an earlier copy may be what removed it
+
+    def _leave_values(self, claim: Claim, answered: bool) -> list[bytes]:
+        floors = self._floors
+        return [
+            claim.name.encode(), b"%d" % floors.known.get(claim.name, 0), claim.id, b"%d" % (claim.ticket or 0),
+            _YES if answered else _NO, b"0", floors.epoch,
+        ]  # fmt: skip
+
+    def _left(self, claim: Claim, words: Sequence[bytes]) -> bool:
+        """Read the reply of `leave`: whether the claim stood."""
+        if len(words) != 3:
+            raise strange()
+        self._floors.learn(claim.name, words[1])
+        return words[2] == b"1"
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         floors, now = self._floors, self._runtime.now()
@@ -246,11 +331,6 @@ class PostgresqlLine:
             raise strange() from None
         upcoming = FOREVER if holds or next < 0 else next / MICROSECONDS
         return Standing(ticket, holds == 1, left / MICROSECONDS, upcoming, revoked == 1)
-
-
-def _word(place: Place) -> bytes:
-    """A dict would be slower: members of an Enum are hashed in Python."""
-    return b"line" if place is LINE else b"outside" if place is OUTSIDE else b"nowhere"
 
 
 def _mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:

@@ -39,6 +39,10 @@ class Looks:
     def is_untold(self, claim: Claim) -> bool:
         return claim.id in self._untold
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self._waiting or self._untold)
+
     def all(self) -> list[Claim]:
         return list(self._waiting.values())
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-VERSION = 1
+VERSION = 2
+LAYOUT = 1
+"""Of the tables: see sql/tables.sql. Routines of all versions of one layout work beside each other."""
 _FOLDER = Path(__file__).parent / "sql"
 _INCLUDED = re.compile(r"^ *-- \((\w+\.sql)\)\n", re.MULTILINE)
 _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
@@ -38,7 +40,7 @@ _TABLES = ("tables", "helpers")
 _VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "session", "sweep")
 ROUTINES = tuple(
     f"dibs_{VERSION}_{verb}"
-    for verb in ("key", "send", "tell", "replaced", "begins", "raise", "truncated", "join", "leave", "leave_all",
+    for verb in ("key", "send", "tell", "known", "begins", "raise", "truncated", "join", "leave", "leave_all",
                  "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit", "sweep", "window", "claimed",
                  "locks", "take", "lighten", "resign", "seen", "ask", "oust", "within")
 )  # fmt: skip
@@ -63,9 +65,10 @@ class Routines:
         self.schema = schema
         self._quoted = quoted(schema)
         call, verb = self._call, self._verb
-        self.join = verb("join", TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT,
-                         NUMBER, NUMBER, NUMBER)  # fmt: skip
-        self.leave = verb("leave", TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
+        join = (TEXT, NUMBER, BYTES, BYTES, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, TEXT, NUMBER, NUMBER, NUMBER)
+        leave = (TEXT, NUMBER, BYTES, NUMBER, TRUTH, NUMBER)
+        self.join, self.join_now = verb("join", *join, told=True), call("join", *join, TEXT)
+        self.leave, self.leave_now = verb("leave", *leave, told=True), call("leave", *leave, TEXT)
         self.leave_all = verb("leave_all", TEXTS, NUMBERS, BLOBS, NUMBERS)
         self.renew = verb("renew", TEXTS, NUMBERS, NUMBERS, BLOBS, TRUTH)
         self.amend = verb("amend", TEXT, NUMBER, BYTES, NUMBER)
@@ -76,24 +79,12 @@ class Routines:
         self.watch = verb("watch", TEXT, TEXT, NUMBER, BYTES, BYTES, NUMBER)
         self.admit = verb("admit", TEXT, BIG, TRUTH)
         self.sweep = call("sweep")
+        self.take = call("take", TEXT, NUMBER, TEXT, NUMBER, TRUTH, TEXT, TRUTH)
         self.lighten = call("lighten", NUMBER)
         self.resign = call("resign", TEXT, NUMBER)
         self.ask = call("ask", TEXT, NUMBER, NUMBER)
         self.oust = call("oust", TEXT, NUMBER)
         self.within = call("within", TEXT, NUMBER, INTEGER, TEXT)
-        # Before it has the key: the token that stands there is that of the last one.
-        self.attempt = statement(
-            "dibs_attempt",
-            f"SELECT {_said_of('0', f'{_CLOCK} / 1000', '$3')},"
-            f" pg_catalog.set_config('dibs.had', {_either('pg_catalog.pg_try_advisory_lock')}::text, false)",
-            NUMBER, TRUTH, TEXT,
-        )  # fmt: skip
-        self.await_turn = statement(
-            "dibs_await_turn",
-            f"SELECT {_either('pg_catalog.pg_advisory_lock')}, pg_catalog.set_config('dibs.had', 'true', false)",
-            NUMBER, TRUTH,
-        )  # fmt: skip
-        self.look = self._look()
         self.unlock = statement("dibs_unlock", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock($1)", NUMBER)
         self.unlock_shared = statement(
             "dibs_unlock_shared", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock_shared($1)", NUMBER
@@ -137,35 +128,28 @@ class Routines:
             TEXT, TEXT,
         )  # fmt: skip
 
-    def _look(self) -> Statement:
-        """Behind `attempt` or `await_turn`, in the same trip: the key is had, its row is as it should be and nobody has
-        a lease, or else the routine looks into it. Most takes get by without it, in a fifth of its time."""
-        schema, said = self._quoted, _said_of("t", "(n - t) / 1000", "$6")
-        return statement(
-            "dibs_look",
-            "SELECT CASE WHEN had AND k.name = $2 AND k.kind = $3 AND k.capacity = $4 AND $3 <> 'election'"
-            f" AND t >= n - 100000 AND NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = $2)"
-            f" THEN pg_catalog.concat(n, ' s ', t, pg_catalog.left({said}, 0))"
-            f" ELSE {schema}.dibs_{VERSION}_take($2, $1, $3, $4, $5, $6, had) END"
-            f" FROM (SELECT {_CLOCK} AS n, pg_catalog.nextval('{schema}.{SEQUENCE}') AS t,"
-            " pg_catalog.current_setting('dibs.had')::boolean AS had OFFSET 0) AS now"
-            f" LEFT JOIN {schema}.dibs_keys AS k ON k.key = $1",
-            NUMBER, TEXT, TEXT, NUMBER, TRUTH, TEXT,
-        )  # fmt: skip
-
     def _call(self, verb: str, *types: int) -> Statement:
-        name = f"dibs_{VERSION}_{verb}"
-        return statement(name, f"SELECT {self._quoted}.{name}({_places(types)})", *types)
+        """A routine by itself. The layout is compared when the statement is planned, and costs nothing later."""
+        name, schema = f"dibs_{VERSION}_{verb}", self._quoted
+        return statement(
+            f"{name}_now",
+            f"SELECT CASE WHEN {schema}.dibs_layout() OPERATOR(pg_catalog.=) {LAYOUT} THEN {schema}.{name}"
+            f"({_places(types)}) ELSE {schema}.dibs_{VERSION}_known('') END",
+            *types,
+        )
 
-    def _verb(self, verb: str, *types: int) -> Statement:
+    def _verb(self, verb: str, *types: int, told: bool = False) -> Statement:
         """A verb that runs only in the store that the client knows: the last value is the id of that store, or empty if
-        the client knows none yet. Nobody can drop the tables while the statement runs: it has read one of them."""
+        the client knows none yet. Nobody can drop the tables while the statement runs: it has read one of them.
+        `told`: the routine takes that value too."""
         name, schema, known = f"dibs_{VERSION}_{verb}", self._quoted, f"${len(types) + 1}"
+        places = _places((*types, TEXT) if told else types)
         return statement(
             name,
             f"SELECT CASE WHEN ({known} OPERATOR(pg_catalog.=) id OR {known} OPERATOR(pg_catalog.=) '')"
             f" AND claims OPERATOR(pg_catalog.=) '{schema}.dibs_claims'::regclass"
-            f" THEN {schema}.{name}({_places(types)}) ELSE {schema}.dibs_{VERSION}_replaced(claims) END, id AS epoch"
+            f" AND {schema}.dibs_layout() OPERATOR(pg_catalog.=) {LAYOUT}"
+            f" THEN {schema}.{name}({places}) ELSE {schema}.dibs_{VERSION}_known({known}) END, id AS epoch"
             f" FROM {schema}.dibs_store",
             *types, TEXT,
         )  # fmt: skip
@@ -220,18 +204,6 @@ def _places(types: tuple[int, ...]) -> str:
     return ", ".join(f"${n + 1}" for n in range(len(types)))
 
 
-def _said_of(token: str, since: str, about: str) -> str:
-    """What a session says of itself: see `seen` in session.sql."""
-    return (
-        "pg_catalog.set_config('application_name',"
-        f" pg_catalog.concat_ws(' ', 'dibs', {token}, {since}, pg_catalog.to_hex($1 & 65535), {about}), false)"
-    )
-
-
-def _either(lock: str) -> str:
-    return f"CASE WHEN $2 THEN {lock}_shared($1) ELSE {lock}($1) END"
-
-
 def quoted(schema: str) -> str:
     return '"' + schema.replace('"', '""') + '"'
 
@@ -243,6 +215,7 @@ def rendered(part: str, schema: str, name: str) -> str:
         .replace("{settings}", _PLANS)
         .replace("{path}", _PATH)
         .replace("{clock}", _CLOCK)
+        .replace("{layout}", str(LAYOUT))
         .replace("{fresh}", _FRESH)
         .replace("{seed}", str(_key(name)))
     )

@@ -157,9 +157,8 @@ class SessionLine:
             verbs, key, shared = self._verbs, b"%d" % one.key, _YES if one.shared else _NO
             label = view.label(claim.about, self._me.lease)
             name, kind, capacity = claim.name.encode(), claim.kind.encode(), b"%d" % claim.capacity
-            attempt, turn = Call(verbs.attempt, (key, shared, label)), Call(verbs.await_turn, (key, shared))
-            look = Call(verbs.look, (key, name, kind, capacity, shared, label))
-            asks = self._asks[of] = Asks(look._replace(first=attempt), look._replace(first=turn))
+            take, wait = ((name, key, kind, capacity, shared, label, waits) for waits in (_NO, _YES))
+            asks = self._asks[of] = Asks(Call(verbs.take, take), Call(verbs.take, wait))
         return asks
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:

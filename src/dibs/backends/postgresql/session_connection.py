@@ -8,7 +8,6 @@ was sent, and so has passed by then.
 from __future__ import annotations
 
 import psycopg
-from psycopg import pq
 from psycopg.pq.abc import PGresult
 
 from dibs.backends.common.connections import Begun
@@ -19,14 +18,13 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 _LONGEST = 2**31 - 1
-_HAS_IDLE_TIMEOUT = _HAS_PIPELINES = 140_000
+_HAS_IDLE_TIMEOUT = 140_000
 _HAS_USER_TIMEOUT = 120_000
 _PROBES, _LONGEST_PROBE = 3, 32_767
 _SETTINGS = (
     "SET search_path = pg_catalog, pg_temp; "  # names mean the server's own functions and operators
     "SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; SET lock_timeout = 0; "
     "SET idle_in_transaction_session_timeout = 0; "
-    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
     "SET tcp_keepalives_idle = {probe}; SET tcp_keepalives_interval = {probe}; SET tcp_keepalives_count = {probes}; "
 )
 _IDLE = "SET idle_session_timeout = {lease}; "
@@ -40,11 +38,6 @@ class SessionDialler:
         self._lease = lease
 
     def connect(self, until: float, begun: Begun) -> PostgresqlConnection:
-        if pq.version() < _HAS_PIPELINES:
-            raise StoreError(
-                'this libpq is older than 14 and has no pipelines, which mode="session" needs',
-                step="install psycopg[binary], which has its own libpq",
-            )
         connection = self._dialler.connect(until, begun)
         try:
             if not connection.is_direct:

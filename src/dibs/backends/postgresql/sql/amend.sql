@@ -4,8 +4,8 @@
 -- Effect Idempotent; a claim that is as light already, or gone, stays as it is.
 -- Cost   as the walk.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_amend(name_ text, since_ bigint, id_ bytea, weight_ bigint)
-RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_amend(name_ text, since_ bigint, id_ bytea, weight_ bigint)
+RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)

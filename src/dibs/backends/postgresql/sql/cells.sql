@@ -4,9 +4,9 @@
 --        now version done                                done 0: the version at which it is instead
 -- Effect The same id again is told of its first success, until `by_`. Those who watch are told.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_put(
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_put(
   space_ text, name_ text, value_ bytea, version_ bigint, id_ bytea, by_ bigint, again_ boolean
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   now_ bigint;
@@ -32,10 +32,10 @@ BEGIN
     UPDATE {schema}.dibs_cells SET value = value_, version = version_ + 1 WHERE space = space_ AND name = name_;
   END IF;
   IF now_ % 256 = 0 THEN
-    PERFORM {schema}.dibs_1_sweep();
+    PERFORM {schema}.dibs_2_sweep();
   END IF;
   INSERT INTO {schema}.dibs_writes VALUES (id_, version_ + 1, by_);
-  PERFORM {schema}.dibs_1_tell(space_, name_);
+  PERFORM {schema}.dibs_2_tell(space_, name_);
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
@@ -46,9 +46,9 @@ END $dibs$;
 --
 -- Gives  now version
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_watch(
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_watch(
   space_ text, name_ text, version_ bigint, key_ bytea, client_ bytea, patience_ bigint
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   now_ bigint;
@@ -69,8 +69,8 @@ END $dibs$;
 -- Gives  now, and the highest exclusive token admitted before; "-" if the record is not one of ours
 -- Effect A higher exclusive token takes its place. Tokens of other stores have up to 20 digits.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_admit(name_ text, token_ numeric, shared_ boolean)
-RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_admit(name_ text, token_ numeric, shared_ boolean)
+RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   space_ CONSTANT text := 'fence';

@@ -4,8 +4,8 @@
 -- Effect A late copy of the join of whoever was removed does not stand again.
 -- Cost   as the walk, twice.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_evict(name_ text, since_ bigint, token_ bigint)
-RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_evict(name_ text, since_ bigint, token_ bigint)
+RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
@@ -25,8 +25,8 @@ BEGIN
   RETURN concat_ws(' ', now_, floor_, (own_ IS NOT NULL)::int);
 END $dibs$;
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_revoke(name_ text, since_ bigint, token_ bigint)
-RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_revoke(name_ text, since_ bigint, token_ bigint)
+RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)

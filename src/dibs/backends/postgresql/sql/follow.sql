@@ -4,9 +4,9 @@
 -- Effect With an empty client nobody is noted.
 -- Cost   one read, and one for each in front that has expired.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_follow(
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_follow(
   name_ text, since_ bigint, seen_ bigint, key_ bytea, client_ bytea, patience_ bigint
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   space_ CONSTANT text := 'line';

@@ -1,20 +1,21 @@
--- join: stand in line, or hold, or neither.
+-- join: stand in the queue, or hold, or neither.
 --
 -- Gives  now floor v                                     void: it came too late, was given up before, or has expired
 --        now floor s ticket holds left next revoked      how it stands; ticket 0: it does not, and is not to
 --        now 0 f                                         `since_` cannot be true
 --        now 0 r                                         tickets were set back: nothing that clients know is true
---        now floor m capacity kind                       what is there is of another kind or size; kind "session": the
---                                                        name is held by a connection (see session.sql)
--- Effect A claim that fits holds, one that does not waits: in line; outside (place "outside", which is noted for
---        whoever leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
--- Cost   as the walk, one look for a tomb, one row. `since_`: no ticket below it stands in this line any more. `seen_`:
---        the highest ticket that this client was ever given.
+--        now floor m capacity kind                       the queue has another kind or size; kind "session": the name is
+--                                                        held by a connection (see session.sql)
+-- Effect A claim that fits holds, one that does not waits: in the queue; outside (place "outside", which is noted for
+--        the next one that leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
+-- Cost   An empty queue: one statement. Else as the walk, one look for a tomb, one row. `since_`: no ticket below it
+--        stands in this queue any more. `seen_`: the highest ticket that this client was ever given. `store_`: the id
+--        of the store that the client knows; empty: none yet, or the statement has compared it (see `_verb`).
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_join(
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_join(
   name_ text, since_ bigint, id_ bytea, client_ bytea, kind_ text, capacity_ bigint, weight_ bigint, lease_ bigint,
-  waiting_ bigint, place_ text, about_ text, session_ bigint, by_ bigint, seen_ bigint
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+  waiting_ bigint, place_ text, about_ text, session_ bigint, by_ bigint, seen_ bigint, store_ text
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
@@ -26,6 +27,34 @@ DECLARE
   pages_ bigint;
 BEGIN
   -- (begin.sql)
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  -- An empty queue. Anything unusual makes a condition fail, and the general part decides: an expired claim, a first use
+  -- by this client, another store, a tomb, a session, a sequence that was set back.
+  IF since_ > 0 AND place_ <> 'outside' AND kind_ <> 'election' AND weight_ <= capacity_ AND now_ <= by_ THEN
+    INSERT INTO {schema}.dibs_claims
+      SELECT name_, t, id_, client_, kind_, capacity_, weight_, lease_, waiting_, now_ + lease_, now_, now_, false, about_
+      FROM (
+        SELECT nextval('{schema}.dibs_tickets') AS t FROM {schema}.dibs_store
+        WHERE id = store_ AND claims = '{schema}.dibs_claims'::regclass
+          AND NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_)
+          AND NOT EXISTS (SELECT FROM {schema}.dibs_tombs WHERE id = id_)
+          AND pg_try_advisory_xact_lock_shared(session_)
+        OFFSET 0
+      ) AS next
+      WHERE t > greatest(since_, seen_) AND t >= now_ - 100000
+      RETURNING ticket INTO ticket_;
+    IF FOUND THEN
+      IF ticket_ % 1024 = 0 THEN
+        PERFORM {schema}.dibs_2_begins(name_, ticket_);
+      END IF;
+      RETURN concat_ws(' ', now_, ticket_, 's', ticket_, 1, lease_, -1, 0);
+    END IF;
+  END IF;
+  IF store_ <> '' THEN
+    PERFORM {schema}.dibs_2_known(store_);
+  END IF;
   IF now_ > by_ OR EXISTS (SELECT FROM {schema}.dibs_tombs WHERE id = id_) THEN
     RETURN now_ || ' 0 v';
   END IF;
@@ -38,7 +67,7 @@ BEGIN
   IF pages_ IS NOT NULL THEN
     pages_ := pg_stat_get_xact_blocks_fetched('{schema}.dibs_claims'::regclass) - pages_;
     IF pages_ > 64 AND floor_ > 0 THEN
-      PERFORM {schema}.dibs_1_begins(name_, floor_);
+      PERFORM {schema}.dibs_2_begins(name_, floor_);
     END IF;
   END IF;
   IF stood_ THEN
@@ -74,7 +103,7 @@ BEGIN
   -- (ticket.sql)
   IF ticket_ <= seen_ THEN
     -- The sequence was set back: it goes on above what was given, and whatever clients know of lines is void.
-    PERFORM {schema}.dibs_1_raise(seen_);
+    PERFORM {schema}.dibs_2_raise(seen_);
     UPDATE {schema}.dibs_store SET id = {fresh};
     DELETE FROM {schema}.dibs_floors;
     RETURN now_ || ' 0 r';
@@ -86,21 +115,18 @@ BEGIN
     SELECT max(ticket) INTO above_ FROM {schema}.dibs_claims
       WHERE name = name_ AND ticket >= ticket_ AND ticket < now_ + 1000000000000000;
     IF above_ IS NOT NULL THEN
-      PERFORM {schema}.dibs_1_raise(above_);
+      PERFORM {schema}.dibs_2_raise(above_);
       ticket_ := nextval('{schema}.dibs_tickets');
     END IF;
   END IF;
   IF (pages_ > 64 AND floor_ = 0) OR (pages_ IS NULL AND ticket_ % 1024 = 0 AND floor_ < ticket_) THEN
-    PERFORM {schema}.dibs_1_begins(name_, CASE floor_ WHEN 0 THEN ticket_ ELSE floor_ END);
+    PERFORM {schema}.dibs_2_begins(name_, CASE floor_ WHEN 0 THEN ticket_ ELSE floor_ END);
   END IF;
   left_ := CASE WHEN holds_ THEN lease_ ELSE waiting_ END;
   INSERT INTO {schema}.dibs_claims VALUES (name_, ticket_, id_, client_, kind_, capacity_, weight_, lease_, waiting_,
     now_ + left_, now_, CASE WHEN holds_ THEN now_ END, false, about_);
   IF holds_ AND kind_ = 'election' THEN
-    PERFORM {schema}.dibs_1_tell('line', name_);
-  END IF;
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM {schema}.dibs_2_tell('line', name_);
   END IF;
   RETURN concat_ws(' ', now_, CASE floor_ WHEN 0 THEN ticket_ ELSE floor_ END, 's', ticket_, holds_::int, left_,
                    next_ - now_, 0);

@@ -1,14 +1,14 @@
--- leave: a claim goes, and whoever holds because of that is told. leave_all: the same for many.
+-- leave: a claim goes, and those that hold because of that are told. leave_all: the same for many.
 --
 -- Gives  now floor stood                                 stood: 1, or 0 if it did not stand any more
--- Effect Idempotent. A leave that follows an unanswered join leaves a tombstone until `by_`, and a copy of that join
---        which comes later does nothing. It is not waited for until it is on the disk: a crash may forget it, and the
---        successor then waits until the lease is over. One of some thousands also sweeps.
--- Cost   as the walk.
+-- Effect Idempotent. A leave that follows an unanswered join leaves a tombstone until `by_`, and a later copy of that
+--        join does nothing. The commit does not wait for the disk: a crash may forget it, and the successor then waits
+--        until the lease is over. One of some thousands also sweeps.
+-- Cost   A claim that is alone: one statement. Else as the walk. `store_`: as for `join`.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_leave(
-  name_ text, since_ bigint, id_ bytea, ticket_ bigint, answered_ boolean, by_ bigint
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_leave(
+  name_ text, since_ bigint, id_ bytea, ticket_ bigint, answered_ boolean, by_ bigint, store_ text
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
@@ -16,6 +16,22 @@ DECLARE
 BEGIN
   -- (begin.sql)
   done_ := set_config('synchronous_commit', 'off', true);
+  IF now_ % 4096 = 0 THEN
+    done_ := {schema}.dibs_2_sweep();
+  END IF;
+  -- It is alone, and nobody is to be told.
+  IF since_ > 0 AND ticket_ > 0 AND answered_ THEN
+    DELETE FROM {schema}.dibs_claims WHERE name = name_ AND ticket = ticket_ AND id = id_ AND kind <> 'election'
+      AND EXISTS (SELECT FROM {schema}.dibs_store WHERE id = store_ AND claims = '{schema}.dibs_claims'::regclass)
+      AND NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_ AND ticket <> ticket_)
+      AND NOT EXISTS (SELECT FROM {schema}.dibs_outsiders WHERE name = name_);
+    IF FOUND THEN
+      RETURN concat_ws(' ', now_, greatest(since_, ticket_), 1);
+    END IF;
+  END IF;
+  IF store_ <> '' THEN
+    PERFORM {schema}.dibs_2_known(store_);
+  END IF;
   -- (since.sql)
   own_ := id_;
   leavers_ := ARRAY[id_];
@@ -31,9 +47,6 @@ BEGIN
   IF NOT answered_ AND now_ <= by_ THEN
     INSERT INTO {schema}.dibs_tombs VALUES (id_, by_) ON CONFLICT DO NOTHING;
   END IF;
-  IF now_ % 4096 = 0 THEN
-    done_ := {schema}.dibs_1_sweep();
-  END IF;
   RETURN concat_ws(' ', now_, CASE floor_ WHEN 0 THEN greatest(since_, ticket_) ELSE floor_ END, stood_::int);
 END $dibs$;
 
@@ -41,9 +54,9 @@ END $dibs$;
 -- Effect As `leave` of each. `lefts_`: how long a tombstone is to last, 0 for none. All claims of a name go in one walk, so
 --        that nobody is told who leaves too. Names are locked in their order, as `renew` locks rows.
 -- Cost   as a walk of each name, and of the whole line where one of its claims does not hold.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_leave_all(
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_leave_all(
   names_ text[], sinces_ bigint[], ids_ bytea[], lefts_ bigint[]
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
@@ -65,7 +78,7 @@ BEGIN
   INSERT INTO {schema}.dibs_tombs SELECT id, now_ + lasts FROM unnest(ids_, lefts_) AS t (id, lasts) WHERE lasts > 0
     ON CONFLICT DO NOTHING;
   IF now_ % 256 = 0 THEN
-    PERFORM {schema}.dibs_1_sweep();
+    PERFORM {schema}.dibs_2_sweep();
   END IF;
   RETURN now_ || ' 1';
 END $dibs$;

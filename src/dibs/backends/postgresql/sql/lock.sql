@@ -1,6 +1,6 @@
   -- Nothing is read before the lock of the name is ours; each statement behind it sees what was committed by then.
-  IF NOT pg_try_advisory_xact_lock({schema}.dibs_1_key(space_, name_)) THEN
+  IF NOT pg_try_advisory_xact_lock({schema}.dibs_2_key(space_, name_)) THEN
     PERFORM set_config('lock_timeout', '1500ms', true);
-    PERFORM pg_advisory_xact_lock({schema}.dibs_1_key(space_, name_));
+    PERFORM pg_advisory_xact_lock({schema}.dibs_2_key(space_, name_));
   END IF;
   now_ := {clock};

@@ -7,9 +7,9 @@
 --        name is settled, if nobody else is at it. Never revives. Without `extends_` it is a look, and no more.
 -- Cost   as the walk of each name, and one row for each claim.
 
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_renew(
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_renew(
   names_ text[], sinces_ bigint[], tickets_ bigint[], ids_ bytea[], extends_ boolean
-) RETURNS text LANGUAGE plpgsql {settings} AS $dibs$
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   -- (walk_declare.sql)
@@ -40,7 +40,7 @@ BEGIN
         last_ := w.ticket;
       END LOOP;
       IF expired_ THEN
-        IF pg_try_advisory_xact_lock({schema}.dibs_1_key(space_, name_)) THEN
+        IF pg_try_advisory_xact_lock({schema}.dibs_2_key(space_, name_)) THEN
           -- (walk.sql)
         ELSE
           next_ := now_ + 50000;

@@ -17,7 +17,7 @@
 -- because of it asks again, as whoever has just taken the key may not have come that far.
 
 -- claimed: whether claims with a lease stand there. One that is renewed at this moment is waited for, and then stands.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_claimed(name_ text, now_ bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_claimed(name_ text, now_ bigint) RETURNS boolean
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -29,7 +29,7 @@ BEGIN
 END $dibs$;
 
 -- locks: who has which key, or waits for it, in this database. Before PostgreSQL 14 nobody knows since when.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_locks() RETURNS TABLE (
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_locks() RETURNS TABLE (
   pid integer, key bigint, granted boolean, exclusive boolean, since text
 ) LANGUAGE sql {path} AS $dibs$
   SELECT pid, classid::bigint << 32 | objid::bigint, bool_and(granted), bool_or(mode = 'ExclusiveLock'),
@@ -39,44 +39,65 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_1_locks() RETURNS TABLE (
   GROUP BY 1, 2
 $dibs$;
 
--- take: whether the key is had for good. In the same trip, and in a statement of its own, this session has tried to get
--- the key, or has waited for it: `had_` is what came of that. So everything that is read here was read behind the lock.
--- The usual case is settled without this routine: see `look` in routines.py.
+-- take: get the key, if it is free; with `waits_` once its turn has come. Everything is read behind the lock, in a later
+-- statement with a snapshot of its own.
 --
 -- Gives  now s token                                     it is had
 --        now b                                           somebody else has it
 --        now m capacity kind                             it is busy as another kind or size; kind "lease": by claims
 --        now x name                                      it is busy under another name that has the same key
--- Effect What was had is given back with every answer but s; an error may leave it with the session. Its connection is
---        set to READ COMMITTED, and to plans that do not read whole tables.
--- Cost   one read by two keys.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_take(
-  name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, had_ boolean
-) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
+-- Effect The key is given back with every answer but s; an error may leave it with the session.
+-- Cost   The usual case, a key whose row is as it should be and no lease: one read by two keys.
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_take(
+  name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, waits_ boolean
+) RETURNS text LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
   space_ CONSTANT text := 'line';
   now_ bigint;
   ticket_ bigint;
   k record;
-  has_ boolean := had_;
+  has_ boolean := true;
   ours_ boolean;
   no_ text;
   done_ text;
 BEGIN
+  -- (guard.sql)
+  -- First: the token that the session says it has is that of its last lock.
+  done_ := set_config('application_name', CASE WHEN waits_ THEN
+    concat_ws(' ', 'dibs', 0, {clock} / 1000, to_hex(key_ & 65535), about_) ELSE 'dibs' END, false);
+  IF waits_ THEN
+    IF shared_ THEN
+      PERFORM pg_advisory_lock_shared(key_);
+    ELSE
+      PERFORM pg_advisory_lock(key_);
+    END IF;
+  ELSIF shared_ THEN
+    has_ := pg_try_advisory_lock_shared(key_);
+  ELSE
+    has_ := pg_try_advisory_lock(key_);
+  END IF;
   IF has_ THEN
+    SELECT {clock}, nextval('{schema}.dibs_tickets') INTO now_, ticket_ FROM {schema}.dibs_keys
+      WHERE key = key_ AND name = name_ AND kind = kind_ AND capacity = capacity_ AND kind_ <> 'election'
+        AND NOT EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_);
+    IF ticket_ >= now_ - 100000 THEN
+      done_ := set_config('application_name',
+        concat_ws(' ', 'dibs', ticket_, (now_ - ticket_) / 1000, to_hex(key_ & 65535), about_), false);
+      RETURN concat_ws(' ', now_, 's', ticket_);
+    END IF;
     now_ := {clock};
   ELSE
-    -- (begin.sql)
+    -- (lock.sql)
     has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
   END IF;
   SELECT name, kind, capacity, EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) AS claims INTO k
     FROM (SELECT) AS one LEFT JOIN {schema}.dibs_keys ON key = key_;
   ours_ := k.name = name_ AND k.kind = kind_ AND k.capacity = capacity_;
-  IF k.claims AND {schema}.dibs_1_claimed(name_, now_) THEN
+  IF k.claims AND {schema}.dibs_2_claimed(name_, now_) THEN
     no_ := 'm 1 lease';
   ELSIF NOT ours_ AND (NOT has_ OR (shared_ AND EXISTS (
-      SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.key = key_ AND l.pid <> pg_backend_pid()))) THEN
+      SELECT FROM {schema}.dibs_2_locks() AS l WHERE l.key = key_ AND l.pid <> pg_backend_pid()))) THEN
     no_ := CASE WHEN k.name <> name_ THEN 'x ' || k.name ELSE concat_ws(' ', 'm', k.capacity, k.kind) END;
   ELSIF NOT has_ THEN
     no_ := 'b';
@@ -100,13 +121,13 @@ BEGIN
   done_ := set_config('application_name',
     concat_ws(' ', 'dibs', ticket_, (now_ - ticket_) / 1000, to_hex(key_ & 65535), about_), false);
   IF kind_ = 'election' THEN
-    PERFORM {schema}.dibs_1_tell('line', name_);
+    PERFORM {schema}.dibs_2_tell('line', name_);
   END IF;
   RETURN concat_ws(' ', now_, 's', ticket_);
 END $dibs$;
 
 -- lighten: from exclusive to shared; nobody comes between.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_lighten(key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_lighten(key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 BEGIN
   PERFORM pg_advisory_lock_shared(key_);
   PERFORM pg_advisory_unlock(key_);
@@ -114,11 +135,11 @@ BEGIN
 END $dibs$;
 
 -- resign: give the key of an election back, and tell those who follow it.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_resign(name_ text, key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_resign(name_ text, key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 DECLARE
   had_ CONSTANT boolean := pg_advisory_unlock(key_);
 BEGIN
-  PERFORM {schema}.dibs_1_tell('line', name_);
+  PERFORM {schema}.dibs_2_tell('line', name_);
   RETURN {clock} || ' ' || had_::int;
 END $dibs$;
 
@@ -129,7 +150,7 @@ END $dibs$;
 --        came to hold (or to wait, if the token is 0), the end of its key, and who it is. It is read after the locks, so
 --        that who has gone on to another key in between is told apart; who has its key and no token yet, does not hold
 --        yet. Of a transaction the row says who it is, once it has the key. What a join has for a moment is not shown.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
   name text, kind text, capacity bigint, granted boolean, exclusive boolean, pid integer, token bigint, said text,
   since bigint, about text, login text, quiet bigint
 ) LANGUAGE sql {path} AS $dibs$
@@ -137,7 +158,7 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_1_seen(name_ text, prefix_ text, after_
     coalesce(t.token + a.said[2]::bigint * 1000, t.token),
     CASE WHEN a.said IS NULL AND k.pid = l.pid THEN k.about ELSE '' END, a.login,
     (date_part('epoch', clock_timestamp() - a.state_change) * 1000000)::bigint
-  FROM {schema}.dibs_1_locks() AS l
+  FROM {schema}.dibs_2_locks() AS l
   JOIN {schema}.dibs_keys AS k ON k.key = l.key
   LEFT JOIN LATERAL (
     SELECT pg_get_userbyid(usesysid) AS login, state_change, regexp_match(
@@ -156,7 +177,7 @@ $dibs$;
 -- ask: that whoever holds with this token lets go; it hears of it when it next renews.
 --
 -- Gives  now done                                        done: 0 if nobody holds with that token
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_ask(name_ text, key_ bigint, token_ bigint) RETURNS text
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_ask(name_ text, key_ bigint, token_ bigint) RETURNS text
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -165,7 +186,7 @@ DECLARE
   holding_ bigint[];
 BEGIN
   -- (begin.sql)
-  holding_ := ARRAY(SELECT token FROM {schema}.dibs_1_seen(name_, '', '') WHERE granted);
+  holding_ := ARRAY(SELECT token FROM {schema}.dibs_2_seen(name_, '', '') WHERE granted);
   IF NOT token_ = ANY (holding_) OR token_ = 0 THEN
     RETURN now_ || ' 0';
   END IF;
@@ -180,16 +201,16 @@ END $dibs$;
 -- Gives  now done                                        done: 0 if nobody holds with that token
 -- Effect Waits a second for that session to be gone. Between the look and the end a session could give back, and take
 --        again under another token: a matter of microseconds, and its client is told.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_oust(name_ text, token_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_oust(name_ text, token_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 #variable_conflict use_column
 DECLARE
   pid_ integer;
 BEGIN
-  SELECT pid INTO pid_ FROM {schema}.dibs_1_seen(name_, '', '') WHERE granted AND token = token_ AND token_ > 0;
+  SELECT pid INTO pid_ FROM {schema}.dibs_2_seen(name_, '', '') WHERE granted AND token = token_ AND token_ > 0;
   IF FOUND THEN
     PERFORM pg_terminate_backend(pid_);
     FOR turn_ IN 1..200 LOOP
-      EXIT WHEN NOT EXISTS (SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.pid = pid_);
+      EXIT WHEN NOT EXISTS (SELECT FROM {schema}.dibs_2_locks() AS l WHERE l.pid = pid_);
       PERFORM pg_sleep(0.005);
     END LOOP;
   END IF;
@@ -203,7 +224,7 @@ END $dibs$;
 --        now f                                           it has not, and nobody else has
 --        now m 1 lease                                   claims stand there
 -- Effect With s the row says whose the key is, for onlookers.
-CREATE OR REPLACE FUNCTION {schema}.dibs_1_within(name_ text, key_ bigint, pid_ integer, about_ text) RETURNS text
+CREATE OR REPLACE FUNCTION {schema}.dibs_2_within(name_ text, key_ bigint, pid_ integer, about_ text) RETURNS text
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -212,9 +233,9 @@ DECLARE
   ticket_ bigint;
 BEGIN
   -- (begin.sql)
-  IF {schema}.dibs_1_claimed(name_, now_) THEN
+  IF {schema}.dibs_2_claimed(name_, now_) THEN
     RETURN now_ || ' m 1 lease';
-  ELSIF NOT EXISTS (SELECT FROM {schema}.dibs_1_locks() AS l WHERE l.key = key_ AND l.pid = pid_ AND l.granted) THEN
+  ELSIF NOT EXISTS (SELECT FROM {schema}.dibs_2_locks() AS l WHERE l.key = key_ AND l.pid = pid_ AND l.granted) THEN
     RETURN now_ || CASE WHEN pg_try_advisory_xact_lock_shared(key_) THEN ' f' ELSE ' b' END;
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN

@@ -1,7 +1,16 @@
 -- The tables. Times are microseconds since 1970 of the server's clock. Nothing is a row that many pairs write: a claim is
 -- added and removed, and tickets come from a sequence; so a transaction that stays open elsewhere makes no pair slow.
 
--- Whoever makes the sequence anew begins above all earlier tickets.
+-- The layout of the tables. Clients and routines of another layout are refused before they write anything. Statements
+-- compare it when they are planned, and are planned again when this is replaced.
+DO $dibs$ BEGIN
+  IF to_regprocedure('{schema}.dibs_layout()') IS NULL THEN
+    CREATE FUNCTION {schema}.dibs_layout() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT {layout}';
+  ELSIF {schema}.dibs_layout() <> {layout} THEN
+    RAISE EXCEPTION 'dibs: the tables have layout %', {schema}.dibs_layout() USING ERRCODE = 'DB004';
+  END IF;
+END $dibs$;
+-- A sequence that is made anew begins above all earlier tickets.
 DO $dibs$ BEGIN
   IF to_regclass('{schema}.dibs_tickets') IS NULL THEN
     CREATE SEQUENCE {schema}.dibs_tickets AS bigint;

@@ -2,6 +2,6 @@
   -- something, or by hand. Nobody uses one that is behind it.
   ticket_ := nextval('{schema}.dibs_tickets');
   IF ticket_ < now_ - 100000 THEN
-    PERFORM {schema}.dibs_1_raise(now_);
+    PERFORM {schema}.dibs_2_raise(now_);
     ticket_ := nextval('{schema}.dibs_tickets');
   END IF;

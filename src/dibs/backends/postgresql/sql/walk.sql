@@ -35,15 +35,15 @@
     IF NOT held_ THEN
       told_ := told_ + 1;
       IF w.client <> '' THEN
-        PERFORM {schema}.dibs_1_send(w.client, w.id, 'y');
+        PERFORM {schema}.dibs_2_send(w.client, w.id, 'y');
       END IF;
     END IF;
   END LOOP;
   IF gone_ = 'election' THEN
-    PERFORM {schema}.dibs_1_tell('line', name_);
+    PERFORM {schema}.dibs_2_tell('line', name_);
   END IF;
   IF told_ = 0 AND NOT blocked_ AND (gone_ IS NOT NULL OR amended_ IS NOT NULL) THEN
     FOR w IN DELETE FROM {schema}.dibs_outsiders WHERE name = name_ RETURNING client, id LOOP
-      PERFORM {schema}.dibs_1_send(w.client, w.id, 'l');
+      PERFORM {schema}.dibs_2_send(w.client, w.id, 'l');
     END LOOP;
   END IF;
