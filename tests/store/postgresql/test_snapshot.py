@@ -49,7 +49,7 @@ def test_what_is_left_is_not_walked_over(url: str, raw: Raw, seats: Callable[[],
         pairs(seat, PAIRS)
         raw("SET enable_seqscan = off")
         raw("SET enable_bitmapscan = off")
-        floor = seat.line._port.floors.of(NAME)  # type: ignore[attr-defined]
+        floor = seat.line._executor.floors.of(NAME)  # type: ignore[attr-defined]
         assert pages(raw, 0) > 12, "there is something to walk over"
         assert pages(raw, floor) < 8
 
@@ -71,11 +71,11 @@ def test_who_comes_new_begins_where_others_wrote_down(raw: Raw, seats: Callable[
     claim, standing = newcomer.joined(name=NAME)
     assert standing.holds
     assert newcomer.holders(NAME) == [standing.ticket]
-    newcomer.line._port.floors.forget()  # type: ignore[attr-defined]
+    newcomer.line._executor.floors.forget()  # type: ignore[attr-defined]
     found = newcomer.look(claim)
     assert found is not None
     assert found.holds
-    newcomer.line._port.floors.forget()  # type: ignore[attr-defined]
+    newcomer.line._executor.floors.forget()  # type: ignore[attr-defined]
     assert newcomer.leave(claim)
 
 
@@ -100,7 +100,7 @@ def test_who_walked_for_long_writes_down_where_the_line_begins(raw: Raw, seats: 
 def test_a_floor_that_cannot_be_true_is_forgotten(raw: Raw, seat: Seat) -> None:
     pairs(seat, 1)
     raw("INSERT INTO {s}.dibs_floors VALUES (%s, %s)", NAME, 2**62)
-    seat.line._port.floors.forget()  # type: ignore[attr-defined]
+    seat.line._executor.floors.forget()  # type: ignore[attr-defined]
     claim = seat.claim(name=NAME)
     with pytest.raises(ConnectionError):
         seat.join(claim)

@@ -18,9 +18,12 @@ What ended with its connection (FATAL) has an unknown outcome: that is no refusa
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from dibs.backends import ledger
 from dibs.backends.common import executor
 from dibs.core.line import Replaced
+from dibs.core.rule import Claim
 from dibs.errors import DibsError, Mismatch, StoreError, StoreUnavailable
 from dibs.info import printable
 
@@ -28,6 +31,7 @@ MISSING = frozenset({"42883", "42P01", "3F000"})
 NOT_COMMITTED_READS = "DB001"
 REPLACED = "DB003"
 OTHER_LAYOUT = "DB004"
+_LEASED = b"lease"
 UNPREPARED = frozenset({"26000", "42P05"})
 _CROSSED = frozenset({"40001", "40P01", "54000", "55P03"})
 _LATER = ("53", "57", "58", "25006")
@@ -109,4 +113,29 @@ def strange() -> StoreError:
 def replaced() -> Replaced:
     return Replaced(
         "the tables were replaced or restored: all locks are lost", step="find the program that did that, and stop it"
+    )
+
+
+def may_be_early(words: Sequence[bytes]) -> bool:
+    """Refused because of the row of the key: the session that has just taken the key may not have written it yet."""
+    return words[1] in (b"m", b"x") and words[-1] != _LEASED
+
+
+def not_taken(claim: Claim, words: Sequence[bytes]) -> DibsError:
+    if words[1] == b"x":
+        other = printable(b" ".join(words[2:]).decode(errors="replace"))
+        return StoreError(
+            f'busy under another name with the same 64-bit key: "{other}"', step="give one of them another name"
+        )
+    if words[1] != b"m" or len(words) < 4 or not words[2].isdigit():
+        return strange()
+    if words[3:] == [_LEASED]:
+        return leased()
+    return ledger.mismatch(b" ".join(words[3:]).decode(errors="replace"), int(words[2]), claim)
+
+
+def leased() -> Mismatch:
+    return Mismatch(
+        'held or asked for by a lease (mode="lease"), not by a connection or a transaction',
+        step="use one mode for one name, or wait until its queue is empty",
     )

@@ -4,55 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from psycopg.pq.abc import PGresult
 
 from dibs.backends import ledger
-from dibs.backends.postgresql import packing, view
+from dibs.backends.postgresql import packing
 from dibs.backends.postgresql.answers import Refusal, replaced, strange
 from dibs.backends.postgresql.connection import MICROSECONDS, Call, PostgresqlConnection
 from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.looks import GLANCE, Looks
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
+from dibs.backends.postgresql.view import Onlooker
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Leave, Me, Place, Signal, Unsent, read_signal
 from dibs.core.rule import Claim, Standing, fits
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
-from dibs.info import Finding, LockInfo
 
 NOBODY = b""
 """The client that is not told anything."""
 _YES, _NO = b"t", b"f"
 
 
-class PostgresqlLine:
-    """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
+class PostgresqlLine(Onlooker):
+    """See core/line.py. `subscriber`: None where nobody is to be woken by messages, and everybody looks instead."""
 
     def __init__(
-        self, port: PostgresqlExecutor, ear: PostgresqlSubscriber | None, looks: Looks, runtime: Runtime, me: Me
-    ) -> None:
-        self._port = port
-        self._verbs = port.routines
-        self._floors = port.floors
-        self._ear = ear
+        self, executor: PostgresqlExecutor, subscriber: PostgresqlSubscriber | None, looks: Looks, runtime: Runtime,
+        me: Me,
+    ) -> None:  # fmt: skip
+        super().__init__(executor, subscriber, runtime, me)
+        self._floors = executor.floors
         self._looks = looks
-        self._runtime = runtime
-        self._me = me
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | Awaitable[Standing | None] | None:
-        subscriber, statement = self._ear, self._verbs.join_now
+        subscriber, statement = self._subscriber, self._verbs.join_now
         if subscriber is None or not self._floors.epoch or not subscriber.hears():
             return None
-        found = self._port.idle(statement)
+        found = self._executor.idle(statement)
         if found is None:
             return None
         before, claim.asked = claim.asked, True
         values = self._join_values(claim, claim.client, place)
         if not isinstance(found, PostgresqlConnection):
             return self._taken_soon(
-                claim, before, self._port.begin(found, Call(statement, values, claim.by, 12), until)
+                claim, before, self._executor.begin(found, Call(statement, values, claim.by, 12), until)
             )
         try:
             values[12] = b"%d" % ((claim.by + found.offset) * MICROSECONDS)
@@ -60,9 +56,9 @@ class PostgresqlLine:
         except (Refusal, Unsent) as error:  # it is not done: `join` does what helps
             claim.asked = before
             if isinstance(error, Refusal):
-                self._port.give(found)
+                self._executor.give(found)
             return None
-        self._port.give(found)
+        self._executor.give(found)
         return self._joined(claim, words)
 
     async def _taken_soon(self, claim: Claim, before: bool, reply: Awaitable[PGresult]) -> Standing | None:
@@ -73,13 +69,15 @@ class PostgresqlLine:
             return None
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        ear = self._ear
-        hears = ear is not None and (ear.hears() or (place is not NOWHERE and await self._port.hears(ear, until)))
+        subscriber = self._subscriber
+        hears = subscriber is not None and (
+            subscriber.hears() or (place is not NOWHERE and await self._executor.hears(subscriber, until))
+        )
         values = self._join_values(claim, claim.client if hears else NOBODY, place)
         statement = self._verbs.join_now if self._floors.epoch else self._verbs.join
         before, claim.asked = claim.asked, True
         try:
-            words = words_of(await self._port.ask(Call(statement, values, claim.by, 12), until), 3)
+            words = words_of(await self._executor.ask(Call(statement, values, claim.by, 12), until), 3)
         except Unsent:
             claim.asked = before
             raise
@@ -143,7 +141,7 @@ class PostgresqlLine:
             extends,
             floors.epoch,
         )
-        words = await self._port.words(Call(self._verbs.renew, values), until)
+        words = await self._executor.words(Call(self._verbs.renew, values), until)
         answers = words[1].split(b",") if len(words) == 2 else []
         if len(answers) != len(claims):
             raise strange()
@@ -152,26 +150,26 @@ class PostgresqlLine:
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         name, floors = claim.name, self._floors
         values = (name.encode(), b"%d" % floors.of(name), claim.id, b"%d" % weight, floors.epoch)
-        await self._port.words(Call(self._verbs.amend, values), until)
+        await self._executor.words(Call(self._verbs.amend, values), until)
 
     def leave_now(self, claim: Claim, until: float) -> bool | Awaitable[bool | None] | None:
         statement = self._verbs.leave_now
         if not claim.ticket or not self._floors.epoch or self._looks.is_used:
             return None
-        found = self._port.idle(statement)
+        found = self._executor.idle(statement)
         if found is None:
             return None
         values = self._leave_values(claim, True)
         if not isinstance(found, PostgresqlConnection):
-            return self._left_soon(claim, self._port.begin(found, Call(statement, values), until))
+            return self._left_soon(claim, self._executor.begin(found, Call(statement, values), until))
         try:
             words = found.ask_now(statement, values, until)
         except Refusal:  # it is not done: `leave` does what helps
-            self._port.give(found)
+            self._executor.give(found)
             return None
         except Unsent:
             return None
-        self._port.give(found)
+        self._executor.give(found)
         return self._left(claim, words)
 
     async def _left_soon(self, claim: Claim, reply: Awaitable[PGresult]) -> bool | None:
@@ -183,7 +181,7 @@ class PostgresqlLine:
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         statement = self._verbs.leave_now if self._floors.epoch else self._verbs.leave
         call = Call(statement, self._leave_values(claim, answered), claim.by, 5)
-        result, is_repeated = await self._port.ask_often(call, until)
+        result, is_repeated = await self._executor.ask_often(call, until)
         stood = self._left(claim, words_of(result, 3))
         self._looks.forget(claim)
         if others := self._looks.on(claim.name):  # nobody else tells them
@@ -216,7 +214,7 @@ class PostgresqlLine:
             floors.epoch,
         )
         try:
-            await self._port.words(Call(self._verbs.leave_all, values), until)
+            await self._executor.words(Call(self._verbs.leave_all, values), until)
         except StoreUnavailable:
             raise
         except StoreError:  # one of them may be why: the others must not suffer from it
@@ -236,15 +234,15 @@ class PostgresqlLine:
         return None
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        ear = self._ear
+        subscriber = self._subscriber
         if self._looks.is_untold(claim):  # nobody would send it anything, also if notifications arrive by now
             return await (self._watch_outside if claim.ticket is None else self._watch_by_looks)(claim, until)
-        if ear is None or ear.is_deaf():
+        if subscriber is None or subscriber.is_deaf():
             return read_signal(await self._me.inbox.wait(claim.id, until))
-        if not ear.hears():
+        if not subscriber.hears():
             with suppress(StoreUnavailable):  # not to hear costs time, and no more
-                await self._port.hears(ear, min(until, self._runtime.now() + claim.waiting / 3))
-        return read_signal(await ear.hear(claim.id, until))
+                await self._executor.hears(subscriber, min(until, self._runtime.now() + claim.waiting / 3))
+        return read_signal(await subscriber.hear(claim.id, until))
 
     async def _watch_outside(self, claim: Claim, until: float) -> Signal | None:
         while (now := self._runtime.now()) < until:
@@ -282,45 +280,19 @@ class PostgresqlLine:
                     self._looks.forget(claim)
                     self._me.inbox.deliver(claim.id, LOOK.value if standing is None else YOURS.value)
 
-    async def line(self, name: str, until: float) -> LockInfo:
-        return await view.line(self._port, name, until)
-
-    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        return await view.lines(self._port, prefix, after, until)
-
-    async def revoke(self, name: str, token: int, until: float) -> bool:
-        return await view.revoke(self._port, name, token, until)
-
-    async def evict(self, name: str, token: int, until: float) -> bool:
-        return await view.evict(self._port, name, token, until)
-
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        ear, now = self._ear, self._runtime.now()
-        _, ticket, left, *_ = await self._port.follow(ear, name, seen, self._me.id, key, until)
+        subscriber, now = self._subscriber, self._runtime.now()
+        _, ticket, left, *_ = await self._executor.follow(subscriber, name, seen, self._me.id, key, until)
         if ticket != b"%d" % seen:
             return
         over = min(until, now + (int(left) / MICROSECONDS if seen and left.isdigit() else FOREVER))
-        if ear is not None and ear.hears():
-            await ear.hear(key, over)
+        if subscriber is not None and subscriber.hears():
+            await subscriber.hear(key, over)
         else:
             await self._me.inbox.wait(key, min(over, now + GLANCE))
 
-    async def identity(self, until: float) -> str:
-        return await self._port.identity(until)
-
-    async def doctor(self, until: float) -> list[Finding]:
-        from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
-
-        return await examine(self._port, self._ear, self._runtime, datetime.now(UTC).timestamp(), until)
-
     async def connect(self, until: float) -> None:
-        await self._port.connect(until)
-
-    def round_trip(self) -> float:
-        return self._port.round_trip()
-
-    def close(self) -> None:
-        self._port.close()
+        await self._executor.connect(until)
 
     @staticmethod
     def _standing(words: Sequence[bytes]) -> Standing:

@@ -85,11 +85,10 @@ class Routines:
         self.ask = call("ask", TEXT, NUMBER, NUMBER)
         self.oust = call("oust", TEXT, NUMBER)
         self.within = call("within", TEXT, NUMBER, INTEGER, TEXT)
-        self.unlock = statement("dibs_unlock", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock($1)", NUMBER)
-        self.unlock_shared = statement(
-            "dibs_unlock_shared", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock_shared($1)", NUMBER
-        )
-        self.unlock_all = statement("dibs_unlock_all", f"SELECT {_CLOCK}, pg_catalog.pg_advisory_unlock_all()")
+        said = f"SELECT pg_catalog.concat({_CLOCK}, ' ', (pg_catalog.pg_advisory_%s)::int)"
+        self.unlock = statement("dibs_unlock", said % "unlock($1)", NUMBER)
+        self.unlock_shared = statement("dibs_unlock_shared", said % "unlock_shared($1)", NUMBER)
+        self.unlock_all = statement("dibs_unlock_all", said % "unlock_all() IS NOT NULL")
         self.cancel = statement("dibs_cancel", f"SELECT {_CLOCK}, pg_catalog.pg_cancel_backend($1::integer)", NUMBER)
         self.notify = statement(
             "dibs_notify",

@@ -9,43 +9,37 @@ queue: a waiter with `fair=False` is in it too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import psycopg
 
-from dibs.backends import ledger
 from dibs.backends.common.session_claims import GONE, HOLDS, WAITS, SessionClaims
-from dibs.backends.postgresql import view
-from dibs.backends.postgresql.answers import MISSING, Refusal, final, strange
-from dibs.backends.postgresql.connection import Call, PostgresqlConnection, broken
-from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
-from dibs.backends.postgresql.session_claim import PostgresqlClaim
-from dibs.backends.postgresql.session_connection import SessionIo
+from dibs.backends.postgresql.answers import MISSING, Refusal, final, may_be_early, not_taken
+from dibs.backends.postgresql.connection import Call, PostgresqlConnection
+from dibs.backends.postgresql.executor import PostgresqlExecutor
+from dibs.backends.postgresql.session_connection import PostgresqlClaim, SessionIo
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
+from dibs.backends.postgresql.view import Onlooker, label
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import NOWHERE, Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import DibsError, Mismatch, StoreError, StoreUnavailable
-from dibs.info import Finding, LockInfo, printable
+from dibs.errors import StoreError, StoreUnavailable
 
 _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
-_LEASED = b"lease"
-_ASKS = 1024
-"""Locks for which what is asked is kept, ready made."""
 _MOMENT = 0.05
 """Seconds before somebody who is refused asks once more: see session.sql."""
 _GLANCE = 1.0
 """Seconds after which somebody who follows a leader looks again: a session that ends tells nobody."""
 
 
-class Asks(NamedTuple):
-    """The requests for a claim."""
+class Requests(NamedTuple):
+    """The requests for the claims of one lock object."""
 
+    key: int
     take: Call
     """The key, if it is free."""
     wait: Call
@@ -55,27 +49,89 @@ class Asks(NamedTuple):
 Claims = SessionClaims[PostgresqlClaim, PostgresqlConnection]
 
 
-class SessionLine:
+class SessionLine(Onlooker):
     def __init__(
-        self, port: PostgresqlExecutor, claims: Claims, subscriber: PostgresqlSubscriber | None, runtime: Runtime,
+        self, executor: PostgresqlExecutor, claims: Claims, subscriber: PostgresqlSubscriber | None, runtime: Runtime,
         me: Me,
     ) -> None:  # fmt: skip
-        self._port = port
-        self._verbs = port.routines
+        super().__init__(executor, subscriber, runtime, me)
+        self.session = me.lease
+        self._blocks = runtime.soon is None
         self._io = SessionIo(runtime)
         self._claims = claims
-        self._subscriber = subscriber
-        self._runtime = runtime
-        self._now = runtime.now
-        self._me = me
-        self._asks: dict[tuple[str, str, int, bool, str], Asks] = {}
         self._is_swept = False
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
+    def take_now(self, claim: Claim, place: Place, until: float) -> Standing | Awaitable[Standing | None] | None:
+        claims = self._claims
+        if claims.is_void(claim) or claims.find(claim) is not None:
+            return None
+        connection = claims.pool.take_idle()
+        if connection is None:
+            return None
+        requests = self._requests(claim)
+        statement, values, *_ = requests.take
+        if statement.name not in connection.prepared:
+            claims.pool.give(connection)
+            return None
+        one = PostgresqlClaim(claim, requests.key)
+        try:
+            claims.begin(one)
+            connection.claim_id = claim.id
+            claim.asked = True
+            if not self._blocks:
+                self._io.begin(connection, requests.take)
+                return self._taken_soon(one, connection, place, until)
+            words = connection.ask_now(statement, values, until)
+        except Refusal:  # `join` does what helps
+            self._undo(one, connection)
+            return None
+        except BaseException:
+            self._undo(one, connection)
+            raise
+        return self._taken(one, connection, words, place, connection.sent_at)
 
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
+    async def _taken_soon(
+        self, one: PostgresqlClaim, connection: PostgresqlConnection, place: Place, until: float
+    ) -> Standing | None:
+        try:
+            words = await self._io.words(connection, until)
+        except Refusal:
+            self._undo(one, connection)
+            return None
+        except BaseException:
+            self._undo(one, connection)
+            raise
+        return self._taken(one, connection, words, place, connection.sent_at)
+
+    def _undo(self, one: PostgresqlClaim, connection: PostgresqlConnection) -> None:
+        """With its connection goes what the claim may have: nothing of it is left in the server."""
+        self._claims.drop(one, connection)
+        self._claims.finish(one.claim)
+        one.claim.asked = False
+
+    def _taken(
+        self, one: PostgresqlClaim, connection: PostgresqlConnection, words: list[bytes], place: Place, now: float
+    ) -> Standing | None:
+        """It holds or waits. None: it is refused, and nothing of it is left: `join` finds out why."""
+        claims, standing = self._claims, None
+        try:
+            if one.settle(words, connection.sent_at):
+                claims.put_back(one, connection)
+                return one.standing(self._me.lease, now)
+            if words[1] == b"b":
+                standing = one.standing(self._me.lease, now)
+                if place is not NOWHERE:
+                    self._io.begin(connection, self._requests(one.claim).wait)
+                    claims.wait(one, connection)
+                    claims.put_back(one, connection)
+                    return standing
+        except BaseException:
+            self._undo(one, connection)
+            raise
+        claims.finish(one.claim)
+        claims.pool.give(connection)  # the claim is not gone: the caller is told that it does not hold
+        one.claim.asked = False
+        return standing
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         claims, now = self._claims, self._now()
@@ -85,60 +141,39 @@ class SessionLine:
         if one is not None:
             self._look(one)
             return one.standing(self._me.lease, now)
-        one = PostgresqlClaim(claim, self._verbs.key_of(claim.name))
+        requests = self._requests(claim)
+        one = PostgresqlClaim(claim, requests.key)
         try:
             claim.asked = True
             claims.begin(one)
-            await self._take(one, place, until)
+            words, connection = await self._asked(one, requests.take, until)
         except BaseException:
             claims.finish(claim)
             claim.asked = False  # its connection is closed, so nothing of it is left in the server
             raise
-        return one.standing(self._me.lease, now)
+        standing = self._taken(one, connection, words, place, now)
+        if standing is None:
+            raise not_taken(claim, words)
+        return standing
 
-    async def _take(self, one: PostgresqlClaim, place: Place, until: float) -> None:
-        """It holds or waits then, or is finished."""
-        claims, claim = self._claims, one.claim
-        words, connection = await self._asked(one, until)
-        try:
-            if one.settle(words, connection.sent_at):
-                claims.put_back(one, connection)
-                return
-            if words[1] == b"b" and place is not NOWHERE:
-                connection.begin(self._asks_for(one).wait)
-                claims.wait(one, connection)
-                claims.put_back(one, connection)
-                return
-        except psycopg.Error as error:
-            claims.drop(one, connection)
-            raise broken(error) from None
-        except BaseException:
-            claims.drop(one, connection)
-            raise
-        claims.finish(claim)
-        claims.pool.give(connection)  # the claim is not gone: the caller is told that it does not hold
-        claim.asked = False
-        if words[1] != b"b":
-            raise _refused(claim, words)
-
-    async def _asked(self, one: PostgresqlClaim, until: float) -> tuple[list[bytes], PostgresqlConnection]:
+    async def _asked(self, one: PostgresqlClaim, call: Call, until: float) -> tuple[list[bytes], PostgresqlConnection]:
         """The reply to `take`, on a connection that is the claim's from then on."""
-        pool, pause, made, call = self._claims.pool, FIRST_PAUSE, False, self._asks_for(one).take
+        pool, pause, made = self._claims.pool, FIRST_PAUSE, False
         while True:
             connection = await pool.take(one.claim, self._runtime, until)
             try:
-                words = words_of(await self._io.exchange(connection, call, until))
-                if _may_be_early(words):
-                    await self._port.pause(_MOMENT)
-                    words = words_of(await self._io.exchange(connection, call, until))
+                words = await self._io.exchange(connection, call, until)
+                if may_be_early(words):
+                    await self._executor.pause(_MOMENT)
+                    words = await self._io.exchange(connection, call, until)
                 return words, connection
             except Refusal as refusal:
                 pool.drop(connection)  # an error may leave the key with its session
                 if refusal.code in MISSING and not made:
-                    await self._port.make(refusal)
+                    await self._executor.make(refusal)
                     made = True
                 elif refusal.is_crossed() and self._now() + pause < until:
-                    await self._port.pause(pause)
+                    await self._executor.pause(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
                 else:
                     raise final(refusal) from None
@@ -146,20 +181,19 @@ class SessionLine:
                 pool.drop(connection)
                 raise
 
-    def _asks_for(self, one: PostgresqlClaim) -> Asks:
-        """Made once for all claims of a lock."""
-        claim = one.claim
-        of = (claim.name, claim.kind, claim.capacity, one.shared, claim.about)
-        asks = self._asks.get(of)
-        if asks is None:
-            if len(self._asks) >= _ASKS:
-                self._asks.clear()
-            verbs, key, shared = self._verbs, b"%d" % one.key, _YES if one.shared else _NO
-            label = view.label(claim.about, self._me.lease)
-            name, kind, capacity = claim.name.encode(), claim.kind.encode(), b"%d" % claim.capacity
-            take, wait = ((name, key, kind, capacity, shared, label, waits) for waits in (_NO, _YES))
-            asks = self._asks[of] = Asks(Call(verbs.take, take), Call(verbs.take, wait))
-        return asks
+    def _requests(self, claim: Claim) -> Requests:
+        """Made once for all claims of a lock object."""
+        prepared = getattr(claim, "prepared", None)
+        found: Requests | None = None if prepared is None else prepared.request
+        if found is None:
+            key = self._verbs.key_of(claim.name)
+            shared, said = _YES if claim.weight < claim.capacity else _NO, label(claim.about, self._me.lease)
+            what = (claim.name.encode(), b"%d" % key, claim.kind.encode(), b"%d" % claim.capacity, shared, said)
+            take, wait = (Call(self._verbs.take, (*what, waits)) for waits in (_NO, _YES))
+            found = Requests(key, take, wait)
+            if prepared is not None:
+                prepared.request = found
+        return found
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
         now = self._now()
@@ -241,6 +275,44 @@ class SessionLine:
         finally:
             self._claims.put_back(one, connection)
 
+    def leave_now(self, claim: Claim, until: float) -> bool | Awaitable[bool | None] | None:
+        claims = self._claims
+        if not self._blocks:
+            asked = self._begin_leaving(claim, answered=True)
+            return None if asked is None else self._left_soon(*asked, until)
+        one = claims.find(claim)
+        if one is None or (connection := one.take()) is None:
+            return None
+        statement, values, *_ = self._unlocking(one)
+        if statement.name not in connection.prepared or not self._can_leave(one, connection):
+            claims.put_back(one, connection)
+            return None
+        claims.finish(claim)
+        try:
+            words = connection.ask_now(statement, values, until)
+            claims.give_back(one, connection)
+            return words[1] == b"1"
+        except Refusal as refusal:
+            raise final(refusal) from None
+        finally:
+            if one.state is not GONE:  # what was not given back goes with its connection
+                claims.drop(one, connection)
+
+    def _can_leave(self, one: PostgresqlClaim, connection: PostgresqlConnection) -> bool:
+        """It holds, and no reply is owed. Readable: the server may have ended the connection; `leave` finds out."""
+        return one.state is HOLDS and one.pinged is None and not connection.readiness.readable.poll(0)
+
+    async def _left_soon(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
+        try:
+            words = await self._io.words(connection, until)
+            self._claims.give_back(one, connection)
+            return words[1] == b"1"
+        except Refusal as refusal:
+            raise final(refusal) from None
+        finally:
+            if one.state is not GONE:
+                self._claims.drop(one, connection)
+
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         claims = self._claims
         if not answered:
@@ -256,6 +328,9 @@ class SessionLine:
             claims.forsake(one)
             raise _silent()
         try:
+            if one.state is WAITS:
+                await self._cancel_wait(one, connection, until)
+                return True
             return await self._give_back(one, connection, until)
         except Refusal as refusal:
             raise final(refusal) from None
@@ -275,7 +350,7 @@ class SessionLine:
                     if asked is None:
                         await self.leave(claim, answered, until)
                     else:
-                        await self._end_leaving(*asked, until)
+                        await self._left_soon(*asked, until)
                     done.append(None)
                 except StoreError as error:
                     done.append(error)
@@ -290,7 +365,7 @@ class SessionLine:
         one = claims.find(claim)
         if one is None or (connection := one.take()) is None:
             return None
-        if one.state is not HOLDS or one.pinged is not None:
+        if not self._can_leave(one, connection):
             claims.put_back(one, connection)
             return None
         claims.finish(claim)
@@ -303,19 +378,6 @@ class SessionLine:
             return None
         return one, connection
 
-    async def _end_leaving(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
-        try:
-            result = await self._io.arrived(connection, until)
-            if result is None:
-                raise _silent()
-            connection.note(result)
-            self._claims.give_back(one, connection)
-        except Refusal as refusal:
-            raise final(refusal) from None
-        finally:
-            if one.state is not GONE:  # what was not given back goes with its connection
-                self._claims.drop(one, connection)
-
     async def _settled(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
         """Before anything else is asked, the reply that is still owed."""
         await self._proven(one, connection, until)
@@ -324,19 +386,16 @@ class SessionLine:
             raise _silent()
 
     async def _give_back(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
-        if one.state is WAITS:
-            await self._withdraw(one, connection, until)
-            return True
         had_ended = one.pinged is None and connection.is_stale()
         try:
             await self._settled(one, connection, until)
-            result = await self._io.exchange(connection, self._unlocking(one), until)
+            words = await self._io.exchange(connection, self._unlocking(one), until)
         except StoreUnavailable:
             if had_ended:
                 return False
             raise
         self._claims.give_back(one, connection)
-        return (result.get_value(0, result.nfields - 1) or b"")[-1:] in (_YES, b"1")
+        return words[1] == b"1"
 
     def _unlocking(self, one: PostgresqlClaim) -> Call:
         key = b"%d" % one.key
@@ -344,15 +403,15 @@ class SessionLine:
             return Call(self._verbs.resign, (one.claim.name.encode(), key))
         return Call(self._verbs.unlock_shared if one.shared else self._verbs.unlock, (key,))
 
-    async def _withdraw(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
-        """Cancel what it waits for; it may have been granted in that moment. If that cannot be done, the connection is
-        closed, which the server notices by itself."""
+    async def _cancel_wait(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
+        """Cancel the statement that waits in the server's queue; it may be granted at that moment. If this fails, the
+        caller drops the connection, and the server notices by itself."""
         self._claims.stop_waiting(one, connection)
         conn = connection.conn
         if conn is None:
             return
         with suppress(StoreError):
-            await self._port.ask(Call(self._verbs.cancel, (b"%d" % conn.backend_pid,)), until)
+            await self._executor.ask(Call(self._verbs.cancel, (b"%d" % conn.backend_pid,)), until)
             try:
                 if await self._io.arrived(connection, until) is None:
                     return
@@ -366,71 +425,19 @@ class SessionLine:
         if not self._is_swept:
             self._is_swept = True
             with suppress(StoreError):  # a waiter has the time
-                await self._port.ask(Call(self._verbs.sweep, ()), until)
+                await self._executor.ask(Call(self._verbs.sweep, ()), until)
         return read_signal(await self._me.inbox.wait(claim.id, until))
 
-    async def line(self, name: str, until: float) -> LockInfo:
-        return await view.line(self._port, name, until)
-
-    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        return await view.lines(self._port, prefix, after, until)
-
-    async def revoke(self, name: str, token: int, until: float) -> bool:
-        return await view.revoke(self._port, name, token, until)
-
-    async def evict(self, name: str, token: int, until: float) -> bool:
-        return await view.evict(self._port, name, token, until)
-
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        await self._port.follow(self._subscriber, name, 0, self._me.id, key, until)
+        await self._executor.follow(self._subscriber, name, 0, self._me.id, key, until)
         info = await self.line(name, until)
         if (info.holders[0].token if info.holders else 0) == seen:
             subscriber, over = self._subscriber, min(until, self._now() + _GLANCE)
             await (subscriber.hear(key, over) if subscriber is not None else self._me.inbox.wait(key, over))
 
-    async def identity(self, until: float) -> str:
-        return await self._port.identity(until)
-
-    async def doctor(self, until: float) -> list[Finding]:
-        from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
-
-        wall = datetime.now(UTC).timestamp()
-        return await examine(self._port, self._subscriber, self._runtime, wall, until, self._me.lease)
-
     async def connect(self, until: float) -> None:
         """Each claim is renewed, and leaves, on its own connection."""
-
-    def round_trip(self) -> float:
-        return self._port.round_trip()
-
-    def close(self) -> None:
-        self._port.close()
 
 
 def _silent() -> StoreUnavailable:
     return StoreUnavailable("the server did not answer in time")
-
-
-def _may_be_early(words: Sequence[bytes]) -> bool:
-    """Refused because of the row of the key, which whoever has just taken it may not have written yet."""
-    return words[1] in (b"m", b"x") and words[-1] != _LEASED
-
-
-def _refused(claim: Claim, words: Sequence[bytes]) -> DibsError:
-    if words[1] == b"x":
-        other = printable(b" ".join(words[2:]).decode(errors="replace"))
-        return StoreError(
-            f'busy under another name with the same 64-bit key: "{other}"', step="give one of them another name"
-        )
-    if words[1] != b"m" or len(words) < 4 or not words[2].isdigit():
-        return strange()
-    if words[3:] == [_LEASED]:
-        return leased()
-    return ledger.mismatch(b" ".join(words[3:]).decode(errors="replace"), int(words[2]), claim)
-
-
-def leased() -> Mismatch:
-    return Mismatch(
-        'held or asked for by a lease (mode="lease"), not by a connection or a transaction',
-        step="use one mode for one name, or wait until its queue is empty",
-    )

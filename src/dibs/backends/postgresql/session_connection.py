@@ -1,4 +1,4 @@
-"""A connection for session mode, and conversations on it.
+"""A connection for session mode, requests on it, and the claim that lives by it (see common/session_claims.py).
 
 It is the server's own: a pooler or a standby is refused. The server ends one that is silent for the client's lease
 (PostgreSQL 14 and later), counted from the end of the last statement. The holder's own deadline counts from before that
@@ -7,16 +7,25 @@ was sent, and so has passed by then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
+
 import psycopg
 from psycopg.pq.abc import PGresult
 
 from dibs.backends.common.connections import Begun
-from dibs.backends.common.session_claims import readable_in
+from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, readable_in
 from dibs.backends.postgresql.answers import Refusal, final
 from dibs.backends.postgresql.connection import Call, Dialler, PostgresqlConnection, broken
+from dibs.backends.postgresql.executor import words_of
+from dibs.core.deadline import FOREVER, left_for, valid_until
+from dibs.core.line import LOOK, YOURS, Signal
+from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
+_LATE = 0.25
+"""Part of a lease: a grant that the server made longer ago counts once the server has replied again."""
 _LONGEST = 2**31 - 1
 _HAS_IDLE_TIMEOUT = 140_000
 _HAS_USER_TIMEOUT = 120_000
@@ -73,29 +82,39 @@ class SessionDialler:
 
 
 class SessionIo:
-    """Requests on a connection that the caller alone uses. Whatever ends one early closes the connection."""
+    """Requests on a connection that the caller alone uses. Anything that ends one early closes the connection."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
         self._blocks = runtime.soon is None
         self._readable = readable_in(runtime)
 
-    async def exchange(self, connection: PostgresqlConnection, call: Call, until: float) -> PGresult:
-        """Ask, and wait for the reply; a refusal leaves the connection usable."""
+    async def exchange(self, connection: PostgresqlConnection, call: Call, until: float) -> list[bytes]:
+        """The words of the reply; a refusal leaves the connection usable."""
         if self._blocks:
-            return connection.exchange(call, until)
-        now, trip = self._now(), connection.round_trip
+            return words_of(connection.exchange(call, until))
+        self.begin(connection, call)
+        return await self.words(connection, until)
+
+    def begin(self, connection: PostgresqlConnection, call: Call) -> None:
         try:
             connection.begin(call)
         except psycopg.Error as error:
             connection.close()
             raise broken(error) from None
+        except BaseException:
+            connection.close()
+            raise
+
+    async def words(self, connection: PostgresqlConnection, until: float) -> list[bytes]:
+        """The words of the reply to what was begun."""
+        now, trip = connection.sent_at, connection.round_trip
         result = await self.arrived(connection, min(max(until, now + trip.least), now + trip.attempt))
         if result is None:
             connection.close()
             raise StoreUnavailable("the server did not answer in time")
         connection.note(result)
-        return result
+        return words_of(result)
 
     async def arrived(self, connection: PostgresqlConnection, until: float) -> PGresult | None:
         """The reply to what was begun; None: it has not come by then, and may be waited for again."""
@@ -112,3 +131,48 @@ class SessionIo:
         except BaseException:
             connection.close()
             raise
+
+
+class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
+    __slots__ = ("anchor", "key", "pinged", "shared")
+
+    def __init__(self, claim: Claim, key: int) -> None:
+        super().__init__(claim)
+        self.key = key
+        self.shared = claim.weight < claim.capacity
+        self.anchor = -inf
+        """When the last statement was sent that the server has replied to: it holds for a lease longer than that."""
+        self.pinged: float | None = None
+        """When the request was sent that the server still owes a reply to."""
+
+    def settle(self, words: Sequence[bytes], sent_at: float) -> bool:
+        """Read the reply of `take`: whether it holds."""
+        if words[1] != b"s" or len(words) != 3 or not words[2].isdigit():
+            return False
+        self.claim.ticket = int(words[2])
+        self.anchor = sent_at
+        self.state = HOLDS
+        return True
+
+    def hear(self, connection: PostgresqlConnection, lease: float) -> Signal | None:
+        """Read the reply to its wait: see `SessionClaims`."""
+        try:
+            result = connection.received()
+        except psycopg.Error as error:
+            raise broken(error) from None
+        if result is None:
+            return None
+        if not self.settle(words_of(result), -inf):
+            self.state = GONE
+            return LOOK
+        return YOURS if connection.age_of(result) <= lease * _LATE else LOOK
+
+    def standing(self, lease: float, now: float) -> Standing | None:
+        """None: gone. The lease of a waiter begins when it is granted. So half of one may count from any moment at
+        which it was not, if the reply that says so comes in less than the other half; `hear` sees to that."""
+        if self.state is GONE:
+            return None
+        if self.state is not HOLDS:
+            return Standing(0, False, min(self.claim.waiting, lease / 2), FOREVER, False)
+        left = left_for(valid_until(self.anchor, lease), now)
+        return Standing(self.claim.ticket or 0, True, left, FOREVER, self.revoked)

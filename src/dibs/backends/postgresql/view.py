@@ -1,9 +1,9 @@
-"""What onlookers see and do, in whichever mode a name is held: by claims with a lease, which are rows, or by sessions
-and transactions, of which the server itself knows who has a key and who waits for it.
+"""Inspecting and breaking locks, in either mode. Claims with a lease are rows; of sessions and transactions the server
+itself knows which have a key and which wait for it.
 
 A session of ours says who it is in its application_name, which every role may read: the routine writes the token and
-since when, and we write the lease, the owner, the host and the process, in the 63 bytes there are. What else a claim
-says of itself is not to be seen there.
+since when, and we write the lease, the owner, the host and the process, in the 63 bytes there are. The rest of a
+claim's description is not shown.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from dibs.backends.postgresql.answers import strange
 from dibs.backends.postgresql.connection import MICROSECONDS, Call, rows
 from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.routines import PAGE
+from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
+from dibs.core.line import Me
 from dibs.core.rule import Entry
-from dibs.info import LockInfo, Participant, read_about
+from dibs.core.runtime import Runtime
+from dibs.info import Finding, LockInfo, Participant, read_about
 
 _ROOM = 63 - len("dibs 1794821716781994 1000 ffff ")
 """Bytes behind the token, its time, and the end of the key."""
@@ -44,40 +47,68 @@ def _plain(text: str) -> str:
     return "".join(c if " " <= c < "\x7f" else "?" for c in text)
 
 
-async def line(port: PostgresqlExecutor, name: str, until: float) -> LockInfo:
-    result, _ = await port.ask_often(Call(port.routines.line, (name.encode(),)), until)
-    found = _claims(result) or await _sessions(port, (name, "", ""), until)
-    return next(iter(found), LockInfo(name=name))
+class Onlooker:
+    """The operations of a queue that concern any claim, in either mode."""
 
+    session: float | None = None
+    """In session mode: the lease of its connections."""
 
-async def lines(port: PostgresqlExecutor, prefix: str, after: str, until: float) -> list[LockInfo]:
-    """Sessions are no more than connections: they are on one page, as far as that of the claims reaches."""
-    result, _ = await port.ask_often(Call(port.routines.lines, (prefix.encode(), after.encode())), until)
-    claims = _claims(result)
-    end = claims[-1].name if len(claims) >= PAGE else None
-    sessions = await _sessions(port, ("", prefix, after), until)
-    return sorted([*claims, *(one for one in sessions if end is None or one.name <= end)], key=lambda one: one.name)
+    def __init__(
+        self, executor: PostgresqlExecutor, subscriber: PostgresqlSubscriber | None, runtime: Runtime, me: Me
+    ) -> None:
+        self._executor = executor
+        self._verbs = executor.routines
+        self._subscriber = subscriber
+        self._runtime = runtime
+        self._now = runtime.now
+        self._me = me
+        self.identity, self.round_trip, self.close = executor.identity, executor.round_trip, executor.close
 
+    async def line(self, name: str, until: float) -> LockInfo:
+        result, _ = await self._executor.ask_often(Call(self._verbs.line, (name.encode(),)), until)
+        found = _claims(result) or await self._sessions((name, "", ""), until)
+        return next(iter(found), LockInfo(name=name))
 
-async def revoke(port: PostgresqlExecutor, name: str, token: int, until: float) -> bool:
-    verbs, words = port.routines, _named(port, name, token)
-    if (await port.words(Call(verbs.revoke, words), until, 3))[2] == b"1":
-        return True
-    values = (name.encode(), b"%d" % verbs.key_of(name), b"%d" % token)
-    return (await port.words(Call(verbs.ask, values), until))[1] == b"1"
+    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        """Sessions are no more than connections: they are on one page, as far as that of the claims reaches."""
+        result, _ = await self._executor.ask_often(Call(self._verbs.lines, (prefix.encode(), after.encode())), until)
+        claims = _claims(result)
+        end = claims[-1].name if len(claims) >= PAGE else None
+        sessions = await self._sessions(("", prefix, after), until)
+        return sorted([*claims, *(one for one in sessions if end is None or one.name <= end)], key=lambda one: one.name)
 
+    async def _sessions(self, which: Sequence[str], until: float) -> list[LockInfo]:
+        result, _ = await self._executor.ask_often(Call(self._verbs.seen, [word.encode() for word in which]), until)
+        try:
+            return [_info(list(several)) for _, several in groupby(rows(result), lambda row: row[1])]
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            raise strange() from None
 
-async def evict(port: PostgresqlExecutor, name: str, token: int, until: float) -> bool:
-    """Remove the claim, or end the session."""
-    result, is_repeated = await port.ask_often(Call(port.routines.evict, _named(port, name, token)), until)
-    if words_of(result, 3)[2] == b"1" or is_repeated:
-        return True
-    result, is_repeated = await port.ask_often(Call(port.routines.oust, (name.encode(), b"%d" % token)), until)
-    return words_of(result)[1] == b"1" or is_repeated
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        verbs = self._verbs
+        if (await self._executor.words(Call(verbs.revoke, self._named(name, token)), until, 3))[2] == b"1":
+            return True
+        values = (name.encode(), b"%d" % verbs.key_of(name), b"%d" % token)
+        return (await self._executor.words(Call(verbs.ask, values), until))[1] == b"1"
 
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        """Remove the claim, or end the session."""
+        ask, verbs = self._executor.ask_often, self._verbs
+        result, is_repeated = await ask(Call(verbs.evict, self._named(name, token)), until)
+        if words_of(result, 3)[2] == b"1" or is_repeated:
+            return True
+        result, is_repeated = await ask(Call(verbs.oust, (name.encode(), b"%d" % token)), until)
+        return words_of(result)[1] == b"1" or is_repeated
 
-def _named(port: PostgresqlExecutor, name: str, token: int) -> tuple[bytes, ...]:
-    return name.encode(), b"%d" % port.floors.of(name), b"%d" % token, port.floors.epoch
+    def _named(self, name: str, token: int) -> tuple[bytes, ...]:
+        floors = self._executor.floors
+        return name.encode(), b"%d" % floors.of(name), b"%d" % token, floors.epoch
+
+    async def doctor(self, until: float) -> list[Finding]:
+        from dibs.backends.postgresql.doctor import examine  # noqa: PLC0415  (few programs ask)
+
+        wall = datetime.now(UTC).timestamp()
+        return await examine(self._executor, self._subscriber, self._runtime, wall, until, self.session)
 
 
 def _claims(result: PGresult) -> list[LockInfo]:
@@ -98,14 +129,6 @@ def _entry(row: Sequence[Any]) -> Entry:
         -int(asked) / MICROSECONDS, None if held is None else -int(held) / MICROSECONDS, False,
         about.decode(errors="replace"),
     )  # fmt: skip
-
-
-async def _sessions(port: PostgresqlExecutor, which: Sequence[str], until: float) -> list[LockInfo]:
-    result, _ = await port.ask_often(Call(port.routines.seen, [word.encode() for word in which]), until)
-    try:
-        return [_info(list(several)) for _, several in groupby(rows(result), lambda row: row[1])]
-    except (TypeError, ValueError, AttributeError, OverflowError):
-        raise strange() from None
 
 
 def _info(several: list[list[Any]]) -> LockInfo:

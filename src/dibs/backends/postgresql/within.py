@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from dibs.backends.postgresql.answers import leased
 from dibs.backends.postgresql.connection import Call
 from dibs.backends.postgresql.executor import PostgresqlExecutor
-from dibs.backends.postgresql.session import leased
 from dibs.backends.sql.own import Own, code_of
 from dibs.core.deadline import FIRST_PAUSE
 from dibs.errors import StoreError
