@@ -33,7 +33,7 @@ def test_an_attempt_to_connect_proves_no_messages(url: str) -> None:
             pass
         messages: Any = client._core.store._resources.subscriber  # type: ignore[attr-defined]
         until(lambda: messages.begin() or messages.source.connection)
-        messages._proven = None
+        messages.proven = None
 
         async def send(_: str, letter: str) -> None:
             messages._inbox.deliver(bytes.fromhex(letter[:-1]), b"tried")

@@ -353,6 +353,8 @@ class AioWire(Generic[C]):
         if self._pool is not None:
             self._pool.give(connection)
 
+    give_now = give
+
     async def connect(self, until: float) -> None:
         pool = self._pool
         if pool is None or pool.loop is not asyncio.get_running_loop():

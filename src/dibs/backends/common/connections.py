@@ -338,8 +338,15 @@ class Pool(Dials[C]):
 
     def give(self, connection: C) -> None:
         """After a whole exchange, or a refusal."""
+        if connection.is_reusable():
+            self.give_now(connection)
+        else:
+            connection.end()
+
+    def give_now(self, connection: C) -> None:
+        """The same for one that is reusable for sure."""
         idle = self.idle
-        if connection.generation != self.generation or len(idle) >= self._keep or not connection.is_reusable():
+        if connection.generation != self.generation or len(idle) >= self._keep:
             connection.end()
             return
         idle.append(connection)

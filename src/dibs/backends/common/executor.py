@@ -30,7 +30,10 @@ class Wire(Protocol[Request_contra, Reply_co]):
         """An idle connection for the caller alone: a `Connection`, or an `AioConnection`. None: none is ready."""
 
     def give(self, connection: Any) -> None:
-        """Back, after a whole exchange or unused."""
+        """Back, after a refusal or unused."""
+
+    def give_now(self, connection: Any) -> None:
+        """Back, after a whole exchange that left nothing behind."""
 
     async def connect(self, until: float) -> None:
         """Have a connection ready."""

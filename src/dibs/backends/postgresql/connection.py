@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq
@@ -122,20 +122,30 @@ class PostgresqlConnection(SessionConnection):
     def ask_now(self, statement: Statement, values: Sequence[bytes], until: float) -> list[bytes]:
         """Ask a statement that is prepared here: send, poll, read. Gives the words of the one value that a routine of
         ours answers with. A refusal leaves the connection usable, and anything else that ends this closes it."""
-        conn, trip = self.conn, self.round_trip
-        if conn is None:
-            raise Unsent("the connection was closed")
+        trip = self.round_trip
+        conn: Any = self.conn  # a closed connection has nothing prepared
         try:
-            self.sent_at = now = self._now()
+            self.sent_at = sent_at = self._now()
             self._results.clear()
             self._next = None
             conn.send_query_prepared(statement.name, values, statement.formats)
             self.is_flushed = not conn.flush()
-            limit = min(max(until, now + trip.least), now + trip.attempt)
+            limit = min(max(until, sent_at + trip.least), sent_at + trip.attempt)
             result = None
-            if self.is_flushed and self.readiness.readable.poll((limit - now) * 1000):
-                result = self.received()
-            return self._words(self._settled(limit) if result is None else result)
+            if self.is_flushed and self.readiness.readable.poll((limit - sent_at) * 1000):
+                conn.consume_input()
+                if not conn.is_busy() and (result := conn.get_result()) is not None:
+                    self._results.append(result)
+                    if result.status != pq.ExecStatus.TUPLES_OK or conn.is_busy():
+                        result = self.received()
+                    elif conn.get_result() is not None:
+                        raise strange()
+            if result is None:
+                result = self._settled(limit)
+            value = result.get_value(0, 0) if result.ntuples == 1 else None
+            words = [] if value is None else value.split(b" ")
+            if len(words) < 2 or not words[0].isdigit() or conn.transaction_status != pq.TransactionStatus.IDLE:
+                raise strange()
         except psycopg.Error as error:
             self.close()
             raise broken(error) from None
@@ -144,13 +154,12 @@ class PostgresqlConnection(SessionConnection):
         except BaseException:
             self.close()
             raise
-
-    def _words(self, result: PGresult) -> list[bytes]:
-        value = result.get_value(0, 0) if result.ntuples == 1 else None
-        words = [] if value is None else value.split(b" ")
-        if len(words) < 2 or not words[0].isdigit():
-            raise strange()
-        self.note_reply(int(words[0]) / MICROSECONDS)
+        # As `note_reply`.
+        self.used_at = now = self._now()
+        trip.add(now - sent_at)
+        there = int(words[0]) / MICROSECONDS
+        offset = max(there - now, self.offset)
+        self.offset = min(there - sent_at, offset)
         return words
 
     def begin(self, call: Call) -> None:
@@ -250,6 +259,7 @@ class PostgresqlConnection(SessionConnection):
 
     def close(self) -> None:
         self.seat = None
+        self.prepared.clear()
         conn, self.conn = self.conn, None
         if conn is not None:
             conn.finish()

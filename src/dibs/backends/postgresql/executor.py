@@ -24,8 +24,8 @@ from dibs.backends.postgresql.answers import (
     replaced,
     strange,
 )
-from dibs.backends.postgresql.connection import MICROSECONDS, Call, Dialler, PostgresqlConnection
-from dibs.backends.postgresql.routines import Routines, Statement
+from dibs.backends.postgresql.connection import MICROSECONDS, Call, Dialler
+from dibs.backends.postgresql.routines import Routines
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.runtime import Runtime
@@ -75,26 +75,14 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
     ) -> None:
         super().__init__(runtime)
         self._wire = wire
-        self.give = wire.give
+        self.take_now, self.give, self.give_now = wire.take_now, wire.give, wire.give_now
         self._dialler = dialler
         self.routines = routines
         self.floors = floors
         self._has_begun = False
 
-    def idle(self, statement: Statement) -> Any:
-        """A connection for the caller alone that has that statement prepared: a PostgresqlConnection in threads, an
-        AioConnection in asyncio. None: none is ready."""
-        found = self._wire.take_now()
-        if found is None:
-            return None
-        connection = found if isinstance(found, PostgresqlConnection) else found.connection
-        if statement.name in connection.prepared:
-            return found
-        self._wire.give(found)
-        return None
-
     def begin(self, found: Any, call: Call, until: float) -> Awaitable[PGresult]:
-        """Ask an AioConnection that `idle` gave; it goes back by itself."""
+        """Ask an AioConnection that `take_now` gave; it goes back by itself."""
         trip = self._dialler.round_trip
         reply: Awaitable[PGresult] = found.ask(call, min(max(until - self._runtime.now(), trip.least), trip.attempt))
         return reply

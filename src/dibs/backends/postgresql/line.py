@@ -36,29 +36,32 @@ class PostgresqlLine(Onlooker):
         super().__init__(executor, subscriber, runtime, me)
         self._floors = executor.floors
         self._looks = looks
+        self._blocks = runtime.soon is None
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | Awaitable[Standing | None] | None:
-        subscriber, statement = self._subscriber, self._verbs.join_now
-        if subscriber is None or not self._floors.epoch or not subscriber.hears():
+        subscriber, statement, executor = self._subscriber, self._verbs.join_now, self._executor
+        heard = None if subscriber is None else subscriber.proven
+        if subscriber is None or heard is None or heard is not subscriber.source.connection or not self._floors.epoch:
             return None
-        found = self._executor.idle(statement)
+        found = executor.take_now()
         if found is None:
             return None
-        before, claim.asked = claim.asked, True
-        values = self._join_values(claim, claim.client, place)
-        if not isinstance(found, PostgresqlConnection):
-            return self._taken_soon(
-                claim, before, self._executor.begin(found, Call(statement, values, claim.by, 12), until)
-            )
-        try:
-            values[12] = b"%d" % ((claim.by + found.offset) * MICROSECONDS)
-            words = found.ask_now(statement, values, until)
-        except (Refusal, Unsent) as error:  # it is not done: `join` does what helps
-            claim.asked = before
-            if isinstance(error, Refusal):
-                self._executor.give(found)
+        connection: PostgresqlConnection = found if self._blocks else found.connection
+        if statement.name not in connection.prepared:
+            executor.give(found)
             return None
-        self._executor.give(found)
+        values = self._join_values(claim, claim.client, place)
+        before, claim.asked = claim.asked, True
+        if not self._blocks:
+            return self._taken_soon(claim, before, executor.begin(found, Call(statement, values, claim.by, 12), until))
+        try:
+            values[12] = b"%d" % ((claim.by + connection.offset) * MICROSECONDS)
+            words = connection.ask_now(statement, values, until)
+        except Refusal:  # it is not done: `join` does what helps
+            claim.asked = before
+            executor.give(connection)
+            return None
+        executor.give_now(connection)
         return self._joined(claim, words)
 
     async def _taken_soon(self, claim: Claim, before: bool, reply: Awaitable[PGresult]) -> Standing | None:
@@ -87,7 +90,7 @@ class PostgresqlLine(Onlooker):
         return standing
 
     def _join_values(self, claim: Claim, client: bytes, place: Place) -> list[bytes]:
-        prepared = getattr(claim, "prepared", None)
+        prepared = claim.prepared
         packed = None if prepared is None else prepared.request
         if packed is None:
             packed = (
@@ -110,7 +113,8 @@ class PostgresqlLine(Onlooker):
         floors, outcome = self._floors, words[2] if len(words) > 2 else b""
         if outcome == b"s":
             standing = self._standing(words[3:])
-            floors.learn(claim.name, words[1])
+            if words[1] != b"0":
+                floors.learn(claim.name, words[1])
             if standing.ticket:
                 claim.ticket = standing.ticket
                 floors.highest = max(floors.highest, standing.ticket)
@@ -153,23 +157,27 @@ class PostgresqlLine(Onlooker):
         await self._executor.words(Call(self._verbs.amend, values), until)
 
     def leave_now(self, claim: Claim, until: float) -> bool | Awaitable[bool | None] | None:
-        statement = self._verbs.leave_now
-        if not claim.ticket or not self._floors.epoch or self._looks.is_used:
+        statement, executor = self._verbs.leave_now, self._executor
+        if not claim.ticket or not self._floors.epoch or self._looks.untold:
             return None
-        found = self._executor.idle(statement)
+        found = executor.take_now()
         if found is None:
             return None
+        connection: PostgresqlConnection = found if self._blocks else found.connection
+        if statement.name not in connection.prepared:
+            executor.give(found)
+            return None
         values = self._leave_values(claim, True)
-        if not isinstance(found, PostgresqlConnection):
-            return self._left_soon(claim, self._executor.begin(found, Call(statement, values), until))
+        if not self._blocks:
+            return self._left_soon(claim, executor.begin(found, Call(statement, values), until))
         try:
-            words = found.ask_now(statement, values, until)
+            words = connection.ask_now(statement, values, until)
         except Refusal:  # it is not done: `leave` does what helps
-            self._executor.give(found)
+            executor.give(connection)
             return None
-        except Unsent:
-            return None
-        self._executor.give(found)
+        executor.give_now(connection)
+        if words[1] == values[1]:  # the floor is known
+            return words[2:] == [b"1"]
         return self._left(claim, words)
 
     async def _left_soon(self, claim: Claim, reply: Awaitable[PGresult]) -> bool | None:

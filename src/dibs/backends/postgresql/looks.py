@@ -18,7 +18,7 @@ class Looks:
         self.due = 0.0
         """The instant of the next look."""
         self._gap = GLANCE
-        self._untold: dict[bytes, None] = {}
+        self.untold: dict[bytes, None] = {}
         """Those who stand in line, or outside, and were not told that they hold."""
 
     def add(self, claim: Claim, now: float) -> None:
@@ -31,17 +31,13 @@ class Looks:
 
     def expect(self, claim: Claim) -> None:
         """It does not hold, and is to be told when it does, or may try again."""
-        self._untold[claim.id] = None
+        self.untold[claim.id] = None
 
     def forget(self, claim: Claim) -> None:
-        self._untold.pop(claim.id, None)
+        self.untold.pop(claim.id, None)
 
     def is_untold(self, claim: Claim) -> bool:
-        return claim.id in self._untold
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self._waiting or self._untold)
+        return claim.id in self.untold
 
     def all(self) -> list[Claim]:
         return list(self._waiting.values())

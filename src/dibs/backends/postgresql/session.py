@@ -183,7 +183,7 @@ class SessionLine(Onlooker):
 
     def _requests(self, claim: Claim) -> Requests:
         """Made once for all claims of a lock object."""
-        prepared = getattr(claim, "prepared", None)
+        prepared = claim.prepared
         found: Requests | None = None if prepared is None else prepared.request
         if found is None:
             key = self._verbs.key_of(claim.name)

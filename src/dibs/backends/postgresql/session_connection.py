@@ -174,5 +174,5 @@ class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
             return None
         if self.state is not HOLDS:
             return Standing(0, False, min(self.claim.waiting, lease / 2), FOREVER, False)
-        left = left_for(valid_until(self.anchor, lease), now)
+        left = lease if now == self.anchor else left_for(valid_until(self.anchor, lease), now)
         return Standing(self.claim.ticket or 0, True, left, FOREVER, self.revoked)

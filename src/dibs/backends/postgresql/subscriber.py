@@ -43,14 +43,14 @@ class PostgresqlSubscriber:
         self._inbox = me.inbox
         self._channel = f"dibs_{me.id.hex()}"
         self._fresh_id = runtime.fresh_id
-        self._proven: PostgresqlConnection | None = None
+        self.proven: PostgresqlConnection | None = None
         """The connection on which a message has arrived."""
         self.source = self._subscriber = Subscriber[PostgresqlConnection](self, runtime, me)
         self.hear, self.close, self.abandon = self._subscriber.hear, self._subscriber.close, self._subscriber.abandon
 
     def hears(self) -> bool:
         connection = self._subscriber.connection
-        return connection is not None and connection is self._proven
+        return connection is not None and connection is self.proven
 
     def is_deaf(self) -> bool:
         """Messages were tried, and do not get through now."""
@@ -86,7 +86,7 @@ class PostgresqlSubscriber:
                         subscriber.rest_until = self._now() + _DEAF
                         subscriber.lose(connection)
                     elif subscriber.connection is connection:
-                        self._proven = connection
+                        self.proven = connection
         finally:
             subscriber.wanted.pop(key, None)
             inbox.forget(key)
