@@ -8,11 +8,11 @@ from contextlib import suppress
 from psycopg.pq.abc import PGresult
 
 from dibs.backends import ledger
-from dibs.backends.postgresql import packing
 from dibs.backends.postgresql.answers import Refusal, replaced, strange
 from dibs.backends.postgresql.connection import MICROSECONDS, Call, PostgresqlConnection
 from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.looks import GLANCE, Looks
+from dibs.backends.postgresql.routines import blobs, numbers, texts
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.backends.postgresql.view import Onlooker
 from dibs.core.deadline import FOREVER
@@ -138,10 +138,10 @@ class PostgresqlLine(Onlooker):
     async def _renew(self, claims: Sequence[Claim], extends: bytes, until: float) -> list[Standing | None]:
         floors = self._floors
         values = (
-            packing.texts([claim.name for claim in claims]),
-            packing.numbers([floors.of(claim.name) for claim in claims]),
-            packing.numbers([claim.ticket or 0 for claim in claims]),
-            packing.blobs([claim.id for claim in claims]),
+            texts([claim.name for claim in claims]),
+            numbers([floors.of(claim.name) for claim in claims]),
+            numbers([claim.ticket or 0 for claim in claims]),
+            blobs([claim.id for claim in claims]),
             extends,
             floors.epoch,
         )
@@ -215,10 +215,10 @@ class PostgresqlLine(Onlooker):
         claims = [claim for claim, _ in leaving]
         lefts = [0 if answered else max(int((claim.by - now) * MICROSECONDS), 0) for claim, answered in leaving]
         values = (
-            packing.texts([claim.name for claim in claims]),
-            packing.numbers([floors.of(claim.name) for claim in claims]),
-            packing.blobs([claim.id for claim in claims]),
-            packing.numbers(lefts),
+            texts([claim.name for claim in claims]),
+            numbers([floors.of(claim.name) for claim in claims]),
+            blobs([claim.id for claim in claims]),
+            numbers(lefts),
             floors.epoch,
         )
         try:

@@ -8,9 +8,11 @@ becomes part of a statement.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from struct import pack
 from typing import NamedTuple
 from zlib import crc32
 
@@ -228,3 +230,24 @@ def _key(schema: str) -> int:
 @lru_cache
 def _text(file: str) -> str:
     return _INCLUDED.sub(lambda found: _text(found[1]), (_FOLDER / file).read_text())
+
+
+# Arrays in binary form: nothing in them can be taken for anything but a value.
+
+
+def texts(values: Sequence[str]) -> bytes:
+    return _array(TEXT, [value.encode() for value in values])
+
+
+def blobs(values: Sequence[bytes]) -> bytes:
+    return _array(BYTES, values)
+
+
+def numbers(values: Sequence[int]) -> bytes:
+    return _array(NUMBER, [pack("!q", value) for value in values])
+
+
+def _array(kind: int, values: Sequence[bytes]) -> bytes:
+    """One dimension, which begins at 1, of values none of which is NULL."""
+    head = pack("!iiIii", 1, 0, kind, len(values), 1)
+    return head + b"".join([pack("!i", len(value)) + value for value in values])

@@ -52,9 +52,7 @@ BEGIN
       RETURN concat_ws(' ', now_, ticket_, 's', ticket_, 1, lease_, -1, 0);
     END IF;
   END IF;
-  IF store_ <> '' THEN
-    PERFORM {schema}.dibs_2_known(store_);
-  END IF;
+  -- (store.sql)
   IF now_ > by_ OR EXISTS (SELECT FROM {schema}.dibs_tombs WHERE id = id_) THEN
     RETURN now_ || ' 0 v';
   END IF;

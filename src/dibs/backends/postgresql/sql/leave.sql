@@ -4,7 +4,8 @@
 -- Effect Idempotent. A leave that follows an unanswered join leaves a tombstone until `by_`, and a later copy of that
 --        join does nothing. The commit does not wait for the disk: a crash may forget it, and the successor then waits
 --        until the lease is over. One of some thousands also sweeps.
--- Cost   A claim that is alone: one statement. Else as the walk. `store_`: as for `join`.
+-- Cost   A claim that is alone: one statement; one with a successor that takes all: two more. Else as the walk.
+--        `store_`: as for `join`.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_leave(
   name_ text, since_ bigint, id_ bytea, ticket_ bigint, answered_ boolean, by_ bigint, store_ text
@@ -28,10 +29,22 @@ BEGIN
     IF FOUND THEN
       RETURN concat_ws(' ', now_, greatest(since_, ticket_), 1);
     END IF;
+    -- It is the first, nobody holds beside it, and its successor takes all: nobody else is concerned.
+    SELECT ticket, id, client INTO w FROM {schema}.dibs_claims
+      WHERE name = name_ AND ticket >= since_ AND ticket <> ticket_ ORDER BY ticket LIMIT 1;
+    DELETE FROM {schema}.dibs_claims AS c USING {schema}.dibs_claims AS n
+      WHERE c.name = name_ AND c.ticket = ticket_ AND c.id = id_ AND c.weight = c.capacity AND c.kind <> 'election'
+        AND n.name = name_ AND n.ticket = w.ticket AND n.ticket > ticket_ AND n.weight = n.capacity
+        AND n.until > now_ AND n.until <= now_ + n.lease
+        AND EXISTS (SELECT FROM {schema}.dibs_store WHERE id = store_ AND claims = '{schema}.dibs_claims'::regclass);
+    IF FOUND THEN
+      IF w.client <> '' THEN
+        PERFORM {schema}.dibs_2_send(w.client, w.id, 'y');
+      END IF;
+      RETURN concat_ws(' ', now_, w.ticket, 1);
+    END IF;
   END IF;
-  IF store_ <> '' THEN
-    PERFORM {schema}.dibs_2_known(store_);
-  END IF;
+  -- (store.sql)
   -- (since.sql)
   own_ := id_;
   leavers_ := ARRAY[id_];
@@ -51,9 +64,9 @@ BEGIN
 END $dibs$;
 
 -- Gives  now 1
--- Effect As `leave` of each. `lefts_`: how long a tombstone is to last, 0 for none. All claims of a name go in one walk, so
---        that nobody is told who leaves too. Names are locked in their order, as `renew` locks rows.
--- Cost   as a walk of each name, and of the whole line where one of its claims does not hold.
+-- Effect As `leave` of each. `lefts_`: how long a tombstone is to last, 0 for none. All claims of a name go in one walk:
+--        a claim that leaves too is not told. Names are locked in their order, as `renew` locks rows.
+-- Cost   as a walk of each name, and of the whole queue where one of its claims does not hold.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_leave_all(
   names_ text[], sinces_ bigint[], ids_ bytea[], lefts_ bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $dibs$
