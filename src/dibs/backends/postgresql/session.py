@@ -22,8 +22,8 @@ from dibs.backends.postgresql.executor import PostgresqlExecutor
 from dibs.backends.postgresql.session_connection import PostgresqlClaim, SessionIo
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.backends.postgresql.view import Onlooker, label
-from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
-from dibs.core.line import NOWHERE, Leave, Me, Place, Signal, read_signal
+from dibs.core.deadline import FIRST_PAUSE, FOREVER, LONGEST_PAUSE
+from dibs.core.line import ELECTION, NOWHERE, Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
@@ -44,6 +44,8 @@ class Requests(NamedTuple):
     """The key, if it is free."""
     wait: Call
     """The key, once its turn has come."""
+    leave: Call
+    """Give it back."""
 
 
 Claims = SessionClaims[PostgresqlClaim, PostgresqlConnection]
@@ -63,9 +65,7 @@ class SessionLine(Onlooker):
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | Awaitable[Standing | None] | None:
         claims = self._claims
-        if claims.is_void(claim) or claims.find(claim) is not None:
-            return None
-        connection = claims.pool.take_idle()
+        connection = None if claim.asked or claims.is_void(claim) else claims.pool.take_idle()
         if connection is None:
             return None
         requests = self._requests(claim)
@@ -73,7 +73,7 @@ class SessionLine(Onlooker):
         if statement.name not in connection.prepared:
             claims.pool.give(connection)
             return None
-        one = PostgresqlClaim(claim, requests.key)
+        one = PostgresqlClaim(claim, requests.key, requests.leave)
         try:
             claims.begin(one)
             connection.claim_id = claim.id
@@ -82,6 +82,9 @@ class SessionLine(Onlooker):
                 self._io.begin(connection, requests.take)
                 return self._taken_soon(one, connection, place, until)
             words = connection.ask_now(statement, values, until)
+            if one.settle(words, connection.sent_at):
+                claims.put_back(one, connection)
+                return Standing(claim.ticket or 0, True, self._me.lease, FOREVER, False)
         except Refusal:  # `join` does what helps
             self._undo(one, connection)
             return None
@@ -142,7 +145,7 @@ class SessionLine(Onlooker):
             self._look(one)
             return one.standing(self._me.lease, now)
         requests = self._requests(claim)
-        one = PostgresqlClaim(claim, requests.key)
+        one = PostgresqlClaim(claim, requests.key, requests.leave)
         try:
             claim.asked = True
             claims.begin(one)
@@ -190,7 +193,10 @@ class SessionLine(Onlooker):
             shared, said = _YES if claim.weight < claim.capacity else _NO, label(claim.about, self._me.lease)
             what = (claim.name.encode(), b"%d" % key, claim.kind.encode(), b"%d" % claim.capacity, shared, said)
             take, wait = (Call(self._verbs.take, (*what, waits)) for waits in (_NO, _YES))
-            found = Requests(key, take, wait)
+            leave = Call(self._verbs.unlock if shared is _NO else self._verbs.unlock_shared, what[1:2])
+            if claim.kind == ELECTION:
+                leave = Call(self._verbs.resign, what[:2])
+            found = Requests(key, take, wait, leave)
             if prepared is not None:
                 prepared.request = found
         return found
@@ -268,8 +274,9 @@ class SessionLine(Onlooker):
         try:
             if one.state is HOLDS:
                 await self._settled(one, connection, until)
-                await self._io.exchange(connection, Call(self._verbs.lighten, (b"%d" % one.key,)), until)
-                one.shared = True
+                key = (b"%d" % one.key,)
+                await self._io.exchange(connection, Call(self._verbs.lighten, key), until)
+                one.shared, one.leave = True, Call(self._verbs.unlock_shared, key)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
@@ -283,7 +290,7 @@ class SessionLine(Onlooker):
         one = claims.find(claim)
         if one is None or (connection := one.take()) is None:
             return None
-        statement, values, *_ = self._unlocking(one)
+        statement, values, *_ = one.leave
         if statement.name not in connection.prepared or not self._can_leave(one, connection):
             claims.put_back(one, connection)
             return None
@@ -372,7 +379,7 @@ class SessionLine(Onlooker):
         if not answered:
             claims.bury(claim)
         try:
-            connection.begin(self._unlocking(one))
+            connection.begin(one.leave)
         except (psycopg.Error, StoreUnavailable):
             claims.drop(one, connection)
             return None
@@ -389,19 +396,13 @@ class SessionLine(Onlooker):
         had_ended = one.pinged is None and connection.is_stale()
         try:
             await self._settled(one, connection, until)
-            words = await self._io.exchange(connection, self._unlocking(one), until)
+            words = await self._io.exchange(connection, one.leave, until)
         except StoreUnavailable:
             if had_ended:
                 return False
             raise
         self._claims.give_back(one, connection)
         return words[1] == b"1"
-
-    def _unlocking(self, one: PostgresqlClaim) -> Call:
-        key = b"%d" % one.key
-        if one.claim.kind == "election":
-            return Call(self._verbs.resign, (one.claim.name.encode(), key))
-        return Call(self._verbs.unlock_shared if one.shared else self._verbs.unlock, (key,))
 
     async def _cancel_wait(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
         """Cancel the statement that waits in the server's queue; it may be granted at that moment. If this fails, the

@@ -134,11 +134,13 @@ class SessionIo:
 
 
 class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
-    __slots__ = ("anchor", "key", "pinged", "shared")
+    __slots__ = ("anchor", "key", "leave", "pinged", "shared")
 
-    def __init__(self, claim: Claim, key: int) -> None:
+    def __init__(self, claim: Claim, key: int, leave: Call) -> None:
         super().__init__(claim)
         self.key = key
+        self.leave = leave
+        """The request that gives the key back."""
         self.shared = claim.weight < claim.capacity
         self.anchor = -inf
         """When the last statement was sent that the server has replied to: it holds for a lease longer than that."""

@@ -62,7 +62,7 @@ DECLARE
   no_ text;
   done_ text;
 BEGIN
-  -- (guard.sql)
+  -- The connection has its search_path, isolation and plans set for good (see session_connection.py).
   -- First: the token that the session says it has is that of its last lock.
   done_ := set_config('application_name', CASE WHEN waits_ THEN
     concat_ws(' ', 'dibs', 0, {clock} / 1000, to_hex(key_ & 65535), about_) ELSE 'dibs' END, false);
@@ -88,7 +88,7 @@ BEGIN
     END IF;
     now_ := {clock};
   ELSE
-    -- (lock.sql)
+    -- (begin.sql)
     has_ := CASE WHEN shared_ THEN pg_try_advisory_lock_shared(key_) ELSE pg_try_advisory_lock(key_) END;
   END IF;
   SELECT name, kind, capacity, EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_) AS claims INTO k
