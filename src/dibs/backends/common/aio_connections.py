@@ -349,11 +349,9 @@ class AioWire(Generic[C]):
         pool = self._pool
         return pool.take_idle() if pool is not None and pool.loop is asyncio.get_running_loop() else None
 
-    def give(self, connection: AioConnection) -> None:
+    def give(self, connection: AioConnection, *, is_checked: bool = False) -> None:
         if self._pool is not None:
             self._pool.give(connection)
-
-    give_now = give
 
     async def connect(self, until: float) -> None:
         pool = self._pool

@@ -312,6 +312,10 @@ class Pool(Dials[C]):
         """The last one in is used first, so the first ones in grow old."""
 
     def take(self, until: float) -> C:
+        return self.take_now() or self._wait(until)
+
+    def take_now(self) -> C | None:
+        """An idle one; None: there is none."""
         idle = self.idle
         while idle:
             try:
@@ -323,30 +327,15 @@ class Pool(Dials[C]):
             ):
                 return connection
             connection.close()
-        return self._wait(until)
-
-    def take_now(self) -> C | None:
-        """An idle connection that needs no check. None: `take` has to look, or wait."""
-        try:
-            connection = self.idle.pop()
-        except IndexError:
-            return None
-        if connection.generation == self.generation and self.now() - connection.used_at < TRUSTED:
-            return connection
-        self.give(connection)
         return None
 
-    def give(self, connection: C) -> None:
-        """After a whole exchange, or a refusal."""
-        if connection.is_reusable():
-            self.give_now(connection)
-        else:
-            connection.end()
-
-    def give_now(self, connection: C) -> None:
-        """The same for one that is reusable for sure."""
+    def give(self, connection: C, *, is_checked: bool = False) -> None:
+        """After a whole exchange, or a refusal. `is_checked`: it is reusable for sure."""
         idle = self.idle
-        if connection.generation != self.generation or len(idle) >= self._keep:
+        if (
+            connection.generation != self.generation or len(idle) >= self._keep
+            or not (is_checked or connection.is_reusable())
+        ):  # fmt: skip
             connection.end()
             return
         idle.append(connection)

@@ -29,11 +29,8 @@ class Wire(Protocol[Request_contra, Reply_co]):
     def take_now(self) -> Any:
         """An idle connection for the caller alone: a `Connection`, or an `AioConnection`. None: none is ready."""
 
-    def give(self, connection: Any) -> None:
-        """Back, after a refusal or unused."""
-
-    def give_now(self, connection: Any) -> None:
-        """Back, after a whole exchange that left nothing behind."""
+    def give(self, connection: Any, *, is_checked: bool = False) -> None:
+        """Give it back. `is_checked`: an exchange on it was completed, and left nothing behind."""
 
     async def connect(self, until: float) -> None:
         """Have a connection ready."""

@@ -1,12 +1,18 @@
-"""The PostgreSQL store: lines in tables, one routine for each verb. In session mode:
+"""The PostgreSQL store: queues in tables, one routine for each operation (sql/*.sql). In lease mode:
 
 | step    | path                                                                                                    |
 |---------|---------------------------------------------------------------------------------------------------------|
-| join    | `session.SessionLine.join`, `SessionPool.take`, `session_connection.SessionIo.exchange`                 |
-| wait    | `SessionClaims.wait`, and on the reply `SessionClaims.read`, `session_claim.PostgresqlClaim.hear`       |
-| cancel  | `session.SessionLine.leave`, `_withdraw`                                                                |
-| release | `session.SessionLine.leave`, `_give_back`, `SessionPool.give`; many at once: `leave_all`                |
-| loss    | `Disconnects`, `SessionPool._ended`, `Me.news`; the renewal that follows finds it gone                  |
+| join    | `line.PostgresqlLine.take_now`, `connection.PostgresqlConnection.ask_now`, sql/join.sql; else `join`    |
+| wait    | `PostgresqlLine.watch`, `subscriber.PostgresqlSubscriber`; without messages `_watch_by_looks`           |
+| cancel  | `PostgresqlLine.leave`, `executor.PostgresqlExecutor.ask_often`, sql/leave.sql; many: `leave_all`       |
+| release | `PostgresqlLine.leave_now`, `ask_now`, sql/leave.sql; else `leave`                                      |
+| loss    | `PostgresqlLine.renew`, sql/renew.sql, finds it gone                                                    |
 
-`SessionPool` and `SessionClaims` are in common/session_claims.py.
+In session mode; `SessionPool`, `SessionClaims` and `Disconnects` are in backends/common:
+
+| join    | `session.SessionLine.take_now`, `ask_now`, `dibs_2_take` in sql/session.sql; else `join`                |
+| wait    | `SessionLine._taken`, `SessionClaims.wait`; on the reply `session_connection.PostgresqlClaim.hear`      |
+| cancel  | `SessionLine.leave`, `_cancel_wait`: the waiting statement is cancelled, or its connection dropped      |
+| release | `SessionLine.leave_now`, `ask_now`; else `leave`, `_give_back`; many: `leave_all`                       |
+| loss    | `Disconnects`, `SessionPool._ended`, `Me.news`; the renewal that follows finds it gone                  |
 """

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import ProgrammingError, pq
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dibs.backends.common import options as opts
 from dibs.info import printable
@@ -36,6 +36,8 @@ _OURS = {"client_encoding": "UTF8", "fallback_application_name": "dibs"}
 _NOT_TAKEN = frozenset({"client_encoding", "connect_timeout", "fallback_application_name", "replication"})
 """Ours to decide: calls have deadlines of their own, and texts go out as UTF-8."""
 _PLAIN = frozenset({"host", "hostaddr", "port", "dbname", "user"})
+
+_CALLED = "dibs connects by itself, with the driver's settings, and cannot call {}: give a URL"
 
 
 class Attempt:
@@ -96,8 +98,6 @@ class Address:
 
     @classmethod
     def of_driver(cls, driver: object, **keywords: Any) -> Address:
-        from dibs.backends.postgresql.driver import read  # noqa: PLC0415  (a URL needs none of it)
-
         found = read(driver)
         settings = {key: value for key, value in found.settings.items() if key in _libpq()}
         shown = _shown(settings)
@@ -171,3 +171,62 @@ def _shown(settings: Mapping[str, Any]) -> str:
     port = f":{settings['port']}" if settings.get("port") and "," not in host else ""
     place = "" if host.startswith("/") else f"[{host}]{port}" if ":" in host else f"{host}{port}"
     return f"postgresql://{place}/{printable(str(settings.get('dbname') or ''))}"
+
+
+class Read(NamedTuple):
+    settings: Mapping[str, Any]
+    most: int | None
+    """Connections that the driver would make."""
+
+
+def read(driver: Any) -> Read:
+    """The settings of an existing driver, for either API. No connection of the driver is used.
+
+    | driver                                               | settings                                         |
+    |------------------------------------------------------|--------------------------------------------------|
+    | `psycopg_pool.ConnectionPool`, `AsyncConnectionPool` | its conninfo, kwargs and max_size                |
+    | `sqlalchemy.Engine`, `AsyncEngine`, on psycopg       | its URL, connect_args and pool size              |
+    """
+    if hasattr(driver, "conninfo"):
+        return _pool(driver)
+    return _engine(getattr(driver, "sync_engine", driver))
+
+
+def _pool(pool: Any) -> Read:
+    if callable(pool.conninfo) or callable(pool.kwargs):
+        raise TypeError(_CALLED.format("the function that gives a pool its conninfo"))
+    return Read(conninfo_to_dict(pool.conninfo, **_connect_arguments(pool.kwargs or {})), pool.max_size)
+
+
+def _engine(engine: Any) -> Read:
+    dialect = engine.dialect
+    if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg_async"):
+        raise TypeError(f"this engine is on {dialect.name}+{dialect.driver}: give one on postgresql+psycopg, or a URL")
+    if dialect.dispatch.do_connect:
+        raise TypeError(_CALLED.format("what this engine does on do_connect"))
+    positional, arguments = dialect.create_connect_args(engine.url)
+    if getattr(engine.pool, "_creator", None) is not None and _has_creator(engine):
+        raise TypeError(_CALLED.format("the engine's creator"))
+    given = {**arguments, **_connect_arguments(_given_arguments(engine))}
+    size = getattr(engine.pool, "size", None)
+    most = size() if callable(size) else None
+    return Read(conninfo_to_dict(*positional, **_connect_arguments(given)), most or None)
+
+
+def _given_arguments(engine: Any) -> Mapping[str, Any]:
+    """`connect_args` of create_engine: the function that makes the pool's connections keeps them."""
+    creator = engine.pool._creator  # noqa: SLF001  (SQLAlchemy shows them nowhere else)
+    cells = dict(zip(creator.__code__.co_freevars, creator.__closure__ or (), strict=False))
+    found = cells.get("cparams")
+    return found.cell_contents if found is not None and isinstance(found.cell_contents, Mapping) else {}
+
+
+def _has_creator(engine: Any) -> bool:
+    creator = engine.pool._creator  # noqa: SLF001  (see above)
+    return "cparams" not in getattr(getattr(creator, "__code__", None), "co_freevars", ())
+
+
+def _connect_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of libpq: psycopg's own are about objects that we do not make."""
+    ours = {"autocommit", "row_factory", "cursor_factory", "prepare_threshold", "context", "server_cursor_factory"}
+    return {key: value for key, value in arguments.items() if key not in ours and value is not None}

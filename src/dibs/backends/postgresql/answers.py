@@ -7,7 +7,7 @@
 | this is another store than before (DB003, our own)               | lose all that was held, and begin anew         |
 | the tables have another layout (DB004, our own)                  | raise Mismatch: nothing was written            |
 | a prepared statement is not there                                | prepare none any more: a pooler is in between  |
-| deadlock, serialization, the name's lock was not to be had       | ask again, until the deadline                  |
+| deadlock, serialization, the name's lock was not free in time    | ask again, until the deadline                  |
 | the queue of notifications is full                               | the same: the routine then sends none          |
 | no room, no memory, too many connections, starting, read-only    | ask again until the deadline, somewhere else   |
 | anything else: no privilege, a damaged record ...                | raise it: asking again would help nobody       |
@@ -69,7 +69,7 @@ class Refusal(executor.Refusal):
         self.text = printable(text.strip()[:_LONGEST])
 
     def is_crossed(self) -> bool:
-        """Another transaction was in the way, or a while is needed: who asks again may get it."""
+        """Another transaction was in the way, or the server needs a while: asking again may help."""
         return self.code in _CROSSED or self.code.startswith(_LATER)
 
     def is_elsewhere(self) -> bool:

@@ -8,8 +8,8 @@ set for the whole session.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -68,9 +68,9 @@ class PostgresqlConnection(SessionConnection):
         self.prepared: set[bytes] = set()
         """The names of the statements that the server has prepared for it."""
         self._results: list[PGresult] = []
-        """What has come of the answer so far."""
+        """The results of the reply so far."""
         self._next: Call | None = None
-        """What is to be asked once its statement is prepared."""
+        """The request that waits for its statement to be prepared."""
         self.is_flushed = True
         self._is_piped = False
         self._fd = -1
@@ -103,19 +103,11 @@ class PostgresqlConnection(SessionConnection):
             raise
 
     def exchange(self, call: Call, until: float) -> PGresult:
-        """Ask, and wait for the answer. A refusal is raised, and leaves the link as good as it was."""
-        try:
+        """Ask, and wait for the answer. A refusal leaves the connection usable."""
+        with self.guarded():
             self.begin(call)
             now, trip = self.sent_at, self.round_trip
             result = self._settled(min(max(until, now + trip.least), now + trip.attempt))
-        except psycopg.Error as error:
-            self.close()
-            raise broken(error) from None
-        except Refusal:
-            raise
-        except BaseException:
-            self.close()
-            raise
         self.note(result)
         return result
 
@@ -162,8 +154,22 @@ class PostgresqlConnection(SessionConnection):
         self.offset = min(there - sent_at, offset)
         return words
 
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """An exchange that ends early closes the connection; a refusal leaves it usable."""
+        try:
+            yield
+        except psycopg.Error as error:
+            self.close()
+            raise broken(error) from None
+        except Refusal:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
     def begin(self, call: Call) -> None:
-        """Ask; the answer is to be read by `received`, and whoever does not closes the link. Does not block."""
+        """Ask; the reply is read by `received`. A caller that does not read it closes the connection. Never blocks."""
         conn = self._open()
         self.sent_at = self._now()
         self._results.clear()
@@ -175,8 +181,8 @@ class PostgresqlConnection(SessionConnection):
         self.is_flushed = not conn.flush()
 
     def simple(self, sql: bytes, until: float) -> PGresult:
-        """Statements without values; of several the last one's result."""
-        try:
+        """Statements without values; the result of the last one."""
+        with self.guarded():
             conn = self._open()
             self.sent_at = self._now()
             self._results.clear()
@@ -184,17 +190,9 @@ class PostgresqlConnection(SessionConnection):
             conn.send_query(sql)
             self.is_flushed = not conn.flush()
             return self._settled(until)
-        except psycopg.Error as error:
-            self.close()
-            raise broken(error) from None
-        except Refusal:
-            raise
-        except BaseException:
-            self.close()
-            raise
 
     def received(self) -> PGresult | None:
-        """What has come, if all of it has; None: more is to come. Does not block."""
+        """The reply, if all of it has come; None: more is to come. Never blocks."""
         conn, results = self.conn, self._results
         if conn is None:
             raise StoreUnavailable("the connection was closed")
@@ -362,7 +360,7 @@ class PostgresqlConnection(SessionConnection):
 
 
 class Dialler:
-    """How a store connects: of several hosts to the first that will do. And what was learned about who answers."""
+    """How a store connects: to the first of several hosts that will do. It also remembers what answers there."""
 
     def __init__(self, address: Address, now: Callable[[], float], round_trip: RoundTrip) -> None:
         self.address = address
@@ -371,9 +369,9 @@ class Dialler:
         self._first = 0
         """Which of the hosts answered last."""
         self.is_direct = True
-        """Whether who was reached last is the server itself."""
+        """The last connection reached the server itself."""
         self.is_pooled = False
-        """What was prepared on a connection was not there later: somebody is in between who does not show."""
+        """A prepared statement was missing later: there is a pooler in between that does not show."""
         self.is_stated = False
         """By default a transaction there is not READ COMMITTED."""
 
@@ -398,7 +396,7 @@ class Dialler:
         raise failure
 
     def elsewhere(self) -> None:
-        """Who answered cannot be written to: the next connection begins with another host."""
+        """This host cannot be written to: the next connection begins with another one."""
         self._first += 1
 
 

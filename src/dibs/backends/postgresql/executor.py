@@ -1,8 +1,8 @@
-"""Requests to the server, whatever it takes: seams 2 and 3 go through this.
+"""Requests to the server, on the general path of queues and cells.
 
-Every request ends done, not done or unknown. What the server refused is not done, and is asked again here until the
-caller's instant (see answers.py). A connection that breaks leaves the outcome unknown: that is StoreUnavailable, and
-whoever asked must know of it. The tables and routines are made when they are found missing.
+Every request ends done, not done or unknown. A refused request is not done, and is asked again here until the caller's
+deadline (see answers.py). A connection that breaks leaves the outcome unknown: StoreUnavailable. Missing tables and
+routines are created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 _MAKING = 10.0
-"""Seconds that the making of the tables may take, whoever else is at it."""
+"""Seconds that creating the tables may take, also beside others that do."""
 _KNOWN_LINES = 10_000
 
 
@@ -75,7 +75,7 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
     ) -> None:
         super().__init__(runtime)
         self._wire = wire
-        self.take_now, self.give, self.give_now = wire.take_now, wire.give, wire.give_now
+        self.take_now, self.give = wire.take_now, wire.give
         self._dialler = dialler
         self.routines = routines
         self.floors = floors
@@ -103,7 +103,7 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
         return words_of((await self.ask_often(call, until))[0], least)
 
     async def hears(self, ear: PostgresqlSubscriber | None, until: float, *, touching: bool = True) -> bool:
-        """Whether who waits can be told by messages. `touching`: it may also clean up, and make what is missing."""
+        """Whether messages reach waiters. `touching`: this may also clean up, and create missing tables."""
         if ear is None:
             return False
         if ear.hears() or ear.is_deaf():
@@ -192,7 +192,7 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
             raise final(refused) from None  # it says more than that the time was too short for this answer
 
     async def make(self, missing: Refusal) -> None:
-        """Under one lock, whoever else does so now. Also by a caller who has less time: the others need it too."""
+        """Create the tables, under one lock. Also for a caller that has less time: others need them too."""
         until = self._runtime.now() + _MAKING
 
         def work() -> None:
@@ -214,7 +214,7 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
 
 
 def words_of(result: PGresult, least: int = 2) -> list[bytes]:
-    """The words of the one value that a routine gives: at least so many, of which the first is the server's time."""
+    """The words of the one value that a routine gives: at least `least`; the first is the server's time."""
     value = result.get_value(0, 0) if result.ntuples == 1 else None
     words = [] if value is None else value.split(b" ")
     if len(words) < least or not words[0].isdigit():

@@ -1,4 +1,4 @@
-"""Seam 2 over a port: one routine for each verb."""
+"""The queue in lease mode: one routine for each operation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PostgresqlLine(Onlooker):
             claim.asked = before
             executor.give(connection)
             return None
-        executor.give_now(connection)
+        executor.give(connection, is_checked=True)
         return self._joined(claim, words)
 
     async def _taken_soon(self, claim: Claim, before: bool, reply: Awaitable[PGresult]) -> Standing | None:
@@ -175,7 +175,7 @@ class PostgresqlLine(Onlooker):
         except Refusal:  # it is not done: `leave` does what helps
             executor.give(connection)
             return None
-        executor.give_now(connection)
+        executor.give(connection, is_checked=True)
         if words[1] == values[1]:  # the floor is known
             return words[2:] == [b"1"]
         return self._left(claim, words)
@@ -281,7 +281,7 @@ class PostgresqlLine(Onlooker):
         return None
 
     async def _look_at(self, claims: Sequence[Claim], until: float) -> None:
-        """And tell those who hold by now, and those who are gone."""
+        """Poll, and tell the claims that hold now, and those that are gone."""
         with suppress(StoreUnavailable):  # the next look comes
             for claim, standing in zip(claims, await self._renew(claims, _NO, until), strict=True):
                 if standing is None or standing.holds:

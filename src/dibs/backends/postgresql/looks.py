@@ -1,5 +1,5 @@
-"""Who waits where no messages are to be had: whoever's turn it is looks for all of them, in one statement; soon after
-somebody came, and then less and less often.
+"""Polling for waiters that no messages reach: one of them polls for all, in one statement; soon after a new one
+came, and then less and less often.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ GLANCE, _FIRST = 0.75, 0.05
 
 
 class Looks:
-    """Of one client, in whatever threads or tasks they wait."""
+    """The waiters of one client, in any threads or tasks."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, Claim] = {}
@@ -19,7 +19,7 @@ class Looks:
         """The instant of the next look."""
         self._gap = GLANCE
         self.untold: dict[bytes, None] = {}
-        """Those who stand in line, or outside, and were not told that they hold."""
+        """Claims that wait, in the queue or outside, and that nobody tells when they hold."""
 
     def add(self, claim: Claim, now: float) -> None:
         self._gap = _FIRST
@@ -30,7 +30,7 @@ class Looks:
         self._waiting.pop(claim.id, None)
 
     def expect(self, claim: Claim) -> None:
-        """It does not hold, and is to be told when it does, or may try again."""
+        """It waits."""
         self.untold[claim.id] = None
 
     def forget(self, claim: Claim) -> None:
@@ -46,7 +46,7 @@ class Looks:
         return [claim for claim in self.all() if claim.name == name]
 
     def is_ours(self, now: float) -> bool:
-        """Whether who asks is to look now: one of all who wake at the same time."""
+        """Whether the caller polls now: one of all that wake at the same time."""
         if now < self.due:
             return False
         self._gap = min(self._gap * 2, GLANCE)

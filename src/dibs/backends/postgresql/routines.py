@@ -167,7 +167,7 @@ class Routines:
         return found
 
     def ddl(self) -> str:
-        """What makes all of it, once, whoever does so at the same time; no table that is there is changed."""
+        """Create everything, once, also beside others that do; no existing table is changed."""
         schema = self._quoted
         # Also under the lock: what a session remembers of a schema's absence may be older.
         make = (

@@ -31,9 +31,9 @@ from dibs.errors import StoreError, StoreUnavailable
 _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
 _MOMENT = 0.05
-"""Seconds before somebody who is refused asks once more: see session.sql."""
+"""Seconds before a refused claim asks once more: see session.sql."""
 _GLANCE = 1.0
-"""Seconds after which somebody who follows a leader looks again: a session that ends tells nobody."""
+"""Seconds after which a follower of a leader looks again: a session that ends tells nobody."""
 
 
 class Requests(NamedTuple):

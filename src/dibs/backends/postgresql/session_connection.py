@@ -97,14 +97,8 @@ class SessionIo:
         return await self.words(connection, until)
 
     def begin(self, connection: PostgresqlConnection, call: Call) -> None:
-        try:
+        with connection.guarded():
             connection.begin(call)
-        except psycopg.Error as error:
-            connection.close()
-            raise broken(error) from None
-        except BaseException:
-            connection.close()
-            raise
 
     async def words(self, connection: PostgresqlConnection, until: float) -> list[bytes]:
         """The words of the reply to what was begun."""
@@ -118,19 +112,11 @@ class SessionIo:
 
     async def arrived(self, connection: PostgresqlConnection, until: float) -> PGresult | None:
         """The reply to what was begun; None: it has not come by then, and may be waited for again."""
-        try:
+        with connection.guarded():
             while (result := connection.received()) is None:
                 if not await self._readable(connection, until):
                     return None
             return result
-        except psycopg.Error as error:
-            connection.close()
-            raise broken(error) from None
-        except Refusal:
-            raise
-        except BaseException:
-            connection.close()
-            raise
 
 
 class PostgresqlClaim(SessionClaim[PostgresqlConnection]):

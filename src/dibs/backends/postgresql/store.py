@@ -52,7 +52,7 @@ class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
         return Enclosure(self.executor(runtime))
 
     def ddl(self) -> str:
-        """The statements that make the tables and routines, for whoever may run them."""
+        """The statements that create the tables and routines, for a role that may run them."""
         return f"{self._routines.ddl()}\n{self._routines.grants()}\n"
 
     def dialler(self, runtime: Runtime) -> Dialler:

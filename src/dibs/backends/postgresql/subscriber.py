@@ -1,4 +1,4 @@
-"""How a client hears who holds, and what has changed: by LISTEN, on the connection of its subscriber.
+"""How a client hears of grants and changes: by LISTEN, on the connection of its subscriber.
 
 A client listens to a channel of its own, to which the routines send the ids of its claims that now hold, and the keys
 of what it watches and has changed. A connection is trusted only once a message that its first user sent by another

@@ -1,4 +1,4 @@
--- amend: make one's own claim lighter; whoever fits beside it now is told.
+-- amend: make one's own claim lighter; claims that fit beside it now are told.
 --
 -- Gives  now floor
 -- Effect Idempotent; a claim that is as light already, or gone, stays as it is.

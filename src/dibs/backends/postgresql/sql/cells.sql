@@ -2,7 +2,7 @@
 --
 -- Gives  now v                                           void: it came too late
 --        now version done                                done 0: the version at which it is instead
--- Effect The same id again is told of its first success, until `by_`. Those who watch are told.
+-- Effect The same id again is told of its first success, until `by_`. Watchers are told.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_put(
   space_ text, name_ text, value_ bytea, version_ bigint, id_ bytea, by_ bigint, again_ boolean
@@ -42,7 +42,7 @@ BEGIN
   RETURN concat_ws(' ', now_, version_ + 1, 1);
 END $dibs$;
 
--- watch: which version a value has; who sees no change is noted, and told of the next one.
+-- watch: which version a value has; a client that sees no change is noted, and told of the next one.
 --
 -- Gives  now version
 

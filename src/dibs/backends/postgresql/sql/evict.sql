@@ -1,7 +1,7 @@
 -- evict: remove a holder by its ticket, never a waiter. revoke: ask it to let go.
 --
 -- Gives  now floor done                                  done: 0 if nobody holds with that ticket
--- Effect A late copy of the join of whoever was removed does not stand again.
+-- Effect A late copy of the join of the removed claim does not stand again.
 -- Cost   as the walk, twice.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_evict(name_ text, since_ bigint, token_ bigint)

@@ -1,4 +1,4 @@
--- follow: who holds first, for those who follow a leader; who sees no change is noted, and told of the next one.
+-- follow: the first holder, for clients that follow a leader; one that sees no change is noted, and told of the next.
 --
 -- Gives  now ticket left                                 ticket 0: nobody holds
 -- Effect With an empty client nobody is noted.

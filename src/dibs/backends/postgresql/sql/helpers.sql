@@ -1,4 +1,4 @@
--- What the verbs share: the lock of a name, who is told of a change, and what happens when the tables are tampered with.
+-- Shared by the verbs: the lock of a name, messages about changes, and checks for tables that somebody replaced.
 
 -- Two names that meet in one key share a lock for the length of a verb, and nothing else.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_key(space_ text, name_ text) RETURNS bigint
@@ -6,7 +6,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $dibs$ SELECT pg_catalog.hashtextextended(name_, pg_catalog.hashtextextended(space_, {seed})) $dibs$;
 
 -- A message to a client, about a claim or a key. None is sent while the server's queue is half full, because some session
--- does not read: a full one would fail the verb. Whoever waits looks now and then.
+-- does not read: a full one would fail the verb. Waiters look now and then.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_send(client_ bytea, id_ bytea, what_ text) RETURNS void
 LANGUAGE plpgsql AS $dibs$
 BEGIN
@@ -15,7 +15,7 @@ BEGIN
   END IF;
 END $dibs$;
 
--- Those who watch are told once, and watch no longer.
+-- Watchers are told once, and watch no longer.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_tell(space_ text, name_ text) RETURNS void
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column

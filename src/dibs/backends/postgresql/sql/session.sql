@@ -2,19 +2,19 @@
 -- is its line. Inside a transaction of the caller's own (within) the same key is locked by that transaction.
 --
 -- Two locks. K1 is the lock of the name, which every verb of lease mode takes first (begin.sql), for the length of the
--- verb. K2 is the key of the session: 64 bits of SHA-256 over schema and name, worked out by the client. Who has K1 only
--- ever tries K2, and who has K2 may wait for K1: nobody waits in a circle.
+-- verb. K2 is the key of the session: 64 bits of SHA-256 over schema and name, made by the client. The holder of K1
+-- only ever tries K2, and the holder of K2 may wait for K1: there is no circle.
 --
 -- Claims with a lease, and sessions, exclude each other. A join finds an empty line under K1 and tries K2, shared, which
 -- it has until its claim is committed: if somebody has K2 or waits for it, the join is refused. A session looks for
 -- claims once it has K2, in a later statement, and lets go of K2 if there are any. So either the session had K2 first,
 -- and the join is refused; or the join had it first, and the session finds the claim, or does not get K2 yet. A session
--- that does not get K2 tries again under K1, where no join is under way: then somebody has it who is to be waited for.
+-- that does not get K2 tries again under K1, where no join is under way: then another session has it, and is waited for.
 -- A name between two sessions is never free for a join: the server gives K2 to the next in its queue in the same step.
 --
 -- The row of a key says whose it is. It is written under K2, once, and again when the name has another kind or size, or
--- when another name meets in the key while the key is free. It is committed before the answer goes out; who is refused
--- because of it asks again, as whoever has just taken the key may not have come that far.
+-- when another name meets in the key while the key is free. It is committed before the answer goes out. A session
+-- that is refused because of it asks again: the one that has just taken the key may not have written it yet.
 
 -- claimed: whether claims with a lease stand there. One that is renewed at this moment is waited for, and then stands.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_claimed(name_ text, now_ bigint) RETURNS boolean
@@ -28,7 +28,7 @@ BEGIN
   RETURN EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_);
 END $dibs$;
 
--- locks: who has which key, or waits for it, in this database. Before PostgreSQL 14 nobody knows since when.
+-- locks: the sessions that have a key or wait for it, in this database. Since when is known from PostgreSQL 14 on.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_locks() RETURNS TABLE (
   pid integer, key bigint, granted boolean, exclusive boolean, since text
 ) LANGUAGE sql {path} AS $dibs$
@@ -134,7 +134,7 @@ BEGIN
   RETURN {clock} || ' 1';
 END $dibs$;
 
--- resign: give the key of an election back, and tell those who follow it.
+-- resign: give the key of an election back, and tell its followers.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_resign(name_ text, key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 DECLARE
   had_ CONSTANT boolean := pg_advisory_unlock(key_);
@@ -174,7 +174,7 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_2_seen(name_ text, prefix_ text, after_
   ORDER BY k.name, l.granted DESC, CASE WHEN l.granted THEN t.token END, l.since, l.pid
 $dibs$;
 
--- ask: that whoever holds with this token lets go; it hears of it when it next renews.
+-- ask: request that the holder with this token lets go; it hears of that when it next renews.
 --
 -- Gives  now done                                        done: 0 if nobody holds with that token
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_ask(name_ text, key_ bigint, token_ bigint) RETURNS text

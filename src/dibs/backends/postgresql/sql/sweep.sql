@@ -1,7 +1,7 @@
 -- sweep: remove what the dead left where nobody comes by any more.
 --
 -- Gives  now
--- Effect What expired a minute ago keeps nobody waiting: whoever waits looks more often than that, and removes it. A row
+-- Effect Rows that expired a minute ago keep nobody waiting: waiters look more often than that, and remove them. A row
 --        that somebody else has locked is left to the next sweep.
 -- Cost   64 pages of each table, anywhere in it: while a transaction stays open elsewhere, tables grow.
 
