@@ -100,7 +100,7 @@ class ThreadInbox:
 
     def lead(self) -> object | None:
         with self._mutex:
-            if self._source is None or self._is_led():
+            if self._source is None or (self._leader is not None and self._is_led()):
                 return None
             hand = _Hand()
             self._hand = ref(hand)
@@ -110,7 +110,10 @@ class ThreadInbox:
     def resign(self) -> None:
         """Under the mutex: two callers that lead by hand look the same."""
         with self._mutex:
-            self._succeed(_BY_HAND)
+            if self._waiters or self._leader is not _BY_HAND:
+                self._succeed(_BY_HAND)
+            else:
+                self._leader = None
 
     def listen(self, source: Source) -> None:
         self._source = source

@@ -37,7 +37,6 @@ REQUESTS: dict[str, tuple[Request, int, bytes]] = {
                      A + b"\0\0\0\0" + b"\0\0\0\x02\0\0\0\x1f\0\0\0\x04auth\0\0\0\0"
                      b"\0\0\0\x01\0\0\0\x05world\0\0\0\x06anyone" + b"\0\0\0\x01"),
     "delete": (codec.delete("/a"), 2, A + b"\xff\xff\xff\xff"),
-    "delete version": (codec.delete("/a", 7), 2, A + b"\0\0\0\x07"),
     "exists": (codec.exists("/a"), 3, A + b"\0"),
     "exists watch": (codec.exists("/a", watch=True), 3, A + b"\x01"),
     "get": (codec.get("/a"), 4, A + b"\0"),

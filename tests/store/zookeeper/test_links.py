@@ -131,7 +131,7 @@ def test_a_bell_hears_the_link_that_took_the_place_of_another(listener: socket.s
                 reading.start()
                 assert bell.wait(link, PATIENCE), "there is room again"
                 reading.join(PATIENCE)
-                link._out.clear()
+                link.out.clear()
                 assert not bell.wait(link, 0.0)
                 other.sendall(b"!")
                 assert bell.wait(link, PATIENCE)

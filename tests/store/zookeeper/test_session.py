@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -177,7 +178,7 @@ def test_calls_that_have_a_number_of_their_own_keep_it() -> None:
 
 def test_numbers_begin_again_before_they_would_turn_negative() -> None:
     connection = up()
-    connection._xid = 2**31 - 3
+    connection.xid = 2**31 - 3
     calls = asked(connection, *[codec.sync("/")] * 4)
     assert [call.xid for call in calls] == [2**31 - 2, 2**31 - 1, 1, 2]
     connection.receive(b"".join(reply(call.xid) for call in calls))
@@ -229,7 +230,7 @@ def test_whatever_comes_in_whatever_pieces_every_call_ends_once(stream: bytes, c
     with suppress(Garbled):
         for piece in pieces(stream, cuts):
             connection.receive(piece)
-    assert len(connection._buffer) <= len(stream)
+    assert len(connection.buffer) <= len(stream)
     connection.end()
     ended = [item for item in connection.arrived if isinstance(item, Call)]
     assert ended == calls
@@ -326,3 +327,43 @@ def test_the_leader_never_ends_a_session_before_its_own_deadline(
     reported_at += (now - reported_at) // half_tick * half_tick
     leader_knows = max((at for at in heard_at if at <= reported_at), default=100.0)
     assert session.deadline < leader_knows + timeout
+
+
+# Replies that are taken as they are.
+
+
+def free_replies(xids: list[int]) -> tuple[list[bytes], list[int]]:
+    replies = [reply(xids[0], 7, 0, codec.text("/a/lock-0000000001") + STAT), reply(xids[1], 8, 0, b"\0\0\0\0" + STAT)]
+    return replies, [len(one) for one in replies]
+
+
+@given(cuts=st.lists(st.integers(0, 250), max_size=3), oddity=st.sampled_from(["", "event", "error", "xid", "behind"]))
+def test_replies_are_taken_as_they_are_or_received_as_always(cuts: list[int], oddity: str) -> None:
+    """However they are cut into pieces, and whatever comes with them."""
+    connection = up()
+    calls = asked(connection, codec.create("/a/lock-", b"", codec.OPEN_ACL, 3), codec.children("/a"))
+    replies, sizes = free_replies([calls[0].xid, calls[1].xid + (oddity == "xid")])
+    if oddity == "error":
+        replies[1] = reply(calls[1].xid, 8, codec.NO_NODE)
+    pieces = [event(codec.DELETED, "/b")] * (oddity == "event") + replies + [reply(codec.PING)] * (oddity == "behind")
+    stream = b"".join(pieces)
+    ends = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    taken: bytes | None = b""
+    with pytest.raises(Garbled) if oddity == "xid" else nullcontext():
+        for start, end in pairwise(ends):
+            if taken == b"":
+                taken = connection.receive_now(stream[start:end], calls, sizes)
+            else:
+                connection.receive(stream[start:end])
+    if oddity == "xid":
+        assert not calls[1].ended
+        return
+    assert [call.ended for call in calls] == [True, True]
+    assert not connection.pending
+    assert connection.session.zxid == 8
+    if taken:
+        assert (taken, oddity) == (b"".join(replies), "" if oddity != "behind" else oddity)
+    else:
+        errors = [0, codec.NO_NODE if oddity == "error" else 0]
+        assert [call.error for call in calls] == errors
+        assert [item for item in connection.arrived if isinstance(item, Call)] == calls

@@ -31,6 +31,8 @@ ROTATE_AT = 2**30
 REFUSE_AT = 2**31 - 2**20
 """From here on nobody may stand: at 2**31 numbers repeat, or fall."""
 
+DIGITS = 10
+"""Of a number, as the server writes it."""
 _NAME = re.compile(r"(lock-|latch-|lease-|__READ__|__WRIT__|[a-z]{1,20}-[0-9]{1,9}-)(-?[0-9]{10})\Z")
 """Bounded: others may write names of any length."""
 _WORDS = {("mutex", 1): LOCK, (ELECTION, 1): LATCH}
@@ -100,6 +102,18 @@ def owner_of(name: str) -> str:
     """
     found = re.match(r"_c_[0-9a-fA-F-]{32,36}-", name)
     return found[0] if found else name
+
+
+def id_of(name: str) -> bytes:
+    """The id of the claim that a node belongs to; empty: none of ours.
+
+    >>> id_of("_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000001") == bytes(range(16)), id_of("lock-0000000001")
+    (True, b'')
+    """
+    try:
+        return bytes.fromhex(owner_of(name)[3:-1].replace("-", ""))
+    except ValueError:
+        return b""
 
 
 def number_of(path: str) -> int:

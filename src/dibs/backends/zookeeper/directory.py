@@ -2,10 +2,10 @@
 
 Nodes are numbered in the order in which they are made, and a node that is gone does not come back. So the nodes before
 a claim can only become fewer, and a list of them stays an upper bound for as long as the claim stands. `Directory`
-keeps that list for queues whose nodes all bear one word (mutexes, elections, and `locks` of a semaphore): a claim whose
-predecessor went needs no new listing to learn whom to watch next, or that it is first. A new node with the number that
-follows the last one known is behind it, and nobody is between the two. Numbers begin again when an empty directory is
-removed and made anew, so they are compared only if the directory is still the one that was listed, by its czxid.
+keeps that list for queues whose nodes all bear one word (mutexes, elections, and `locks` of a semaphore). A claim whose
+predecessor went needs no new listing if nobody else was before that one, or another claim of this client. A new node
+with the number that follows the last one known is behind it, and nobody is between the two. Numbers begin again when an
+empty directory is removed and made anew, so they are compared only while its czxid is the one that was listed.
 
 A listing of n children is needed by up to n claims, so it is shared: see wire/shared.py.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from dibs.backends.zookeeper.contenders import Listing
+from dibs.backends.zookeeper.contenders import Listing, id_of
 from dibs.backends.zookeeper.wire.client import Wire
 from dibs.backends.zookeeper.wire.codec import Children, Request, Stat
 from dibs.backends.zookeeper.wire.shared import Seen, Shared
@@ -62,12 +62,12 @@ class Directory:
                 self._word, self._last, self._czxid = listing.word, int(listing.line[-1].number), stat.czxid
                 self._order = [(one.number, one.name) for one in listing.line]
 
-    def learn_one(self, name: str, word: str, stat: Stat) -> None:
+    def learn_one(self, name: str, word: str, czxid: int) -> None:
         """From a listing that shows nothing but a node of this client."""
         with self._wire.mutex:
             self._order = None
             if name[-10:].isdecimal():
-                self._word, self._last, self._czxid = word, int(name[-10:]), stat.czxid
+                self._word, self._last, self._czxid = word, int(name[-10:]), czxid
                 self._order = [(name[-10:], name)]
 
     def made(self, name: str, word: str, stat: Stat) -> None:
@@ -97,6 +97,10 @@ class Directory:
             if at is None or self._order is None or word != self._word:
                 return None
             return self._order[at - 1][1] if at else ""
+
+    def is_ours(self, name: str) -> bool:
+        """A claim of this client has that node: its end would be known."""
+        return id_of(name) in self.claims
 
     def _find(self, name: str) -> int | None:
         order = self._order

@@ -9,20 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dibs.backends.zookeeper import view
+from dibs.backends.zookeeper import shown, view
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.contenders import LOCKS, owner_of, prefix_of
+from dibs.backends.zookeeper.contenders import (
+    DIGITS,
+    LOCKS,
+    REFUSE_AT,
+    ROTATE_AT,
+    Listing,
+    leaf_of,
+    number_of,
+    owner_of,
+    prefix_of,
+    uuid_of,
+    word_of,
+)  # fmt: skip
+from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.doctor import examine, version_of
 from dibs.backends.zookeeper.nodes import children_of, rotate
 from dibs.backends.zookeeper.paths import path_of
 from dibs.backends.zookeeper.permits import Permits, is_semaphore
 from dibs.backends.zookeeper.queue import Queue
-from dibs.backends.zookeeper.stands import Stand, Stands
+from dibs.backends.zookeeper.stands import WATCHED_AFTER, Stand, Stands
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.codec import refusal
+from dibs.backends.zookeeper.wire.codec import Children, refusal
 from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.session import Call
-from dibs.core.deadline import FOREVER
+from dibs.backends.zookeeper.wire.session import LOST, Call, Session
+from dibs.core.deadline import FOREVER, left_for
 from dibs.core.line import LINE, NOWHERE, Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
@@ -30,6 +43,30 @@ from dibs.errors import DibsError, StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
 BUSY = Standing(0, False, 0.0, FOREVER, False)
+_DELETE = codec.delete("")
+_ROTATE_AT = str(ROTATE_AT)
+_REFUSE_AT = b"%d" % REFUSE_AT
+
+
+class Packed:
+    """The requests of `take_now`, packed once for a lock object and a session: all but xids and the id of the claim."""
+
+    def __init__(self, claim: Claim, directory: str, session: Session, port: Port) -> None:
+        self.session = session
+        self.directory = directory
+        self.queue = Directory(port.wire, directory, claim.name)
+        self.word = word_of(claim)
+        self.data = shown.written(claim.about, session.timeout)
+        prefix = prefix_of(claim.id)
+        path = f"{directory}/{prefix}{self.word}"
+        self.making = codec.create(path, self.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
+        self.listing = codec.children(directory)
+        self.list = self.listing.packed()
+        uuid = uuid_of(claim.id).encode()
+        self.before, _, self.behind = self.making.packed().partition(uuid)
+        self.path, _, self.protected = path.encode().partition(uuid)
+        made, leaf = len(path.encode()) + DIGITS, len(prefix) + len(self.word) + DIGITS
+        self.sizes, self.shape = codec.shape_of_first(made, leaf)
 
 
 class ZookeeperLine:
@@ -43,12 +80,102 @@ class ZookeeperLine:
         self._chroot = address.chroot
         self._queue = Queue(port, runtime)
         self._permits = Permits(port, runtime)
+        self._is_async = runtime.soon is not None
+        """Then the socket is the heart's, and there is no straight line to it."""
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
+    def take_now(  # noqa: C901  (one straight line)
+        self, claim: Claim, place: Place, until: float
+    ) -> Standing | None:
+        """Make the node and list its directory in one straight line. Whatever is not simple is left to `join`, which
+        finds the claim as this leaves it."""
+        stands, wire, prepared = self._stands, self._port.wire, claim.prepared
+        session = wire.session
+        packed: Packed | None = None if prepared is None else prepared.request
+        if self._is_async or place is not LINE or claim.asked or self._me.lease < claim.lease < session.timeout:
+            return None
+        if packed is None or packed.session is not session:
+            if is_semaphore(claim, self._address.layout) or not session.id:
+                return None
+            packed = Packed(claim, self._chroot + path_of(claim.name), session, self._port)
+            if prepared is not None:
+                prepared.request = packed
+        stand = stands.begin(claim, packed.directory, packed.directory, packed.queue)
+        if len(stand.queue.claims) > 1:  # another one of this client is there: a number may tell more than a listing
+            stands.finish(claim.id)
+            return None
+        stand.look_again, stand.word, stand.data = self._queue.look_again, packed.word, packed.data
+        stand.epoch = wire.epoch
+        claim.asked = stand.doubtful = True
+        digits = claim.id.hex()
+        uuid = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}".encode()
+        calls = Call(packed.making), Call(packed.listing)
+        bodies = packed.before + uuid + packed.behind, packed.list
+        replies = wire.ask_now(calls, bodies, packed.sizes, until)
+        if replies is None:
+            claim.asked = False
+            stands.finish(claim.id)
+            return None
+        if replies:
+            path, ticket, owner, count, leaf, czxid = packed.shape.unpack(replies)
+            ours = path[:-DIGITS] == packed.path + uuid + packed.protected and leaf[-DIGITS:] < _REFUSE_AT
+            if ours and owner == session.id and count == 1 and path.endswith(leaf):
+                name, now, deadline = leaf.decode(), self._now(), session.deadline
+                stand.session, stand.place = session, f"{packed.directory}/{name}"
+                stand.nodes, stand.ticket, claim.ticket = [stand.place], ticket, ticket
+                stand.doubtful, stand.holds = False, True
+                stand.queue.learn_one(name, packed.word, czxid)
+                stands.note(stand, now + WATCHED_AFTER, stand.watch_own)
+                if now < deadline and not session.over:
+                    return Standing(ticket, True, left_for(deadline, now), FOREVER, False)
+                return stand.standing(now)
+            for call, reply in zip(calls, (replies, replies[packed.sizes[0] :]), strict=True):
+                call.value = call.request.read(codec.Reader(reply, codec.REPLY.size))
+        return self._taken(stand, *calls)
 
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
+    def _taken(self, stand: Stand, created: Call, listed: Call) -> Standing | None:
+        """The outcome where others are there, or something is wrong."""
+        claim, wire = stand.claim, self._port.wire
+        if not listed.ended or listed.error == LOST:
+            raise StoreUnavailable(f"no reply came ({wire.trouble})")
+        stand.made(created)
+        if stand.session is None and created.error == codec.OK:
+            raise StoreUnavailable("the session ended meanwhile")
+        if created.error != codec.OK or not 0 <= number_of(stand.place) < REFUSE_AT:
+            if stand.place:
+                wire.post(codec.delete(stand.place))
+            claim.asked = False
+            self._stands.finish(claim.id)
+            return None  # nothing is left of it: `join` makes the directory, or says what is wrong
+        stand.doubtful, stand.stale = False, True
+        if isinstance(children := listed.value, Children):
+            listing = Listing(children)
+            stand.queue.learn(listing, children.stat)
+            if self._queue.judged(stand, listing):
+                return stand.standing(self._now())
+        return None
+
+    def leave_now(self, claim: Claim, until: float) -> bool | None:
+        """Delete the node in one straight line."""
+        stand = self._stands.find(claim.id)
+        if stand is None or self._is_async or stand.doubtful or stand.changing or stand.nodes != [stand.place]:
+            return None
+        if stand.waiting_for is not None or stand.session is None or stand.session.over:
+            return None
+        call, path = Call(_DELETE), stand.place.encode()
+        body = codec.REQUEST.pack(codec.DELETE, len(path)) + path + codec.ANY_VERSION
+        stand.over = True  # first: the event of its own watch, if there is one, is no news
+        replies = self._port.wire.ask_now((call,), (body,), (codec.REPLY.size,), until)
+        if replies is None:
+            stand.over = False
+            return None
+        if not call.ended or call.error == LOST:
+            raise StoreUnavailable(f"no reply came ({self._port.wire.trouble})")
+        self._stands.finish(claim.id)
+        if stand.queue.claims:
+            stand.queue.gone(leaf_of(stand.place))
+        if stand.place[-DIGITS:] >= _ROTATE_AT:
+            rotate(self._port, stand.place, stand.directory)
+        return True if replies else checked(call, codec.NO_NODE) == codec.OK
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         if self._now() > claim.by or self._stands.is_buried(claim.id):

@@ -76,7 +76,7 @@ class Queue:
             if not isinstance(children := call.value, Children):
                 return
             if children == [leaf_of(stand.place)]:  # as it mostly is
-                queue.learn_one(children[0], stand.word, children.stat)
+                queue.learn_one(children[0], stand.word, children.stat.czxid)
                 stand.granted()
             else:
                 listings.append(Listing(children))
@@ -89,6 +89,17 @@ class Queue:
         checked(listing)
         if not stand.placed:
             await self._judge(stand, listings[-1], stand.epoch, until)
+
+    def judged(self, stand: Stand, listing: Listing) -> bool:
+        """Hold, or wait for the right one. False: that needs a closer look."""
+        verdict = listing.judge(_name(stand), stand.claim)
+        if verdict.foreign or not verdict.stands:
+            return False
+        if verdict.holds:
+            stand.granted()
+        else:
+            self._apply(stand, verdict)
+        return True
 
     async def look(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """List again, and wait for the right one, or hold."""

@@ -129,9 +129,9 @@ class Stand:
     def wait_for(self, kind: str, path: str) -> None:
         """Be told when that ends, or changes; and of the own node."""
         self.stale = False
-        if self._is_in_order():
+        if self._is_in_order() and self.queue.before(leaf_of(path), self.word) == "":
             self.watch_own()  # before: or somebody could remove it, and we would take the next event for a grant
-        else:
+        else:  # the next event leads to a listing, which shows the own node
             self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
         if self.waiting_for != (kind, path):
             self.stop_waiting()
@@ -187,8 +187,21 @@ class Stand:
             return
         if event.kind == codec.DELETED:
             self.queue.gone(leaf_of(path))
-        if not (event.kind == codec.DELETED and self.follow(lambda: self.first(self))):
-            self.look_again(self)
+            if self._is_next():
+                return
+        self.look_again(self)
+
+    def _is_next(self) -> bool:
+        """The one before it went. It is first, or follows another claim of this client; False: one listing has to tell.
+        The nodes of others before it may be gone long ago: asking for one after the other would take a trip each."""
+        before = self.queue.before(leaf_of(self.nodes[0]), self.word) if self._is_in_order() else None
+        if before == "" and self.nodes[0] in self._own:
+            self.first(self)
+            return True
+        if before and self.queue.is_ours(before):
+            self.wait_for(DATA, f"{self.queue.path}/{before}")
+            return True
+        return False
 
     def now_holds(self) -> None:
         """It waited, and holds."""
@@ -296,18 +309,17 @@ class Stands:
         self.wire: Wire
         self._directories: dict[str, Directory] = {}
         self._table: dict[bytes, Stand] = {}
+        self.find = self._table.get
         self._tombs: dict[bytes, float] = {}
         self._most_tombs = _TOMBS
         """With so many, those that are over are removed."""
         self._notes: deque[tuple[float, Stand, Callable[[], None]]] = deque()
 
-    def find(self, id: bytes) -> Stand | None:
-        return self._table.get(id)
-
-    def begin(self, claim: Claim, directory: str, queue: str) -> Stand:
+    def begin(self, claim: Claim, directory: str, queue: str, kept: Directory | None = None) -> Stand:
+        """`kept`: the queue as an earlier claim left it."""
         there = self._directories.get(queue)
         if there is None:
-            there = self._directories.setdefault(queue, Directory(self.wire, queue, claim.name))
+            there = self._directories.setdefault(queue, kept or Directory(self.wire, queue, claim.name))
         elif there.name != claim.name:
             # The core takes them for two locks: a task that has one would wait for the other, and so for itself.
             raise BadName(
@@ -346,7 +358,8 @@ class Stands:
 
     def note(self, stand: Stand, at: float, do: Callable[[], None]) -> None:
         self._notes.append((at, stand, do))
-        self.wire.nudge(at)
+        if at < self.wire.wakes_at:
+            self.wire.nudge(at)
 
     def attached(self) -> None:
         for stand in list(self._table.values()):

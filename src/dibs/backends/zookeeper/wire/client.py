@@ -89,8 +89,7 @@ class Wire:
         self._leads = False
         self._beat: float | None = None
         """When the beat went out that is not answered yet."""
-        self._wakes_at = FOREVER
-        self._used_at = self._now()
+        self.wakes_at = FOREVER
         self._rounds = self._brief = 0
         """How often in a row nobody took the session up, or dropped it at once."""
         self._taken_at = -FOREVER
@@ -102,6 +101,7 @@ class Wire:
         self.tell = self._stream.tell
         self.receive = self._stream.receive
         self.recover = self._stream.recover
+        self.ask_now = self._stream.ask_now
         inbox.expect(_HEART)
 
     # What callers use.
@@ -122,7 +122,7 @@ class Wire:
     def arrive(self, inbox: Inbox, key: bytes) -> None:
         """Have `key` told once the session is up, or cannot be."""
         self._arrivals.append((inbox, key))
-        self._used_at = self._now()
+        self._stream.used_at = self._now()
         self._heart.ring()
         self._stream.poke()
 
@@ -133,8 +133,8 @@ class Wire:
         if self._leads and self._quiet:
             self._inbox.deliver(_HEART, b"!")  # there is a caller again, who reads for itself
         sent = self._stream.send(calls, watch, drop, soon)
-        self._used_at = self._now()
-        if self._wakes_at == FOREVER:
+        self._stream.used_at = self._now()
+        if self.wakes_at == FOREVER:
             self._heart.ring()
         return sent
 
@@ -145,12 +145,11 @@ class Wire:
             then(call)
 
     def nudge(self, at: float) -> None:
-        """Have the owner's `tidy` called at that instant."""
-        if at < self._wakes_at:
-            self._wakes_at = at
-            self._heart.ring()
-            if self._leads:
-                self._inbox.deliver(_HEART, b"!")
+        """Have the owner's `tidy` called at that instant, which is before `wakes_at`."""
+        self.wakes_at = at
+        self._heart.ring()
+        if self._leads:
+            self._inbox.deliver(_HEART, b"!")
 
     def close(self) -> None:
         """Close the session, at once: the process may end before its heart beats again. That one does the rest."""
@@ -171,11 +170,11 @@ class Wire:
 
     async def _turn(self) -> float | None:
         pause = await self._live()
-        self._wakes_at = FOREVER if pause is None else self._now() + pause
+        self.wakes_at = FOREVER if pause is None else self._now() + pause
         return pause
 
     async def _live(self) -> float | None:
-        now, self._wakes_at = self._now(), FOREVER
+        now, self.wakes_at = self._now(), FOREVER
         if self.closing:
             self._say_goodbye()
             return None
@@ -185,20 +184,20 @@ class Wire:
             return self._connect()
         if self._arrivals:  # they came just as the session was taken up
             self._announce()
-        if now - self._used_at > IDLE and not self._is_wanted():
+        if now - self._stream.used_at > IDLE and not self._is_wanted():
             self._say_goodbye()
             return None
         upcoming = min(self._beat_on(now), self._owner.tidy(now), self.session.deadline)
         if self._quiet and self._stream.read_for_the_leader(now):
             return 0.0
-        if self._beat is not None or now - self._used_at >= self._quiet:
-            self._leads, self._wakes_at = True, upcoming
+        if self._beat is not None or now - self._stream.used_at >= self._quiet:
+            self._leads, self.wakes_at = True, upcoming
             try:
                 await self._inbox.wait(_HEART, min(upcoming, now + (_SLICE if self._beat is None else _SHORT_SLICE)))
             finally:
                 self._leads = False
             return 0.0
-        return max(min(upcoming, self._used_at + self._quiet) - now, 0.0)
+        return max(min(upcoming, self._stream.used_at + self._quiet) - now, 0.0)
 
     def _beat_on(self, now: float) -> float:
         """Send a beat when it is due; one that is not answered while it could still help ends the connection."""

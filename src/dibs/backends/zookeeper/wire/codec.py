@@ -50,6 +50,10 @@ OPEN: Acl = ((31, "world", "anyone"),)
 CREATOR: Acl = ((31, "auth", ""),)
 CREATOR_READ: Acl = ((31, "auth", ""), (1, "world", "anyone"))
 
+REQUEST = struct.Struct("!ii")
+"""Length and xid of a request; its operation and body stand behind them."""
+REPLY = struct.Struct("!iiqi")
+"""Length, xid, zxid and error of a reply; its body stands behind them."""
 _INT = struct.Struct("!i")
 _HEAD = struct.Struct("!iqi")
 _TWO = struct.Struct("!ii")
@@ -169,6 +173,10 @@ class Request:
         self.body = body
         self.read = read
 
+    def packed(self) -> bytes:
+        """What stands behind the xid."""
+        return _INT.pack(self.operation) + self.body
+
 
 def buffer(data: bytes) -> bytes:
     return _INT.pack(len(data)) + data
@@ -278,8 +286,11 @@ def create(path: str, data: bytes, acl: bytes, mode: int) -> Request:
     return Request(19 if mode == CONTAINER else 15, body, _created)
 
 
-def delete(path: str, version: int = -1) -> Request:
-    return Request(2, text(path) + _INT.pack(version), _nothing)
+DELETE, ANY_VERSION = 2, _INT.pack(-1)
+
+
+def delete(path: str) -> Request:
+    return Request(DELETE, text(path) + ANY_VERSION, _nothing)
 
 
 def exists(path: str, *, watch: bool = False) -> Request:
@@ -337,6 +348,14 @@ def sasl(token: bytes) -> Request:
 
 def close() -> Request:
     return Request(-11, b"", _nothing)
+
+
+def shape_of_first(path: int, name: int) -> tuple[tuple[int, int], struct.Struct]:
+    """The replies to a creation and a listing that shows nothing else, by the lengths of the path and the name of the
+    node: their sizes, and what unpacks path, czxid and owner of the node, count and name of the children, and the czxid
+    of the directory."""
+    created, listed = REPLY.size + 4 + path + _STAT.size, REPLY.size + 8 + name + _STAT.size
+    return (created, listed), struct.Struct(f"!24x{path}sq36xq16x20xi4x{name}sq60x")
 
 
 class Refused(NamedTuple):

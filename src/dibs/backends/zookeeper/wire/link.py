@@ -17,7 +17,7 @@ from dibs.errors import StoreUnavailable
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-_CHUNK = 1 << 16
+CHUNK = 1 << 16
 
 
 class Link:
@@ -37,9 +37,12 @@ class Link:
         try:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._out = bytearray()
+            self.out = bytearray()
+            """What is still to be sent."""
             self._amidst = False
             self._channel: Plain | Tls = Plain() if context is None else Tls(context, host)
+            self.plain: socket.socket | None = self._socket if context is None else None
+            """The socket itself, where its bytes are ours as they are."""
             self._push(self._channel.begin())
         except BaseException:
             self._socket.close()
@@ -48,7 +51,7 @@ class Link:
     @property
     def stuck(self) -> bool:
         """Something is still to be sent."""
-        return bool(self._out)
+        return bool(self.out)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -58,7 +61,7 @@ class Link:
 
     def put(self, data: bytes) -> None:
         """To be sent with what comes next."""
-        self._out += self._channel.send(data)
+        self.out += self._channel.send(data)
 
     def flush(self) -> None:
         self._push(b"")
@@ -66,7 +69,7 @@ class Link:
     def read(self) -> bytes:
         """What has arrived, as it is on the wire; b"" if nothing has."""
         try:
-            raw = self._socket.recv(_CHUNK)
+            raw = self._socket.recv(CHUNK)
         except BlockingIOError:
             return b""
         except OSError as error:
@@ -99,11 +102,11 @@ class Link:
             raise StoreUnavailable("the sender was interrupted")
         self._amidst = True
         if raw:
-            self._out += raw
+            self.out += raw
         try:
-            while self._out:
-                sent = self._socket.send(self._out)
-                del self._out[:sent]
+            while self.out:
+                sent = self._socket.send(self.out)
+                del self.out[:sent]
         except BlockingIOError:
             pass
         except OSError as error:
@@ -133,7 +136,7 @@ class Bell:
         """True: the link has something to read, or can be written to again."""
         if link is not self._link:
             self._attend(link)
-        if link is not None and link is self._link and (stuck := link.stuck) is not self._both_ways:
+        if link is not None and link is self._link and (stuck := bool(link.out)) is not self._both_ways:
             self._poll.modify(self._links, READ | WRITE if stuck else READ)
             self._both_ways = stuck
         heard = False

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.codec import Event, Garbled, Request
+from dibs.backends.zookeeper.wire.codec import REPLY, Event, Garbled, Request
 from dibs.core.deadline import margin
 
 LOST = 1
@@ -33,6 +33,7 @@ time-out is at least two ticks), and so short that a third of it is left before 
 PATIENCE = BEAT / 2
 """Of the time-out, for the answer to a beat: then there is time left to take the session up elsewhere."""
 
+LAST_XID = 2**31 - 1
 WINDOW = 500
 """Requests that are sent and not answered, at most; others wait here. A server stops reading from its clients when it
 has 1,000 requests to answer, and a heartbeat would wait behind them."""
@@ -65,7 +66,8 @@ class Session:
         """As asked for, until the server has said its own."""
         self.zxid = 0
         self.over = False
-        self._last = self._last_but_one = 0.0
+        self._last = 0.0
+        self._count_from(0.0)
 
     def remains(self) -> Session:
         """As much of it as is needed to close it."""
@@ -73,10 +75,9 @@ class Session:
         remains.id, remains.password = self.id, self.password
         return remains
 
-    @property
-    def deadline(self) -> float:
-        """Until then it surely lives."""
-        return self._last_but_one + self.timeout - margin(self.timeout)
+    def _count_from(self, sent_at: float) -> None:
+        self.deadline = sent_at + self.timeout - margin(self.timeout)
+        """Until then it surely lives: counted from the last but one answered beat."""
 
     @property
     def beat_at(self) -> float:
@@ -85,13 +86,15 @@ class Session:
     def taken_up(self, said: codec.Welcome, sent_at: float) -> None:
         """A server took it up, new or again, which it does by the leader's leave: that counts from then on."""
         self.id, self.password, self.timeout = said.session, said.password, said.timeout_ms / 1000
-        self._last = self._last_but_one = sent_at
+        self._last = sent_at
+        self._count_from(sent_at)
 
     def beaten(self, sent_at: float) -> None:
         """A sync was answered. One that went out soon after the last beat is none: the server's report may not have
         gone to the leader between them."""
         if sent_at >= self._last + self.timeout * BEAT * 0.95:
-            self._last_but_one, self._last = self._last, sent_at
+            self._count_from(self._last)
+            self._last = sent_at
 
 
 class Phase(Enum):
@@ -108,9 +111,11 @@ class Connection:
         self.pending: deque[Call] = deque()
         self.waiting: deque[Call] = deque()
         """What is to be sent once others were answered."""
-        self._buffer = bytearray()
+        self.buffer = bytearray()
+        """The bytes of a reply that is not complete yet."""
         self._begun = now
-        self._xid = 0
+        self.xid = 0
+        """That of the latest request."""
 
     def greet(self) -> bytes:
         session = self.session
@@ -135,19 +140,44 @@ class Connection:
         out = []
         for call in calls:
             if not call.xid:
-                self._xid = self._xid % 0x7FFFFFFF + 1
-                call.xid = self._xid
+                self.xid = self.xid % LAST_XID + 1
+                call.xid = self.xid
             self.pending.append(call)
             out.append(codec.encode(call.xid, call.request))
         return b"".join(out)
 
     def receive(self, data: bytes) -> None:
-        self._buffer += data
-        for one in codec.frames(self._buffer):
+        self.buffer += data
+        for one in codec.frames(self.buffer):
             if self.phase is Phase.UP:
                 self._take(one)
             elif self.phase is Phase.GREETING:
                 self._welcome(one)
+
+    def receive_now(self, data: bytes, calls: Sequence[Call], sizes: Sequence[int]) -> bytes | None:
+        """Receive the replies to these calls, which are the first that are due. Returns them as they came, once all are
+        there, have these sizes and report no error. b"": the next of them has not come yet. None: something else came,
+        and was received as always."""
+        buffer, at, zxid = self.buffer, 0, 0
+        buffer += data
+        for call, size in zip(calls, sizes, strict=True):
+            if at == len(buffer):
+                return b""
+            length, xid, zxid, error = REPLY.unpack_from(buffer, at) if at + size <= len(buffer) else (-1, 0, 0, 0)
+            if length != size - 4 or xid != call.xid or error:
+                self.receive(b"")
+                return None
+            at += size
+        if at != len(buffer):
+            self.receive(b"")
+            return None
+        replies = bytes(buffer)
+        buffer.clear()
+        self.session.zxid = max(self.session.zxid, zxid)
+        for call in calls:
+            call.error, call.ended = codec.OK, True
+            self.pending.popleft()
+        return replies
 
     def end(self) -> None:
         """Nothing comes any more: what is pending is lost."""

@@ -17,16 +17,18 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from dibs.backends.common.round_trip import RoundTrip
-from dibs.backends.zookeeper.wire.codec import SET_WATCHES, Event, Garbled
+from dibs.backends.zookeeper.wire.codec import REQUEST, SET_WATCHES, Event, Garbled
 from dibs.backends.zookeeper.wire.feed import Feed
-from dibs.backends.zookeeper.wire.link import Bell, Link
-from dibs.backends.zookeeper.wire.session import LOST, Call, Connection
+from dibs.backends.zookeeper.wire.link import CHUNK, Bell, Link
+from dibs.backends.zookeeper.wire.session import LAST_XID, LOST, Call, Connection
 from dibs.backends.zookeeper.wire.watches import Watch, Watches
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreUnavailable
 
 _GLANCE = 0.1
 """How long what comes in is left to whoever leads."""
+_SLICE = 1.0
+"""Nobody waits longer without a look at the clock."""
 
 
 Soon = Callable[[Callable[[], None]], object]
@@ -60,6 +62,8 @@ class Stream:
         self._dealing = False
         """What is said meanwhile goes out in one piece afterwards."""
         self._read_at = self.heard_at = 0.0
+        self.used_at = runtime.now()
+        """When a caller last asked for something."""
         self._parcels: deque[_Parcel] = deque()
         """The heart puts some there while another thread reads: each is taken out by itself, and none is lost."""
         self.trouble = "not connected yet"
@@ -123,6 +127,70 @@ class Stream:
             if self._broken is not None or (link.stuck and not (self._planned_at or self._dealing)):
                 self.bell.ring()
         return True
+
+    def ask_now(  # noqa: C901, PLR0912, PLR0915  (the straight line from a free lock to the socket, in one piece)
+        self, calls: Sequence[Call], bodies: Sequence[bytes], sizes: Sequence[int], until: float
+    ) -> bytes | None:
+        """Send requests and read their replies in a straight line, if nobody else sends or reads. `bodies` stand behind
+        their xids. Returns the replies as they came, if they have these sizes and report no error. Otherwise it returns
+        b"", and `calls` say what became of them, as after `send`. None: nothing was sent."""
+        hand = self._inbox.lead()  # for as long as this frame lives
+        if hand is None:
+            return None
+        try:
+            with self._mutex:
+                connection, link = self._connection, self._link
+                if connection is None or link is None or (plain := link.plain) is None or self._broken is not None:
+                    return None
+                pending = connection.pending
+                if pending or connection.arrived or connection.buffer or link.out or self._amidst or self._sending:
+                    return None
+                self._sending = True
+                sent_at = self.used_at = calls[-1].sent_at = self._now()
+                out = b""
+                for call, body in zip(calls, bodies, strict=True):
+                    call.xid = connection.xid = connection.xid % LAST_XID + 1
+                    pending.append(call)
+                    out += REQUEST.pack(len(body) + 4, call.xid) + body
+                try:
+                    sent = plain.send(out)
+                except OSError:  # whoever reads sends the rest, or finds out why it cannot
+                    sent = 0
+                if sent < len(out):
+                    link.out += out[sent:]
+                self._sending = False
+            while self.bell.wait(link, min(until - self._now(), _SLICE)):
+                with self._reading:
+                    self._deputy = False
+                    # This thread may have been stuck (in a signal's handler, in a debugger), and the heart read.
+                    if link is not self._link or self._amidst or self._broken is not None or calls[0].ended:
+                        break
+                    self._amidst = True
+                    self._read_at = self.heard_at = self._now()
+                    try:
+                        raw = plain.recv(CHUNK)
+                        replies = connection.receive_now(raw, calls, sizes) if raw else None
+                    except OSError:
+                        raw, replies = b"", None
+                    except Garbled as error:
+                        self._broken, replies = _garbled(error), None
+                    if not raw:
+                        self._read(link)  # it finds out what is wrong
+                    self._amidst = False
+                    if replies is None:
+                        self._deal()
+                        break
+                    if replies:
+                        if len(calls) > 1:  # a sample for each pair of verbs is enough
+                            self.round_trip.add(self._read_at - sent_at)
+                        return replies
+            self.deliver()
+            while not calls[-1].ended and (left := until - self._now()) > 0:
+                if others := self.receive(min(left, _SLICE)):
+                    self._inbox.deliver_all(others)
+            return b""
+        finally:
+            self._inbox.resign()
 
     def _flush(self) -> None:
         """What was put together."""
@@ -252,7 +320,7 @@ class Stream:
         except StoreUnavailable as error:
             self._broken = error.what
         except Garbled as error:
-            self._broken = f"the server does not speak ZooKeeper's protocol: {error}"
+            self._broken = _garbled(error)
         self._amidst = False
 
     def _deal(self) -> None:
@@ -315,3 +383,7 @@ class Stream:
         if others and self._feed is not None:
             self._feed.put(others)
         return own
+
+
+def _garbled(error: Garbled) -> str:
+    return f"the server does not speak ZooKeeper's protocol: {error}"

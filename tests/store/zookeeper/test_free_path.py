@@ -1,0 +1,204 @@
+"""The straight line to a free lock, at the level of the queue: its answers, and the cases that it leaves to `join` and
+`leave` with nothing sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+import dibs
+from dibs.backends.zookeeper.contenders import prefix_of
+from dibs.backends.zookeeper.line import ZookeeperLine
+from dibs.backends.zookeeper.wire import codec
+from dibs.backends.zookeeper.wire.session import Call
+from dibs.core.line import LINE, NOWHERE, YOURS
+from dibs.core.rule import Claim, Prepared, Standing
+from dibs.runtime.threads import step
+from lab.curator import PATIENCE
+from lab.faults import Cut, at_message
+from lab.proxy import DOWN, Proxy
+from lab.servers import ports, shared
+from lab.servers.supervisor import Server
+from process.children import until
+from store.zookeeper.faulty import CREATE2, DELETE, answer_to, asks
+
+GET_CHILDREN = 12
+NAME = "dibs:free"
+
+
+class Taker:
+    """A client's queue, and claims on one name."""
+
+    def __init__(self, client: dibs.Client, kind: str = "mutex") -> None:
+        with client.lock("free", timeout=PATIENCE):
+            """Connected, and the directory is there."""
+        self.line: ZookeeperLine = client._core.opened._line
+        self.wire = client._core.store._opened.wire
+        self.wire._quiet = 3600.0  # the heart does not begin to read
+        self.wire.send(())
+        until(lambda: not self.wire._leads, what="nobody reads")
+        self.now = client._core.now
+        self.prepared = Prepared()
+        self.kind = kind
+
+    @property
+    def in_time(self) -> float:
+        return self.now() + PATIENCE
+
+    def claim(self, name: str = NAME) -> Claim:
+        by, id = self.in_time, os.urandom(16)
+        return Claim(id, name, self.kind, 1, 1, 30.0, 5.0, by, b"c" * 16, '{"owner": "o"}', prepared=self.prepared)
+
+    def take(self, claim: Claim) -> Standing:
+        """Once nothing else is on its way: the heart may be beating."""
+        return until(lambda: self.line.take_now(claim, LINE, self.in_time), what="a straight line")
+
+    def taken(self) -> Claim:
+        claim = self.claim()
+        assert self.take(claim).holds
+        return claim
+
+    def leave(self, claim: Claim) -> bool:
+        answers: list[bool | None] = []
+
+        def answered() -> bool:
+            answers.append(self.line.leave_now(claim, self.in_time))
+            return answers[-1] is not None
+
+        until(answered, what="a straight line")
+        return answers[-1] is True
+
+
+@pytest.fixture
+def url(server: Server, tmp_path: Path) -> str:
+    return shared.fresh(tmp_path)
+
+
+@pytest.fixture
+def taker(url: str) -> Iterator[Taker]:
+    with dibs.connect(url) as client:
+        yield Taker(client)
+
+
+@pytest.fixture
+def path(url: str) -> str:
+    return f"/{url.rpartition('/')[2]}/dibs/free"
+
+
+def test_a_free_lock_is_taken_and_left_by_three_requests(
+    taker: Taker, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    general: list[int] = []
+    encode = codec.encode
+
+    def noting(xid: int, request: codec.Request) -> bytes:
+        general.append(request.operation)
+        return encode(xid, request)
+
+    monkeypatch.setattr(codec, "encode", noting)
+    tickets = []
+    for _ in range(3):
+        claim = taker.taken()
+        (name,) = kazoo.get_children(path)
+        assert name.startswith(prefix_of(claim.id))
+        data, stat = kazoo.get(f"{path}/{name}")
+        assert (stat.czxid, data.startswith(b'{"owner": "o", "session": ')) == (claim.ticket, True)
+        tickets.append(claim.ticket)
+        assert taker.leave(claim)
+        assert kazoo.get_children(path) == []
+    assert tickets == sorted(set(tickets))
+    assert not {CREATE2, GET_CHILDREN, DELETE} & set(general), "nothing goes the general way"
+    assert not taker.wire._owner.busy(), "nothing is kept of claims that left"
+
+
+def test_a_lock_that_is_held_is_waited_for(taker: Taker, url: str) -> None:
+    with dibs.connect(url) as other:
+        hold = other.lock("free").acquire(timeout=PATIENCE)
+        assert hold is not None
+        claim = taker.claim()
+        taker.line._me.inbox.expect(claim.id)
+        standing = taker.take(claim)
+        assert (standing.holds, standing.ticket > hold.token) == (False, True)
+        hold.release()
+    assert step(taker.line.watch(claim, taker.in_time)) is YOURS
+    assert taker.leave(claim)
+
+
+def test_a_node_that_somebody_removed_is_missed(taker: Taker, kazoo: KazooClient, path: str) -> None:
+    claim = taker.taken()
+    (name,) = kazoo.get_children(path)
+    kazoo.delete(f"{path}/{name}")
+    assert not taker.leave(claim)
+
+
+def test_an_unusual_claim_is_left_to_join_unsent(taker: Taker) -> None:
+    taken = taker.taken()
+    beside, trying, semaphore = taker.claim(), taker.claim(), taker.claim("dibs:other")
+    semaphore.kind, semaphore.prepared = "semaphore", None
+    pending = Call(codec.sync("/"))
+    for claim, place in ((beside, LINE), (trying, NOWHERE), (semaphore, LINE)):
+        assert taker.line.take_now(claim, place, taker.in_time) is None
+        assert not claim.asked
+    assert taker.leave(taken)
+    taker.wire._stream._connection.pending.append(pending)
+    try:
+        assert taker.line.take_now(beside, LINE, taker.in_time) is None, "a reply of another request is due"
+        assert not beside.asked
+    finally:
+        taker.wire._stream._connection.pending.remove(pending)
+    with taker.wire._inbox._mutex:
+        assert taker.wire._inbox._leader is None, "nobody is left to lead"
+
+
+@pytest.mark.parametrize("what", ["no directory", "another kind", "numbers used up"])
+def test_whatever_is_not_simple_is_settled_by_join(
+    taker: Taker, kazoo: KazooClient, path: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = taker.claim("dibs:new" if what == "no directory" else NAME)
+    stranger = f"{path}/foreign-0000000000"
+    if what == "another kind":
+        kazoo.create(stranger)
+    if what == "numbers used up":
+        monkeypatch.setattr("dibs.backends.zookeeper.line._REFUSE_AT", b"0000000000")
+        for module in ("line", "nodes"):
+            monkeypatch.setattr(f"dibs.backends.zookeeper.{module}.REFUSE_AT", 0)
+    assert taker.line.take_now(claim, LINE, taker.in_time) is None
+    assert claim.asked == (what == "another kind")
+    if what == "no directory":
+        assert not claim.asked
+        standing = step(taker.line.join(claim, LINE, taker.in_time))
+        assert standing.holds
+        assert taker.leave(claim)
+        return
+    with pytest.raises(dibs.Mismatch if what == "another kind" else dibs.StoreError):
+        step(taker.line.join(claim, LINE, taker.in_time))
+    if what == "another kind":
+        assert kazoo.get_children(path) == ["foreign-0000000000"]
+        kazoo.delete(stranger)
+    elif kazoo.exists(path):
+        assert kazoo.get_children(path) == []
+
+
+@pytest.mark.parametrize("verb", ["take", "leave"])
+def test_a_lost_reply_is_unknown_and_the_general_way_finds_out(
+    server: Server, kazoo: KazooClient, path: str, verb: str
+) -> None:
+    there = f"zookeeper://{ports.HOST}:{{}}{path.removesuffix('/dibs/free')}"
+    with Proxy((ports.HOST, server.port)) as proxy, dibs.connect(there.format(proxy.port)) as client:
+        taker = Taker(client)
+        claim = taker.claim() if verb == "take" else taker.taken()
+        reply = answer_to(proxy, asks("free", CREATE2 if verb == "take" else DELETE))
+        proxy.add(Cut(at_message(match=reply)), DOWN)
+        with pytest.raises(dibs.StoreUnavailable):
+            taker.take(claim) if verb == "take" else taker.leave(claim)
+        if verb == "take":
+            assert claim.asked
+            standing = step(taker.line.join(claim, LINE, taker.in_time))
+            assert standing.holds
+            assert len(kazoo.get_children(path)) == 1
+        step(taker.line.leave(claim, True, taker.in_time))
+        assert kazoo.get_children(path) == []
