@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.wire.channel import Plain, Tls
+from dibs.backends.zookeeper.wire.link import Plain, Tls
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.url import parse
 from lab.servers import certificates, ports

@@ -20,9 +20,8 @@ from dibs.backends.zookeeper.stands import Stands
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
 from dibs.backends.zookeeper.wire.codec import Request
-from dibs.backends.zookeeper.wire.feed import Feed
 from dibs.backends.zookeeper.wire.session import PATIENCE as PATIENCE_FOR_A_BEAT
-from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.backends.zookeeper.wire.stream import Feed, Stream
 from dibs.core.line import Me
 from dibs.runtime.threads import ThreadRuntime
 from dibs.testing.contract.harness import eventually

@@ -164,7 +164,7 @@ def test_whatever_is_not_simple_is_settled_by_join(
         kazoo.create(stranger)
     if what == "numbers used up":
         monkeypatch.setattr("dibs.backends.zookeeper.line._REFUSE_AT", b"0000000000")
-        for module in ("line", "nodes"):
+        for module in ("line", "queue"):
             monkeypatch.setattr(f"dibs.backends.zookeeper.{module}.REFUSE_AT", 0)
     assert taker.line.take_now(claim, LINE, taker.in_time) is None
     assert claim.asked == (what == "another kind")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dibs.backends.zookeeper.shown import REVOKE, participant, ticket_of, written
+from dibs.backends.zookeeper.contenders import REVOKE, participant, ticket_of, written
 from dibs.backends.zookeeper.wire.codec import Node, Stat
 from dibs.info import Participant, write_about
 

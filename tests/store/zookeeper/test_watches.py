@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dibs.backends.zookeeper.paths import path_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Reader
-from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA, EXISTENCE, Watcher, Watches
+from dibs.backends.zookeeper.wire.session import CHILDREN, DATA, EXISTENCE, Watcher, Watches
 from dibs.core.names import LONGEST, prefix_of
 from dibs.faces import LONGEST_NAMESPACE
 

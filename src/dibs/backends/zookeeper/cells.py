@@ -11,13 +11,12 @@ from collections import deque
 from contextlib import suppress
 
 from dibs.backends.zookeeper.contenders import uuid_of
-from dibs.backends.zookeeper.nodes import node_of
 from dibs.backends.zookeeper.paths import value_path
+from dibs.backends.zookeeper.queue import node_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Refused, Request
 from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.session import Call, Session
-from dibs.backends.zookeeper.wire.watches import DATA, EXISTENCE
+from dibs.backends.zookeeper.wire.session import DATA, EXISTENCE, Call, Session
 from dibs.core.cells import FENCE, UNSET, Kept, Spot, Write, record_of, token_of
 from dibs.core.line import LOOK, Me
 from dibs.core.runtime import Runtime

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.nodes import node_of
 from dibs.backends.zookeeper.paths import levels
+from dibs.backends.zookeeper.queue import node_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.link import Link
 from dibs.backends.zookeeper.wire.port import Port

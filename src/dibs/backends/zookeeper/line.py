@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dibs.backends.zookeeper import shown, view
+from dibs.backends.zookeeper import view
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.contenders import (
     DIGITS,
@@ -23,13 +23,13 @@ from dibs.backends.zookeeper.contenders import (
     prefix_of,
     uuid_of,
     word_of,
+    written,
 )  # fmt: skip
 from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.doctor import examine, version_of
-from dibs.backends.zookeeper.nodes import children_of, rotate
 from dibs.backends.zookeeper.paths import path_of
 from dibs.backends.zookeeper.permits import Permits, is_semaphore
-from dibs.backends.zookeeper.queue import Queue
+from dibs.backends.zookeeper.queue import Queue, children_of, rotate
 from dibs.backends.zookeeper.stands import WATCHED_AFTER, Stand, Stands
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Children, refusal
@@ -56,7 +56,7 @@ class Packed:
         self.directory = directory
         self.queue = Directory(port.wire, directory, claim.name)
         self.word = word_of(claim)
-        self.data = shown.written(claim.about, session.timeout)
+        self.data = written(claim.about, session.timeout)
         prefix = prefix_of(claim.id)
         path = f"{directory}/{prefix}{self.word}"
         self.making = codec.create(path, self.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from dibs.backends.zookeeper import shown
-from dibs.backends.zookeeper.contenders import LEASE, LEASES, LOCK, LOCKS, Listing, leaf_of, prefix_of
-from dibs.backends.zookeeper.nodes import (
+from dibs.backends.zookeeper.contenders import LEASE, LEASES, LOCK, LOCKS, Listing, leaf_of, prefix_of, written
+from dibs.backends.zookeeper.directory import Seen, Shared
+from dibs.backends.zookeeper.queue import (
     GLANCES,
     busy_as,
     children_of,
@@ -36,9 +36,7 @@ from dibs.backends.zookeeper.stands import Stand
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Children, Refused, Request
 from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.session import Call
-from dibs.backends.zookeeper.wire.shared import Seen, Shared
-from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA
+from dibs.backends.zookeeper.wire.session import CHILDREN, DATA, Call
 from dibs.core.deadline import FOREVER
 from dibs.core.rule import Claim, fits
 from dibs.core.runtime import Runtime
@@ -67,7 +65,7 @@ class Permits:
         claim, port = stand.claim, self._port
         if claim.weight > MOST:
             raise StoreError(f"{claim.weight} permits are more than {MOST} nodes", step="ask for fewer at once")
-        stand.data = shown.written(claim.about, port.wire.session.timeout)
+        stand.data = written(claim.about, port.wire.session.timeout)
         stand.word, stand.first = LOCK, Stand.tell_look
         node = f"{stand.directory}/{LOCKS}/{prefix_of(claim.id)}{LOCK}"
         making = codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
@@ -196,7 +194,7 @@ class Permits:
             if not fits(len(children_of(listed)), claim.weight, claim.capacity):
                 return
             stand.stop_waiting()
-        data = shown.written(claim.about, self._port.wire.session.timeout, stand.ticket, held=True)
+        data = written(claim.about, self._port.wire.session.timeout, stand.ticket, held=True)
         node = f"{directory}/{prefix_of(claim.id)}{LEASE}"
         lease = codec.create(node, data, self._port.acl, codec.EPHEMERAL_SEQUENTIAL)
         taking = codec.multi([*[lease] * claim.weight, codec.delete(stand.place)])

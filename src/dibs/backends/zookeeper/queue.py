@@ -8,43 +8,172 @@ A node of another kind before ours is given a moment: it may be a try that is ju
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from dibs.backends.zookeeper import shown
 from dibs.backends.zookeeper.contenders import (
     LEASES,
     LOCKS,
     READ,
+    REFUSE_AT,
+    ROTATE_AT,
     Listing,
     Verdict,
     leaf_of,
+    number_of,
     parse,
     prefix_of,
+    ticket_of,
     word_of,
+    written,
 )  # fmt: skip
-from dibs.backends.zookeeper.nodes import (
-    GLANCES,
-    children_of,
-    cleared,
-    mismatch,
-    moment,
-    of_session,
-    own,
-    removed,
-    rotate,
-    stood,
-    taken_over,
-    withdraw,
-)  # fmt: skip
+from dibs.backends.zookeeper.directory import Seen, Shared
 from dibs.backends.zookeeper.stands import Stand
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.codec import Children, Refused
+from dibs.backends.zookeeper.wire.codec import Children, Node, Refused, refusal
 from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.session import Call
-from dibs.backends.zookeeper.wire.shared import Seen, Shared
-from dibs.backends.zookeeper.wire.watches import DATA
+from dibs.backends.zookeeper.wire.session import DATA, Call, Watch
 from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Runtime
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
+from dibs.info import printable
+
+GLANCES = 5
+_PAUSE = 0.02
+
+
+async def stood(port: Port, stand: Stand, created: Call, until: float) -> None:
+    """Its node was made: it counts if it lives by the session that we have now, and numbers are not used up."""
+    if created.error != codec.OK:
+        stand.claim.asked = stand.doubtful = False  # the server said no: there is nothing to look for
+        raise refusal(created.error)
+    if stand.session is None:
+        raise StoreUnavailable("the session ended meanwhile")
+    if not 0 <= number_of(stand.place) < REFUSE_AT:
+        await withdraw(port, stand, until)
+        raise used_up(port, stand.place.rpartition("/")[0])
+    stand.doubtful = False
+
+
+def used_up(port: Port, directory: str) -> StoreError:
+    """It is removed, if nobody stands there: else that is refused, and the next who leaves will."""
+    port.wire.post(codec.delete(directory))
+    return StoreError(
+        "the sequence numbers of its directory are used up",
+        step="try again when nobody holds it or waits for it",
+    )
+
+
+async def removed(port: Port, paths: Sequence[str], until: float, drop: Sequence[Watch] = ()) -> list[bool]:
+    """Whether each was still there, as far as that is known. What is dropped first says nothing of it. An answer that
+    was lost is asked for again as long as there is time: a connection that broke is mostly there again at once."""
+    again = False
+    while True:
+        try:
+            calls = await port.ask([codec.delete(path) for path in paths], until, drop=() if again else drop)
+        except StoreUnavailable:
+            if not port.may_ask_again(until):
+                raise
+            again = True
+        else:
+            return [checked(call, codec.NO_NODE) == codec.OK or again for call in calls]
+
+
+def rotate(port: Port, path: str, directory: str) -> None:
+    """With numbers as high as in `path`, have them begin again, if nobody else stands there: else it is refused."""
+    if number_of(path) >= ROTATE_AT:
+        port.wire.post(codec.delete(directory))
+
+
+async def withdraw(port: Port, stand: Stand, until: float) -> None:
+    """It is not to stand after all."""
+    stand.gone = True
+    await removed(port, stand.nodes, until)
+    stand.claim.asked = False
+
+
+async def own(
+    port: Port, stand: Stand, directories: Sequence[str], until: float, since: float = FOREVER
+) -> dict[str, Node]:
+    """All that bear its id, by their paths; as they were after `since`."""
+    shared = stand.queue.shared(
+        "found", lambda: [codec.sync(stand.directory), *map(codec.children, directories)], listed=1
+    )
+    _, *listed = (await port.share(shared, until, since)).calls
+    prefix = prefix_of(stand.claim.id)
+    paths = [
+        f"{directory}/{name}"
+        for directory, call in zip(directories, listed, strict=True)
+        for name in children_of(call)
+        if name.startswith(prefix)
+    ]
+    calls = await port.ask([codec.get(path) for path in paths], until) if paths else []
+    return {path: node for path, call in zip(paths, calls, strict=True) if (node := node_of(call)) is not None}
+
+
+async def cleared(port: Port, stand: Stand, directories: Sequence[str], until: float) -> bool:
+    """Remove whatever bears its id; False: nothing did."""
+    found = await own(port, stand, directories, until)
+    return bool(found) and any(await removed(port, list(found), until))
+
+
+async def taken_over(port: Port, stand: Stand, found: dict[str, Node], kept: Sequence[str], until: float) -> bool:
+    """After a lost answer: go on with these, remove the rest. False: nothing is left to go on with."""
+    surplus = [path for path in found if path not in kept]
+    if surplus:
+        await removed(port, surplus, until)
+    stand.doubtful = stand.changing = False
+    if not kept:
+        stand.gone = stand.session is not None
+        return False
+    stand.session, stand.nodes = port.wire.session, list(kept)
+    stand.ticket = stand.claim.ticket = min(ticket_of(found[path]) for path in kept)
+    return True
+
+
+def of_session(port: Port, found: dict[str, Node]) -> list[str]:
+    """Those that live by the session that we have now: another one's go with it, or are removed."""
+    return [path for path, node in found.items() if node.stat.owner == port.wire.session.id]
+
+
+async def moment(runtime: Runtime, glance: int) -> None:
+    """Between two glances at a node of another kind: it may be a try that is just leaving."""
+    if glance + 1 < GLANCES:
+        await runtime.sleep(_PAUSE)
+
+
+def children_of(call: Call) -> list[str]:
+    """None, if the directory is not there."""
+    if checked(call, codec.NO_NODE):
+        return []
+    assert isinstance(call.value, list)
+    return call.value
+
+
+def node_of(call: Call) -> Node | None:
+    if checked(call, codec.NO_NODE):
+        return None
+    assert isinstance(call.value, Node)
+    return call.value
+
+
+def mismatch(stand: Stand, foreign: str) -> Mismatch:
+    found = parse(foreign)
+    kind = "semaphore" if foreign in (LOCKS, LEASES) else None if found is None else found.kind
+    if kind is None:
+        return Mismatch(
+            f"its directory holds {printable(foreign[:80])!r}, which belongs to no lock at this path",
+            step="use this path for nothing else, and no path below it",
+        )
+    size = f" of {found.capacity}" if found is not None and kind == "striped" else ""
+    own = f" of {stand.claim.capacity}" if stand.claim.kind in ("semaphore", "striped") else ""
+    return busy_as(f"{kind}{size}", f"{stand.claim.kind}{own}")
+
+
+def busy_as(there: str, wanted: str) -> Mismatch:
+    return Mismatch(
+        f"busy as {there}, not as {wanted}", step="use one kind and size for one name, or wait until its queue is empty"
+    )
 
 
 class Queue:
@@ -55,7 +184,7 @@ class Queue:
     async def enter(self, stand: Stand, until: float) -> None:
         claim, port, queue = stand.claim, self._port, stand.queue
         stand.look_again, stand.word = self.look_again, word_of(claim)
-        stand.data = shown.written(claim.about, port.wire.session.timeout)
+        stand.data = written(claim.about, port.wire.session.timeout)
         node = f"{stand.directory}/{prefix_of(claim.id)}{stand.word}"
         making = codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
         stand.asks()
@@ -70,36 +199,22 @@ class Queue:
             if not stand.placed:
                 await self.look(stand, until)
             return
-        listings: list[Listing] = []
-
-        def listed(call: Call) -> None:
-            if not isinstance(children := call.value, Children):
-                return
-            if children == [leaf_of(stand.place)]:  # as it mostly is
-                queue.learn_one(children[0], stand.word, children.stat.czxid)
-                stand.granted()
-            else:
-                listings.append(Listing(children))
-                queue.learn(listings[-1], children.stat)
-
-        created, listing = await port.ask_in(
-            [stand.directory], [making, codec.children(stand.directory)], until, [stand.made, listed]
+        created, listed = await port.ask_in(
+            [stand.directory], [making, codec.children(stand.directory)], until, [stand.made]
         )
         await stood(port, stand, created, until)
-        checked(listing)
-        if not stand.placed:
-            await self._judge(stand, listings[-1], stand.epoch, until)
+        checked(listed)
+        if isinstance(children := listed.value, Children):
+            listing = Listing(children)
+            queue.learn(listing, children.stat)
+            await self._judge(stand, listing, stand.epoch, until)
 
     def judged(self, stand: Stand, listing: Listing) -> bool:
         """Hold, or wait for the right one. False: that needs a closer look."""
         verdict = listing.judge(_name(stand), stand.claim)
-        if verdict.foreign or not verdict.stands:
-            return False
-        if verdict.holds:
-            stand.granted()
-        else:
+        if verdict.stands and not verdict.foreign:
             self._apply(stand, verdict)
-        return True
+        return stand.placed
 
     async def look(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """List again, and wait for the right one, or hold."""
@@ -172,7 +287,7 @@ class Queue:
         if mine is None or stand.claim.kind != "rw" or mine.word == READ or weight >= mine.weight:
             return
         reading = f"{stand.directory}/{prefix_of(stand.claim.id)}{READ}{mine.number}"
-        data = shown.written(stand.claim.about, self._port.wire.session.timeout, stand.ticket)
+        data = written(stand.claim.about, self._port.wire.session.timeout, stand.ticket)
         change = codec.multi([codec.create(reading, data, self._port.acl, codec.EPHEMERAL), codec.delete(writing)])
         stand.changing = stand.doubtful = True  # the end of the WRIT is no news now
         (call,) = await self._port.ask([change], until)
@@ -189,10 +304,7 @@ class Queue:
             stand.epoch = epoch
             verdict = listing.judge(_name(stand), stand.claim)
             if not verdict.foreign or await self._cleared(stand, verdict.foreign, until):
-                if verdict.holds:
-                    stand.granted()
-                else:
-                    self._apply(stand, verdict)
+                self._apply(stand, verdict)
                 return
             await moment(self._runtime, glance)
             seen = await self._port.share(_listing(stand), until)
@@ -202,8 +314,9 @@ class Queue:
         raise mismatch(stand, verdict.foreign)
 
     def _apply(self, stand: Stand, verdict: Verdict) -> None:
-        """To one that does not hold."""
-        if verdict.stands:
+        if verdict.holds:
+            stand.granted()
+        elif verdict.stands:
             stand.wait_for(DATA, f"{stand.directory}/{verdict.watch}")
         else:
             stand.end()

@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from dibs.backends.zookeeper import shown
-from dibs.backends.zookeeper.contenders import LATCH, LOCK, leaf_of
+from dibs.backends.zookeeper.contenders import LATCH, LOCK, REVOKE, leaf_of, written
 from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
 from dibs.backends.zookeeper.wire.codec import Created, Event, Node, Stat
-from dibs.backends.zookeeper.wire.session import LOST, Call, Session
-from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA, Watch
+from dibs.backends.zookeeper.wire.session import CHILDREN, DATA, LOST, Call, Session, Watch
 from dibs.core.deadline import FOREVER, left_for
 from dibs.core.line import LOOK, YOURS, Me, Signal
 from dibs.core.rule import Claim, Standing
@@ -172,7 +170,7 @@ class Stand:
         version = self._own.get(path, -1)
         if version < 0:
             return
-        self.data = shown.written(self.claim.about, self._timeout(), self._borrowed(), held=True)
+        self.data = written(self.claim.about, self._timeout(), self._borrowed(), held=True)
         self._put(path, version)
 
     # By whoever reads.
@@ -275,7 +273,7 @@ class Stand:
                 self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
             else:
                 self._own[path] = node.stat.version
-                if node.data == shown.REVOKE:
+                if node.data == REVOKE:
                     self.revoked = True
                     self._put(path, node.stat.version)  # what others are shown of us comes back
                     self.tell_news()

@@ -15,8 +15,8 @@ from dibs.backends.zookeeper.line import ZookeeperLine
 from dibs.backends.zookeeper.stands import Stands
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
-from dibs.backends.zookeeper.wire.feed import Feed
 from dibs.backends.zookeeper.wire.port import Port
+from dibs.backends.zookeeper.wire.stream import Feed
 from dibs.core.cells import Cells
 from dibs.core.line import CELLS, FAIR, PERMITS, RECORDS, RW, Line, Me
 from dibs.core.runtime import Inbox, Runtime

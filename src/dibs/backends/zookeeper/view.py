@@ -8,15 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dibs.backends.zookeeper import shown
-from dibs.backends.zookeeper.contenders import LEASES, LOCKS, WRITE, Contender, in_order, owner_of
-from dibs.backends.zookeeper.nodes import children_of, node_of
+from dibs.backends.zookeeper.contenders import (
+    LEASES,
+    LOCKS,
+    REVOKE,
+    WRITE,
+    Contender,
+    in_order,
+    owner_of,
+    participant,
+    ticket_of,
+)
 from dibs.backends.zookeeper.paths import directory_of, is_line, name_of, path_of
 from dibs.backends.zookeeper.permits import size_of
+from dibs.backends.zookeeper.queue import children_of, node_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Node
 from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.watches import CHILDREN, DATA, EXISTENCE
+from dibs.backends.zookeeper.wire.session import CHILDREN, DATA, EXISTENCE
 from dibs.core.line import LOOK, Me
 from dibs.core.rule import fits
 from dibs.info import LockInfo, Participant
@@ -82,7 +91,7 @@ async def revoke(port: Port, chroot: str, name: str, token: int, until: float) -
     holder = await _holder(port, chroot, name, token, until)
     if holder is None:
         return False
-    (call,) = await port.ask([codec.put(holder.nodes[0], shown.REVOKE, -1)], until)
+    (call,) = await port.ask([codec.put(holder.nodes[0], REVOKE, -1)], until)
     return checked(call, codec.NO_NODE) == codec.OK
 
 
@@ -106,7 +115,7 @@ async def await_change(port: Port, chroot: str, me: Me, name: str, seen: int, ke
     try:
         (call,) = await port.ask([asking], until, watch)
         if isinstance(call.value, Node):
-            there = shown.ticket_of(call.value)
+            there = ticket_of(call.value)
         elif isinstance(call.value, list) and not call.value:
             there = 0
         else:
@@ -198,7 +207,7 @@ def _seen(
             claims.append((Claimed(writer.participant, (*writer.nodes, one.path)), all_of_it))
             continue
         last = one.contender
-        claims.append((Claimed(shown.participant(one.node, weight, timeout), (one.path,)), weight))
+        claims.append((Claimed(participant(one.node, weight, timeout), (one.path,)), weight))
     return _split(name, kind, capacity, claims)
 
 
@@ -217,7 +226,7 @@ def _semaphore(
         together.setdefault(owner_of(one.contender.name), []).append(one)
     claims = [
         (
-            Claimed(shown.participant(group[0].node, len(group), timeout), tuple(one.path for one in group)),
+            Claimed(participant(group[0].node, len(group), timeout), tuple(one.path for one in group)),
             len(group),
         )
         for group in together.values()
@@ -225,7 +234,7 @@ def _semaphore(
     claims.sort(key=lambda claim: claim[0].participant.token)
     if sum(weight for _, weight in claims) > capacity:
         locks = locks[1:]  # Java's first in line has its permit there already, and is shown by that
-    claims += [(Claimed(shown.participant(one.node, 1, timeout), (one.path,)), capacity) for one in locks]
+    claims += [(Claimed(participant(one.node, 1, timeout), (one.path,)), capacity) for one in locks]
     return _split(name, kind, capacity, claims)
 
 

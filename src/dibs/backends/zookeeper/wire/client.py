@@ -19,12 +19,9 @@ from typing import Protocol
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Request
-from dibs.backends.zookeeper.wire.dial import Dial
-from dibs.backends.zookeeper.wire.feed import Feed
-from dibs.backends.zookeeper.wire.hand import Hand
-from dibs.backends.zookeeper.wire.session import PATIENCE, Call, Phase, Session
-from dibs.backends.zookeeper.wire.stream import Soon, Stream
-from dibs.backends.zookeeper.wire.watches import Watch
+from dibs.backends.zookeeper.wire.dial import Dial, Hand
+from dibs.backends.zookeeper.wire.session import PATIENCE, Call, Phase, Session, Watch
+from dibs.backends.zookeeper.wire.stream import Feed, Soon, Stream
 from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreError, StoreUnavailable

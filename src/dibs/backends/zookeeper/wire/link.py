@@ -1,7 +1,16 @@
-"""A socket that never blocks, what is still to be sent through it, and a bell that wakes whoever reads.
+"""A socket that never blocks, the bytes between us and it (as they are, or in TLS), and a bell that wakes its reader.
 
-The owner holds a lock over `send` and `take_in`, as both go through the channel (TLS has one state for both ways). Only
-one thread at a time is in `Bell.wait`.
+`Plain` and `Tls` do no I/O:
+
+    to_send = channel.begin()                 # what goes out first
+    plain = channel.receive(raw)              # what came in, decrypted; empty during the handshake
+    to_send = channel.send(plain)             # what we say, as it goes out
+    to_send = channel.outgoing()              # what else must go out now: ask after every receive
+
+`Tls` keeps what is said before it is `ready` and gives it out with `outgoing`. A certificate that is refused, theirs or
+ours, is a StoreError: another try changes nothing. Every other failure of TLS is StoreUnavailable. After either,
+`outgoing` still has the alert for the other side. The owner holds a lock over `send` and `take_in`, as both go through
+the channel (TLS has one state for both ways). Only one thread at a time is in `Bell.wait`.
 """
 
 from __future__ import annotations
@@ -11,11 +20,107 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dibs.backends.common.wakeup import READ, WRITE, new_poll
-from dibs.backends.zookeeper.wire.channel import Plain, Tls
 from dibs.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from dibs.backends.common.tls import failure
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
+T = TypeVar("T")
+_AT_ONCE = 1 << 16
+
+
+class Plain:
+    """Nothing is changed, nothing is kept."""
+
+    ready = True
+
+    def begin(self) -> bytes:
+        return b""
+
+    def receive(self, raw: bytes) -> bytes:
+        return raw
+
+    def send(self, plain: bytes) -> bytes:
+        return plain
+
+    def outgoing(self) -> bytes:
+        return b""
+
+
+class Tls:
+    """One connection to one host, whose name its certificate must have."""
+
+    def __init__(self, context: SSLContext, hostname: str) -> None:
+        from ssl import MemoryBIO  # noqa: PLC0415  (who does not encrypt does not need it)
+
+        self.ready = False
+        self._host = hostname
+        self._in, self._out = MemoryBIO(), MemoryBIO()
+        name = hostname.partition("%")[0].removesuffix(".")  # certificates know neither zones nor the root's dot
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname=name)
+        self._kept = b""
+
+    def begin(self) -> bytes:
+        self._step(self._shake)
+        return self._out.read()
+
+    def receive(self, raw: bytes) -> bytes:
+        self._in.write(raw)
+        if not self.ready:
+            self._step(self._shake)
+        found = []
+        while self.ready and (part := self._step(self._read)):
+            found.append(part)
+        self._write()
+        return b"".join(found)
+
+    def send(self, plain: bytes) -> bytes:
+        self._kept += plain
+        self._write()
+        return self._out.read()
+
+    def outgoing(self) -> bytes:
+        return self._out.read()
+
+    def _shake(self) -> None:
+        self._tls.do_handshake()
+        self.ready = True
+
+    def _read(self) -> bytes:
+        return self._tls.read(_AT_ONCE)
+
+    def _encrypt(self) -> int:
+        return self._tls.write(self._kept)
+
+    def _write(self) -> None:
+        """What was said, as far as it can be encrypted: not while hands are shaken, for the first time or anew."""
+        while self.ready and self._kept:
+            done = self._step(self._encrypt)
+            if done is None:
+                return
+            self._kept = self._kept[done:]
+
+    def _step(self, action: Callable[[], T]) -> T | None:
+        """None: it cannot go on before more comes in, or the other side said goodbye."""
+        import ssl  # noqa: PLC0415  (as above)
+
+        try:
+            return action()
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            return None
+        except ssl.SSLError as error:
+            raise failure(self._host, error) from None
+
 
 CHUNK = 1 << 16
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from dibs.backends.zookeeper.directory import Seen, Shared
 from dibs.backends.zookeeper.paths import levels
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import Wire
 from dibs.backends.zookeeper.wire.codec import Request, refusal
-from dibs.backends.zookeeper.wire.session import LOST, Call
-from dibs.backends.zookeeper.wire.shared import Seen, Shared
-from dibs.backends.zookeeper.wire.watches import Watch
+from dibs.backends.zookeeper.wire.session import LOST, Call, Watch
 from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreError, StoreUnavailable
