@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 import dibs
 from dibs.backends.zookeeper.contenders import prefix_of
 from dibs.backends.zookeeper.line import ZookeeperLine
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.session import Call
+from dibs.backends.zookeeper.wire.session import Call, Session
 from dibs.core.line import LINE, NOWHERE, YOURS
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.runtime.threads import step
@@ -179,8 +182,40 @@ def test_whatever_is_not_simple_is_settled_by_join(
     if what == "another kind":
         assert kazoo.get_children(path) == ["foreign-0000000000"]
         kazoo.delete(stranger)
-    elif kazoo.exists(path):
-        assert kazoo.get_children(path) == []
+    else:
+        with suppress(NoNodeError):  # it goes with the last node, so that numbers begin again
+            assert kazoo.get_children(path) == []
+
+
+def test_a_listing_without_the_own_node_does_not_count(taker: Taker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody removed it in between, and another one came."""
+    claim = taker.claim()
+    ask_now = taker.wire.ask_now
+
+    def altered(*asked: Any) -> bytes | None:
+        replies = ask_now(*asked)
+        head, own, tail = (replies or b"").rpartition(prefix_of(claim.id).encode())
+        return replies and head + b"_c_" + bytes(len(own) - 4) + b"-" + tail
+
+    with monkeypatch.context() as patch:
+        patch.setattr(taker.wire, "ask_now", altered)
+        assert taker.line.take_now(claim, LINE, taker.in_time) is None
+    assert step(taker.line.join(claim, LINE, taker.in_time)).holds, "by a listing of its own"
+    assert taker.leave(claim)
+
+
+def test_a_node_of_another_session_than_ours_does_not_count(taker: Taker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session ended, and the reply is to the last request of the old one."""
+    claim, newer = taker.claim(), Session(30.0)
+    newer.taken_up(codec.Welcome(30_000, 1, bytes(16)), taker.now())
+    with monkeypatch.context() as patch:
+        patch.setattr(taker.wire, "session", newer)
+        with pytest.raises(dibs.StoreUnavailable):
+            taker.take(claim)
+    assert claim.asked
+    standing = step(taker.line.join(claim, LINE, taker.in_time))
+    assert standing.holds
+    assert taker.leave(claim)
 
 
 @pytest.mark.parametrize("verb", ["take", "leave"])

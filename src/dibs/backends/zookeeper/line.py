@@ -62,9 +62,7 @@ class Packed:
         self.making = codec.create(path, self.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
         self.listing = codec.children(directory)
         self.list = self.listing.packed()
-        uuid = uuid_of(claim.id).encode()
-        self.before, _, self.behind = self.making.packed().partition(uuid)
-        self.path, _, self.protected = path.encode().partition(uuid)
+        self.before, _, self.behind = self.making.packed().partition(uuid_of(claim.id).encode())
         made, leaf = len(path.encode()) + DIGITS, len(prefix) + len(self.word) + DIGITS
         self.sizes, self.shape = codec.shape_of_first(made, leaf)
 
@@ -117,8 +115,8 @@ class ZookeeperLine:
             return None
         if replies:
             path, ticket, owner, count, leaf, czxid = packed.shape.unpack(replies)
-            ours = path[:-DIGITS] == packed.path + uuid + packed.protected and leaf[-DIGITS:] < _REFUSE_AT
-            if ours and owner == session.id and count == 1 and path.endswith(leaf):
+            alone = count == 1 and path.endswith(leaf) and leaf[-DIGITS:] < _REFUSE_AT
+            if alone and owner == session.id:
                 name, now, deadline = leaf.decode(), self._now(), session.deadline
                 stand.session, stand.place = session, f"{packed.directory}/{name}"
                 stand.nodes, stand.ticket, claim.ticket = [stand.place], ticket, ticket
