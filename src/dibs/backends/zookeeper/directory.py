@@ -7,7 +7,7 @@ predecessor went needs no new listing if nobody else was before that one, or ano
 with the number that follows the last one known is behind it, and nobody is between the two. Numbers begin again when an
 empty directory is removed and made anew, so they are compared only while its czxid is the one that was listed.
 
-A listing of n children is needed by up to n claims, so it is shared: see wire/shared.py.
+A listing of n children is needed by up to n claims, so it is shared.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class Directory:
         """Those of this client."""
         self._order: list[tuple[str, str]] | None = None
         """Number and name of all who may stand there, up to the number `_last`; None: not known."""
+        self.alone: tuple[str, str, int] | None = None
+        """Name and word of the only node, and the czxid of the directory, as the free path saw them last."""
         self._last = self._czxid = -1
         self._word = ""
         self.size = b""
@@ -123,23 +125,23 @@ class Directory:
     def learn(self, listing: Listing, stat: Stat) -> None:
         """From a listing. An interrupt between any two lines leaves less known, never something false."""
         with self._wire.mutex:
-            self._order = None
+            self.alone = self._order = None
             if listing.word is not None and listing.line:
                 self._word, self._last, self._czxid = listing.word, int(listing.line[-1].number), stat.czxid
                 self._order = [(one.number, one.name) for one in listing.line]
 
-    def learn_one(self, name: str, word: str, czxid: int) -> None:
-        """From a listing that shows nothing but a node of this client."""
-        with self._wire.mutex:
-            self._order = None
-            if name[-10:].isdecimal():
-                self._word, self._last, self._czxid = word, int(name[-10:]), czxid
-                self._order = [(name[-10:], name)]
+    def _learn_alone(self) -> None:
+        """From a listing that showed nothing but a node of this client. Called with the mutex."""
+        if self.alone is not None:
+            (name, self._word, self._czxid), self.alone, self._order = self.alone, None, None
+            self._last = int(name[-10:])
+            self._order = [(name[-10:], name)]
 
     def made(self, name: str, word: str, stat: Stat) -> None:
         """A node was made by this client, and then the directory was looked at; called in the order of the replies."""
         one = (name[-10:], name)
         with self._wire.mutex:
+            self._learn_alone()
             order = self._order
             if order is None or word != self._word or stat.czxid != self._czxid:
                 return
@@ -153,12 +155,14 @@ class Directory:
         if not self.claims:  # nobody asks about it any more
             return
         with self._wire.mutex:
+            self._learn_alone()
             while (at := self._find(name)) is not None and self._order is not None:
                 del self._order[at]
 
     def before(self, name: str, word: str) -> str | None:
         """The nearest that may stand before a node; "": nobody does. None: not known."""
         with self._wire.mutex:
+            self._learn_alone()
             at = self._find(name)
             if at is None or self._order is None or word != self._word:
                 return None

@@ -115,13 +115,14 @@ class ZookeeperLine:
             return None
         if replies:
             path, ticket, owner, count, leaf, czxid = packed.shape.unpack(replies)
-            alone = count == 1 and path.endswith(leaf) and leaf[-DIGITS:] < _REFUSE_AT
+            number = leaf[-DIGITS:]
+            alone = count == 1 and path.endswith(leaf) and number.isdigit() and number < _REFUSE_AT
             if alone and owner == session.id:
                 name, now, deadline = leaf.decode(), self._now(), session.deadline
                 stand.session, stand.place = session, f"{packed.directory}/{name}"
                 stand.nodes, stand.ticket, claim.ticket = [stand.place], ticket, ticket
                 stand.doubtful, stand.holds = False, True
-                stand.queue.learn_one(name, packed.word, czxid)
+                stand.queue.alone = (name, packed.word, czxid)
                 stands.note(stand, now + WATCHED_AFTER, stand.watch_own)
                 if now < deadline and not session.over:
                     return Standing(ticket, True, left_for(deadline, now), FOREVER, False)
