@@ -138,6 +138,18 @@ def test_a_node_that_somebody_removed_is_missed(taker: Taker, kazoo: KazooClient
     assert not taker.leave(claim)
 
 
+def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(taker: Taker) -> None:
+    claim, news = taker.taken(), []
+    stand = taker.line._stands.find(claim.id)
+    assert stand is not None
+    until(lambda: list(stand._own.values()) == [0], what="the own node is watched")
+    taker.line._me.news = news.append
+    assert taker.leave(claim)
+    step(taker.line._sync(taker.in_time))
+    assert news == []
+    assert not taker.wire._stream.watches, "the event came, and nothing is watched any more"
+
+
 def test_an_unusual_claim_is_left_to_join_unsent(taker: Taker) -> None:
     taken = taker.taken()
     beside, trying, semaphore = taker.claim(), taker.claim(), taker.claim("dibs:other")
@@ -187,17 +199,20 @@ def test_whatever_is_not_simple_is_settled_by_join(
             assert kazoo.get_children(path) == []
 
 
-def test_a_listing_without_the_own_node_does_not_count(taker: Taker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody removed it in between, and another one came."""
+@pytest.mark.parametrize("letter", [b"0", b"\xff"])
+def test_a_listing_without_the_own_node_does_not_count(
+    taker: Taker, monkeypatch: pytest.MonkeyPatch, letter: bytes
+) -> None:
+    """Somebody removed it in between, and another one came; or the reply is damaged."""
     claim = taker.claim()
     ask_now = taker.wire.ask_now
 
     def altered(*asked: Any) -> bytes | None:
         replies = ask_now(*asked)
         head, own, tail = (replies or b"").rpartition(prefix_of(claim.id).encode())
-        return replies and head + b"_c_" + bytes(len(own) - 4) + b"-" + tail
+        return replies and head + b"_c_" + letter * (len(own) - 4) + b"-" + tail
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, suppress(dibs.StoreUnavailable):
         patch.setattr(taker.wire, "ask_now", altered)
         assert taker.line.take_now(claim, LINE, taker.in_time) is None
     assert step(taker.line.join(claim, LINE, taker.in_time)).holds, "by a listing of its own"

@@ -1,8 +1,7 @@
-"""Seam 2 over a session. What the store is asked for by other nodes than a claim's own is in view.py.
+"""Seam 2 over a session. Requests about nodes of other clients are in view.py.
 
-A claim lives as long as the session: `renew` sends one `sync`, whatever their number, behind which every event that
-concerns them has come in, and lists again only for those of which something is unclear. What is left of each is what is
-left of the session by its own deadline.
+All claims of a client live as long as its session. `renew` sends one `sync` for all of them: earlier events arrive
+before its reply. Then it lists again only where something is unclear. Each claim has as long left as the session has.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ class ZookeeperLine:
         if replies:
             path, ticket, owner, count, leaf, czxid = packed.shape.unpack(replies)
             number = leaf[-DIGITS:]
-            alone = count == 1 and path.endswith(leaf) and number.isdigit() and number < _REFUSE_AT
-            if alone and owner == session.id:
+            alone = count == 1 and path.endswith(leaf) and leaf.isascii()
+            if alone and owner == session.id and number.isdigit() and number < _REFUSE_AT:
                 name, now, deadline = leaf.decode(), self._now(), session.deadline
                 stand.session, stand.place = session, f"{packed.directory}/{name}"
                 stand.nodes, stand.ticket, claim.ticket = [stand.place], ticket, ticket
@@ -127,8 +126,11 @@ class ZookeeperLine:
                 if now < deadline and not session.over:
                     return Standing(ticket, True, left_for(deadline, now), FOREVER, False)
                 return stand.standing(now)
-            for call, reply in zip(calls, (replies, replies[packed.sizes[0] :]), strict=True):
-                call.value = call.request.read(codec.Reader(reply, codec.REPLY.size))
+            try:
+                for call, reply in zip(calls, (replies, replies[packed.sizes[0] :]), strict=True):
+                    call.value = call.request.read(codec.Reader(reply, codec.REPLY.size))
+            except codec.Garbled as error:
+                raise StoreUnavailable(f"the server does not speak ZooKeeper's protocol: {error}") from None
         return self._taken(stand, *calls)
 
     def _taken(self, stand: Stand, created: Call, listed: Call) -> Standing | None:
