@@ -1,4 +1,4 @@
-"""What a URL and the store's options say, checked without I/O.
+"""The URL and the options of the store, parsed and checked without I/O.
 
     zookeeper://user:password@h1:2181,h2,[::1]/chroot?acl=creator-read
 
@@ -9,7 +9,7 @@ An option is a keyword of `connect` or stands in the query. No text here repeats
 | `auth`                      | how the login is shown to the server: "digest" (the default) or "sasl" (DIGEST-MD5)    |
 | `acl`                       | who may touch our nodes: "open" to all, "creator", or all may read: "creator-read"     |
 | `layout`                    | "semaphore-mutex": mutexes as Curator's InterProcessSemaphoreMutex has them            |
-| `ca`, `certificate`, `key`  | PEM files for zookeepers://: whom to believe, and who we are                           |
+| `ca`, `certificate`, `key`  | PEM files for zookeepers://: trusted CAs, our own certificate and its key              |
 | `ssl_context`               | in place of these files; by keyword only                                               |
 """
 

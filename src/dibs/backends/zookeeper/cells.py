@@ -63,8 +63,8 @@ class ZookeeperCells:
         return puts.versions[write.id]
 
     async def _put(self, write: Write, until: float) -> None:
-        """If it was done, now or before, its version is noted by whoever reads the reply: also if by then nobody waits
-        for it any more, so that no note stays behind."""
+        """The reader of the reply notes the version if the put was done, now or before. It does so also if the caller
+        no longer waits, so that no note stays behind."""
         path = self._path(write.spot)
         directory = path.rpartition("/")[0]
         notes = f"{directory.rpartition('/')[0]}/%written"

@@ -38,7 +38,7 @@ REFUSE_AT = 2**31 - 2**20
 """From here on nobody may stand: at 2**31 numbers repeat, or fall."""
 
 DIGITS = 10
-"""Of a number, as the server writes it."""
+"""Length of a sequence number, as the server writes it."""
 _NAME = re.compile(r"(lock-|latch-|lease-|__READ__|__WRIT__|[a-z]{1,20}-[0-9]{1,9}-)(-?[0-9]{10})\Z")
 """Bounded: others may write names of any length."""
 _WORDS = {("mutex", 1): LOCK, (ELECTION, 1): LATCH}
@@ -56,7 +56,7 @@ class Contender(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Of its line; that of a semaphore is not in a name."""
+        """Capacity of its queue; names do not contain the capacity of a semaphore."""
         if self.kind == "rw":
             return RW_CAPACITY
         return 1 if self.word in _KINDS else int(self.word.split("-")[1])
@@ -69,7 +69,7 @@ class Contender(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a list of children says of one of them."""
+    """The place of one node in a list of children."""
 
     stands: bool
     holds: bool = False
@@ -101,7 +101,7 @@ def prefix_of(id: bytes) -> str:
 
 
 def owner_of(name: str) -> str:
-    """What the nodes of one claim have in common: their protection, or else the whole name.
+    """The part of a name that the nodes of one claim share: their protection, or else the whole name.
 
     >>> owner_of("_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000001")
     '_c_00010203-0405-0607-0809-0a0b0c0d0e0f-'
@@ -123,7 +123,7 @@ def id_of(name: str) -> bytes:
 
 
 def number_of(path: str) -> int:
-    """Of a node that the server numbered; -1: it did not.
+    """The sequence number of a node; -1: it has none.
 
     >>> number_of("/a/_c_x-lock-0000000012"), number_of("/a/lock--0000000012"), number_of("/a")
     (12, -12, -1)
@@ -149,7 +149,7 @@ def parse(name: str) -> Contender | None:
 
 
 def in_order(children: Iterable[str]) -> tuple[list[Contender], list[str]]:
-    """Those who stand in line, in order; and what is no contender at all."""
+    """The contenders in order, and the names that are none."""
     line: list[Contender] = []
     strange: list[str] = []
     for name in children:
@@ -205,14 +205,14 @@ class Listing:
         foreign = self.line[other].name if other < position else self._foreign
         if fits(self._ahead[position], mine.weight, claim.capacity):
             return Verdict(stands=True, holds=True, lower=position, foreign=foreign)
-        # A reader waits for the writer nearest before it, whoever else reads; all others for whoever is nearest.
+        # A reader waits for the nearest writer before it, all others for the nearest node.
         nearest = self._writers[position] if mine.word == READ else -1
         if nearest < 0:
             nearest = position - 1
         return Verdict(stands=True, lower=position, watch=self.line[nearest].name, foreign=foreign)
 
     def would_hold(self, claim: Claim) -> tuple[bool, str, str]:
-        """Of one that does not stand yet: would it hold? Whom to watch until it might, and what is of another kind."""
+        """Whether a claim without a node would hold; the node to watch until it might; a node of another kind."""
         line, capacity = self.line, claim.capacity
         other = self._first_other(claim)
         foreign = line[other].name if other < len(line) else self._foreign

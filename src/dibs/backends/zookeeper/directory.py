@@ -52,8 +52,8 @@ class Shared:
         self.latest: Seen | None = None
 
     def ask(self, then: Callable[[Seen], None]) -> None:
-        """`then` is called with replies to requests that were sent after this, by whoever reads; at once if nothing
-        could be sent, with calls that are lost."""
+        """The reader calls `then` with the replies to requests that were sent after this. If nothing could be sent,
+        `then` is called at once, with calls that are lost."""
         with self._wire.mutex:
             self._waiting.append(then)
             under_way = self._under_way
@@ -92,7 +92,7 @@ class Directory:
         self._wire = wire
         self.path = path
         self.name = name
-        """What the lock is called by those claims: a path has more than one name."""
+        """The name of the lock as those claims write it: a path has more than one name."""
         self.claims: set[bytes] = set()
         """Those of this client."""
         self._order: list[tuple[str, str]] | None = None

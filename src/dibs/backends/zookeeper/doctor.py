@@ -1,4 +1,4 @@
-"""What the store says of itself: what was negotiated, tried and measured over this session, and over a second look.
+"""Findings about the store: negotiated, tried and measured over this session and a second connection.
 
 A node is made and removed, the way to the leader is timed, the ensemble's own list of its servers is read. `srvr`,
 which servers answer unless they were told not to, gives the version; where it does not, nothing is said of it.

@@ -261,7 +261,7 @@ class ZookeeperLine:
             stand.looked_at_until = 0.0
 
     async def _sync(self, until: float) -> None:
-        """Behind its answer has come whatever the leader knew when it was asked."""
+        """All that the leader knew when it was asked has arrived before the reply."""
         (synced,) = await self._port.ask([codec.sync(self._chroot or "/")], until)
         checked(synced)
 
@@ -312,7 +312,7 @@ class ZookeeperLine:
             self._port.wire.send((), drop=drop)
 
     async def _remove(self, nodes: Sequence[tuple[int, str]], until: float) -> list[tuple[int, StoreError | None]]:
-        """What became of each."""
+        """Delete nodes; the result for each."""
         replies: list[tuple[int, StoreError | None]] = []
         errors = await self._port.ask_each([codec.delete(path) for _, path in nodes], until)
         for (number, path), error in zip(nodes, errors, strict=True):
@@ -326,7 +326,7 @@ class ZookeeperLine:
         return replies
 
     async def _search(self, searched: dict[str, dict[str, int]], until: float) -> list[tuple[int, StoreError | None]]:
-        """Find and remove the nodes of claims of which it is not known whether they have any."""
+        """Find and remove the nodes of claims whose joins were not answered."""
         replies: list[tuple[int, StoreError | None]] = []
         nodes: list[tuple[int, str]] = []
         try:
@@ -396,7 +396,7 @@ class ZookeeperLine:
 
 
 def _by_number(replies: Sequence[tuple[int, StoreError | None]], count: int) -> list[StoreError | None]:
-    """One result for each of so many claims. StoreUnavailable: there was no reply at all."""
+    """One result for each of `count` claims. StoreUnavailable: there was no reply at all."""
     unanswered = [error for _, error in replies if isinstance(error, StoreUnavailable)]
     if unanswered and len(unanswered) == len(replies):
         raise unanswered[0]

@@ -70,7 +70,7 @@ class Permits:
         node = f"{stand.directory}/{LOCKS}/{prefix_of(claim.id)}{LOCK}"
         making = codec.create(node, stand.data, port.acl, codec.EPHEMERAL_SEQUENTIAL)
         stand.asks()
-        if stand.queue.is_crowded and stand.queue.size == _size(claim):  # the number may tell it whom to wait for
+        if stand.queue.is_crowded and stand.queue.size == _size(claim):  # its number may tell which node is ahead
             numbered = partial(stand.numbered, _nothing)
             created, _ = await port.ask([making, codec.exists(stand.queue.path)], until, thens=[stand.made, numbered])
             if created.error != codec.NO_NODE:
@@ -80,7 +80,7 @@ class Permits:
                 return
         created, *looked = await port.ask([making, *_looking(stand)], until, thens=[stand.made])
         if created.error == codec.NO_NODE:
-            # Whoever stands in the directory itself would take our own directories there for contenders.
+            # A lock that uses the directory itself would take our own directories there for contenders.
             await self._unlike(stand, _seen(Seen(looked, 0.0, stand.epoch)), until)
             created, *looked = await port.ask_in([stand.queue.path], [making, *_looking(stand)], until, [stand.made])
         await stood(port, stand, created, until)
@@ -150,7 +150,7 @@ class Permits:
             await removed(self._port, surplus, until)
 
     async def _go_on(self, stand: Stand, seen: _Seen, until: float) -> None:
-        """As far as what was seen lets it."""
+        """Go as far as the listing allows."""
         try:
             seen = await self._unlike(stand, seen, until)
         except Mismatch:
@@ -174,7 +174,7 @@ class Permits:
             await self._take(stand, seen, until)
 
     async def _unlike(self, stand: Stand, seen: _Seen, until: float) -> _Seen:
-        """What was seen, once nobody stands there as something else; Mismatch: somebody stays."""
+        """The listing, once no node of another kind is there; Mismatch: one stays."""
         for glance in range(GLANCES):
             if not seen.strange:
                 return seen
@@ -236,7 +236,7 @@ def _shared(stand: Stand) -> Shared:
 
 
 def _seen(seen: Seen, start: int = 0) -> _Seen:
-    """What the replies to `_looking` say, the first of which has that number."""
+    """Read the replies to `_looking`, which begin at number `start`."""
     checked(seen.calls[start], codec.NO_NODE)
     return _seen_behind(seen.listing(start), seen.calls[start + 1 :], seen.epoch)
 
@@ -274,7 +274,7 @@ def _size(claim: Claim) -> bytes:
 
 
 def _check_size(claim: Claim, seen: _Seen) -> None:
-    """What is not one of ours says nothing: Java's clients write what they like, or nothing."""
+    """Ignore data in another format: Java's clients write anything, or nothing."""
     size, own = seen.size, _size(claim)
     if size != own and (size == b"mutex" or size_of(size)):
         there = "mutex" if size == b"mutex" else f"semaphore of {int(size)}"

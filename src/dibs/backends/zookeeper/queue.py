@@ -224,7 +224,7 @@ class Queue:
         await self._judge(stand, seen.listing(0), seen.epoch, until)
 
     def look_again(self, stand: Stand) -> None:
-        """The same by whoever reads, without waiting: so only who may go on is woken."""
+        """List again without waiting. The reader judges the reply, so only a claim that may go on is woken."""
 
         def listed(seen: Seen) -> None:
             if stand.over or stand.gone or stand.holds:
@@ -247,7 +247,7 @@ class Queue:
         _listing(stand).ask(listed)
 
     async def peek(self, stand: Stand, until: float) -> tuple[bool, tuple[str, str] | None]:
-        """Of one that does not stand: would it hold? And what to watch until it might."""
+        """Whether a claim without a node would hold, and the node to watch until it might."""
         stand.look_again = self.look_again
         for glance in range(GLANCES):
             seen = await self._port.share(_synced(stand), until)
@@ -329,7 +329,7 @@ class Queue:
             stand.wait_for(DATA, f"{stand.directory}/{last}")
 
     async def _cleared(self, stand: Stand, foreign: str, until: float) -> bool:
-        """What a semaphore left behind when nobody used it any more is no other kind."""
+        """Remove the empty directories of a semaphore that is no longer used: they are no other kind."""
         if foreign not in (LOCKS, LEASES):
             return False
         (listed,) = await self._port.ask([codec.children(stand.directory)], until)

@@ -1,9 +1,9 @@
 """The claims of one client as they stand in the store, and what the server says of them meanwhile.
 
-A `Stand` knows its node and whom it waits for. Its methods that take an event or a call are called by whoever reads
-(see wire/client.py), one at a time: they note what happened, tell the waiter, and ask on without waiting. Where the
-directory knows who stands before a mutex, the end of the last one of them is the grant; whatever is less clear makes it
-`stale`, and the next look lists again. Watches that were set again at another server are less clear.
+A `Stand` knows its node and the node it waits for. The thread that reads (see wire/client.py) calls its methods that
+take an event or a call, one at a time: they note the change, tell the waiter, and send the next request without
+waiting. Where the directory knows all nodes before a mutex, the end of the last one is the grant. Anything less clear
+makes it `stale`, and the next look lists again. So do watches that were set again at another server.
 
 The own node is watched with the one ahead, or by the heart once it is held for 100 ms: its end is the end of the claim,
 and Curator's word in it asks to let go. One that waited has the instant of its grant written down after a second.
@@ -52,9 +52,9 @@ class Stand:
         """The connection, by its number, over which its own node was last seen; over a later one it may be gone."""
         self.waiting_for: tuple[str, str] | None = None
         self.look_again: Callable[[Stand], None] = Stand.tell_look
-        """What to do when what it waited for has ended, and that does not say enough."""
+        """Called when the node ahead has gone, and only a listing can tell who is next."""
         self.first: Callable[[Stand], None] = Stand.now_holds
-        """What to do once nobody stands before it."""
+        """Called once no node is before it."""
         self.revoked = False
         self.changing = False
         """One of its nodes is being replaced by others: ends of nodes are no news meanwhile."""
@@ -76,7 +76,7 @@ class Stand:
 
     @property
     def unseen(self) -> bool:
-        """What is in the own node was asked for, and not answered yet."""
+        """The data of the own node was requested, and the reply has not come yet."""
         return -1 in self._own.values()
 
     def standing(self, now: float) -> Standing | None:
@@ -92,20 +92,20 @@ class Stand:
             self._table.note(self, self._table.now() + WATCHED_AFTER, self.watch_own)
 
     def asks(self) -> None:
-        """Its node is about to be made, over the connection that there is now."""
+        """Its node is about to be made, over the current connection."""
         self.claim.asked = self.doubtful = True
         self.epoch = self._table.wire.epoch
 
     def made(self, call: Call) -> None:
-        """Its node was; by whoever reads."""
+        """The reply to its creation; called by the reader."""
         created, session = call.value, self._table.wire.session
         if isinstance(created, Created) and created.stat.owner == session.id:
             self.session, self.place, self.nodes = session, created.path, [created.path]
             self.ticket = self.claim.ticket = created.stat.czxid
 
     def numbered(self, first: Callable[[], None], call: Call) -> None:
-        """Its directory was looked at after that; by whoever reads. The number of its node may tell whom to wait for,
-        or that it is first."""
+        """The stat of its directory came behind the creation; called by the reader. The number of its node may tell
+        which node is ahead, or that it is first."""
         if isinstance(stat := call.value, Stat) and self.session is not None:
             self.queue.made(leaf_of(self.place), self.word, stat)
             if not self.over:
@@ -121,7 +121,7 @@ class Stand:
         return before is not None
 
     def _is_in_order(self) -> bool:
-        """It follows whoever is nearest before it, and its own node was seen over this connection."""
+        """It waits for the nearest node before it, and its own node was seen over this connection."""
         return self.word in (LOCK, LATCH) and self.stands and self.epoch == self._table.wire.epoch
 
     def wait_for(self, kind: str, path: str) -> None:
@@ -173,10 +173,10 @@ class Stand:
         self.data = written(self.claim.about, self._timeout(), self._borrowed(), held=True)
         self._put(path, version)
 
-    # By whoever reads.
+    # Called by the reader.
 
     def moved(self, event: Event) -> None:
-        """What it waited for has ended, or changed."""
+        """The node that it waited for has ended, or changed."""
         if self.over or self.gone or self.holds or self.waiting_for is None or self.waiting_for[1] != event.path:
             return
         (kind, path), self.waiting_for = self.waiting_for, None
@@ -208,7 +208,7 @@ class Stand:
         self._tell(YOURS)
 
     def tell_look(self) -> None:
-        """What there is to be seen is for the waiter to see."""
+        """Have the waiter look by itself."""
         self.stale = True
         self._tell(LOOK)
 
@@ -223,8 +223,8 @@ class Stand:
             self.watch_own()
 
     def _is_past(self, path: str) -> bool:
-        """What happens to that node is no news. Another thread changes `nodes` first, and then says so: hence the order
-        in which it is asked here."""
+        """Events of that node are no news. Another thread changes `nodes` first and then resets `changing`: hence the
+        order of the conditions."""
         return self.over or self.changing or path not in self.nodes
 
     def end(self, path: str = "") -> None:
@@ -310,7 +310,7 @@ class Stands:
         self.find = self._table.get
         self._tombs: dict[bytes, float] = {}
         self._most_tombs = _TOMBS
-        """With so many, those that are over are removed."""
+        """At this number, tombstones past their time are removed."""
         self._notes: deque[tuple[float, Stand, Callable[[], None]]] = deque()
 
     def begin(self, claim: Claim, directory: str, queue: str, kept: Directory | None = None) -> Stand:
@@ -329,7 +329,7 @@ class Stands:
         return stand
 
     def stranger(self, claim: Claim, directory: str, queue: str) -> Stand:
-        """Of a claim that nothing is known of here but that it may stand."""
+        """A stand for a claim that may have a node, and is not in the table."""
         return Stand(self, claim, directory, Directory(self.wire, queue, claim.name))
 
     def finish(self, id: bytes) -> Stand | None:

@@ -61,7 +61,7 @@ class ZookeeperStore:
 
 
 class _Opened:
-    """What all ways to the store share."""
+    """Shared by all queues and cells of a client."""
 
     def __init__(self, address: Address, runtime: Runtime, me: Me) -> None:
         blocking = runtime.blocking()

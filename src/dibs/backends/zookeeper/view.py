@@ -1,4 +1,4 @@
-"""What onlookers see and do: whole lines read from the nodes of all, ours and others', and one holder asked or removed.
+"""Inspecting queues, and asking or removing one holder. Queues are read from the nodes of all clients.
 
 A node that goes while it is read is left out; what others write into theirs is shown and means nothing.
 """
@@ -96,7 +96,7 @@ async def revoke(port: Port, chroot: str, name: str, token: int, until: float) -
 
 
 async def await_change(port: Port, chroot: str, me: Me, name: str, seen: int, key: bytes, until: float) -> None:
-    """Whoever leads is watched, or, while nobody does, the directory."""
+    """Watch the first node, or, while there is none, the directory."""
     directory = chroot + path_of(name)
 
     def told(_: Event) -> None:
@@ -127,7 +127,7 @@ async def await_change(port: Port, chroot: str, me: Me, name: str, seen: int, ke
 
 
 async def identity(port: Port, chroot: str, until: float) -> str:
-    """A node of our own tells; whoever asks first makes it."""
+    """An id in a node of our own, which the first caller makes."""
     path = f"{chroot}/%dibs"
     asking = [codec.create(path, b"", port.acl, codec.PERSISTENT), codec.exists(path)]
     calls = await port.ask_in([chroot] if chroot else [], asking, until)

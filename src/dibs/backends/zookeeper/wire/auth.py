@@ -22,7 +22,7 @@ from os import urandom
 from dibs.errors import StoreError
 
 SERVICE = "zookeeper/zk-sasl-md5"
-"""What every ZooKeeper server calls itself here, whatever its host is."""
+"""The service name of every ZooKeeper server, whatever its host is."""
 LONGEST = 2048
 """Bytes of a challenge, by the RFC."""
 
@@ -129,7 +129,7 @@ def _understood(asked: dict[bytes, list[bytes]]) -> tuple[bytes, str | None, boo
 
 
 def _secret(user: str, realm: str | None, password: str, utf8: bool) -> bytes:
-    """What both sides know. Each text is hashed in ISO 8859-1 if it can be written so, also where UTF-8 is spoken."""
+    """The shared secret. Each text is hashed in ISO 8859-1 if it can be written so, also where UTF-8 is spoken."""
 
     def hashed(text: str) -> bytes:
         return _encoded(text, utf8 and any(ord(letter) > 255 for letter in text))

@@ -33,7 +33,7 @@ IDLE = 60.0
 _SLICE, _SHORT_SLICE = 1.0, 0.1
 """How long the heart reads at a time; the second, while it waits for the answer to a beat."""
 _ATTEMPT = 2.0
-"""What one server is given for each round trip until it has taken a session up, at most."""
+"""The longest time limit of one server for each round trip until it has taken a session up."""
 _GREETING = 0.5
 """The same, while others have not been asked yet."""
 _SHORTEST = 0.2

@@ -1,6 +1,6 @@
 """The bytes of ZooKeeper's protocol. No I/O.
 
-Everything is a frame: four bytes of length, then so many bytes. The first frame each way is the greeting. After it a
+Everything is a frame: four bytes of length, then that many bytes. The first frame each way is the greeting. After it a
 request is `xid, operation, body` and a reply `xid, zxid, error, body`; replies come in the order of the requests. Some
 xids mean something by themselves: an event of a watch, a ping, an authentication, watches that are set again.
 
@@ -38,7 +38,7 @@ ERRORS = {
     -122: "the server took too long", LOGIN_WANTED: "the server wants a login first", -125: "a quota is used up",
     -127: "the server is overloaded",
 }  # fmt: skip
-"""What an error of the server means, in words for a reader."""
+"""The server's errors, in words."""
 
 PERSISTENT, EPHEMERAL, EPHEMERAL_SEQUENTIAL, CONTAINER = 0, 1, 3, 4
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
@@ -174,7 +174,7 @@ class Request:
         self.read = read
 
     def packed(self) -> bytes:
-        """What stands behind the xid."""
+        """The bytes behind the xid."""
         return _INT.pack(self.operation) + self.body
 
 
@@ -390,7 +390,7 @@ def multi(parts: Sequence[Request]) -> Request:
 
 
 def refusal(error: int) -> StoreError:
-    """What a server's error means to a caller who did not expect it."""
+    """The exception for an error of the server that the caller did not expect."""
     said = ERRORS.get(error, f"the server's error {error}")
     if error == NO_AUTH:
         return StoreError(said, step="log in (zookeeper://user:password@...), or have the ACL changed")

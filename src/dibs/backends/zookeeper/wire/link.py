@@ -103,7 +103,7 @@ class Tls:
         return self._tls.write(self._kept)
 
     def _write(self) -> None:
-        """What was said, as far as it can be encrypted: not while hands are shaken, for the first time or anew."""
+        """Encrypt what was said, unless a handshake is under way."""
         while self.ready and self._kept:
             done = self._step(self._encrypt)
             if done is None:
@@ -143,7 +143,7 @@ class Link:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.out = bytearray()
-            """What is still to be sent."""
+            """Bytes that are still to be sent."""
             self._amidst = False
             self._channel: Plain | Tls = Plain() if context is None else Tls(context, host)
             self.plain: socket.socket | None = self._socket if context is None else None
@@ -172,7 +172,7 @@ class Link:
         self._push(b"")
 
     def read(self) -> bytes:
-        """What has arrived, as it is on the wire; b"" if nothing has."""
+        """The bytes that have arrived, as they are on the wire; b"" if none have."""
         try:
             raw = self._socket.recv(CHUNK)
         except BlockingIOError:
@@ -184,7 +184,7 @@ class Link:
         return raw
 
     def take_in(self, raw: bytes) -> bytes:
-        """What that means; the channel may have to answer by itself."""
+        """Decrypt raw bytes; the channel may have to answer by itself."""
         try:
             return self._channel.receive(raw)
         finally:
@@ -270,7 +270,7 @@ class Bell:
 
 
 def said(error: OSError) -> str:
-    """What went wrong, in words."""
+    """The error in words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return error.strerror or str(error) or type(error).__name__

@@ -54,8 +54,8 @@ class Port:
         drop: Sequence[Watch] = (),
         thens: Sequence[Then] = (),
     ) -> list[Call]:
-        """All of them answered; raises StoreUnavailable if the last one was not: then nothing is known of any. `thens`
-        are called with the first replies by whoever reads, in their order."""
+        """Send requests and wait for all replies. StoreUnavailable: the last one was not answered, and nothing is known
+        of any. The reader calls `thens` with the first replies, in their order."""
         calls = [Call(request) for request in requests]
         for call, then in zip(calls, thens, strict=False):
             call.then = then
@@ -135,7 +135,7 @@ class Port:
         return calls
 
     def _ask_alone(self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]) -> bool:
-        """While nobody else reads: read the answer oneself. False: it could not be sent."""
+        """Send, and read the reply in this thread, which leads. False: it could not be sent."""
         inbox, wire, last = self._inbox, self.wire, calls[-1]
         try:
             wire.recover()
@@ -148,7 +148,7 @@ class Port:
             inbox.resign()
 
     def _read_until(self, done: Callable[[], bool], until: float) -> None:
-        """By whoever leads."""
+        """Called by the leader."""
         while not done() and (left := until - self._now()) > 0:
             others = self.wire.receive(min(left, _SLICE))
             if others:
@@ -163,7 +163,7 @@ class Port:
     async def _ask_among_others(
         self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]
     ) -> None:
-        """Whoever reads brings the answer, perhaps ourselves."""
+        """Send, and wait in the inbox for the reader, which may be this thread, to bring the reply."""
         key = b"%d" % next(_keys)
         inbox, wire, last = self._inbox, self.wire, calls[-1]
         first = last.then

@@ -28,10 +28,10 @@ from dibs.core.deadline import margin
 LOST = 1
 """In the place of a server's error: there was no answer, and what was asked may have happened or not."""
 BEAT = 0.28
-"""Of the time-out, from one beat to the next: more than the half tick after which a server reports to the leader (a
+"""Part of the timeout from one beat to the next: more than the half tick after which a server reports to the leader (a
 time-out is at least two ticks), and so short that a third of it is left before the answer that counts."""
 PATIENCE = BEAT / 2
-"""Of the time-out, for the answer to a beat: then there is time left to take the session up elsewhere."""
+"""Part of the timeout for the reply to a beat: enough is left to take the session up elsewhere."""
 
 LAST_XID = 2**31 - 1
 WINDOW = 500
@@ -47,7 +47,7 @@ class Call:
     def __init__(self, request: Request, then: Callable[[Call], None] | None = None, xid: int = 0) -> None:
         self.request = request
         self.then = then
-        """Told of the end, by whoever reads."""
+        """Called by the reader when it has ended."""
         self.xid = xid
         self.error = LOST
         self.ended = False
@@ -57,7 +57,7 @@ class Call:
 
 
 class Session:
-    """What outlives a connection."""
+    """The state that outlives a connection."""
 
     def __init__(self, timeout: float) -> None:
         self.id = 0
@@ -110,7 +110,7 @@ class Connection:
         self.arrived: deque[Call | Event] = deque()
         self.pending: deque[Call] = deque()
         self.waiting: deque[Call] = deque()
-        """What is to be sent once others were answered."""
+        """Calls to be sent once others were answered."""
         self.buffer = bytearray()
         """The bytes of a reply that is not complete yet."""
         self._begun = now
@@ -223,7 +223,7 @@ _AT_ONCE = 250
 """Paths in one request; a path of ours has up to some 2,000 bytes, and a server reads up to a million."""
 Watcher = Callable[[Event], None]
 Watch = tuple[str, str, Watcher]
-"""Which kind, of which path, for whom."""
+"""Kind, path, watcher."""
 DATA, EXISTENCE, CHILDREN = "data", "existence", "children"
 _TOLD = {
     codec.CREATED: (EXISTENCE,),
@@ -259,7 +259,7 @@ class Watches:
         return codec.remove_watches(path, codec.OF_DATA)
 
     def told(self, event: Event) -> list[Watcher]:
-        """Whom an event concerns: they do not watch any longer."""
+        """The watchers of an event, which are removed."""
         found: list[Watcher] = []
         for kind in _TOLD.get(event.kind, ()):
             found += self._kinds[kind].pop(event.path, ())

@@ -1,7 +1,7 @@
-"""One connection as threads share it: anybody sends, one at a time reads, and whoever reads tells all whom it concerns.
+"""One connection shared by threads: all send, one at a time reads, and the reader delivers replies and events.
 
 It is a `Source` for the inbox whose waiters lead (runtime/inbox.py), so that a lone blocking caller reads the socket
-itself. `then` of a call and watchers are called by whoever reads, one at a time; what they `tell` is handed over
+itself. The reader calls `then` of calls and watchers, one at a time; messages that they `tell` are delivered
 afterwards.
 
 An interrupt may strike anywhere. What came in stays in `Connection.arrived` until it was dealt with, so the next one
@@ -62,7 +62,7 @@ def _loop() -> AbstractEventLoop:
 
 
 _GLANCE = 0.1
-"""How long what comes in is left to whoever leads."""
+"""Seconds that the leader has to read before the heart does it."""
 _SLICE = 1.0
 """Nobody waits longer without a look at the clock."""
 
@@ -96,14 +96,14 @@ class Stream:
         """When what was put together last was to go out soon; 0: it has."""
         self._amidst = self._sending = self._deputy = self._closed = False
         self._dealing = False
-        """What is said meanwhile goes out in one piece afterwards."""
+        """Requests that are made meanwhile go out in one piece afterwards."""
         self._read_at = self.heard_at = 0.0
         self.used_at = runtime.now()
         """When a caller last asked for something."""
         self._parcels: deque[_Parcel] = deque()
         """The heart puts some there while another thread reads: each is taken out by itself, and none is lost."""
         self.trouble = "not connected yet"
-        """What was wrong when something last was."""
+        """The last error of a connection."""
         inbox.listen(self)
 
     @property
@@ -190,7 +190,7 @@ class Stream:
                     out += REQUEST.pack(len(body) + 4, call.xid) + body
                 try:
                     sent = plain.send(out)
-                except OSError:  # whoever reads sends the rest, or finds out why it cannot
+                except OSError:  # the reader sends the rest, or finds out why it cannot
                     sent = 0
                 if sent < len(out):
                     link.out += out[sent:]
@@ -229,7 +229,7 @@ class Stream:
             self._inbox.resign()
 
     def _flush(self) -> None:
-        """What was put together."""
+        """Send the requests that were collected."""
         self._planned_at = 0.0
         self.send(())
 
@@ -238,7 +238,7 @@ class Stream:
         self._parcels.append(_Parcel(inbox, key, message))
 
     def deliver(self) -> None:
-        """What was told outside of reading."""
+        """Deliver messages that were told outside of reading."""
         own = self._own(self._collected())
         if own:
             self._inbox.deliver_all(own)
@@ -277,7 +277,7 @@ class Stream:
             with self._reading:
                 self._pull(link if link is self._link else None)
             self.deliver()
-            self.bell.ring()  # whoever leads was perhaps about to read just that, and waits for it now
+            self.bell.ring()  # the leader may be waiting for what was read here
         return self._deputy
 
     def close(self) -> None:
@@ -329,7 +329,7 @@ class Stream:
         """Read what there is to be read on a link, and deal with it."""
         self._read_at = self._now()
         if self._amidst:
-            self._broken = self._broken or "whoever read was interrupted"
+            self._broken = self._broken or "the reader was interrupted"
         if link is not None and self._broken is None:
             self._read(link)
         if self._broken is not None:
@@ -360,7 +360,7 @@ class Stream:
         self._amidst = False
 
     def _deal(self) -> None:
-        """Tell whom it concerns what came in."""
+        """Deliver the replies and events that arrived."""
         connection = self._connection
         if connection is None:
             return
@@ -389,7 +389,7 @@ class Stream:
                 self.send(())
 
     def _end(self) -> None:
-        """By whoever reads."""
+        """Called by the reader."""
         with self._mutex:
             link, connection = self._link, self._connection
             if link is not None:
