@@ -96,7 +96,6 @@ class Wire:
         self._corpse: Session | None = None
         self._farewell: Call | None = None
         self.tell = self._stream.tell
-        self.receive = self._stream.receive
         self.recover = self._stream.recover
         self.ask_now = self._stream.ask_now
         inbox.expect(_HEART)

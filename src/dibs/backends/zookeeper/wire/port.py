@@ -21,8 +21,6 @@ from dibs.errors import StoreError, StoreUnavailable
 
 Then = Callable[[Call], None]
 _keys = count(1)
-_SLICE = 1.0
-"""Nobody waits longer without a look at the clock."""
 _REMADE = 20
 """How often a directory may be removed under us, amidst one request."""
 
@@ -86,12 +84,6 @@ class Port:
                 break
         return results
 
-    async def _exchange(self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]) -> None:
-        """Send them, and wait until the last one has ended, or until then."""
-        hand = self._inbox.lead() if self.wire.up else None
-        if hand is None or not self._ask_alone(calls, until, watch, drop):
-            await self._ask_among_others(calls, until, watch, drop)
-
     async def share(self, shared: Shared, until: float, since: float = FOREVER) -> Seen:
         """The replies to shared requests that were sent after `since`, or after this call."""
         latest = shared.latest
@@ -105,23 +97,16 @@ class Port:
             replies.append(seen)
             wire.tell(inbox, key, b"!")
 
-        hand = inbox.lead() if wire.up else None
-        if hand is not None:
-            try:
-                wire.recover()
-                if self._ask_shared(shared, replied):
-                    self._read_until(lambda: bool(replies), until)
-            finally:
-                inbox.resign()
-        if not replies and self._now() < until:
-            inbox.expect(key)
-            try:
-                while not self._ask_shared(shared, replied):
-                    await self._arrival(key, until)
-                while not replies and self._now() < until:
-                    await inbox.wait(key, until)
-            finally:
-                inbox.forget(key)
+        inbox.expect(key)
+        try:
+            self._recover()
+            while not wire.up:
+                await self._arrival(key, until)
+            shared.ask(replied)
+            while not replies and self._now() < until:
+                await inbox.wait(key, until)
+        finally:
+            inbox.forget(key)
         if not replies:
             raise StoreUnavailable(f"no answer in time{self._trouble()}")
         self._answered(replies[0].calls)
@@ -134,36 +119,8 @@ class Port:
             raise StoreUnavailable(f"the connection broke before the answer came ({self.wire.trouble})")
         return calls
 
-    def _ask_alone(self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]) -> bool:
-        """Send, and read the reply in this thread, which leads. False: it could not be sent."""
-        inbox, wire, last = self._inbox, self.wire, calls[-1]
-        try:
-            wire.recover()
-            last.sent_at = self._now()
-            if not wire.send(calls, watch, drop):
-                return False
-            self._read_until(lambda: last.ended, until)
-            return True
-        finally:
-            inbox.resign()
-
-    def _read_until(self, done: Callable[[], bool], until: float) -> None:
-        """Called by the leader."""
-        while not done() and (left := until - self._now()) > 0:
-            others = self.wire.receive(min(left, _SLICE))
-            if others:
-                self._inbox.deliver_all(others)
-
-    def _ask_shared(self, shared: Shared, replied: Callable[[Seen], None]) -> bool:
-        if not self.wire.up:
-            return False
-        shared.ask(replied)
-        return True
-
-    async def _ask_among_others(
-        self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]
-    ) -> None:
-        """Send, and wait in the inbox for the reader, which may be this thread, to bring the reply."""
+    async def _exchange(self, calls: list[Call], until: float, watch: Watch | None, drop: Sequence[Watch]) -> None:
+        """Send requests, and wait in the inbox until the last one has ended, or until then. This thread may read."""
         key = b"%d" % next(_keys)
         inbox, wire, last = self._inbox, self.wire, calls[-1]
         first = last.then
@@ -176,12 +133,17 @@ class Port:
         last.then = replied
         inbox.expect(key)
         try:
+            self._recover()
             while not (wire.up and self._send(calls, watch, drop)):
                 await self._arrival(key, until)
             while not last.ended and self._now() < until:
                 await inbox.wait(key, until)
         finally:
             inbox.forget(key)
+
+    def _recover(self) -> None:
+        if self._soon is None:  # in asyncio the heart reads, and nothing interrupts it
+            self.wire.recover()
 
     def _send(self, calls: list[Call], watch: Watch | None, drop: Sequence[Watch]) -> bool:
         calls[-1].sent_at = self._now()
