@@ -18,7 +18,7 @@ from dibs.backends.zookeeper.contenders import prefix_of
 from dibs.backends.zookeeper.line import ZookeeperLine
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.session import Call, Session
-from dibs.core.line import LINE, NOWHERE, YOURS
+from dibs.core.line import LINE, LOOK, NOWHERE, YOURS
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.runtime.threads import step
 from lab.curator import PATIENCE
@@ -129,6 +129,28 @@ def test_a_lock_that_is_held_is_waited_for(taker: Taker, url: str) -> None:
         hold.release()
     assert step(taker.line.watch(claim, taker.in_time)) is YOURS
     assert taker.leave(claim)
+
+
+def test_the_end_of_the_node_ahead_is_no_grant_while_the_own_node_is_not_watched(
+    taker: Taker, url: str, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two claims of one client wait behind another client's. Somebody removes the node of the second one."""
+    monkeypatch.setattr("dibs.backends.zookeeper.stands.WATCHED_AFTER", 3600.0)
+    with dibs.connect(url) as other:
+        hold = other.lock("free").acquire(timeout=PATIENCE)
+        assert hold is not None
+        first, second = taker.claim(), taker.claim()
+        for claim in (first, second):
+            taker.line._me.inbox.expect(claim.id)
+            standing = step(taker.line.join(claim, LINE, taker.in_time))
+            assert not standing.holds
+        (name,) = [name for name in kazoo.get_children(path) if name.startswith(prefix_of(second.id))]
+        kazoo.delete(f"{path}/{name}")
+        hold.release()
+    assert step(taker.line.watch(first, taker.in_time)) is YOURS
+    step(taker.line.leave(first, True, taker.in_time))
+    assert step(taker.line.watch(second, taker.in_time)) is LOOK
+    assert step(taker.line.renew([second], taker.in_time)) == [None]
 
 
 def test_a_node_that_somebody_removed_is_missed(taker: Taker, kazoo: KazooClient, path: str) -> None:

@@ -8,7 +8,7 @@
 | grant           | `stream._deal` → `Stand.moved` → `Stand.now_holds`, or `queue.look_again` (one listing) before it  |
 | renew, loss     | `line.renew` → `line._sync`; `client._beat_on` (the heart); `Stand.touched` (the own node's watch) |
 | cancel          | `line.leave`, or `line.leave_all` from the watchdog → `queue.cleared` where a reply was lost       |
-| release         | `line.leave_now` → `stream.ask_now` (one delete); `line.leave` → `queue.leave` → `queue.removed`   |
+| release         | `line.leave_now` → `stream.ask_now` (one delete); `line.leave` → `queue.left` → `queue.removed`    |
 | session is over | `client._bury` → `stands.ended` → `Stand.end`                                                      |
 | connect         | `client._connect` (the heart) → `dial.Dial` → `dial.Hand` → `stream.begin`                         |
 | inspect, break  | `line.line`, `line.evict` → `view.read`, `view.evict`                                              |

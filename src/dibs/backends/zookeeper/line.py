@@ -28,7 +28,7 @@ from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.doctor import examine, version_of
 from dibs.backends.zookeeper.paths import path_of
 from dibs.backends.zookeeper.permits import Permits, is_semaphore
-from dibs.backends.zookeeper.queue import Queue, children_of, rotate
+from dibs.backends.zookeeper.queue import Queue, children_of, cleared, left, rotate
 from dibs.backends.zookeeper.stands import WATCHED_AFTER, Stand, Stands
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Children, refusal
@@ -175,7 +175,7 @@ class ZookeeperLine:
         if stand.queue.claims:
             stand.queue.gone(leaf_of(stand.place))
         if stand.place[-DIGITS:] >= _ROTATE_AT:
-            rotate(self._port, stand.place, stand.directory)
+            rotate(self._port, stand.place)
         return True if replies else checked(call, codec.NO_NODE) == codec.OK
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
@@ -209,7 +209,7 @@ class ZookeeperLine:
         await recipe.enter(stand, until)
         if not stand.holds and place is not LINE:
             watch = stand.waiting_for
-            await recipe.leave(stand, until)
+            await left(self._port, stand, until)
             stand.session, stand.nodes = None, []
             return self._stay_out(stand, place, watch)
         return stand.standing(self._now())
@@ -276,15 +276,15 @@ class ZookeeperLine:
         stand = self._stands.finish(claim.id)
         if not claim.asked:
             return False
-        recipe = self._recipe(claim)
         if stand is not None and answered and not stand.doubtful and stand.session is not None:
             if not stand.session.over:
-                return await recipe.leave(stand, until)
+                return await left(self._port, stand, until)
             return False  # what lived by that session is gone, or goes with it
         self._end_watching(stand)
         if stand is not None and stand.session is None and not stand.doubtful:
             return False
-        return await recipe.clear(stand or self._stands.stranger(claim, *self._where(claim)), until)
+        stand = stand or self._stands.stranger(claim, *self._where(claim))
+        return await cleared(self._port, stand, self._recipe(claim).directories(stand.directory), until)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
         """All nodes that are known go in one pipeline; others are looked for first, each directory listed once."""
@@ -322,7 +322,7 @@ class ZookeeperLine:
                 replies.append((number, refusal(error)))
             else:
                 replies.append((number, None))
-                rotate(self._port, path, path.rpartition("/")[0])
+                rotate(self._port, path)
         return replies
 
     async def _search(self, searched: dict[str, dict[str, int]], until: float) -> list[tuple[int, StoreError | None]]:

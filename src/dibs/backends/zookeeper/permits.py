@@ -19,14 +19,12 @@ from dibs.backends.zookeeper.queue import (
     GLANCES,
     busy_as,
     children_of,
-    cleared,
     mismatch,
     moment,
     node_of,
     of_session,
     own,
     removed,
-    rotate,
     stood,
     taken_over,
     used_up,
@@ -115,17 +113,9 @@ class Permits:
         free = fits(len(seen.leases), stand.claim.weight, stand.claim.capacity)
         return free, (CHILDREN, f"{stand.directory}/{LEASES}")
 
-    async def leave(self, stand: Stand, until: float) -> bool:
-        there = await removed(self._port, stand.nodes, until, stand.watching())
-        stand.queue.gone(leaf_of(stand.place))
-        locks, leases = _parts(stand)
-        rotate(self._port, stand.place, locks)
-        rotate(self._port, stand.nodes[-1], leases)
-        return all(there)
-
     async def find(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """After a lost answer. Permits that are all there hold, as they came in one step; else its place counts."""
-        found = await own(self._port, stand, _parts(stand), until, since)
+        found = await own(self._port, stand, self.directories(stand.directory), until, since)
         ours = of_session(self._port, found)
         leases = [path for path in ours if f"/{LEASES}/" in path]
         places = [path for path in ours if f"/{LOCKS}/" in path]
@@ -137,10 +127,8 @@ class Permits:
                 (stand.place,) = stand.nodes
                 await self.look(stand, until)
 
-    async def clear(self, stand: Stand, until: float) -> bool:
-        return await cleared(self._port, stand, _parts(stand), until)
-
-    def directories(self, directory: str) -> list[str]:
+    @staticmethod
+    def directories(directory: str) -> list[str]:
         return [f"{directory}/{LOCKS}", f"{directory}/{LEASES}"]
 
     async def lighten(self, stand: Stand, weight: int, until: float) -> None:
@@ -223,12 +211,12 @@ def is_semaphore(claim: Claim, layout: str | None) -> bool:
     return claim.kind == "semaphore" or (layout is not None and claim.kind == "mutex" and claim.capacity == 1)
 
 
-def _parts(stand: Stand) -> list[str]:
-    return [f"{stand.directory}/{LOCKS}", f"{stand.directory}/{LEASES}"]
-
-
 def _looking(stand: Stand) -> list[Request]:
-    return [*map(codec.children, _parts(stand)), codec.get(stand.directory), codec.children(stand.directory)]
+    return [
+        *map(codec.children, Permits.directories(stand.directory)),
+        codec.get(stand.directory),
+        codec.children(stand.directory),
+    ]
 
 
 def _shared(stand: Stand) -> Shared:

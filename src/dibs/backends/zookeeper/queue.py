@@ -79,10 +79,19 @@ async def removed(port: Port, paths: Sequence[str], until: float, drop: Sequence
             return [checked(call, codec.NO_NODE) == codec.OK or again for call in calls]
 
 
-def rotate(port: Port, path: str, directory: str) -> None:
-    """With numbers as high as in `path`, have them begin again, if nobody else stands there: else it is refused."""
+async def left(port: Port, stand: Stand, until: float) -> bool:
+    """Remove its nodes. False: one was not there any more."""
+    there = await removed(port, stand.nodes, until, stand.watching())
+    stand.queue.gone(leaf_of(stand.place))
+    for path in {stand.place, stand.nodes[-1]}:
+        rotate(port, path)
+    return all(there)
+
+
+def rotate(port: Port, path: str) -> None:
+    """Have numbers as high as in `path` begin again: remove its directory, which the server refuses unless empty."""
     if number_of(path) >= ROTATE_AT:
-        port.wire.post(codec.delete(directory))
+        port.wire.post(codec.delete(path.rpartition("/")[0]))
 
 
 async def withdraw(port: Port, stand: Stand, until: float) -> None:
@@ -258,13 +267,6 @@ class Queue:
             await moment(self._runtime, glance)
         raise mismatch(stand, foreign)
 
-    async def leave(self, stand: Stand, until: float) -> bool:
-        """False: its node was not there any more."""
-        there = await removed(self._port, stand.nodes, until, stand.watching())
-        stand.queue.gone(_name(stand))
-        rotate(self._port, stand.place, stand.directory)
-        return all(there)
-
     async def find(self, stand: Stand, until: float, since: float = FOREVER) -> None:
         """After a lost answer: take over what is ours and lives by our session, remove the rest."""
         found = await own(self._port, stand, [stand.directory], until, since)
@@ -272,9 +274,6 @@ class Queue:
         if await taken_over(self._port, stand, found, [] if first is None else [first], until):
             stand.place = stand.place or stand.nodes[0]
             await self.look(stand, until)
-
-    async def clear(self, stand: Stand, until: float) -> bool:
-        return await cleared(self._port, stand, self.directories(stand.directory), until)
 
     def directories(self, directory: str) -> list[str]:
         """Where the nodes of a claim stand."""
