@@ -113,7 +113,7 @@ def test_cells_and_fences_are_synced_and_latches_are_not(
 def test_they_are_after_the_file_was_opened_again(path: Path, connect: Connect, syncs: list[tuple[str, int]]) -> None:
     client = connect()
     client.cell("a").set(b"x", 0)
-    client._core._cells._port._db.close()
+    client._core._cells._db.close()
     client.cell("a").set(b"y", 1)
     client.fence("a").admit(1)
     assert {level for _, level in syncs} == {FULL}

@@ -72,7 +72,7 @@ def test_of_many_who_find_the_block_of_tickets_used_up_one_waits_for_the_disk(pa
     with dibs.connect(url_of(path)) as client:
         client.inspect("a")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        table = SqliteTable(connection, b"", Tombs(), lambda *_: False)
+        table = SqliteTable(connection, b"", Tombs(), lambda *_: False, boottime)
         writes = []
         for _ in range(3):
             before = connection.total_changes

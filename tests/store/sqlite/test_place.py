@@ -28,11 +28,11 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def refused(client: dibs.Client, *words: str) -> str:
+def refused(client: dibs.Client, *words: str, error: type[dibs.DibsError] = dibs.StoreError) -> str:
     """The text of the error; it comes at once, twice, and names the store."""
     texts = []
     for _ in range(2):
-        with pytest.raises(dibs.StoreError) as caught:
+        with pytest.raises(error) as caught:
             client.lock("a").acquire(timeout=PATIENCE)
         assert caught.value.store is not None
         texts.append(str(caught.value))
@@ -176,7 +176,7 @@ def test_another_format_is_refused(path: Path, connect: Connect, other: int, ste
     client.close()
     ((ours,),) = rows(path, "PRAGMA user_version")
     change(path, f"PRAGMA user_version = {ours + other}")
-    refused(connect(), step, str(ours + other))
+    refused(connect(), step, str(ours + other), error=dibs.Mismatch)
     assert rows(path, "PRAGMA user_version") == [(ours + other,)]
 
 

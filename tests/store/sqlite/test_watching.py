@@ -15,7 +15,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.backends.sqlite import port
+from dibs.backends.sqlite import line
 from dibs.backends.sqlite.database import Database
 from dibs.core.cells import LATCH, Spot
 from dibs.runtime.threads import step
@@ -28,7 +28,7 @@ Connect = Callable[..., dibs.Client]
 @pytest.fixture
 def no_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever hears of a change within a test's patience was told."""
-    monkeypatch.setattr(port, "GLANCE", 1000.0)
+    monkeypatch.setattr(line, "GLANCE", 1000.0)
 
 
 def begin(action: Callable[[], Any]) -> Future[Any]:
@@ -224,7 +224,7 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
             assert closed.wait(PATIENCE)
         return usual(self, *args)
 
-    monkeypatch.setattr(port, "GLANCE", 0.05)
+    monkeypatch.setattr(line, "GLANCE", 0.05)
     monkeypatch.setattr(Database, "read", late)
     waiting = begin(client.latch("a").wait if kind == "latch" else lambda: list(client.election("b").watch()))
     assert looks.wait(PATIENCE)
@@ -243,7 +243,7 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
 def test_watching_ends_when_the_file_is_removed_or_replaced(
     path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], kind: str
 ) -> None:
-    monkeypatch.setattr(port, "GLANCE", 0.1)  # what is found by a look alone is found sooner
+    monkeypatch.setattr(line, "GLANCE", 0.1)  # what is found by a look alone is found sooner
     connect().latch("a").arm(1)
     client = connect()
     waiting = begin(client.latch("a").wait if kind == "latch" else lambda: list(client.election("a").watch()))

@@ -16,16 +16,20 @@ import fcntl
 import os
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
-from dibs.backends.ledger import Tombs
+from dibs.backends.ledger import Tombs, Wake
 from dibs.backends.sqlite.presence import Others
 from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable, damaged
-from dibs.core.line import Replaced
+from dibs.core.cells import Spot
+from dibs.core.line import Me, Replaced
+from dibs.core.rule import Claim
 from dibs.errors import StoreError, StoreUnavailable
+from dibs.info import Finding
 from dibs.runtime.threads import boottime
 
 T = TypeVar("T")
@@ -47,7 +51,7 @@ BUSY: Final = Busy()
 
 
 class Home(Protocol):
-    """What the connections of one client have in common: see store.py."""
+    """The client's store, as its connections see it: see store.py."""
 
     path: Path
     directory: Path
@@ -55,8 +59,14 @@ class Home(Protocol):
     me: bytes
     tombs: Tombs
     others: Others
+    unwatched: deque[tuple[Spot, bytes]]
+    """Watchers that need not be told of a change any more; the next step that watches something removes them."""
 
     def now(self) -> float: ...
+
+    def wake(self, wakes: list[tuple[Wake, str | None]], me: Me) -> None: ...
+
+    def doctor(self, until: float) -> list[Finding]: ...
 
     def replaced(self, generation: int) -> None: ...
 
@@ -74,6 +84,7 @@ class Database:
 
     def __init__(self, store: Home) -> None:
         self._store = store
+        self._now = store.now
         self._path = store.path
         self.mutex = _thread.allocate_lock()
         self._connection: sqlite3.Connection | None = None
@@ -113,6 +124,21 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if code_of(error) in BUSY_CODES:
                 return BUSY
+            raise self._failed(error) from None
+
+    def at_once(self, statement: Callable[[SqliteTable, Claim], T | None], claim: Claim) -> T | None:
+        """Run one statement that commits by itself. None: nothing was changed, or it would have had to wait."""
+        try:
+            with self.mutex:
+                if self._ready() is None or self._durable or not self._take_turn():
+                    return None
+                try:
+                    return statement(self._table, claim)
+                finally:
+                    fcntl.flock(self._turn, fcntl.LOCK_UN)
+        except sqlite3.Error as error:
+            if code_of(error) in BUSY_CODES:
+                return None
             raise self._failed(error) from None
 
     def persist(self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False) -> T:
@@ -208,18 +234,18 @@ class Database:
         """The connection, if it is open to the file, and the log, that stand at the path now."""
         if self._connection is None or self._generation != self._store.generation:
             return None
-        if inode_of(self._name) != self._inode or not self._has_its_log():
+        try:
+            found = os.stat(self._name)  # noqa: PTH116  (half the time of Path.stat, at every step)
+            same = (found.st_dev, found.st_ino) == self._inode
+        except OSError:
+            same = False
+        if same and (now := self._now()) >= self._log_seen_at + 1:  # the file without its log is not the file
+            self._log_seen_at = now
+            same = self._log is None or inode_of(self._log_name) == self._log
+        if not same:
             self._store.replaced(self._generation)
             raise removed()
         return self._connection
-
-    def _has_its_log(self) -> bool:
-        """The file without its log is not the file; that is looked at once a second."""
-        now = self._store.now()
-        if now < self._log_seen_at + 1:
-            return True
-        self._log_seen_at = now
-        return self._log is None or inode_of(self._log_name) == self._log
 
     def _take_turn(self) -> bool:
         try:
@@ -267,7 +293,8 @@ class Database:
                 raise removed() from None
             raise translated(error) from None
         self._durable = False
-        self._table = SqliteTable(connection, self._store.me, self._store.tombs, self._store.others.dead)
+        store = self._store
+        self._table = SqliteTable(connection, store.me, store.tombs, store.others.dead, store.now)
         self._connection = connection
         return True
 
@@ -327,7 +354,7 @@ def existing(path: Path) -> str:
 
 def inode_of(path: str) -> Inode | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  (half the time of Path.stat, twice at every step)
+        found = os.stat(path)  # noqa: PTH116  (see Database._ready)
     except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -1,26 +1,127 @@
-"""Seam 2 over a port: one step of the file for each verb."""
+"""Seams 2 and 3 over one connection: each verb is one atomic step of the file, then the wake-ups.
+
+In asyncio a step is tried in the loop. It goes on in the client's own thread only if it finds the file busy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TypeVar
 
-from dibs.backends import ledger
-from dibs.backends.ledger import LINES
-from dibs.backends.sqlite.port import Port, addressed
-from dibs.backends.sqlite.table import SqliteTable
-from dibs.core.cells import Spot
-from dibs.core.line import Leave, Place, Signal, read_signal
+from dibs.backends import cabinet, ledger
+from dibs.backends.ledger import LINES, Wake
+from dibs.backends.sqlite import database
+from dibs.backends.sqlite.database import Busy, Database, Home
+from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable
+from dibs.core.cells import DURABLE, Kept, Spot, Write
+from dibs.core.line import Leave, Me, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
+from dibs.core.runtime import Runtime
 from dibs.errors import StoreError
 from dibs.info import Finding, LockInfo
 
+T = TypeVar("T")
+GLANCE = 1.0
+"""How often, in seconds, a watcher looks for itself: a leader can die silently, and a message can get lost."""
 
-class SqliteLine:
+
+class _Steps:
+    """Steps, reads and waiting for a change, on one connection."""
+
+    def __init__(self, store: Home, db: Database, runtime: Runtime, me: Me) -> None:
+        self._store = store
+        self._db = db
+        self._runtime = runtime
+        self._me = me
+
+    async def _step(
+        self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False, urgent: bool = False
+    ) -> T:
+        done: T | Busy
+        try:
+            if durable:  # it waits for the disk: not in a loop
+                done = await self._runtime.offload(lambda: self._db.attempt(work, durable=True))
+            else:
+                done = self._db.attempt(work)
+        except BlockUsedUp:
+            done = database.BUSY
+        begun = self._store.now()
+        while isinstance(done, Busy):
+            # In slices: in asyncio all tasks share one thread for this, and a patient one must not delay a hasty one.
+            done = await self._runtime.offload(
+                lambda: self._db.insist(work, begun, until, durable=durable, urgent=urgent)
+            )
+            if isinstance(done, Busy):
+                self._db.check_patience(until)
+        return done
+
+    async def _tell(
+        self, verb: Callable[[SqliteTable, float], tuple[T, list[Wake]]], until: float, *, durable: bool = False,
+        urgent: bool = False,
+    ) -> T:  # fmt: skip
+        """A step, and the wake-ups that follow from it once it is committed."""
+
+        def work(table: SqliteTable, now: float) -> tuple[T, list[tuple[Wake, str | None]]]:
+            answer, wakes = verb(table, now)
+            return answer, table.addressed(wakes) if wakes else []
+
+        answer, wakes = await self._step(work, until, durable=durable, urgent=urgent)
+        if wakes:
+            self._store.wake(wakes, self._me)
+        return answer
+
+    async def _read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
+        return await self._runtime.offload(lambda: self._db.read(work, until))
+
+    async def _await(self, spot: Spot, key: bytes, changed: Callable[[SqliteTable, float], bool], until: float) -> None:
+        """Wait until it is changed, or until the process that changed something there says so."""
+        over = list(self._store.unwatched)
+
+        def begin(table: SqliteTable, now: float) -> bool:
+            for which in over:
+                table.unwatch(*which)
+            if changed(table, now):
+                return True
+            table.watch(spot, key)
+            return False
+
+        try:
+            is_changed = await self._step(begin, until)
+            for which in over:
+                with suppress(ValueError):  # another thread came first
+                    self._store.unwatched.remove(which)
+            if is_changed:
+                return
+            while (now := self._store.now()) < until:
+                if await self._me.inbox.wait(key, min(until, now + GLANCE)) is not None:
+                    return
+                if await self._read(changed, until):
+                    return
+        finally:
+            self._store.unwatched.append((spot, key))  # an interrupt awaits nothing: the next step removes it
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class SqliteLine(_Steps):
     """See core/line.py."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    _crowded: str | None = None
+    """The name on which a claim had to wait last: there the free path is not tried until the queue was empty again."""
+
+    def take_now(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        if claim.asked or claim.name == self._crowded:
+            return None
+        standing = self._db.at_once(SqliteTable.take, claim)
+        if standing is None:
+            claim.asked = False  # nothing was written
+        return standing
+
+    def leave_now(self, claim: Claim, until: float) -> bool | None:
+        return None if claim.name == self._crowded else self._db.at_once(SqliteTable.leave, claim)
 
     def take_now(self, claim: Claim, place: Place, until: float) -> None:
         """There is no free path yet."""
@@ -29,29 +130,28 @@ class SqliteLine:
         """There is no free path yet."""
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        return await self._port.tell(lambda table, now: addressed(table, *ledger.join(table, claim, place, now)), until)
+        standing = await self._tell(lambda table, now: ledger.join(table, claim, place, now), until)
+        if standing is not None:
+            self._crowded = None if standing.holds else claim.name
+        return standing
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | None]:
-        """Most looks of those who wait write nothing, and readers wait for nobody. Not in a loop, where a reader goes
-        to a thread."""
-        if self._port.is_blocking:
-            seen = await self._port.read(lambda table, now: ledger.look(table, claims, now), until)
+        """Most looks of waiters write nothing, and readers wait for nobody. Not in a loop, where a reader goes to a
+        thread."""
+        if self._runtime.soon is None:
+            seen = await self._read(lambda table, now: ledger.look(table, claims, now), until)
             if seen is not None:
                 return seen
-        return await self._port.tell(lambda table, now: addressed(table, *ledger.renew(table, claims, now)), until)
+        return await self._tell(lambda table, now: ledger.renew(table, claims, now), until)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        await self._port.tell(lambda table, now: addressed(table, None, ledger.amend(table, claim, weight, now)), until)
+        await self._tell(lambda table, now: (None, ledger.amend(table, claim, weight, now)), until)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
-        return await self._port.tell(
-            lambda table, now: addressed(table, *ledger.leave(table, claim, answered, now)), until, urgent=True
-        )
+        return await self._tell(lambda table, now: ledger.leave(table, claim, answered, now), until, urgent=True)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        return await self._port.tell(
-            lambda table, now: addressed(table, *ledger.leave_all(table, leaving, now)), until, urgent=True
-        )
+        return await self._tell(lambda table, now: ledger.leave_all(table, leaving, now), until, urgent=True)
 
     async def connect(self, until: float) -> None:
         """The file is opened at first use: that takes a millisecond."""
@@ -60,37 +160,49 @@ class SqliteLine:
         return 0.0
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        return read_signal(await self._port.me.inbox.wait(claim.id, until))
+        return read_signal(await self._me.inbox.wait(claim.id, until))
 
     async def line(self, name: str, until: float) -> LockInfo:
-        return await self._port.read(lambda table, now: _seen(table, name, now), until)
+        return await self._read(lambda table, now: _seen(table, name, now), until)
 
     async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        return await self._port.read(
+        return await self._read(
             lambda table, now: ledger.page(table, table.lines(prefix, after), now, datetime.now(UTC)), until
         )
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        return await self._port.tell(
-            lambda table, now: addressed(table, *ledger.revoke(table, name, token, now)), until
-        )
+        return await self._tell(lambda table, now: ledger.revoke(table, name, token, now), until)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        return await self._port.tell(lambda table, now: addressed(table, *ledger.evict(table, name, token, now)), until)
+        return await self._tell(lambda table, now: ledger.evict(table, name, token, now), until)
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        await self._port.watch(
+        await self._await(
             Spot(LINES, name), key, lambda table, now: ledger.foremost(table, name, now)[0] != seen, until
         )
 
     async def identity(self, until: float) -> str:
-        return await self._port.read(lambda table, _: table.identity(), until)
+        return await self._read(lambda table, _: table.identity(), until)
 
     async def doctor(self, until: float) -> list[Finding]:
-        return await self._port.doctor(until)
+        return await self._runtime.offload(lambda: self._store.doctor(until))
 
-    def close(self) -> None:
-        self._port.close()
+
+class SqliteCells(_Steps):
+    """See core/cells.py. Spaces that must survive a power cut are synced to the disk before the answer."""
+
+    async def get(self, spot: Spot, until: float) -> Kept:
+        return await self._read(lambda table, _: table.cell(spot), until)
+
+    async def put(self, write: Write, until: float) -> int:
+        durable = write.spot.space in DURABLE
+        return await self._tell(lambda table, now: cabinet.put(table, write, now), until, durable=durable)
+
+    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
+        await self._await(spot, key, lambda table, _: table.cell(spot).version != version, until)
+
+    async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
+        return await self._step(lambda table, _: cabinet.admit(table, name, token, shared), until, durable=True)
 
 
 def _seen(table: SqliteTable, name: str, now: float) -> LockInfo:

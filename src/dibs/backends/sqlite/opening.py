@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from dibs.backends.sqlite.database import BUSY_CODES, Inode, code_of, existing, inode_of, open_turn, removed, translated
 from dibs.backends.sqlite.table import APPLICATION, STATEMENTS, VERSION, damaged
-from dibs.errors import StoreError
+from dibs.errors import Mismatch, StoreError
 from dibs.runtime.threads import boottime
 
 _OLDEST_SQLITE = (3, 37, 0)
@@ -79,7 +79,7 @@ def _make_tables(connection: sqlite3.Connection, create: Callable[[sqlite3.Conne
 def _check_version(version: int) -> None:
     if version != VERSION:
         step = "upgrade dibs" if version > VERSION else "stop the programs that use it, and move the file away"
-        raise StoreError(f"the database has format {version}, this dibs knows {VERSION}", step=step)
+        raise Mismatch(f"the database has format {version}, this dibs knows {VERSION}", step=step)
 
 
 def check_tables(connection: sqlite3.Connection) -> None:

@@ -20,10 +20,8 @@ from typing import ClassVar
 
 from dibs.backends.ledger import Tombs, Wake
 from dibs.backends.sqlite import files, opening
-from dibs.backends.sqlite.cells import SqliteCells
 from dibs.backends.sqlite.database import Database, Inode
-from dibs.backends.sqlite.line import SqliteLine
-from dibs.backends.sqlite.port import Port
+from dibs.backends.sqlite.line import SqliteCells, SqliteLine
 from dibs.backends.sqlite.presence import MOST, Others, Presence, sweep
 from dibs.backends.sqlite.table import Client, Leftovers, SqliteTable
 from dibs.core.cells import Cells, Spot
@@ -73,13 +71,10 @@ class SqliteStore:
     def open(self, runtime: Runtime, me: Me) -> Line:
         self.me = me.id
         self._client = me
-        return SqliteLine(self._port(runtime, me))
+        return SqliteLine(self, self._database(), runtime, me)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
-        return SqliteCells(self._port(runtime, me))
-
-    def _port(self, runtime: Runtime, me: Me) -> Port:
-        return Port(self, self._database(), runtime, me)
+        return SqliteCells(self, self._database(), runtime, me)
 
     def _database(self) -> Database:
         made = Database(self)
@@ -158,7 +153,7 @@ class SqliteStore:
         self._leftovers = self._table(connection).leftovers(self.now(), lambda live: (self.directory / live).exists())
 
     def _table(self, connection: sqlite3.Connection) -> SqliteTable:
-        return SqliteTable(connection, self.me, self.tombs, self.others.dead)
+        return SqliteTable(connection, self.me, self.tombs, self.others.dead, self.now)
 
     def is_known(self, generation: int) -> bool:
         """Whether the file of that generation knows this client."""

@@ -14,15 +14,19 @@ wall clock can be believed.
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dibs.backends.ledger import NOBODY, Tombs
+from dibs.backends.ledger import NOBODY, Tombs, Wake
 from dibs.backends.sqlite.presence import ID_SIZE, names_of
 from dibs.core.cells import UNSET, Kept, Spot, Write
-from dibs.core.rule import Claim, Entry
+from dibs.core.deadline import FOREVER
+from dibs.core.line import ELECTION
+from dibs.core.rule import Claim, Entry, Standing, fits
 from dibs.errors import StoreError
 
 APPLICATION = 0x64696273
@@ -69,6 +73,21 @@ _BY_CLIENT = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND client = ?"
 _ADD = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _WRITE = "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?"
 _REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
+_TAKE = """
+INSERT OR IGNORE INTO claims VALUES (?1,
+    CASE WHEN clock() <= ?2 AND NOT buried(?3) AND CAST(clock() * 1e6 AS INTEGER) BETWEEN ?4 AND ?5
+        AND NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1)
+    THEN ?6 + CAST(clock() * 1e6 AS INTEGER) END,
+    ?3, ?7, ?8, ?9, ?10, clock() + ?11, clock(), clock(), 0, ?12)
+"""
+"""Join an empty queue. Everything is checked under the write lock; a check that fails makes the ticket NULL, and a row
+without a ticket is ignored. SQLite needs least time so: INSERT ... SELECT and RETURNING each make a temporary table."""
+_LEAVE = """
+DELETE FROM claims WHERE name = ?1 AND ticket = ?2 AND id = ?3
+    AND NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1 AND ticket <> ?2)
+    AND NOT EXISTS (SELECT 1 FROM outsiders WHERE name = ?1)
+"""
+"""Leave, if nobody waits: then nobody is to be woken."""
 _TICKETS = "SELECT base, reserved FROM store"
 _RESERVE = f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < base + ?1 + {BLOCK // 2}"
 """Of many who find the block used up one writes, and waits for the disk."""
@@ -142,8 +161,15 @@ class SqliteTable:
 
     glance = 1.0
 
-    def __init__(self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, is_dead: Callable[..., bool]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, is_dead: Callable[..., bool],
+        now: Callable[[], float],
+    ) -> None:  # fmt: skip
         self._db = connection
+        self._clock: defaultdict[int, float] = defaultdict(now)
+        """The clock as one statement reads it: at its first look, under the write lock, and the same until `clear`."""
+        connection.create_function("clock", 0, partial(self._clock.__getitem__, 0))
+        connection.create_function("buried", 1, tombs.__contains__)
         self._execute = connection.execute
         self._me = me
         self._tombs = tombs
@@ -151,6 +177,28 @@ class SqliteTable:
         self._clients: dict[bytes, Client] = {}
         self._base = self._reserved = self._last = 0
         self.with_about = False
+
+    def take(self, claim: Claim) -> Standing | None:
+        """Join an empty queue, in one statement that commits by itself. None: nothing was changed."""
+        if claim.kind == ELECTION or not fits(0, claim.weight, claim.capacity):
+            return None
+        base, clock = self._base, self._clock
+        clock.clear()
+        claim.asked = True
+        taken = self._execute(_TAKE, (
+            claim.name, claim.by, claim.id, self._last - base + 1, self._reserved - base - 1, base, claim.client,
+            claim.kind, claim.capacity, claim.weight, claim.lease, claim.about,
+        ))  # fmt: skip
+        if not taken.rowcount:
+            return None
+        self._last = claim.ticket = base + int(clock[0] * 1e6)
+        return Standing(claim.ticket, True, claim.lease, FOREVER, False)
+
+    def leave(self, claim: Claim) -> bool | None:
+        """Leave a queue in which nobody else is, in one statement. None: nothing was changed."""
+        if claim.kind == ELECTION or claim.ticket is None:
+            return None
+        return True if self._execute(_LEAVE, (claim.name, claim.ticket, claim.id)).rowcount else None
 
     def line(self, name: str) -> Iterable[Entry]:
         rows = self._execute(_LINE_WITH_ABOUT if self.with_about else _LINE, (name,))
@@ -218,6 +266,11 @@ class SqliteTable:
                 return None
             self._clients[id] = known
         return known
+
+    def addressed(self, wakes: Iterable[Wake]) -> list[tuple[Wake, str | None]]:
+        """Each with the socket of its client. Only the step that wakes somebody can look it up."""
+        known = [(wake, self.client(wake.client)) for wake in wakes]
+        return [(wake, None if client is None else client.address) for wake, client in known]
 
     # Tombs are kept in memory: the join and the leave of one claim always come from one process.
 

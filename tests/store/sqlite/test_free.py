@@ -1,0 +1,289 @@
+"""The free path: one statement takes an empty queue, one gives it back. It agrees with the rule whatever was done
+before, and anything unusual sends it to the general path with nothing changed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+
+from dibs.backends import ledger
+from dibs.backends.ledger import Wake
+from dibs.backends.memory import World
+from dibs.backends.sqlite.line import SqliteLine
+from dibs.backends.sqlite.store import SqliteStore
+from dibs.core.line import ELECTION, LINE, LOOK, NOWHERE, OUTSIDE, Place, Replaced
+from dibs.core.rule import Claim, Entry, Standing
+from dibs.runtime.threads import boottime, step
+from dibs.testing.contract.seats import Seat
+from store.both import SLACK, Both, Pair, deeds, on_a_server
+from store.sqlite.places import beside, change, rows, standstill, url_of
+
+PLANTED = "INSERT INTO claims VALUES ('a', {ticket}, x'bb', x'aa', 'mutex', 1, {weight}, {until}, 0, 0, 0, '{{}}')"
+MUTEX = {"kind": "mutex", "capacity": 1, "weight": 1, "lease": 65.0, "waiting": 25.0}
+
+
+class FreeSeat(Seat):
+    """A client that asks the free path first."""
+
+    line: SqliteLine
+    store: SqliteStore
+
+    def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
+        standing = None if claim.asked else self.take(claim, place or LINE)
+        return super().join(claim, place) if standing is None else standing
+
+    def leave(self, claim: Claim, *, answered: bool = True) -> bool:
+        self.line._crowded = None
+        stood = self.line.leave_now(claim, self.soon) if answered else None
+        return super().leave(claim, answered=answered) if stood is None else stood
+
+    def take(self, claim: Claim, place: Place = LINE) -> Standing | None:
+        self.line._crowded = None  # always try
+        return self.line.take_now(claim, place, self.soon)
+
+    def renew(self, *claims: Claim) -> list[Standing | None]:
+        """As ledger.py has it, without the look that may save the write."""
+        return step(self.line._tell(lambda table, now: ledger.renew(table, claims, now), self.soon))
+
+    def told(self) -> list[tuple[bytes, bytes]]:
+        assert self.store.presence is not None
+        return self.store.presence.read()
+
+
+class Stepped:
+    """One clock for the store and its clients, which can be set forward."""
+
+    offset = 0
+    """No client's clock differs from the store's."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        return boottime() + self._ahead
+
+    def step(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+class Twice(Both):
+    """A queue in the file, and in memory."""
+
+    def step(self, seconds: int) -> None:
+        self._clock.step(seconds)
+
+    def evict(self, number: int) -> None:
+        self._by_ticket(number, ledger.evict, Seat.evict)
+
+
+class SqliteSide:
+    """The rows of a queue, and the messages that its clients got."""
+
+    def __init__(self, path: Path, seats: list[FreeSeat], name: str, world: World) -> None:
+        self._path, self._seats, self._name = path, seats, name
+
+    def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None: ...
+
+    def left(self, ours: Claim, stood: bool) -> None: ...
+
+    def before_renewing(self, seat: Seat) -> None: ...
+
+    def tell_time(self, seat: Seat) -> None: ...
+
+    def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
+        """Clients can die here, so those who wait look once a second."""
+        return found.holds or found.next <= 1.0 or abs(found.next - expected.next) < SLACK
+
+    def check(self, stand: list[Entry], now: float) -> None:
+        query = f"SELECT id, weight, held IS NULL FROM claims WHERE name = '{self._name}' ORDER BY ticket"
+        found = rows(self._path, query)
+        assert found == [(entry.id, entry.weight, entry.held is None) for entry in stand]
+
+    def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
+        told = {(key, message) for seat in self._seats for key, message in seat.told()}
+        for seat, ours, _ in pairs:
+            if (message := step(seat.me.inbox.wait(ours.id, 0.0))) is not None:
+                told.add((ours.id, message))
+        if wakes is None:
+            return
+        expected = {(wake.id, wake.signal.value) for wake in wakes}
+        assert {one for one in told if one[1] != LOOK.value} == {one for one in expected if one[1] != LOOK.value}
+        assert told >= expected
+        assert all(world.outside or key in {id for id, _ in expected} for key, _ in told)
+
+
+@contextmanager
+def seated(path: Path, count: int, clock: Stepped | None = None) -> Iterator[list[FreeSeat]]:
+    with ExitStack() as stack:
+        made = [stack.enter_context(closing(FreeSeat(url_of(path)))) for _ in range(count)]
+        for seat in made:
+            if clock is not None:
+                seat.now = seat.store.now = clock.now  # type: ignore[method-assign]
+                seat.line = seat.store.open(seat.runtime, seat.me)  # type: ignore[assignment]
+            seat.leave(seat.joined(name="warm")[0])
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Both]]:
+    path, clock = tmp_path_factory.mktemp("free") / "locks.db", Stepped()
+    with seated(path, 2, clock) as seats:
+        yield lambda: Twice(list(seats), clock, lambda name, world: SqliteSide(path, seats, name, world))  # type: ignore[arg-type]
+
+
+@on_a_server
+@given(deeds())
+@example([("join", 0, LINE, MUTEX), ("join", 1, LINE, MUTEX), ("leave", 0, True), ("leave", 1, True)])
+@example([("join", 0, LINE, MUTEX), ("join", 1, OUTSIDE, MUTEX), ("leave", 0, True), ("rejoin", 1), ("leave", 1, True)])
+@example([("join", 0, LINE, MUTEX), ("step", 600), ("join", 1, LINE, MUTEX), ("leave", 0, True), ("leave", 1, True)])
+def test_the_free_path_and_the_rule_say_the_same(ground: Callable[[], Both], done: list[tuple[Any, ...]]) -> None:
+    ground().play(done)
+
+
+@pytest.fixture
+def seat(path: Path) -> Iterator[FreeSeat]:
+    with seated(path, 1) as (made,):
+        yield made
+
+
+def refused(seat: FreeSeat, claim: Claim) -> None:
+    """Nothing was changed, and the general path is free to ask for the first time."""
+    before = rows(seat.store.path, "SELECT * FROM claims")
+    assert seat.take(claim) is None
+    assert not claim.asked
+    assert rows(seat.store.path, "SELECT * FROM claims") == before
+
+
+@pytest.mark.parametrize("place", [LINE, OUTSIDE, NOWHERE])
+def test_an_empty_queue_is_taken_and_left(seat: FreeSeat, path: Path, place: Place) -> None:
+    first, second = seat.claim(), seat.claim()
+    tickets = []
+    for claim in (first, second):
+        standing = seat.take(claim, place)
+        assert standing is not None
+        assert (standing.holds, standing.left, standing.ticket) == (True, claim.lease, claim.ticket)
+        again = seat.join(claim)
+        assert again is not None
+        assert (again.holds, again.ticket) == (True, claim.ticket), "a repeated join only reports"
+        assert again.left <= claim.lease
+        assert seat.line.leave_now(claim, seat.soon) is True
+        assert rows(path, "SELECT * FROM claims") == []
+        assert seat.line.leave_now(claim, seat.soon) is None
+        tickets.append(standing.ticket)
+    assert tickets[0] < tickets[1]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"ticket": 1, "weight": 1, "until": 1e12},
+        {"ticket": 0, "weight": 0, "until": 1e12},
+        {"ticket": -1, "weight": -5, "until": 0},
+        {"ticket": 2**62, "weight": 1, "until": 0},
+    ],
+    ids=["a-holder", "no-weight", "damaged", "expired"],
+)
+def test_a_queue_with_anything_in_it_is_not_free(seat: FreeSeat, path: Path, planted: dict[str, float]) -> None:
+    change(path, PLANTED.format(**planted))
+    refused(seat, seat.claim())
+
+
+def test_a_claim_that_left_stays_out(seat: FreeSeat) -> None:
+    claim = seat.claim()
+    seat.leave(claim, answered=False)
+    refused(seat, claim)
+
+
+def test_a_late_claim_does_nothing(seat: FreeSeat) -> None:
+    refused(seat, seat.claim(by=-0.001))
+
+
+def test_a_claim_of_more_weight_than_the_capacity_waits(seat: FreeSeat) -> None:
+    refused(seat, seat.claim(kind="semaphore", capacity=2, weight=3))
+
+
+def test_an_election_is_told_to_those_who_watch(seat: FreeSeat) -> None:
+    claim = seat.claim(kind=ELECTION)
+    refused(seat, claim)
+    seat.join(claim)
+    assert seat.line.leave_now(claim, seat.soon) is None
+
+
+def test_tickets_that_are_not_reserved_are_not_given(seat: FreeSeat) -> None:
+    table = seat.line._db._table
+    table._reserved = table._base + int(seat.now() * 1e6)
+    refused(seat, seat.claim())
+
+
+def test_a_clock_that_was_set_back_gives_no_ticket(seat: FreeSeat) -> None:
+    seat.line._db._table._last += 3_600_000_000
+    refused(seat, seat.claim())
+
+
+def test_a_busy_file_is_not_waited_for(seat: FreeSeat, path: Path) -> None:
+    held, claim = seat.joined(name="b")[0], seat.claim()
+    with standstill(path):
+        refused(seat, claim)
+        assert seat.line.leave_now(held, seat.soon) is None
+    turn = os.open(beside(path) / "turn", os.O_RDWR)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        refused(seat, claim)
+        assert seat.line.leave_now(held, seat.soon) is None
+    finally:
+        os.close(turn)
+    assert seat.leave(held)
+
+
+def test_a_statement_that_would_wait_for_the_disk_is_not_run(seat: FreeSeat) -> None:
+    step(seat.line._step(lambda table, now: None, seat.soon, durable=True))
+    refused(seat, seat.claim())
+
+
+def test_a_file_that_was_replaced_is_noticed(seat: FreeSeat, path: Path) -> None:
+    held = seat.joined(name="b")[0]
+    path.rename(path.with_name("away"))
+    with pytest.raises(Replaced):
+        seat.line.leave_now(held, seat.soon)
+    assert seat.take(seat.claim()) is None, "the connection is not used any more"
+
+
+def test_only_a_lonely_claim_is_left_in_one_statement(path: Path) -> None:
+    with seated(path, 2) as (ana, bob):
+        held = ana.joined()[0]
+        waiting = bob.joined()[0]
+        assert ana.line.leave_now(held, ana.soon) is None
+        assert ana.leave(held)
+        assert [key for key, _ in bob.told()] == [waiting.id]
+        assert bob.leave(waiting)
+        held = ana.joined()[0]
+        outside = bob.joined(OUTSIDE)[0]
+        assert ana.line.leave_now(held, ana.soon) is None
+        assert ana.leave(held)
+        assert [key for key, _ in bob.told()] == [outside.id]
+
+
+def test_only_its_own_id_ends_a_claim(seat: FreeSeat) -> None:
+    held, stranger = seat.joined()[0], seat.claim()
+    stranger.ticket, stranger.asked = held.ticket, True
+    assert seat.line.leave_now(stranger, seat.soon) is None
+    assert seat.line.leave_now(held, seat.soon) is True
+
+
+def test_the_ticket_is_read_under_the_write_lock(seat: FreeSeat, path: Path) -> None:
+    """A process that stands still between its look at the clock and the lock must not bring an old ticket."""
+    claim, table = seat.claim(), seat.line._db._table
+    table._clock[0] = 1.0  # what an earlier statement saw
+    before = seat.now()
+    standing = seat.take(claim)
+    assert standing is not None
+    assert standing.ticket >= table._base + int(before * 1e6)
+    ((ticket, until, asked, held),) = rows(path, "SELECT ticket, until, asked, held FROM claims")
+    assert (ticket, asked, held) == (standing.ticket, until - claim.lease, until - claim.lease)
