@@ -17,6 +17,7 @@ import dibs
 from dibs.backends.ledger import Tombs
 from dibs.backends.sqlite import presence
 from dibs.backends.sqlite.database import Database
+from dibs.backends.sqlite.presence import Others
 from dibs.backends.sqlite.store import SqliteStore
 from dibs.backends.sqlite.table import SqliteTable
 from dibs.core.line import LINE, Me
@@ -72,7 +73,7 @@ def test_of_many_who_find_the_block_of_tickets_used_up_one_waits_for_the_disk(pa
     with dibs.connect(url_of(path)) as client:
         client.inspect("a")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        table = SqliteTable(connection, b"", Tombs(), lambda *_: False, boottime)
+        table = SqliteTable(connection, b"", Tombs(), Others(path, boottime), boottime)
         writes = []
         for _ in range(3):
             before = connection.total_changes

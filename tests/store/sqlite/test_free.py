@@ -18,7 +18,7 @@ from dibs.backends.ledger import Wake
 from dibs.backends.memory import World
 from dibs.backends.sqlite.line import SqliteLine
 from dibs.backends.sqlite.store import SqliteStore
-from dibs.core.line import ELECTION, LINE, LOOK, NOWHERE, OUTSIDE, Place, Replaced
+from dibs.core.line import ELECTION, LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Place, Replaced
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.runtime.threads import boottime, step
 from dibs.testing.contract.seats import Seat
@@ -40,12 +40,10 @@ class FreeSeat(Seat):
         return super().join(claim, place) if standing is None else standing
 
     def leave(self, claim: Claim, *, answered: bool = True) -> bool:
-        self.line._crowded = None
         stood = self.line.leave_now(claim, self.soon) if answered else None
         return super().leave(claim, answered=answered) if stood is None else stood
 
     def take(self, claim: Claim, place: Place = LINE) -> Standing | None:
-        self.line._crowded = None  # always try
         return self.line.take_now(claim, place, self.soon)
 
     def renew(self, *claims: Claim) -> list[Standing | None]:
@@ -125,7 +123,7 @@ def seated(path: Path, count: int, clock: Stepped | None = None) -> Iterator[lis
         made = [stack.enter_context(closing(FreeSeat(url_of(path)))) for _ in range(count)]
         for seat in made:
             if clock is not None:
-                seat.now = seat.store.now = clock.now  # type: ignore[method-assign]
+                seat.now = seat.store.now = seat.store.others._now = clock.now  # type: ignore[method-assign]
                 seat.line = seat.store.open(seat.runtime, seat.me)  # type: ignore[assignment]
             seat.leave(seat.joined(name="warm")[0])
         yield made
@@ -255,19 +253,99 @@ def test_a_file_that_was_replaced_is_noticed(seat: FreeSeat, path: Path) -> None
     assert seat.take(seat.claim()) is None, "the connection is not used any more"
 
 
-def test_only_a_lonely_claim_is_left_in_one_statement(path: Path) -> None:
+def acquainted(ana: FreeSeat, bob: FreeSeat) -> None:
+    """Each has just seen that the other one is alive."""
+    for one, other in ((ana, bob), (bob, ana)):
+        one.store.others.alive_until[other.me.id] = one.now() + 60
+
+
+def joined_at_once(seat: FreeSeat, **options: Any) -> Claim:
+    claim = seat.claim(**options)
+    assert seat.take(claim) is not None
+    return claim
+
+
+def test_a_claim_waits_behind_a_holder_and_is_told_when_it_leaves(path: Path) -> None:
     with seated(path, 2) as (ana, bob):
-        held = ana.joined()[0]
-        waiting = bob.joined()[0]
-        assert ana.line.leave_now(held, ana.soon) is None
-        assert ana.leave(held)
-        assert [key for key, _ in bob.told()] == [waiting.id]
-        assert bob.leave(waiting)
-        held = ana.joined()[0]
-        outside = bob.joined(OUTSIDE)[0]
-        assert ana.line.leave_now(held, ana.soon) is None
-        assert ana.leave(held)
-        assert [key for key, _ in bob.told()] == [outside.id]
+        acquainted(ana, bob)
+        held, waiting = joined_at_once(ana), bob.claim()
+        standing = bob.take(waiting)
+        assert standing is not None
+        assert (standing.holds, standing.left, standing.next) == (False, waiting.waiting, 1.0)
+        assert standing.ticket == waiting.ticket > held.ticket  # type: ignore[operator]
+        assert rows(path, "SELECT held IS NULL, round(until - asked) FROM claims ORDER BY ticket") == [(0, 10), (1, 5)]
+        behind = joined_at_once(ana)
+        assert ana.line.leave_now(held, ana.soon) is True
+        assert bob.told() == [(waiting.id, YOURS.value)]
+        standing = bob.look(waiting)
+        assert standing is not None
+        assert standing.holds
+        assert bob.line.leave_now(waiting, bob.soon) is True
+        assert ana.told() == [(behind.id, YOURS.value)]
+        assert ana.line.leave_now(behind, ana.soon) is True
+
+
+@pytest.mark.parametrize("place", [OUTSIDE, NOWHERE])
+def test_only_a_claim_of_the_queue_waits_in_it(path: Path, place: Place) -> None:
+    with seated(path, 2) as (ana, bob):
+        acquainted(ana, bob)
+        joined_at_once(ana)
+        claim = bob.claim()
+        assert bob.take(claim, place) is None
+        assert not claim.asked
+        assert len(rows(path, "SELECT * FROM claims")) == 1
+
+
+@pytest.mark.parametrize(
+    ("holder", "newcomer"),
+    [
+        ({}, {"kind": "semaphore"}),
+        ({"kind": "semaphore", "capacity": 2}, {"kind": "semaphore", "capacity": 3, "weight": 2}),
+        ({"kind": "semaphore", "capacity": 2}, {"kind": "semaphore", "capacity": 2}),
+        ({"lease": 1.0}, {}),
+    ],
+    ids=["another-kind", "another-capacity", "room-for-both", "soon-over"],
+)
+def test_the_rule_decides_about_a_newcomer(path: Path, holder: dict[str, Any], newcomer: dict[str, Any]) -> None:
+    with seated(path, 2) as (ana, bob):
+        acquainted(ana, bob)
+        joined_at_once(ana, **holder)
+        refused(bob, bob.claim(**newcomer))
+
+
+def test_a_holder_that_may_be_dead_is_looked_at(path: Path) -> None:
+    with seated(path, 2) as (ana, bob):
+        joined_at_once(ana)
+        bob.store.others.alive_until.pop(ana.me.id, None)
+        refused(bob, bob.claim())
+
+
+@pytest.mark.parametrize("why", ["unseen", "expired", "outside", "shared", "not-first", "a-reader"])
+def test_the_rule_decides_whom_a_claim_frees(path: Path, why: str) -> None:
+    with seated(path, 2) as (ana, bob):
+        acquainted(ana, bob)
+        shared: dict[str, Any] = {"kind": "rw", "capacity": 4}
+        if why == "shared":
+            leaving = joined_at_once(ana, weight=1, **shared)
+            bob.joined(weight=4, **shared)
+        elif why == "a-reader":
+            leaving = joined_at_once(ana, weight=4, **shared)
+            bob.joined(weight=1, **shared)
+        elif why == "not-first":
+            bob.joined()
+            leaving = ana.joined()[0]
+        else:
+            leaving = joined_at_once(ana)
+            bob.joined(OUTSIDE if why == "outside" else LINE)
+        if why == "unseen":
+            ana.store.others.alive_until.pop(bob.me.id)
+        if why == "expired":
+            change(path, "UPDATE claims SET until = 0 WHERE held IS NULL")
+        before = rows(path, "SELECT * FROM claims")
+        assert ana.line.leave_now(leaving, ana.soon) is None
+        assert rows(path, "SELECT * FROM claims") == before
+        assert bob.told() == []
+        assert ana.leave(leaving)
 
 
 def test_only_its_own_id_ends_a_claim(seat: FreeSeat) -> None:

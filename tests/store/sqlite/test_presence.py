@@ -232,7 +232,7 @@ def test_an_interrupt_at_first_use_spoils_nothing(
         "flock": (presence.fcntl, "flock"),
         "rename": (Path, "rename"),
         "fstat": (presence.os, "fstat"),
-        "bind": (Presence, "_reach"),
+        "bind": (presence.os, "fsencode"),
     }[where]
     with leaks.watch(leaks.files(path.parent)):
         with monkeypatch.context() as patched:

@@ -33,6 +33,7 @@ from dibs.info import Finding
 from dibs.runtime.threads import boottime
 
 T = TypeVar("T")
+P = TypeVar("P")
 Inode = tuple[int, int]
 
 _POLITE_FOR = 0.05
@@ -64,7 +65,7 @@ class Home(Protocol):
 
     def now(self) -> float: ...
 
-    def wake(self, wakes: list[tuple[Wake, str | None]], me: Me) -> None: ...
+    def wake(self, wakes: list[Wake], me: Me) -> None: ...
 
     def doctor(self, until: float) -> list[Finding]: ...
 
@@ -126,14 +127,14 @@ class Database:
                 return BUSY
             raise self._failed(error) from None
 
-    def at_once(self, statement: Callable[[SqliteTable, Claim], T | None], claim: Claim) -> T | None:
+    def at_once(self, verb: Callable[[SqliteTable, Claim, P], T | None], claim: Claim, place: P) -> T | None:
         """Run one statement that commits by itself. None: nothing was changed, or it would have had to wait."""
         try:
             with self.mutex:
                 if self._ready() is None or self._durable or not self._take_turn():
                     return None
                 try:
-                    return statement(self._table, claim)
+                    return verb(self._table, claim, place)
                 finally:
                     fcntl.flock(self._turn, fcntl.LOCK_UN)
         except sqlite3.Error as error:
@@ -294,7 +295,7 @@ class Database:
             raise translated(error) from None
         self._durable = False
         store = self._store
-        self._table = SqliteTable(connection, store.me, store.tombs, store.others.dead, store.now)
+        self._table = SqliteTable(connection, store.me, store.tombs, store.others, store.now)
         self._connection = connection
         return True
 

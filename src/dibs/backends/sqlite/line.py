@@ -62,12 +62,7 @@ class _Steps:
         urgent: bool = False,
     ) -> T:  # fmt: skip
         """A step, and the wake-ups that follow from it once it is committed."""
-
-        def work(table: SqliteTable, now: float) -> tuple[T, list[tuple[Wake, str | None]]]:
-            answer, wakes = verb(table, now)
-            return answer, table.addressed(wakes) if wakes else []
-
-        answer, wakes = await self._step(work, until, durable=durable, urgent=urgent)
+        answer, wakes = await self._step(verb, until, durable=durable, urgent=urgent)
         if wakes:
             self._store.wake(wakes, self._me)
         return answer
@@ -109,19 +104,17 @@ class _Steps:
 class SqliteLine(_Steps):
     """See core/line.py."""
 
-    _crowded: str | None = None
-    """The name on which a claim had to wait last: there the free path is not tried until the queue was empty again."""
-
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        if claim.asked or claim.name == self._crowded:
-            return None
-        standing = self._db.at_once(SqliteTable.take, claim)
+        standing = self._db.at_once(SqliteTable.join, claim, place)
         if standing is None:
             claim.asked = False  # nothing was written
         return standing
 
     def leave_now(self, claim: Claim, until: float) -> bool | None:
-        return None if claim.name == self._crowded else self._db.at_once(SqliteTable.leave, claim)
+        wakes = self._db.at_once(SqliteTable.leave, claim, None)
+        if wakes:
+            self._store.wake(wakes, self._me)
+        return None if wakes is None else True
 
     def take_now(self, claim: Claim, place: Place, until: float) -> None:
         """There is no free path yet."""
@@ -130,10 +123,7 @@ class SqliteLine(_Steps):
         """There is no free path yet."""
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        standing = await self._tell(lambda table, now: ledger.join(table, claim, place, now), until)
-        if standing is not None:
-            self._crowded = None if standing.holds else claim.name
-        return standing
+        return await self._tell(lambda table, now: ledger.join(table, claim, place, now), until)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | None]:
         """Most looks of waiters write nothing, and readers wait for nobody. Not in a loop, where a reader goes to a

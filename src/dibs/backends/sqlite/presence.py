@@ -49,7 +49,9 @@ class Presence:
 
     def __init__(self, directory: Path, id: bytes) -> None:
         files.private_directory(directory)
-        self._path = directory
+        self._id, self._path = id, directory
+        self._sockets = str(directory)
+        """How sockets are reached: a socket's path must be short, or go through our descriptor of its directory."""
         self.live, self.address = names_of(id)
         self._directory = self._file = -1
         self._patience = 0
@@ -60,8 +62,10 @@ class Presence:
             self._file = _locked(directory / self.live)
             found = os.fstat(self._file)
             self.dev, self.ino = found.st_dev, found.st_ino
+            if len(os.fsencode(directory / self.address)) > _LONGEST_ADDRESS:
+                self._sockets = f"/proc/self/fd/{self._directory}"
             (directory / self.address).unlink(missing_ok=True)
-            self._socket.bind(self._reach(self.address))
+            self._socket.bind(f"{self._sockets}/{self.address}")
         except BaseException:
             self.close()
             raise
@@ -92,16 +96,18 @@ class Presence:
             message = self._socket.recv(MOST * _WORD, flags)
         except OSError:
             return []
-        words = [message[at : at + _WORD] for at in range(0, len(message) - ID_SIZE, _WORD)]
-        return [(word[:ID_SIZE], word[ID_SIZE:]) for word in words]
+        starts = range(0, len(message) - ID_SIZE, _WORD)
+        return [(message[at : at + ID_SIZE], message[at + ID_SIZE : at + _WORD]) for at in starts]
 
     def poke(self) -> None:
-        self.send(self.address, b"")
+        self.send(self._id, b"")
 
-    def send(self, address: str, message: bytes) -> None:
-        """After commit, never waiting: whoever does not hear it looks within a second."""
-        with suppress(OSError):
-            self._socket.sendto(message, socket.MSG_DONTWAIT, self._reach(address))
+    def send(self, client: bytes, message: bytes) -> None:
+        """After commit, never waiting: a client that does not hear it looks within a second."""
+        try:
+            self._socket.sendto(message, socket.MSG_DONTWAIT, f"{self._sockets}/{client.hex()}.sock")
+        except OSError:
+            return
 
     def close(self) -> None:
         """The end of this client: nothing of it stays."""
@@ -122,11 +128,6 @@ class Presence:
     def __del__(self) -> None:
         if not self._dropped:
             self.close()
-
-    def _reach(self, address: str) -> str:
-        """A socket's path is short or goes through our descriptor of its directory."""
-        path = str(self._path / address)
-        return path if len(os.fsencode(path)) <= _LONGEST_ADDRESS else f"/proc/self/fd/{self._directory}/{address}"
 
 
 def _locked(path: Path) -> int:
@@ -202,17 +203,18 @@ class Others:
     def __init__(self, directory: Path, now: Callable[[], float]) -> None:
         self._directory = str(directory)
         self._now = now
-        self._alive_until: dict[bytes, float] = {}
+        self.alive_until: dict[bytes, float] = {}
+        """Until when a client that was alive is believed to be."""
 
     def dead(self, client: bytes, live: str, dev: int, ino: int) -> bool:
         now = self._now()
-        if now < self._alive_until.get(client, 0.0):
+        if now < self.alive_until.get(client, 0.0):
             return False
         dead = is_dead(f"{self._directory}/{live}", dev, ino)
         if not dead:
-            if len(self._alive_until) > 10_000:
-                self._alive_until.clear()
-            self._alive_until[client] = now + _ALIVE_FOR
+            if len(self.alive_until) > 10_000:
+                self.alive_until.clear()
+            self.alive_until[client] = now + _ALIVE_FOR
         return dead
 
 

@@ -153,7 +153,7 @@ class SqliteStore:
         self._leftovers = self._table(connection).leftovers(self.now(), lambda live: (self.directory / live).exists())
 
     def _table(self, connection: sqlite3.Connection) -> SqliteTable:
-        return SqliteTable(connection, self.me, self.tombs, self.others.dead, self.now)
+        return SqliteTable(connection, self.me, self.tombs, self.others, self.now)
 
     def is_known(self, generation: int) -> bool:
         """Whether the file of that generation knows this client."""
@@ -174,18 +174,18 @@ class SqliteStore:
             with suppress(OSError):
                 sweep(self.directory, self._leftovers.stay)
 
-    def wake(self, wakes: Sequence[tuple[Wake, str | None]], me: Me) -> None:
-        letters: dict[str, list[bytes]] = {}
-        for wake, address in wakes:
-            if wake.client == me.id:
-                me.inbox.deliver(wake.id, wake.signal.value)
-            elif address is not None:
-                letters.setdefault(address, []).append(wake.id + wake.signal.value)
+    def wake(self, wakes: Sequence[Wake], me: Me) -> None:
+        letters: dict[bytes, list[bytes]] = {}
+        for client, id, signal in wakes:
+            if client == me.id:
+                me.inbox.deliver(id, signal.value)
+            else:
+                letters.setdefault(client, []).append(id + signal.value)
         presence = self.presence
         if presence is not None:
-            for address, words in letters.items():
+            for client, words in letters.items():
                 for first in range(0, len(words), MOST):
-                    presence.send(address, b"".join(words[first : first + MOST]))
+                    presence.send(client, b"".join(words[first : first + MOST]))
 
     def before_fork(self) -> None:
         self._forking = self._settling.acquire(timeout=5)

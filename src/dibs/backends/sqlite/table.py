@@ -22,11 +22,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from dibs.backends.ledger import NOBODY, Tombs, Wake
-from dibs.backends.sqlite.presence import ID_SIZE, names_of
+from dibs.backends.sqlite.presence import ID_SIZE, Others, names_of
 from dibs.core.cells import UNSET, Kept, Spot, Write
 from dibs.core.deadline import FOREVER
-from dibs.core.line import ELECTION
-from dibs.core.rule import Claim, Entry, Standing, fits
+from dibs.core.line import ELECTION, LINE, YOURS, Place
+from dibs.core.rule import Claim, Entry, Standing
 from dibs.errors import StoreError
 
 APPLICATION = 0x64696273
@@ -73,21 +73,31 @@ _BY_CLIENT = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND client = ?"
 _ADD = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _WRITE = "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?"
 _REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
-_TAKE = """
+_JOIN = """
 INSERT OR IGNORE INTO claims VALUES (?1,
-    CASE WHEN clock() <= ?2 AND NOT buried(?3) AND CAST(clock() * 1e6 AS INTEGER) BETWEEN ?4 AND ?5
-        AND NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1)
+    CASE WHEN clock() <= ?2 AND NOT buried(?3) AND CAST(clock() * 1e6 AS INTEGER) BETWEEN ?4 AND ?5 AND {condition}
     THEN ?6 + CAST(clock() * 1e6 AS INTEGER) END,
-    ?3, ?7, ?8, ?9, ?10, clock() + ?11, clock(), clock(), 0, ?12)
+    ?3, ?7, ?8, ?9, ?10, clock() + ?11, clock(), {held}, 0, ?12)
 """
-"""Join an empty queue. Everything is checked under the write lock; a check that fails makes the ticket NULL, and a row
-without a ticket is ignored. SQLite needs least time so: INSERT ... SELECT and RETURNING each make a temporary table."""
+"""Everything is checked under the write lock. A check that fails makes the ticket NULL, and a row without a ticket is
+ignored. SQLite needs least time so: INSERT ... SELECT and RETURNING each make a temporary table."""
+_TAKE = _JOIN.format(condition="NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1)", held="clock()")
+"""Hold an empty queue."""
+_WAIT = _JOIN.format(
+    condition="(SELECT kind = ?8 AND capacity = ?9 AND weight + ?10 > capacity AND until > clock() + 1"
+    " AND alive_until(client) > clock() FROM claims WHERE name = ?1 ORDER BY ticket LIMIT 1)",
+    held="NULL",
+)
+"""Wait behind a living holder that leaves no room and has more than `glance` left."""
 _LEAVE = """
 DELETE FROM claims WHERE name = ?1 AND ticket = ?2 AND id = ?3
-    AND NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1 AND ticket <> ?2)
     AND NOT EXISTS (SELECT 1 FROM outsiders WHERE name = ?1)
+    AND IFNULL((
+        SELECT CASE WHEN ?4 AND ticket > ?2 AND weight = capacity AND until > clock() AND alive_until(client) > clock()
+            AND tell(client) IS NULL AND tell(id) IS NULL THEN 1 ELSE 0 END
+        FROM claims WHERE name = ?1 AND ticket <> ?2 ORDER BY ticket LIMIT 1), 1)
 """
-"""Leave, if nobody waits: then nobody is to be woken."""
+"""Leave, if nobody waits, or if exactly the next one is freed: `tell` notes it. ?4: this claim is exclusive."""
 _TICKETS = "SELECT base, reserved FROM store"
 _RESERVE = f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < base + ?1 + {BLOCK // 2}"
 """Of many who find the block used up one writes, and waits for the disk."""
@@ -162,43 +172,60 @@ class SqliteTable:
     glance = 1.0
 
     def __init__(
-        self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, is_dead: Callable[..., bool],
-        now: Callable[[], float],
+        self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, others: Others, now: Callable[[], float]
     ) -> None:  # fmt: skip
         self._db = connection
         self._clock: defaultdict[int, float] = defaultdict(now)
         """The clock as one statement reads it: at its first look, under the write lock, and the same until `clear`."""
         connection.create_function("clock", 0, partial(self._clock.__getitem__, 0))
+        self._told: list[bytes] = []
+        """Client and id of the claim that a statement frees."""
         connection.create_function("buried", 1, tombs.__contains__)
+        others.alive_until[me] = FOREVER
+        connection.create_function("alive_until", 1, others.alive_until.get)
+        connection.create_function("tell", 1, self._told.append)
         self._execute = connection.execute
         self._me = me
         self._tombs = tombs
-        self._is_dead = is_dead
+        self._is_dead = others.dead
         self._clients: dict[bytes, Client] = {}
         self._base = self._reserved = self._last = 0
+        self._crowded: str | None = None
+        """The name on which a claim had to wait last: there the next one probably has to wait, too."""
         self.with_about = False
 
-    def take(self, claim: Claim) -> Standing | None:
-        """Join an empty queue, in one statement that commits by itself. None: nothing was changed."""
-        if claim.kind == ELECTION or not fits(0, claim.weight, claim.capacity):
+    def join(self, claim: Claim, place: Place) -> Standing | None:
+        """Hold an empty queue, or wait behind its holder, in one statement that commits by itself. None: nothing was
+        changed, and the rule must be asked."""
+        if claim.kind == ELECTION or claim.weight > claim.capacity:
             return None
-        base, clock = self._base, self._clock
-        clock.clear()
         claim.asked = True
-        taken = self._execute(_TAKE, (
-            claim.name, claim.by, claim.id, self._last - base + 1, self._reserved - base - 1, base, claim.client,
-            claim.kind, claim.capacity, claim.weight, claim.lease, claim.about,
-        ))  # fmt: skip
-        if not taken.rowcount:
-            return None
-        self._last = claim.ticket = base + int(clock[0] * 1e6)
-        return Standing(claim.ticket, True, claim.lease, FOREVER, False)
+        base, clock = self._base, self._clock
+        is_free = claim.name != self._crowded
+        for holds in (is_free, not is_free):
+            if holds or place is LINE:
+                length = claim.lease if holds else claim.waiting
+                clock.clear()
+                if self._execute(_TAKE if holds else _WAIT, (
+                    claim.name, claim.by, claim.id, self._last - base + 1, self._reserved - base - 1, base,
+                    claim.client, claim.kind, claim.capacity, claim.weight, length, claim.about,
+                )).rowcount:  # fmt: skip
+                    self._last = claim.ticket = base + int(clock[0] * 1e6)
+                    self._crowded = None if holds else claim.name
+                    return Standing(claim.ticket, holds, length, FOREVER if holds else self.glance, False)
+        return None
 
-    def leave(self, claim: Claim) -> bool | None:
-        """Leave a queue in which nobody else is, in one statement. None: nothing was changed."""
+    def leave(self, claim: Claim, _: object) -> list[Wake] | None:
+        """Leave, and free at most the next claim, in one statement. None: nothing was changed."""
         if claim.kind == ELECTION or claim.ticket is None:
             return None
-        return True if self._execute(_LEAVE, (claim.name, claim.ticket, claim.id)).rowcount else None
+        told = self._told
+        told.clear()
+        self._clock.clear()
+        exclusive = claim.weight == claim.capacity
+        if not self._execute(_LEAVE, (claim.name, claim.ticket, claim.id, exclusive)).rowcount:
+            return None
+        return [Wake(told[0], told[1], YOURS)] if told else []
 
     def line(self, name: str) -> Iterable[Entry]:
         rows = self._execute(_LINE_WITH_ABOUT if self.with_about else _LINE, (name,))
@@ -266,11 +293,6 @@ class SqliteTable:
                 return None
             self._clients[id] = known
         return known
-
-    def addressed(self, wakes: Iterable[Wake]) -> list[tuple[Wake, str | None]]:
-        """Each with the socket of its client. Only the step that wakes somebody can look it up."""
-        known = [(wake, self.client(wake.client)) for wake in wakes]
-        return [(wake, None if client is None else client.address) for wake, client in known]
 
     # Tombs are kept in memory: the join and the leave of one claim always come from one process.
 
