@@ -248,9 +248,10 @@ def test_a_statement_that_would_wait_for_the_disk_is_not_run(seat: FreeSeat) -> 
 def test_a_file_that_was_replaced_is_noticed(seat: FreeSeat, path: Path) -> None:
     held = seat.joined(name="b")[0]
     path.rename(path.with_name("away"))
+    assert seat.take(seat.claim()) is None
+    assert seat.line.leave_now(held, seat.soon) is None
     with pytest.raises(Replaced):
-        seat.line.leave_now(held, seat.soon)
-    assert seat.take(seat.claim()) is None, "the connection is not used any more"
+        seat.leave(held)
 
 
 def acquainted(ana: FreeSeat, bob: FreeSeat) -> None:

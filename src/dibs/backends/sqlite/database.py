@@ -98,7 +98,7 @@ class Database:
         self._log_name = f"{store.path}-wal"
         self._inode: Inode | None = None
         self._log: Inode | None = None
-        self._log_seen_at = 0.0
+        self._log_due_at = 0.0
         self._forking = False
 
     def attempt(
@@ -128,15 +128,21 @@ class Database:
             raise self._failed(error) from None
 
     def at_once(self, verb: Callable[[SqliteTable, Claim, P], T | None], claim: Claim, place: P) -> T | None:
-        """Run one statement that commits by itself. None: nothing was changed, or it would have had to wait."""
+        """Run one statement that commits by itself. None: nothing was changed; an atomic step finds out why."""
         try:
             with self.mutex:
-                if self._ready() is None or self._durable or not self._take_turn():
+                if self._connection is None or self._generation != self._store.generation or self._durable:
                     return None
+                found = os.stat(self._name)  # noqa: PTH116  (see _is_in_place)
+                if (found.st_dev, found.st_ino) != self._inode or self._now() >= self._log_due_at:
+                    return None
+                fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 try:
                     return verb(self._table, claim, place)
                 finally:
                     fcntl.flock(self._turn, fcntl.LOCK_UN)
+        except OSError:  # there is no file, or another process has the turn
+            return None
         except sqlite3.Error as error:
             if code_of(error) in BUSY_CODES:
                 return None
@@ -235,18 +241,24 @@ class Database:
         """The connection, if it is open to the file, and the log, that stand at the path now."""
         if self._connection is None or self._generation != self._store.generation:
             return None
-        try:
-            found = os.stat(self._name)  # noqa: PTH116  (half the time of Path.stat, at every step)
-            same = (found.st_dev, found.st_ino) == self._inode
-        except OSError:
-            same = False
-        if same and (now := self._now()) >= self._log_seen_at + 1:  # the file without its log is not the file
-            self._log_seen_at = now
-            same = self._log is None or inode_of(self._log_name) == self._log
-        if not same:
+        if not self._is_in_place():
             self._store.replaced(self._generation)
             raise removed()
         return self._connection
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file is the one at the path; once a second, also whether its log is."""
+        try:
+            found = os.stat(self._name)  # noqa: PTH116  (half the time of Path.stat, at every step)
+        except OSError:
+            return False
+        if (found.st_dev, found.st_ino) != self._inode:
+            return False
+        if (now := self._now()) >= self._log_due_at:
+            if self._log is not None and inode_of(self._log_name) != self._log:
+                return False
+            self._log_due_at = now + 1
+        return True
 
     def _take_turn(self) -> bool:
         try:
@@ -355,7 +367,7 @@ def existing(path: Path) -> str:
 
 def inode_of(path: str) -> Inode | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  (see Database._ready)
+        found = os.stat(path)  # noqa: PTH116  (see _is_in_place)
     except OSError:
         return None
     return found.st_dev, found.st_ino

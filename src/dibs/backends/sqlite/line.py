@@ -116,12 +116,6 @@ class SqliteLine(_Steps):
             self._store.wake(wakes, self._me)
         return None if wakes is None else True
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
-
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
-
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         return await self._tell(lambda table, now: ledger.join(table, claim, place, now), until)
 
