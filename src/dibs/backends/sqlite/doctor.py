@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dibs.backends.sqlite import files
-from dibs.backends.sqlite.opening import check_tables
-from dibs.backends.sqlite.presence import try_liveness
-from dibs.backends.sqlite.table import SqliteTable
+from dibs.backends.sqlite.presence import names_of, try_liveness
+from dibs.backends.sqlite.table import SqliteTable, check_tables
 from dibs.errors import StoreError
 from dibs.info import Finding, duration
 from dibs.runtime.threads import boottime
@@ -183,7 +182,7 @@ def _content(connection: sqlite3.Connection) -> Iterator[Finding]:
 def _unseen(patient: Patient, table: SqliteTable) -> Iterator[Finding]:
     """Clients whose death nobody would notice. One that goes leaves the database first, then the directory."""
     now = boottime()
-    gone = {id for id, client in table.busy(now).items() if not _is_there(patient.directory / client.live, client[1:3])}
+    gone = {id for id, inode in table.busy(now).items() if not _is_there(patient.directory / names_of(id)[0], inode)}
     if gone and (gone := gone & table.busy(now).keys()):
         yield Finding(
             "danger", f"{len(gone)} holders or waiters would not be noticed if they died, and are not woken: "

@@ -38,7 +38,7 @@ _IS_ID = re.compile(f"[0-9a-f]{{{2 * ID_SIZE}}}")
 
 
 def names_of(id: bytes) -> tuple[str, str]:
-    """What a client's file and its socket are called."""
+    """A client's liveness file and its socket. They follow from its id: no other file is touched for it."""
     return f"{id.hex()}.live", f"{id.hex()}.sock"
 
 
@@ -206,11 +206,11 @@ class Others:
         self.alive_until: dict[bytes, float] = {}
         """Until when a client that was alive is believed to be."""
 
-    def dead(self, client: bytes, live: str, dev: int, ino: int) -> bool:
+    def dead(self, client: bytes, dev: int, ino: int) -> bool:
         now = self._now()
         if now < self.alive_until.get(client, 0.0):
             return False
-        dead = is_dead(f"{self._directory}/{live}", dev, ino)
+        dead = is_dead(f"{self._directory}/{names_of(client)[0]}", dev, ino)
         if not dead:
             if len(self.alive_until) > 10_000:
                 self.alive_until.clear()

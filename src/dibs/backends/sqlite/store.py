@@ -8,30 +8,46 @@ directory `<file>.d` with the turn, and a liveness file and a socket per client.
 from __future__ import annotations
 
 import _thread
+import fcntl
 import os
 import sqlite3
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 from dibs.backends.ledger import Tombs, Wake
-from dibs.backends.sqlite import files, opening
-from dibs.backends.sqlite.database import Database, Inode
+from dibs.backends.sqlite import files
+from dibs.backends.sqlite.database import (
+    BUSY_CODES,
+    Database,
+    Inode,
+    code_of,
+    existing,
+    inode_of,
+    open_turn,
+    removed,
+    translated,
+)
 from dibs.backends.sqlite.line import SqliteCells, SqliteLine
-from dibs.backends.sqlite.presence import MOST, Others, Presence, sweep
-from dibs.backends.sqlite.table import Client, Leftovers, SqliteTable
+from dibs.backends.sqlite.presence import MOST, Others, Presence, names_of, sweep
+from dibs.backends.sqlite.table import APPLICATION, VERSION, Leftovers, SqliteTable, check_tables, damaged, tables_in
 from dibs.core.cells import Cells, Spot
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, Line, Me
 from dibs.core.runtime import Runtime
-from dibs.errors import Closed, StoreError
+from dibs.errors import Closed, Mismatch, StoreError
 from dibs.info import Finding
 from dibs.runtime.living import Living
 from dibs.runtime.threads import boottime
 from dibs.url import Url
+
+_OLDEST_SQLITE = (3, 37, 0)
+_BUSY_TIMEOUT = 0.05
+_NAP = 0.002
 
 
 class SqliteStore:
@@ -127,13 +143,13 @@ class SqliteStore:
             try:
                 files.prepare(self.path, make_directory=self._default)
                 if not self.directory.exists():
-                    opening.recognise(self.path)
+                    _recognise(self.path)
                 files.private_directory(self.directory)
                 if self.presence is None:
                     self.presence = Presence(self.directory, self.me)
                 found = files.check(self.path)
                 inode = (found.st_dev, found.st_ino)
-                if not opening.begin(self.path, inode, self.directory, self._create, self._look):
+                if not self._begin(inode):
                     return None
             except OSError as error:
                 if isinstance(error, StoreError):
@@ -144,13 +160,46 @@ class SqliteStore:
                 self._client.inbox.listen(self.presence)
         return self._inode
 
-    def _create(self, connection: sqlite3.Connection) -> None:
-        self._table(connection).create(os.urandom(8).hex(), _wall())
+    def _begin(self, looked_at: Inode) -> bool:
+        """Check the file, make its tables if it is new, and look for what the dead left. False: busy.
 
-    def _look(self, connection: sqlite3.Connection) -> None:
-        """What the dead left is looked for before the write lock is taken: that takes longer, the more clients there
-        are."""
-        self._leftovers = self._table(connection).leftovers(self.now(), lambda live: (self.directory / live).exists())
+        A file that is in use is only read here. The write lock belongs to those who hold and wait: two hundred clients
+        that start at once must not keep it from them.
+        """
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            step = "use a Python with SQLite 3.37 or later"
+            raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", step=step)
+        try:
+            connection = sqlite3.connect(existing(self.path), timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
+        except sqlite3.Error as error:
+            raise translated(error) from None
+        try:
+            # From here on only the open file is asked: the path may have been given to another one since the check.
+            if inode_of(str(self.path)) != looked_at:
+                raise removed()
+            _mark(connection)
+            if _version(connection) == 0:
+                with _turn(self.directory), connection:
+                    self._make_tables(connection)
+            _check_version(_version(connection))
+            check_tables(connection)
+            table = self._table(connection)
+            self._leftovers = table.leftovers(self.now(), lambda one: (self.directory / names_of(one)[0]).exists())
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if code_of(error) in BUSY_CODES:
+                return False
+            raise translated(error) from None
+        else:
+            return True
+        finally:
+            connection.close()
+
+    def _make_tables(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        if _version(connection) == 0:
+            if tables_in(connection):
+                raise damaged("its tables are not those of dibs")
+            self._table(connection).create(os.urandom(8).hex(), _wall())
 
     def _table(self, connection: sqlite3.Connection) -> SqliteTable:
         return SqliteTable(connection, self.me, self.tombs, self.others, self.now)
@@ -164,7 +213,7 @@ class SqliteStore:
         presence = self.presence
         assert presence is not None
         table.note_boot(_boot(), _clock(), now, _wall())
-        table.register(Client(presence.live, presence.dev, presence.ino, presence.address))
+        table.register(presence.live, presence.dev, presence.ino, presence.address)
         table.sweep(self._leftovers, now)
 
     def moved_in(self, generation: int) -> None:
@@ -239,3 +288,64 @@ def _clock() -> str:
     except OSError:
         return ""
     return "".join("+".join(line.split()[1:]) for line in offsets.splitlines() if line.startswith("boottime"))
+
+
+def _mark(connection: sqlite3.Connection) -> None:
+    """A new file becomes ours, before it becomes a WAL database: so the mark can be read without opening one."""
+    if connection.execute("PRAGMA page_count").fetchone() == (0,):
+        connection.execute("PRAGMA page_size = 1024")
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+        raise _foreign()
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise StoreError("the file system cannot share memory (WAL)", step="put the database on a local disk")
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        step = "upgrade dibs" if version > VERSION else "stop the programs that use it, and move the file away"
+        raise Mismatch(f"the database has format {version}, this dibs knows {VERSION}", step=step)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def _turn(directory: Path) -> Iterator[None]:
+    """Wait for the turn while a file is made. This is politeness only."""
+    file = open_turn(directory)
+    end = boottime() + _BUSY_TIMEOUT
+    try:
+        while boottime() < end:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_NAP)
+        yield
+    finally:
+        os.close(file)
+
+
+def _recognise(path: Path) -> None:
+    """Refuse the database of another program without touching it: no lock, no journal, no write.
+
+    Only for a file that no client of ours can have open: without locks, one that is being made looks damaged.
+    """
+    if not path.stat().st_size:
+        return
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
+        try:
+            found = connection.execute("PRAGMA application_id").fetchone()[0]
+        finally:
+            connection.close()
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise translated(error) from None
+    if found != APPLICATION:
+        raise _foreign()
+
+
+def _foreign() -> StoreError:
+    return StoreError("the file is the database of another program", step="use another path")

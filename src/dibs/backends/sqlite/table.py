@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from dibs.backends.ledger import NOBODY, Tombs, Wake
-from dibs.backends.sqlite.presence import ID_SIZE, Others, names_of
+from dibs.backends.sqlite.presence import ID_SIZE, Others
 from dibs.core.cells import UNSET, Kept, Spot, Write
 from dibs.core.deadline import FOREVER
 from dibs.core.line import ELECTION, LINE, YOURS, Place
@@ -101,8 +101,9 @@ DELETE FROM claims WHERE name = ?1 AND ticket = ?2 AND id = ?3
 _TICKETS = "SELECT base, reserved FROM store"
 _RESERVE = f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < base + ?1 + {BLOCK // 2}"
 """Of many who find the block used up one writes, and waits for the disk."""
-_CLIENT = "SELECT live, dev, ino, address FROM clients WHERE id = ?"
-_BUSY = "SELECT * FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
+_CLIENT = "SELECT dev, ino FROM clients WHERE id = ?"
+_BUSY = "SELECT id, dev, ino FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
+_IS_BUSY = "SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1"
 _OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
 _STAY_OUTSIDE = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
 _COME_IN = "DELETE FROM outsiders WHERE name = ? AND id = ?"
@@ -143,27 +144,14 @@ def damaged(what: str) -> StoreError:
     )
 
 
-class Client(NamedTuple):
-    """A client as the database knows it."""
-
-    live: str
-    dev: int
-    ino: int
-    address: str
-
-    def belongs_to(self, id: bytes) -> bool:
-        """Only files that a client of that id makes are looked at, written to or removed for it."""
-        return len(id) == ID_SIZE and (self.live, self.address) == names_of(id)
-
-
 class Leftovers(NamedTuple):
-    """Who of the clients that the database knows is not there any more."""
+    """The registered clients: which are dead, which are gone, which stay."""
 
     dead: list[tuple[bytes]]
     gone: list[tuple[bytes]]
-    """Without a word: nothing says that they are dead, nor that they are alive."""
+    """Nothing says that they are dead, nor that they are alive."""
     stay: set[str]
-    """The names of the others."""
+    """Their ids, in hexadecimal."""
 
 
 class SqliteTable:
@@ -188,7 +176,8 @@ class SqliteTable:
         self._me = me
         self._tombs = tombs
         self._is_dead = others.dead
-        self._clients: dict[bytes, Client] = {}
+        self._inodes: dict[bytes, tuple[int, int]] = {}
+        """The liveness file of each client."""
         self._base = self._reserved = self._last = 0
         self._crowded: str | None = None
         """The name on which a claim had to wait last: there the next one probably has to wait, too."""
@@ -276,23 +265,15 @@ class SqliteTable:
     def dead(self, client: bytes) -> bool:
         if client == self._me:
             return False
-        known = self.client(client)
-        return known is not None and self._is_dead(client, known.live, known.dev, known.ino)
-
-    def client(self, id: bytes) -> Client | None:
-        """What a client recorded of itself never changes."""
-        known = self._clients.get(id)
-        if known is None:
-            row = self._execute(_CLIENT, (id,)).fetchone()
-            if row is None:
-                return None
-            if len(self._clients) > 10_000:
-                self._clients.clear()
-            known = Client(*row)
-            if not known.belongs_to(id):
-                return None
-            self._clients[id] = known
-        return known
+        inode = self._inodes.get(client)
+        if inode is None:
+            inode = self._execute(_CLIENT, (client,)).fetchone()
+            if inode is None or len(client) != ID_SIZE:
+                return False
+            if len(self._inodes) > 10_000:
+                self._inodes.clear()
+            self._inodes[client] = inode  # it never changes
+        return self._is_dead(client, *inode)
 
     # Tombs are kept in memory: the join and the leave of one claim always come from one process.
 
@@ -357,10 +338,10 @@ class SqliteTable:
     def identity(self) -> str:
         return str(self._execute("SELECT id FROM store").fetchone()[0])
 
-    def busy(self, now: float) -> dict[bytes, Client]:
-        """Who holds or waits."""
-        known = {id: Client(*rest) for id, *rest in self._execute(_BUSY, (now,)).fetchall()}
-        return {id: client for id, client in known.items() if client.belongs_to(id)}
+    def busy(self, now: float) -> dict[bytes, tuple[int, int]]:
+        """The clients that hold or wait, each with its liveness file."""
+        found = self._execute(_BUSY, (now,)).fetchall()
+        return {id: (dev, ino) for id, dev, ino in found if len(id) == ID_SIZE}
 
     def ahead(self, now: float, wall: float) -> float:
         """By how many seconds tickets are ahead of the wall clock that they once began with."""
@@ -381,27 +362,22 @@ class SqliteTable:
                 "UPDATE store SET boot = ?, base = max(reserved, ?) - ?", (f"{boot} {clock}", wall, int(now * 1e6))
             )
 
-    def register(self, client: Client) -> None:
-        self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, *client))
+    def register(self, live: str, dev: int, ino: int, address: str) -> None:
+        self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, live, dev, ino, address))
 
     def unregister(self) -> None:
         self._execute("DELETE FROM watchers WHERE client = ?", (self._me,))
         self._execute("DELETE FROM clients WHERE id = ?", (self._me,))
 
-    def leftovers(self, now: float, exists: Callable[[str], bool]) -> Leftovers:
-        """What dead clients left; nothing is changed yet."""
+    def leftovers(self, now: float, exists: Callable[[bytes], bool]) -> Leftovers:
+        """What dead clients left; nothing is changed yet. `exists`: whether a client's liveness file does."""
         left = Leftovers([], [], {self._me.hex()})
-        for id, *rest in self._execute("SELECT id, live, dev, ino, address FROM clients").fetchall():
-            client = Client(*rest)
+        for id, dev, ino in self._execute("SELECT id, dev, ino FROM clients").fetchall():
             if id == self._me:
                 continue
-            if not client.belongs_to(id):
-                left.gone.append((id,))
-                continue
-            busy = self._execute("SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1", (id, now)).fetchone()
-            if self._is_dead(id, client.live, client.dev, client.ino):
+            if len(id) == ID_SIZE and self._is_dead(id, dev, ino):
                 left.dead.append((id,))
-            elif busy is not None or exists(client.live):
+            elif len(id) == ID_SIZE and (self._execute(_IS_BUSY, (id, now)).fetchone() or exists(id)):
                 left.stay.add(id.hex())
             else:
                 left.gone.append((id,))
@@ -413,3 +389,19 @@ class SqliteTable:
         self._db.executemany("DELETE FROM clients WHERE id = ?", left.dead + left.gone)
         self._execute("DELETE FROM outsiders WHERE until <= ?", (now,))
         self._execute("DELETE FROM watchers WHERE client NOT IN (SELECT id FROM clients)")
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Refuse other tables, triggers and views, and rows out of order: a search would miss them."""
+    if tables_in(connection) != set(STATEMENTS):
+        raise damaged("its tables are not those of dibs")
+    if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+        raise damaged("SQLite's own check fails")
+    if connection.execute("SELECT count(*) FROM store").fetchone() != (1,):
+        raise damaged("it has no identity")
+
+
+def tables_in(connection: sqlite3.Connection) -> set[str]:
+    """Everything in the schema, but for the statistics that an operator's ANALYZE leaves."""
+    found = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'")
+    return {str(text) for (text,) in found}
