@@ -1,36 +1,29 @@
-"""A line as it stands in Redis, read and written past dibs: the hash of a name, its records, its chain.
+"""A queue as it stands in Redis, read and written past dibs: the hash of a name, its head, its records, its chain.
 
 line = raw.line("dibs:a")
-line.chain()                      # the records in order, by what lua/line.lua calls their fields
-line.plant(WEIGHT=-5)             # one more at the end of the chain, of nobody's, as ours are but for that
-line.write(id, packed([1, 2]))    # whatever one likes
+line.chain()                      # the records in order, by their fields' names in lua/head.lua
+line.plant(WEIGHT=b"x" * 16)      # one more at the end, of nobody's, as ours are but for that; numbers get 16 digits
+line.write("h", b"2")             # any field
 """
 
 from __future__ import annotations
 
 import os
-import re
-import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import redis
 
-from dibs.backends.redis.scripts import LOOK
-
-FIELDS: list[str] = re.findall(r"\w+", re.findall(r"^local (ID,[\w, ]+) =$", LOOK.text, re.MULTILINE)[0])
-"""Of a record, in its order: as the scripts have it."""
-META = {b"first", b"last", b"top", b"keeps", b"outside", b"tombs", b"covered"}
 SECOND = 1_000_000
-_UNPACK = "return cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))"
-_CHAIN = """
-local found, id = {}, redis.call('HGET', KEYS[1], 'first')
-while id and id ~= '' and #found < 5000 do
-  table.insert(found, cmsgpack.unpack(redis.call('HGET', KEYS[1], id)))
-  id = found[#found][tonumber(ARGV[1])]
-end
-return found
-"""
+DIGITS = 16
+NUMBERS = ["TICKET", "SINCE", "SPAN", "ASKED", "HELD"]
+SIZES = ["LEASE", "WAITING", "WEIGHT", "CAPACITY"]
+FIELDS = ["ID", "BEFORE", *NUMBERS, "REVOKED", *SIZES, "KIND", "CLIENT", "ABOUT"]
+"""Of a record, in its order."""
+OLDER = {b"first", b"last", b"keeps", b"dibs-layout-0002"}
+"""Fields that are there for version 1 of the layout."""
+NOBODY = b"-" * 16
 Record = dict[str, Any]
 
 
@@ -61,6 +54,23 @@ class Raw:
         return sorted(self.client.scan_iter(f"{self.prefix}*", 1000))
 
 
+class Head:
+    """What "h" says. `text`: None where there is none."""
+
+    def __init__(self, text: bytes | None, now: int = 0) -> None:
+        text = text or b"2" + digits(now) + b"9" * DIGITS + b"%010d" % (now // SECOND + 100)
+        self.top, self.covered, self.keeps = int(text[1:17]), text[17:33], int(text[33:43])
+        self.special = text[43:93] if text[43:44] == b"s" else b""
+        body = text[43 + len(self.special) :]
+        self.link = body[17:65] if body[:1] == b"q" else b""
+        self.record = body[65:] if self.link else body[1:]
+        self.last = body[1:17] if self.link else self.record[:16]
+
+    def text(self) -> bytes:
+        form = b"" if not self.record else b"q" + self.last + self.link if self.link else b"a"
+        return b"2" + digits(self.top) + self.covered + b"%010d" % self.keeps + self.special + form + self.record
+
+
 class Line:
     def __init__(self, raw: Raw, key: bytes) -> None:
         self._raw = raw
@@ -71,92 +81,167 @@ class Line:
         found: dict[bytes, bytes] = self._client.hgetall(self.key)
         return found
 
+    def own_fields(self) -> set[bytes]:
+        """Those that are not there for version 1."""
+        return set(self.fields()) - OLDER
+
+    def head(self) -> Head:
+        return Head(self._client.hget(self.key, "h"), self._raw.now())
+
+    def change_head(self, **changed: Any) -> None:
+        head = self.head()
+        for name, value in changed.items():
+            setattr(head, name, value)
+        self.write("h", head.text())
+
     def lasts(self) -> int:
         """Milliseconds until the key expires; -1: it does not, -2: there is none."""
         return int(self._client.pttl(self.key))
 
     def record(self, id: bytes) -> Record:
-        """Fractions of numbers are cut off on the way."""
-        return dict(zip(FIELDS, self._client.eval(_UNPACK, 1, self.key, id), strict=True))
+        return parsed(self._text(id))
 
     def chain(self) -> list[Record]:
-        """From the first on, behind each other; of at most 5,000."""
-        found = self._client.eval(_CHAIN, 1, self.key, FIELDS.index("BEHIND") + 1)
-        return [dict(zip(FIELDS, record, strict=True)) for record in found]
+        return [parsed(text) for text, _ in self._walk(self.fields())]
 
     def write(self, field: bytes | str, value: bytes | str) -> None:
         self._client.hset(self.key, field, value)
 
     def plant(self, id: bytes | None = None, **changed: Any) -> bytes:
-        """Behind whoever stands there; it holds, if nobody does. Gives the field that it is under."""
-        id = id or os.urandom(16)
-        last = self._client.hget(self.key, "last") or b""
-        if last:
-            self.replant(last, BEHIND=id)
+        """Behind the last claim; it holds if it is the first. Gives its id."""
+        id, head, now = id or os.urandom(16), self.head(), self._raw.now()
+        text = usual(now, **{"ID": id, "BEFORE": head.last or NOBODY, **changed})
+        link = text[:16] + text[48:80]
+        if not head.record:
+            head.record = text
         else:
-            self.write("first", id)
-        now = self._raw.now()
-        self._client.hset(self.key, mapping={"last": id, "top": now})
-        self.write(id, self._usual(now, **{"ID": id, "BEFORE": last, **changed}))
+            self.write(id, text)
+            if not head.link:
+                head.link = link
+            else:
+                self.write(b">" + head.last, link)
+        head.last, head.top = id, now
+        self.write("h", head.text())
         return id
 
     def plant_alone(self, now: int) -> None:
         """Where nobody stands, without reading anything; `now`: of the server."""
-        id = os.urandom(16)
-        record = self._usual(now, ID=id)
-        self._client.hset(self.key, mapping={id: record, "first": id, "last": id, "top": now})
+        head = Head(None, now)
+        head.record = usual(now, ID=os.urandom(16))
+        self.write("h", head.text())
 
     def plant_many(self, count: int, **changed: Any) -> None:
         """Where nobody stands."""
         now, ids = self._raw.now(), [os.urandom(16) for _ in range(count)]
-        neighbours = zip([b"", *ids], ids, [*ids[1:], b""], strict=False)
-        records = {
-            id: self._usual(now, ID=id, TICKET=now + number, BEFORE=before, BEHIND=behind, **changed)
-            for number, (before, id, behind) in enumerate(neighbours)
-        }
-        self._client.hset(self.key, mapping={**records, "first": ids[0], "last": ids[-1], "top": now + count})
-
-    def _usual(self, now: int, **changed: Any) -> bytes:
-        """A record like ours, but for that."""
-        usual: Record = {
-            "ID": b"", "TICKET": now, "BEFORE": b"", "BEHIND": b"", "CLIENT": b"nobody", "KIND": b"mutex",
-            "CAPACITY": 1, "WEIGHT": 1, "LEASE": 60 * SECOND, "WAITING": 5 * SECOND, "UNTIL": now + 60 * SECOND,
-            "ASKED": now, "HELD": now, "REVOKED": 0, "ABOUT": b"{}",
-        }  # fmt: skip
-        assert sorted(usual) == sorted(FIELDS), "the record has changed its shape"
-        return packed([{**usual, **changed}[field] for field in FIELDS])
+        texts = [
+            usual(now, ID=id, TICKET=now + number, BEFORE=before, **changed)
+            for number, (before, id) in enumerate(zip([NOBODY, *ids], ids, strict=False))
+        ]
+        links = {b">" + id: text[:16] + text[48:80] for id, text in zip(ids, texts[1:], strict=False)}
+        head = Head(None, now + count)
+        head.record, head.last, head.link = texts[0], ids[-1], links.pop(b">" + ids[0])
+        records = dict(zip(ids[1:], texts[1:], strict=True))
+        older = dict.fromkeys(OLDER, b"")
+        self._client.hset(self.key, mapping={"h": head.text(), **records, **links, **older})
 
     def replant(self, id: bytes, **changed: Any) -> None:
         """The record that stands there, with something else in it."""
-        self.write(id, packed([{**self.record(id), **changed}[field] for field in FIELDS]))
+        text = joined({**self.record(id), **changed})
+        if self.head().record[:16] == id:
+            self.change_head(record=text)
+        else:
+            self.write(id, text)
+
+    def relink(self, id: bytes, behind: bytes) -> None:
+        """Name another claim behind that one."""
+        link = behind + self._text(behind)[48:80]
+        if self.head().record[:16] == id:
+            self.change_head(link=link)
+        else:
+            self.write(b">" + id, link)
 
     def check(self) -> list[Record]:
         """The chain is whole, and nothing stands beside it; gives it."""
-        fields, chain = self.fields(), self.chain()
+        fields = self.fields()
+        if not fields:
+            return []
+        head, walked = Head(fields[b"h"]), list(self._walk(fields))
+        chain = [parsed(text) for text, _ in walked]
         ids = [record["ID"] for record in chain]
-        tombs = {field for field in fields if field[:1] in (b"~", b"#") and len(field) != 16}
-        assert set(fields) - META - tombs == set(ids), "a record beside the chain, or none for who is in it"
-        assert [fields.get(b"first"), fields.get(b"last")] == ([ids[0], ids[-1]] if ids else [None, None])
+        tombs = {field for field in fields if field[:1] in (b"!", b"=") and len(field) == 17}
+        links = {b">" + id for id in ids[1:-1]}
+        assert set(fields) - OLDER - tombs - {b"h"} == {*ids[1:], *links}, "a field beside the chain, or a missing one"
+        assert set(fields) >= OLDER, "version 1 would not notice"
+        assert head.last == (ids[-1] if ids else b"")
         assert [record["BEFORE"] for record in chain[1:]] == ids[:-1], "a step back is not the step forth"
+        assert [link for _, link in walked] == [text[:16] + text[48:80] for text, _ in walked[1:]] + [b""][: len(ids)]
         tickets = [record["TICKET"] for record in chain]
         assert tickets == sorted(set(tickets)), "the order is not that of the tickets"
-        assert not tickets or tickets[-1] <= int(fields[b"top"]), "a ticket above the last one that was given"
+        assert not tickets or tickets[-1] <= head.top, "a ticket above the last one that was given"
+        assert bool(tombs) <= bool(head.special), "tombstones that the head does not tell of"
         return chain
 
+    def _text(self, id: bytes) -> bytes:
+        head = self.head()
+        if head.record[:16] == id:
+            return head.record
+        text: bytes = self._client.hget(self.key, id)
+        return text
 
-def packed(value: Any) -> bytes:
-    """As MessagePack; whole numbers beyond 64 bits and all others as doubles."""
-    if isinstance(value, bool) or value is None:
-        return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
-    if isinstance(value, int) and -(2**63) <= value < 2**64:
-        return struct.pack(">Bq", 0xD3, value) if value < 2**63 else struct.pack(">BQ", 0xCF, value)
-    if isinstance(value, int | float):
-        return struct.pack(">Bd", 0xCB, float(value))
-    if isinstance(value, bytes):
-        return struct.pack(">BI", 0xDB, len(value)) + value
-    if isinstance(value, dict):
-        return struct.pack(">BI", 0xDF, len(value)) + b"".join(packed(one) for pair in value.items() for one in pair)
-    return struct.pack(">BI", 0xDD, len(value)) + b"".join(map(packed, value))
+    def _walk(self, fields: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Each record, and the link behind it; of at most 5,000."""
+        head = Head(fields.get(b"h"), 0)
+        text, link = head.record, head.link
+        for _ in range(5000):
+            if not text:
+                return
+            yield text, link
+            id = link[:16]
+            text, link = fields.get(id, b"") if id else b"", fields.get(b">" + id, b"")
+
+
+def digits(number: int) -> bytes:
+    return b"%016d" % number
+
+
+def parsed(text: bytes) -> Record:
+    """By name; `UNTIL` is made of two."""
+    widths = [16] * 7 + [1] + [16] * 5
+    parts, at = [], 0
+    for width in widths:
+        parts.append(text[at : at + width])
+        at += width
+    size = int(text[at : at + 4])
+    parts += [text[at + 4 : at + 4 + size], text[at + 4 + size :]]
+    found: Record = dict(zip(FIELDS, parts, strict=True))
+    found.update((name, int(found[name])) for name in [*NUMBERS, "REVOKED", *SIZES])
+    found["KIND"] = found["KIND"].rstrip()
+    return {**found, "UNTIL": found["SINCE"] + found["SPAN"]}
+
+
+def usual(now: int, **changed: Any) -> bytes:
+    """A record like ours, but for that."""
+    usual: Record = {
+        "ID": b"", "BEFORE": NOBODY, "TICKET": now, "SINCE": now, "SPAN": 60 * SECOND, "ASKED": now, "HELD": now,
+        "REVOKED": b"0", "LEASE": 60 * SECOND, "WAITING": 5 * SECOND, "WEIGHT": 1, "CAPACITY": 1, "KIND": b"mutex",
+        "CLIENT": b"nobody", "ABOUT": b"{}",
+    }  # fmt: skip
+    return joined({**usual, **changed})
+
+
+def joined(record: Record) -> bytes:
+    """Numbers get as many digits as they have in a record; bytes are taken as they are."""
+    found = b""
+    for name in FIELDS:
+        value = record[name]
+        if name == "KIND":
+            value = value.ljust(16)
+        elif name == "CLIENT":
+            value = b"%04d" % len(value) + value
+        elif isinstance(value, int):
+            value = b"%d" % value if name == "REVOKED" else digits(value)
+        found += value
+    return found
 
 
 def until_expired(raw: Raw, microseconds: int) -> None:

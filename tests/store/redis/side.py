@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from itertools import count
 from typing import Any
+
+import pytest
+import redis
 
 from dibs.backends.ledger import LINES, Entry, Wake
 from dibs.backends.memory import World
+from dibs.backends.redis.scripts import JOIN
 from dibs.core.cells import Spot
 from dibs.core.line import LOOK, OUTSIDE, YOURS, Place
 from dibs.core.rule import Claim, Standing
 from dibs.testing.contract.seats import Seat
 from store.both import SLACK, Pair
-from store.redis.hashes import Raw
+from store.redis.hashes import Head, Raw, usual
 
 _WATCHER = b"watcher"
 _LONG = 86_400_000
+_damages = count()
 
 
 class Spy:
@@ -73,6 +80,7 @@ class RedisSide:
         chain = [record["ID"] for record in self._line.check()]
         assert chain == [entry.id for entry in stand], "what expired is removed here and not there"
         assert self._line.lasts() > 0 or not self._line.fields(), "a key that stays for ever"
+        self._damage()
         self._raw.client.pexpire(self._line.key, _LONG)  # or what expired would go with it, unseen
 
     def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
@@ -92,6 +100,23 @@ class RedisSide:
         if told:
             assert watched or self._outside > now - SLACK or wakes is None, "nobody listens"
         self._watch(world)
+
+    def _damage(self) -> None:
+        """One sign of the head is no digit any more, another one each time: a join is refused and changes nothing."""
+        before = self._line.fields()
+        if not before:
+            return
+        head, text = Head(before[b"h"]), before[b"h"]
+        record = len(text) - len(head.record)
+        places = [*range(43 + len(head.special)), *([43, *range(record + 32, record + 177)] if head.record else [])]
+        at = places[next(_damages) % len(places)]
+        damaged = {**before, b"h": text[:at] + b"x" + text[at + 1 :]}
+        self._line.write("h", damaged[b"h"])
+        about = usual(0)[113:]
+        with pytest.raises(redis.ResponseError, match="dibs-damaged"):
+            self._raw.client.eval(JOIN.text, 2, self._line.key, self._raw.floor, about, "l", os.urandom(16), "9" * 16)
+        assert self._line.fields() == damaged
+        self._line.write("h", text)
 
     def _watch(self, world: World) -> None:
         """Somebody follows the election, always: who was told follows it no longer."""

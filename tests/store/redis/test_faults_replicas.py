@@ -64,7 +64,7 @@ class Pair:
         until(lambda: in_step(self.primary, (self.replica,)), what="in step")
 
     def copied(self, name: str) -> bool:
-        return self.replica.ask("HGET", key_of(name), "top") == self.primary.ask("HGET", key_of(name), "top")
+        return self.replica.ask("HGET", key_of(name), "h") == self.primary.ask("HGET", key_of(name), "top")
 
     def fail_over(self) -> None:
         self.primary.kill()
@@ -106,7 +106,7 @@ async def test_nothing_counts_that_a_lagging_replica_lacks(world: World, servers
     servers.lag()
     with pytest.raises(dibs.StoreUnavailable, match=UNKEPT):
         await ana(lambda: client.lock(name).acquire(timeout=1.5))
-    assert servers.primary.ask("HGET", key_of(name), "top"), "the server itself had granted it"
+    assert servers.primary.ask("HGET", key_of(name), "h"), "the server itself had granted it"
     await asyncio.to_thread(servers.fail_over)
     last = world.client(servers.url(), lease=LONG)
     won = await bob(lambda: last.lock(name).acquire(timeout=TIMEOUT))

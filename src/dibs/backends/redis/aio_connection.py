@@ -11,20 +11,26 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from dibs.backends.common.aio_connections import AioPool
 from dibs.backends.common.connections import closed
 from dibs.backends.redis.address import Place
-from dibs.backends.redis.answers import unavailable
+from dibs.backends.redis.answers import Refusal, unavailable
 from dibs.backends.redis.asking import named
 from dibs.backends.redis.connection import NOTHING, PUSH, RedisConnection, Reply, broken
-from dibs.backends.redis.scripts import Request, Wait
+from dibs.backends.redis.line import RedisLine, left_now
+from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Wait
 from dibs.backends.redis.servers import Dialler, Parts
 from dibs.backends.redis.where import Where
 from dibs.core.deadline import FOREVER
+from dibs.core.line import LINE, OUTSIDE, Left, Taken
+from dibs.core.line import Place as Waits
+from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.errors import DibsError, StoreError, StoreUnavailable
 
 _CHUNK = 65_536
 _ENOUGH = 8
@@ -36,20 +42,32 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 class _Slot:
     """What one task asked in one go; or the one answer that several of them wait for behind their own."""
 
-    __slots__ = ("begun", "future", "missing", "replies", "sharers", "shares", "until")
+    __slots__ = ("begun", "future", "missing", "parse", "replies", "sharers", "shares", "until")
 
-    def __init__(self, future: asyncio.Future[list[Reply]], missing: int, begun: float, until: float) -> None:
+    def __init__(
+        self, future: asyncio.Future[Any], missing: int, begun: float, until: float,
+        parse: Callable[[Reply], object] | None = None,
+    ) -> None:  # fmt: skip
+        """`parse`: makes the result out of the one reply; None: the replies are the result."""
         self.future = future
         self.missing = missing
         self.begun = begun
         self.until = until
         self.replies: list[Reply] = []
+        self.parse = parse
         self.shares = False
         self.sharers: list[_Slot] = []
 
     def finish(self) -> None:
-        if not self.future.done():
+        if self.future.done():
+            return
+        if self.parse is None:
             self.future.set_result(self.replies)
+            return
+        try:
+            self.future.set_result(self.parse(self.replies[0]))
+        except DibsError as error:
+            self.future.set_exception(error)
 
 
 class RedisAioConnection:
@@ -92,6 +110,23 @@ class RedisAioConnection:
                 self.loop.call_soon(self._flush)
             self._slots.append(slot)
             self._out += packed
+            if len(self._out) >= _ENOUGH and not self._sharers:
+                self._flush()
+            if self._timer is None:
+                self._timer = self.loop.call_later(_TICK, self._tick)
+        except BaseException:
+            self._give_up()
+            raise
+        return slot.future
+
+    def ask_now(self, request: bytes, parse: Callable[[Reply], object], until: float) -> asyncio.Future[Any]:
+        """One packed request; the result is what `parse` makes of its reply."""
+        slot = _Slot(self.loop.create_future(), 1, self._now(), until, parse)
+        try:
+            if not self._out and not self._rest:
+                self.loop.call_soon(self._flush)
+            self._slots.append(slot)
+            self._out.append(request)
             if len(self._out) >= _ENOUGH and not self._sharers:
                 self._flush()
             if self._timer is None:
@@ -220,6 +255,40 @@ class RedisAioConnection:
 Pooled = AioPool[RedisConnection, RedisAioConnection]
 
 
+class RedisAioLine(RedisLine):
+    """As line.py, for an event loop: the free path sends, and the answer is a future."""
+
+    def take_now(self, claim: Claim, place: Waits, until: float) -> Taken:
+        prepared, connection = claim.prepared, self._connection_now(claim.name)
+        if connection is None or prepared is None or place is OUTSIDE or (self._ear and not self._ear.is_ready()):
+            return None
+        requests = prepared.request or self.prepare(prepared, claim)
+        claim.asked = True
+        start = requests.queue if place is LINE else requests.tries
+        by = int((claim.by + connection.connection.offset) * MICROSECONDS)
+        request = b"%b%b%b%016d\r\n" % (start, claim.id, BETWEEN, by)
+        return connection.ask_now(request, partial(self._taken, claim), until)
+
+    def leave_now(self, claim: Claim, until: float) -> Left:
+        prepared, connection = claim.prepared, self._connection_now(claim.name)
+        if connection is None or prepared is None or prepared.request is None:
+            return None
+        return connection.ask_now(b"%b%b\r\n" % (prepared.request.leave, claim.id), left_now, until)
+
+    def _taken(self, claim: Claim, reply: Reply) -> Standing | None:
+        """None: a refusal, which changed nothing."""
+        return None if isinstance(reply, Refusal) else self.joined(claim, reply)
+
+    def _connection_now(self, name: str) -> RedisAioConnection | None:
+        pool: Pooled | None = self._pool
+        if pool is None or pool.loop is not asyncio.get_running_loop():
+            pool = self._port.pool_now(self._keys.line(name))
+            if pool is None:
+                return None
+            self._pool = pool if self._is_single else None
+        return pool.idle[0] if pool.idle and not pool.idle[0].lost else None
+
+
 class AioServers:
     """As servers.py, for an event loop: one connection to each server, which all tasks share."""
 
@@ -231,6 +300,10 @@ class AioServers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pools: dict[Place, Pooled] = {}
         self._closed = False
+
+    def pool_now(self, place: Place) -> Pooled | None:
+        """That of a server that was asked before, in the loop that runs."""
+        return self._pools.get(place) if self._loop is asyncio.get_running_loop() else None
 
     async def exchange(self, place: Place, requests: Sequence[Request], until: float) -> list[Reply]:
         pool = self._pool(place)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from dibs.backends.common import executor
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import printable
 
 _LONGEST = 200
@@ -60,7 +60,7 @@ class Refusal(executor.Refusal):
         return (host, int(port)) if port.isdigit() else None
 
 
-def final(refusal: Refusal, key: bytes) -> StoreError:
+def final(refusal: Refusal, key: bytes) -> StoreError | Mismatch:
     """For whoever gave up: what was refused, and what to do about it."""
     text = printable(refusal.text[:_LONGEST])
     if refusal.code == "NOPERM" or any(words in refusal.text for words in _DENIED):
@@ -68,6 +68,10 @@ def final(refusal: Refusal, key: bytes) -> StoreError:
     if refusal.code == "WRONGTYPE" or (refusal.code == "ERR" and "user_script" in refusal.text):
         where = printable(key.decode(errors="replace"))
         return StoreError(f"{_DAMAGED}, in the key {where}: {text}", step=_STEPS["WRONGTYPE"])
+    if refusal.code == "DIBSLAYOUT":
+        where, other = printable(key.decode(errors="replace")), refusal.text.partition(" ")[2]
+        what = f"{'an older' if other == 'older' else 'a newer'} version of dibs uses the key {where}"
+        return Mismatch(what, step="use one version; docs/stores/redis.md says how to change over")
     step = _STEPS.get(refusal.code, "check the server's log")
     kind = StoreUnavailable if refusal.code in LATER or refusal.code in REDIRECTIONS else StoreError
     return kind(f"the server refused: {text}", step=step)
@@ -77,7 +81,7 @@ class RefusedOne(StoreUnavailable):
     """One of many requests was refused for good, which must not be raised for all the others."""
 
 
-def unavailable(error: StoreError) -> StoreUnavailable:
+def unavailable(error: StoreError | Mismatch) -> StoreUnavailable:
     """For one of many requests that are sent at once."""
     return error if isinstance(error, StoreUnavailable) else RefusedOne(error.what, step=error.step)
 

@@ -13,7 +13,7 @@ from dibs.core.cells import FENCE, LARGEST, UNSET, Kept, Spot, Write
 from dibs.core.deadline import FOREVER
 from dibs.core.line import Me
 from dibs.core.runtime import Runtime
-from dibs.errors import Conflict, StoreError, StoreUnavailable
+from dibs.errors import Conflict, Mismatch, StoreError, StoreUnavailable
 
 _REMEMBERED = 60 * MICROSECONDS
 """How long a write is remembered at most: none is repeated for longer."""
@@ -90,5 +90,5 @@ class RedisCells:
         self._port.close()
 
 
-def _foreign(key: bytes) -> StoreError:
+def _foreign(key: bytes) -> StoreError | Mismatch:
     return final(Refusal("WRONGTYPE the record is not one of ours"), key)

@@ -5,7 +5,9 @@ is ours: its command layer costs more than all that we do with the answer.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hiredis
@@ -13,11 +15,11 @@ from redis.exceptions import RedisError
 
 from dibs.backends.common.connections import STEP, Begun, Connection, not_watched, shut_down
 from dibs.backends.common.round_trip import RoundTrip
-from dibs.backends.common.wakeup import Readiness
+from dibs.backends.common.wakeup import READ, WRITE, Readiness, new_poll
 from dibs.backends.redis.address import Address, Place
 from dibs.backends.redis.answers import Refusal, final, strange
 from dibs.backends.redis.asking import named, translated
-from dibs.backends.redis.scripts import MICROSECONDS, Command, Request
+from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Command, Request
 from dibs.core.line import Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
@@ -29,6 +31,8 @@ MOST = 64 * 1024 * 1024
 NOTHING = object()
 PUSH: type | tuple[()] = getattr(hiredis, "PushNotification", ())
 TIME = Command("TIME")
+HELD = 23
+"""Bytes of the reply that says that a claim holds: its ticket as a bulk string."""
 
 
 class Answers:
@@ -85,44 +89,31 @@ class RedisConnection(Connection):
         # In one step: an interrupt finds it with one of the two.
         self.sock, made._sock = made._sock, None  # noqa: SLF001  (see `connected`)
         begun(lambda: shut_down(self.sock))
+        self.poll: Any = None
+        """Waits until something can be read; None: the socket waits by itself, by its timeout (TLS)."""
         self._patience = 0.0
+        if not isinstance(self.sock, ssl.SSLSocket):
+            self.sock.setblocking(False)
+            self.poll = new_poll()
+            self.poll.register(self.sock.fileno(), READ)
         self.answers = Answers()
         self.is_reusable = self.answers.is_spent  # type: ignore[method-assign]  # one call less for each exchange
         self._tell_time(until)
         self.opened(round_trip)
 
     def exchange(self, requests: Sequence[Request], until: float) -> list[Reply]:
-        """As `send` and `receive`, in one piece for the usual case: one request, whose reply comes whole."""
-        if len(requests) > 1:
-            self.send(requests, until)
-            return self.receive(len(requests), until)
-        try:
-            sock, answers = self.sock, self.answers
-            self.sent_at = self._set_timeout(until)
-            sock.sendall(requests[0].packed(self.offset))
-            answers.feed(sock.recv(_CHUNK))
-            reply = answers.next()
-            if reply is NOTHING or isinstance(reply, PUSH):
-                return self._read(1, until)
-        except OSError as error:
-            self.close()
-            raise error if isinstance(error, StoreError) else broken(error) from None
-        except BaseException:
-            self.close()
-            raise
-        is_ours = type(reply) is list and reply and type(reply[0]) is int
-        self.note_reply(reply[0] / MICROSECONDS if is_ours else None)
-        return [reply]
+        self.send(requests, until)
+        return self.receive(len(requests), until)
 
     def send(self, requests: Sequence[Request], until: float) -> None:
         """The replies are read by `receive`; a caller that does not read them closes the connection."""
         offset = self.offset
         try:
-            self.sent_at = self._set_timeout(until)
+            self.sent_at = now = self._now()
             if len(requests) == 1:
-                self.sock.sendall(requests[0].packed(offset))
+                self._write(requests[0].packed(offset), self._patience_of(until, now))
             else:
-                self.sock.sendall(b"".join([request.packed(offset) for request in requests]))
+                self._write(b"".join([request.packed(offset) for request in requests]), self._patience_of(until, now))
         except OSError as error:
             self.close()
             raise broken(error) from None
@@ -131,9 +122,50 @@ class RedisConnection(Connection):
             raise
 
     def receive(self, count: int, until: float) -> list[Reply]:
+        answers, now, found = self.answers, self._now(), list[Reply]()
+        end, patience = 0.0, self._patience_of(until, now)
         try:
-            self._set_timeout(until)
-            return self._read(count, until)
+            while len(found) < count:
+                reply = answers.next()
+                if reply is not NOTHING:
+                    if not isinstance(reply, PUSH):  # a push answers nothing
+                        found.append(reply)
+                    continue
+                if end:
+                    now = self._now()
+                    if now >= end:  # a server that drips counts as silent
+                        raise TimeoutError
+                    patience = self._patience_of(end, now)
+                end = end or max(until, now + self.round_trip.least)
+                answers.feed(self._read(patience))
+        except OSError as error:
+            self.close()
+            raise error if isinstance(error, StoreError) else broken(error) from None
+        except BaseException:
+            self.close()
+            raise
+        self.note(found[0])
+        return found
+
+    def ask_now(self, request: bytes, until: float) -> Reply:
+        """One request, without a detour: write, poll, read. The caller takes the usual replies to `join` and `leave`
+        from their bytes, so it gets them as they came."""
+        try:
+            sock = self.sock
+            self.sent_at = now = self._now()
+            trip, patience = self.round_trip, until - now
+            patience = trip.attempt if patience >= trip.attempt else max(patience, trip.least)
+            if sock.send(request) < len(request) or not self.poll.poll(patience * 1000):
+                raise TimeoutError
+            received = sock.recv(_CHUNK)
+            if len(received) == HELD and received[:5] == b"$16\r\n" and received[5:21].isdigit():
+                self.note_reply(int(received[5:21]) / MICROSECONDS)
+                return received[5:21]
+            if received == b":1\r\n":
+                self.note_reply(None)
+                return 1
+            self.answers.feed(received)
+            return self.receive(1, until)[0]
         except OSError as error:
             self.close()
             raise error if isinstance(error, StoreError) else broken(error) from None
@@ -141,30 +173,38 @@ class RedisConnection(Connection):
             self.close()
             raise
 
-    def _read(self, count: int, until: float) -> list[Reply]:
-        answers, sock = self.answers, self.sock
-        end = max(until, self._now() + self.round_trip.least)  # a server that drips counts as silent
-        found: list[Reply] = []
-        while True:
-            reply = answers.next()
-            if reply is NOTHING:
-                if self._now() >= end:
-                    raise TimeoutError
-                self._set_timeout(end)
-                answers.feed(sock.recv(_CHUNK))
-            elif not isinstance(reply, PUSH):  # a push answers nothing
-                found.append(reply)
-                if len(found) == count:
-                    self.note(found[0])
-                    return found
+    def _write(self, data: bytes, patience: float) -> None:
+        sock = self.sock
+        if self.poll is None:
+            self._set_timeout(patience)
+            sock.sendall(data)
+            return
+        sent = sock.send(data)
+        while sent < len(data):
+            writable = new_poll()
+            writable.register(sock.fileno(), WRITE)
+            if not writable.poll(patience * 1000):
+                raise TimeoutError
+            with suppress(BlockingIOError):
+                sent += sock.send(data[sent:])
+
+    def _read(self, patience: float) -> bytes:
+        if self.poll is None:
+            self._set_timeout(patience)
+        elif not self.poll.poll(patience * 1000):
+            raise TimeoutError
+        return self.sock.recv(_CHUNK)
 
     def note(self, reply: Reply) -> None:
-        """A script's reply begins with the server's time."""
-        is_ours = type(reply) is list and reply and type(reply[0]) is int
-        self.note_reply(reply[0] / MICROSECONDS if is_ours else None)
+        """A script's reply begins with the server's time, or is the server's time."""
+        if type(reply) is list and reply and type(reply[0]) is int:
+            self.note_reply(reply[0] / MICROSECONDS)
+        else:
+            is_time = type(reply) is bytes and len(reply) == DIGITS and reply.isdigit()
+            self.note_reply(int(reply) / MICROSECONDS if is_time else None)
 
     def is_stale(self) -> bool:
-        return Readiness(self.sock.fileno()).wait(0.0)
+        return bool(self.poll.poll(0)) if self.poll is not None else Readiness(self.sock.fileno()).wait(0.0)
 
     def close(self) -> None:
         self.seat = None
@@ -175,16 +215,15 @@ class RedisConnection(Connection):
         if hasattr(self, "sock"):
             self.sock.close()
 
-    def _set_timeout(self, until: float) -> float:
-        """Gives the instant at which it begins."""
-        now, trip = self._now(), self.round_trip
-        patience = until - now
-        patience = trip.attempt if patience >= trip.attempt else max(patience, trip.least)
+    def _patience_of(self, until: float, now: float) -> float:
+        trip, patience = self.round_trip, until - now
+        return trip.attempt if patience >= trip.attempt else max(patience, trip.least)
+
+    def _set_timeout(self, patience: float) -> None:
         if patience != self._patience:
             self._patience = patience
             # Not by SO_RCVTIMEO, which is cheaper: after a signal Python would begin to wait anew.
             self.sock.settimeout(patience)
-        return now
 
     def _tell_time(self, until: float) -> None:
         (reply,) = self.exchange((TIME,), until)

@@ -20,7 +20,7 @@ from dibs.backends.redis.where import Where
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import Unsent
 from dibs.core.runtime import Runtime
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
 
 ASKING = Command("ASKING")
 _FOR_REPLICAS = 1.0
@@ -32,6 +32,9 @@ _REDIRECTIONS = 5
 class Wire(Protocol):
     """servers.py for threads, aio_connection.py for event loops. `until` may have passed: a reply that has come by then
     is still read."""
+
+    def pool_now(self, place: Place) -> Any:
+        """The pool of connections to that server; None: there is none yet."""
 
     async def exchange(self, place: Place, requests: Sequence[Request], until: float) -> list[Reply]: ...
 
@@ -64,6 +67,13 @@ class RedisExecutor(Executor[Call, list[Any]]):
         self.round_trip = round_trip
         self.replicas = replicas
         self.failover = where.failover
+
+    def pool_now(self, key: bytes) -> Any:
+        """The pool of the server that has the key. None: that is to be found out, or a reply alone does not count."""
+        if self.replicas or self.failover is not None:
+            return None
+        place = self._where.locate(key)
+        return None if place is None else self._wire.pool_now(place)
 
     async def ask(self, call: Call, until: float) -> list[Any]:
         """What a script answers; asked again if a connection broke: for what may be done twice."""
@@ -115,15 +125,15 @@ class RedisExecutor(Executor[Call, list[Any]]):
         except StoreUnavailable:
             self._where.forget(place)
             raise
-        if type(replies[0]) is list:
+        if is_answer(call, replies[0]):
             return replies
         return await self._insist_on(call, requests[1:], place, replies[0], until)
 
-    async def ask_all(self, calls: Sequence[Call], until: float) -> list[list[Any] | StoreUnavailable]:
+    async def ask_all(self, calls: Sequence[Call], until: float) -> list[Any]:
         """Many scripts, each by itself: what became of one says nothing about the others."""
         return await self._ask_all(calls, (), until)
 
-    async def ask_all_kept(self, calls: Sequence[Call], until: float) -> list[list[Any] | StoreUnavailable]:
+    async def ask_all_kept(self, calls: Sequence[Call], until: float) -> list[Any]:
         """The same; what too few replicas have counts for nothing. Asked again while nobody answers, as by `ask`."""
         pause = FIRST_PAUSE
         while True:
@@ -133,7 +143,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
             await self.pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _ask_all_in_term(self, calls: Sequence[Call], until: float) -> list[list[Any] | StoreUnavailable]:
+    async def _ask_all_in_term(self, calls: Sequence[Call], until: float) -> list[Any]:
         try:
             term = await self.term(until)
         except StoreUnavailable as error:
@@ -141,11 +151,9 @@ class RedisExecutor(Executor[Call, list[Any]]):
         found = await self._ask_all(calls, self._wait(until), until)
         return found if await self._counts(term, until) else [self.unkept()] * len(calls)
 
-    async def _ask_all(
-        self, calls: Sequence[Call], more: tuple[Request, ...], until: float
-    ) -> list[list[Any] | StoreUnavailable]:
+    async def _ask_all(self, calls: Sequence[Call], more: tuple[Request, ...], until: float) -> list[Any]:
         """Whose server is known is asked first: finding out about the others may take all the time there is."""
-        found: dict[int, list[Any] | StoreUnavailable] = {}
+        found: dict[int, Any] = {}
         lost = []
         parts: dict[Place, list[Call]] = {}
         for call in calls:
@@ -171,7 +179,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
         parts: Mapping[Place, list[Call]],
         more: tuple[Request, ...],
         until: float,
-        found: dict[int, list[Any] | StoreUnavailable],
+        found: dict[int, Any],
     ) -> None:
         asked = {place: (*calls, *more) for place, calls in parts.items()}
         for place, replies in (await self._wire.exchange_all(asked, until)).items():
@@ -182,7 +190,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
             untaught: list[Call] = []
             for call, reply in zip(parts[place], replies, strict=False):
                 said: list[Reply] | StoreUnavailable = [reply, *replies[len(parts[place]) :]]
-                if type(reply) is not list:
+                if not is_answer(call, reply):
                     if isinstance(reply, Refusal) and reply.code == "NOSCRIPT":
                         untaught.append(call)
                         if len(untaught) > 1:  # the first one teaches the server
@@ -192,7 +200,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
             if len(untaught) > 1:
                 await self._ask_parts({place: untaught[1:]}, more, until, found)
 
-    def _kept(self, said: list[Reply] | StoreUnavailable) -> list[Any] | StoreUnavailable:
+    def _kept(self, said: list[Reply] | StoreUnavailable) -> Any:
         """Of an answer, and perhaps how many replicas have it."""
         if isinstance(said, StoreUnavailable):
             return said
@@ -265,7 +273,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
     ) -> list[Reply] | StoreUnavailable:
         try:
             return await self._insist_on(call, more, place, reply, until)
-        except StoreError as error:
+        except (StoreError, Mismatch) as error:
             return unavailable(error)
 
     async def _insist_on(
@@ -275,7 +283,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
         if not isinstance(reply, Refusal):
             raise strange()
         replies = await self._insist(call.key, (call, *more), call.whole(), place, reply, until)
-        if type(replies[0]) is not list:
+        if not is_answer(call, replies[0]):
             raise strange()
         return replies
 
@@ -328,3 +336,7 @@ class RedisExecutor(Executor[Call, list[Any]]):
         if self._runtime.now() + pause >= until:
             raise final(refusal, key)
         await self.pause(pause)
+
+
+def is_answer(call: Call, reply: Reply) -> bool:
+    return type(reply) is list or type(reply) is call.script.short

@@ -8,25 +8,42 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dibs.backends import ledger
+from dibs.backends.common.connections import TRUSTED
 from dibs.backends.redis import scripts
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.answers import RefusedOne, strange
+from dibs.backends.redis.answers import Refusal, RefusedOne, strange
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.failover import lease_class, too_soon
 from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.listing import Listing
-from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.scripts import BETWEEN, DIGITS, MICROSECONDS, Call, Command, Requests, description
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.backends.redis.voting import Voting
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Leave, Me, Place, Signal, Unsent, read_signal
-from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.line import (
+    LINE,
+    LOOK,
+    NOWHERE,
+    OUTSIDE,
+    YOURS,
+    Leave,
+    Left,
+    Me,
+    Place,
+    Signal,
+    Taken,
+    Unsent,
+    read_signal,
+)
+from dibs.core.rule import Claim, Entry, Prepared, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 SPIN = 0.1
 """Seconds between two looks where no messages are to be had."""
+_LARGE = 8192
+"""Bytes of a request that one `send` takes for sure."""
 _BATCH = 500
 """Claims of one name that one script renews."""
 
@@ -48,12 +65,57 @@ class RedisLine:
         self._listing = Listing(port, keys)
         self._voting = Voting(port)
         self._failover = port.failover
+        self._now = runtime.now
+        self._pool: Any = None
+        """Where there is one server: the pool of connections to it, once it is open."""
+        self._is_single = address.topology == "single"
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> None:
-        """There is no free path yet."""
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
+        prepared, pool, ear = claim.prepared, self._pool, self._ear
+        if prepared is None or place is OUTSIDE or (ear is not None and not ear.is_ready()):
+            return None
+        requests = prepared.request or self.prepare(prepared, claim)
+        if pool is None:
+            pool = self._port.pool_now(self._keys.line(claim.name))
+            if pool is None:
+                return None
+            self._pool = pool if self._is_single else None
+        try:
+            connection = pool.idle.pop()
+        except IndexError:
+            return None
+        if connection.poll is None or self._now() - connection.used_at >= TRUSTED or len(requests.queue) > _LARGE:
+            pool.give(connection)
+            return None
+        claim.asked = True
+        start = requests.queue if place is LINE else requests.tries
+        by = int((claim.by + connection.offset) * MICROSECONDS)
+        reply = connection.ask_now(b"%b%b%b%016d\r\n" % (start, claim.id, BETWEEN, by), until)
+        pool.give(connection)
+        return None if isinstance(reply, Refusal) else self.joined(claim, reply)
 
-    def leave_now(self, claim: Claim, until: float) -> None:
-        """There is no free path yet."""
+    def leave_now(self, claim: Claim, until: float) -> Left:
+        prepared, pool = claim.prepared, self._pool
+        if prepared is None or prepared.request is None:
+            return None
+        if pool is None:
+            pool = self._port.pool_now(self._keys.line(claim.name))
+            if pool is None:
+                return None
+        try:
+            connection = pool.idle.pop()
+        except IndexError:
+            return None
+        if connection.poll is None or self._now() - connection.used_at >= TRUSTED:
+            pool.give(connection)
+            return None
+        reply = connection.ask_now(b"%b%b\r\n" % (prepared.request.leave, claim.id), until)
+        pool.give(connection)
+        return True if reply == 1 else left_now(reply)
+
+    def prepare(self, prepared: Prepared, claim: Claim) -> Requests:
+        prepared.request = made = Requests(claim, self._channel, self._keys.line(claim.name), self._keys.floor)
+        return made
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         ear, key = self._ear, self._keys.line(claim.name)
@@ -87,32 +149,37 @@ class RedisLine:
 
     async def _join(self, claim: Claim, key: bytes, place: Place, until: float) -> Standing | None:
         call = Call(
-            scripts.JOIN, key,
-            (claim.id, self._channel, claim.kind, claim.capacity, claim.weight, int(claim.lease * MICROSECONDS),
-             int(claim.waiting * MICROSECONDS), _word(place), claim.about),
-            claim.by, self._keys.floor,
-        )  # fmt: skip
+            scripts.JOIN, key, (description(claim, self._channel), _word(place), claim.id), claim.by, self._keys.floor
+        )
         before, claim.asked = claim.asked, True
         try:
             reply, is_kept = await self._port.ask_kept(call, until)
         except Unsent:
             claim.asked = before
             raise
-        if len(reply) == 6:
-            standing = self._standing(reply, 1)
-            if standing.holds and not is_kept:
-                # Others need not wait for it. Another id is to ask: a late copy of this leave would end what it got.
-                claim.by = self._runtime.now()
-                await self.leave(claim, answered=False, until=until)
-                raise self._port.unkept()
-            if standing.ticket:
-                claim.ticket = standing.ticket
-            return standing
+        standing = self.joined(claim, reply)
+        if standing is not None and standing.holds and not is_kept:
+            # Others need not wait for it. Another id is to ask: a late copy of this leave would end what it got.
+            claim.by = self._runtime.now()
+            await self.leave(claim, answered=False, until=until)
+            raise self._port.unkept()
+        return standing
+
+    def joined(self, claim: Claim, reply: Any) -> Standing | None:
+        """What the script answered: see lua/join.lua."""
+        if type(reply) is bytes and len(reply) == DIGITS and reply.isdigit():
+            claim.ticket = ticket = int(reply)
+            return Standing(ticket, True, claim.lease, self._glance, False)
+        if type(reply) is not list or len(reply) not in (1, 3, 6):
+            raise strange()
         if len(reply) == 3:
             raise _mismatch(claim, reply)
-        if len(reply) != 1:
-            raise strange()
-        return None
+        if len(reply) == 1:
+            return None
+        standing = self._standing(reply, 1)
+        if standing.ticket:
+            claim.ticket = standing.ticket
+        return standing
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
         if self._failover is not None:
@@ -172,7 +239,7 @@ class RedisLine:
             elif isinstance(reply, StoreUnavailable):
                 found.append(reply)
             else:
-                found.append(None if len(reply) == 2 else strange())
+                found.append(None if isinstance(reply, int) or len(reply) == 2 else strange())
         _raise_if_all_failed(found)
         return found
 
@@ -182,8 +249,7 @@ class RedisLine:
             self._ear.ignore(key, claim.id)
         if self._failover is not None:
             self._failover.forget(claim.id)
-        doubt = "" if answered else "unanswered"
-        return Call(scripts.LEAVE, key, (claim.id, int(claim.waiting * MICROSECONDS), claim.kind, doubt))
+        return Call(scripts.LEAVE, key, (claim.id,) if answered else (claim.id, int(claim.waiting * MICROSECONDS)))
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         if self._ear is not None:
@@ -279,7 +345,7 @@ class RedisLine:
 
 def _word(place: Place) -> str:
     """As the script has it. A dict would be slower: members of an Enum are hashed in Python."""
-    return "line" if place is LINE else "outside" if place is OUTSIDE else "nowhere"
+    return "l" if place is LINE else "o" if place is OUTSIDE else "n"
 
 
 def info_of(name: str, reply: list[Any]) -> LockInfo:
@@ -288,7 +354,7 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
         return LockInfo(name=name)
     try:
         _, kind, capacity, *there = reply
-        told = kind.decode(errors="replace")
+        told = kind.decode(errors="replace").rstrip()
         alive = [
             Entry(ticket, b"", b"", told, capacity, weight, left / MICROSECONDS, -asked / MICROSECONDS,
                   None if held < 0 else -held / MICROSECONDS, False, about.decode(errors="replace"))
@@ -299,8 +365,15 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
         raise strange() from None
 
 
-def _is_done(reply: list[Any]) -> bool:
-    """Of what says no more than that."""
+def left_now(reply: Any) -> bool | None:
+    """A reply to `leave_now`. None: a refusal, which changed nothing."""
+    return True if reply == 1 else None if isinstance(reply, Refusal) else _is_done(reply)
+
+
+def _is_done(reply: Any) -> bool:
+    """Parse a boolean reply."""
+    if isinstance(reply, int):
+        return reply == 1
     if len(reply) != 2:
         raise strange()
     return bool(reply[1])
@@ -323,4 +396,4 @@ def _mismatch(claim: Claim, reply: list[Any]) -> Mismatch | StoreError:
     _, kind, capacity = reply
     if not isinstance(kind, bytes) or not isinstance(capacity, int):
         return strange()
-    return ledger.mismatch(kind.decode(errors="replace"), capacity, claim)
+    return ledger.mismatch(kind.decode(errors="replace").rstrip(), capacity, claim)

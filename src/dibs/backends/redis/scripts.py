@@ -1,6 +1,6 @@
-"""The scripts: one per verb, in lua/. Those about a line begin with what they share: stands.lua, which reads, and
-line.lua, which walks and writes. A verb that often has done without the latter says where it is to come. Verbs that
-give tickets have floor.lua, too."""
+"""The scripts: one for each verb, in lua/. Those about a queue share head.lua (the layout) and queue.lua (the walk, and
+the one place that writes). A verb with a short path of its own says where they are to come. Verbs that give tickets
+have floor.lua, too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from typing import Protocol
 
 import hiredis
 
+from dibs.core.rule import Claim
+
 _pack_texts: Callable[[tuple[bytes | str, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 """Its stub says: of one word."""
 MICROSECONDS = 1_000_000
+DIGITS = 16
+"""Of a number in a record, and of a time in a reply."""
 Argument = bytes | str | int
 
 
@@ -24,11 +28,14 @@ def _pack(words: tuple[Argument, ...]) -> bytes:
 
 
 class Script:
-    __slots__ = ("name", "sha", "text")
+    """`short`: the type of its reply where that is not a list."""
 
-    def __init__(self, name: str, text: str) -> None:
+    __slots__ = ("name", "sha", "short", "text")
+
+    def __init__(self, name: str, text: str, short: type = list) -> None:
         self.name = name
         self.text = text
+        self.short = short
         self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()  # as the server calls it
 
     def __repr__(self) -> str:
@@ -68,7 +75,7 @@ class Wait:
 
 class Call:
     """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
-    time (see `Connection`), rounded down, that is early. `floor`: a second key, at the same server."""
+    time (see `Connection`). `floor`: a second key, at the same server."""
 
     __slots__ = ("_words", "args", "by", "floor", "key", "script")
 
@@ -84,7 +91,7 @@ class Call:
         self.floor = floor
 
     def packed(self, offset: float) -> bytes:
-        by = () if self.by is None else (int((self.by + offset) * MICROSECONDS),)
+        by = () if self.by is None else (instant(self.by + offset),)
         if self.floor is None:
             return _pack((*self._words, 1, self.key, *self.args, *by))
         return _pack((*self._words, 2, self.key, self.floor, *self.args, *by))
@@ -96,20 +103,61 @@ class Call:
         return call
 
 
+def instant(seconds: float) -> bytes:
+    """A time of the server's clock as the scripts write it, rounded down.
+
+    >>> instant(1794704438.8615357)
+    b'1794704438861535'
+    """
+    return b"%016d" % max(int(seconds * MICROSECONDS), 0)
+
+
+def description(claim: Claim, channel: bytes) -> bytes:
+    """The end of a claim's record, from `lease` on: see lua/head.lua."""
+    lease, waiting = int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS)
+    sizes = f"{lease:016d}{waiting:016d}{claim.weight:016d}{claim.capacity:016d}{claim.kind:<16}{len(channel):04d}"
+    return sizes.encode() + channel + claim.about.encode()
+
+
+class Requests:
+    """The requests for the claims of one lock object, packed but for what differs: see `Prepared` in core/rule.py."""
+
+    __slots__ = ("leave", "queue", "tries")
+
+    def __init__(self, claim: Claim, channel: bytes, key: bytes, floor: bytes | None) -> None:
+        keys = (1, key) if floor is None else (2, key, floor)
+        about = description(claim, channel)
+        self.queue, self.tries = (
+            _pack(("EVALSHA", JOIN.sha, *keys, about, place, _ID, _TIME))[: -len(_END)] for place in ("l", "n")
+        )
+        """`join` in the queue, and one that is to wait nowhere: up to the id."""
+        self.leave = _pack(("EVALSHA", LEAVE.sha, 1, key, _ID))[: -len(_ID) - 2]
+
+
+_ID, _TIME = b"i" * 16, b"t" * DIGITS
+BETWEEN = b"\r\n$%d\r\n" % DIGITS
+"""Between the id of a claim and `by`, in a packed join."""
+_END = _ID + BETWEEN + _TIME + b"\r\n"
+
+
 def _read(name: str) -> str:
     return files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
-_STANDS, _LINE, _HERE = _read("stands"), _read("line"), "-- (line.lua)\n"
-_FLOOR, _FLOOR_HERE = _read("floor"), "-- (floor.lua)\n"
+_PARTS = {f"-- ({name}.lua)\n": _read(name) for name in ("head", "queue", "floor")}
+_USUAL = "-- (head.lua)\nlocal head, stamp = call('HGET', key, 'h'), read_clock()\n-- (queue.lua)\n"
+"""How a verb without a short path begins."""
 
 
-def _verb(name: str) -> Script:
-    text = _read(name).replace(_FLOOR_HERE, _FLOOR)
-    return Script(name, _STANDS + (text.replace(_HERE, _LINE) if _HERE in text else _LINE + text))
+def _verb(name: str, short: type = list) -> Script:
+    text = _read(name)
+    text = text if "-- (head.lua)\n" in text else _USUAL + text
+    for marker, part in _PARTS.items():
+        text = text.replace(marker, part)
+    return Script(name, text, short)
 
 
-JOIN, RENEW, LEAVE, AMEND = _verb("join"), _verb("renew"), _verb("leave"), _verb("amend")
+JOIN, RENEW, LEAVE, AMEND = _verb("join", bytes), _verb("renew"), _verb("leave", int), _verb("amend")
 EVICT, REVOKE, LOOK, FOREMOST = _verb("evict"), _verb("revoke"), _verb("look"), _verb("foremost")
 STAMP = _verb("stamp")
 PUT, ADMIT, LEASES = Script("put", _read("put")), Script("admit", _read("admit")), Script("leases", _read("leases"))

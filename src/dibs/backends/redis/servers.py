@@ -44,6 +44,10 @@ class Servers:
         self._pools: dict[Place, Pool[RedisConnection]] = {}
         self._closed = False
 
+    def pool_now(self, place: Place) -> Pool[RedisConnection] | None:
+        """That of a server that was asked before."""
+        return self._pools.get(place)
+
     async def exchange(self, place: Place, requests: Sequence[Request], until: float) -> list[Reply]:
         pool = self._pools.get(place) or self._pool(place)
         connection = pool.take(until)

@@ -34,7 +34,11 @@ class RedisStore(NetworkStore[RedisSubscriber]):
 
     def open(self, runtime: Runtime, me: Me) -> Line:
         port, subscriber = self._executor(runtime), self._subscriber(runtime, me)
-        return RedisLine(port, subscriber, runtime, me, self._keys, self._address)
+        if runtime.soon is None:
+            return RedisLine(port, subscriber, runtime, me, self._keys, self._address)
+        from dibs.backends.redis.aio_connection import RedisAioLine  # noqa: PLC0415  (threads do not need asyncio)
+
+        return RedisAioLine(port, subscriber, runtime, me, self._keys, self._address)
 
     def open_cells(self, runtime: Runtime, me: Me) -> Cells:
         return RedisCells(self._executor(runtime), self._subscriber(runtime, me), runtime, me, self._keys)

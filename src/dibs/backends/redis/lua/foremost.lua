@@ -1,18 +1,18 @@
--- foremost: who holds first, for those who follow a leader.
+-- foremost: the first holder, for those who follow a leader.
 --
 -- Gives  {now, ticket, left}; ticket 0: nobody holds
 -- Effect none.
 -- Cost   one read, and one for each in front that has expired.
 
-local ticket, id = 0, first
+local ticket, id = ZERO, first
 while id ~= '' do
   local entry = linked(id)
-  if not (entry[TICKET] > ticket) then
+  if not (entry.ticket > ticket) then
     damaged('order')
   end
-  if entry[UNTIL] > now then
-    return { now, entry[TICKET], entry[UNTIL] - now }
+  if entry.till > now then
+    return { now, entry.ticket + 0, entry.till - now }
   end
-  ticket, id = entry[TICKET], entry[BEHIND]
+  ticket, id = entry.ticket, entry.behind
 end
 return { now, 0, 0 }

@@ -1,88 +1,116 @@
--- join: stand in line, or hold, or neither.
+-- join: stand in the queue, or hold, or neither.
 --
--- KEYS   the line, the floor
--- ARGV   id, channel of the client, kind, capacity, weight, lease, waiting, place, about, by
--- Gives  {now}                                          void: it came too late, was given up before, or has expired
---        {now, ticket, holds, left, next, revoked}      how it stands; ticket 0: it does not, and is not to
---        {now, kind, capacity}                          what is there is of another kind or size
--- Effect A claim that fits holds, one that does not waits: in line; outside (place "outside", which is noted for
---        whoever leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
--- Cost   as the walk; nothing but the two ends of the chain is written.
+-- KEYS   the queue, the floor
+-- ARGV   description (the end of a record, from `lease` on), place ("l" in the queue, "o" outside, "n" nowhere), id, by
+-- Gives  now, in 16 digits                           it holds, for its whole lease; that is its ticket, too
+--        {now}                                       void: it came too late, was given up before, or has expired
+--        {now, ticket, holds, left, next, revoked}   how it stands; ticket 0: it does not, and is not to
+--        {now, kind, capacity}                       the queue is of another kind or size
+-- Effect A claim that fits holds, one that does not waits: in the queue; outside (which is noted for those who leave);
+--        nowhere. The same id again is told how it stands; nothing is moved or extended.
+-- Cost   as the walk. A free queue, and one whose first claim needs all of the capacity, take one read and one write.
 
-local id, channel, kind, place, about = ARGV[1], ARGV[2], ARGV[3], ARGV[8], ARGV[9]
-local capacity, weight, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local waiting, by = tonumber(ARGV[7]), tonumber(ARGV[10])
-kept = KEYS[2] and BRIEFLY or LONGER
+-- (head.lua)
 
+local about, place, id, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local stamp, second = read_clock()
+local found = call('HMGET', key, 'h', id)
+local head = found[1]
+-- The ticket is the time, and neither the floor nor the key's expiry needs to be changed.
+local is_plain = head and stamp > sub(head, 2, 17) and stamp <= sub(head, 18, 33) and stamp <= by
+  and find(sub(head, 34, 43), '^%d+$') and sub(head, 34, 43) - second - sub(about, 1, 10) > (KEYS[2] and 12 or 302)
+
+if is_plain and #head == 43 and find(head, '^2%d+$') and sub(about, 65, 80) ~= 'election        ' then
+  call('HSET', key, 'h', '2' .. stamp .. sub(head, 18) .. 'a' .. id .. '----------------' .. stamp .. stamp
+    .. sub(about, 1, 16) .. stamp .. stamp .. '0' .. about)
+  return stamp
+end
+
+-- Is the first claim alive, of this kind, and does it need all of the capacity? Then nobody behind it holds. The second
+-- must be alive, too: the general path removes it if it is not. `at`: the first claim's record begins behind it.
+local _, form_at = find(head or '', '^2%d+[aq]')
+if is_plain and form_at == 44 and place ~= 'o' and not found[2] then
+  local is_alone = sub(head, 44, 44) == 'a'
+  local at = is_alone and 44 or 108
+  local since, span = sub(head, at + 49, at + 64), sub(head, at + 65, at + 80)
+  if find(sub(head, at + 33, at + 177), '^%d+$') and sub(head, at + 1, at + 16) ~= id
+    and sub(head, at + 162, at + 193) == sub(about, 49, 80)
+    and sub(head, at + 146, at + 161) == sub(head, at + 162, at + 177) and sub(about, 33, 48) > '0000000000000000'
+    and since <= stamp and span <= sub(head, at + 114, at + 129) and since + span > stamp + 0
+    and (is_alone or find(sub(head, 77, 108), '^%d+$') and sub(head, 77, 92) <= stamp
+      and sub(head, 77, 92) + sub(head, 93, 108) > stamp + 0) then
+    local next = since + span - stamp
+    if not is_alone then
+      next = math.min(next, sub(head, 77, 92) + sub(head, 93, 108) - stamp)
+    end
+    if place == 'n' then
+      return { stamp + 0, 0, 0, 0, next, 0 }
+    end
+    local waiting, before = sub(about, 17, 32), sub(head, 45, 60) -- the last claim, also if it is the only one
+    local record = id .. before .. stamp .. stamp .. waiting .. stamp .. '00000000000000000' .. about
+    local start = '2' .. stamp .. sub(head, 18, 43) .. 'q' .. id
+    if is_alone then
+      call('HSET', key, 'h', start .. id .. stamp .. waiting .. sub(head, 45), id, record)
+    else
+      call('HSET', key, 'h', start .. sub(head, 61), id, record, '>' .. before, id .. stamp .. waiting)
+    end
+    return { stamp + 0, stamp + 0, 0, waiting + 0, next, 0 }
+  end
+end
+
+-- (queue.lua)
 -- (floor.lua)
 
-local function fresh(before, holds)
-  top = math.max(top + 1, now, least())
-  cover(top)
-  local till = now + (holds and lease or waiting)
-  return { id, top, before, '', channel, kind, capacity, weight, lease, waiting, till, now, holds and now or 0, 0, about }
-end
-
--- Most joins: nobody is in line, nobody is to be told, and the key stays long enough. They need nothing of line.lua.
-if first == '' and now <= by and not stands[6] and kind ~= 'election' and now + lease + kept <= keeps then
-  local own = fresh('', true)
-  if covered == known then
-    redis.call('HSET', key, id, cmsgpack.pack(own), 'first', id, 'last', id, 'top', number(top))
-  else
-    redis.call('HSET', key, id, cmsgpack.pack(own), 'first', id, 'last', id, 'top', number(top),
-      'covered', number(covered))
-  end
-  return { now, top, 1, lease, -1, 0 }
-end
-
--- (line.lua)
-
-if now > by or is_buried(id) then
+local kind, capacity, weight = sub(about, 65, 80), sub(about, 49, 64) + 0, sub(about, 33, 48) + 0
+kept = KEYS[2] and BRIEFLY or LONGER
+if stamp > by or is_buried(id) then
   return { now }
 end
 local holds, next = true, -1
 if first ~= '' then
-  local own = find(id)
+  local own = look_up(id)
   local seen = settle()
   next = upcoming(seen)
   if own then
-    if entries[id] and own[UNTIL] <= now then
+    if entries[id] and own.till <= now then
       unlink(own)
     elseif entries[id] then
-      changed[id] = true -- as it was: WAIT counts from what this connection wrote last
+      changed[id] = true -- see commit
     end
     commit()
     return entries[id] and { now, unpack(standing(own, seen.holds[id], next)) } or { now }
   end
   local there = seen.holding[1] or seen.blocked
-  if there and (there[KIND] ~= kind or there[CAPACITY] ~= capacity) then
+  if there and (there.kind ~= kind or there.capacity ~= capacity) then
     commit()
-    return { now, there[KIND], there[CAPACITY] }
+    return { now, there.kind, there.capacity }
   end
   holds = not seen.blocked and seen.used + weight <= capacity
 end
-if not holds and place ~= 'line' then
-  if place == 'outside' then
-    outside = math.max(outside, now + waiting)
-    write('outside', number(outside))
+if not holds and place ~= 'l' then
+  if place == 'o' then
+    outside = max(outside, now + sub(about, 17, 32))
   end
   commit()
   return { now, 0, 0, 0, next, 0 }
 end
-local own = fresh(last, holds)
-write('top', number(top))
-if covered ~= known then
-  write('covered', number(covered))
-end
+top = max(top + 1, now, least())
+cover(top)
+local span = holds and sub(about, 1, 16) or sub(about, 17, 32)
+local own = parse(id .. (first == '' and NOBODY or last) .. digits(top) .. stamp .. span .. stamp
+  .. (holds and stamp or ZERO) .. '0' .. about)
+own.link, own.behind = '', ''
 entries[id] = own
 changed[id] = true
+mixed = mixed or weight == 0 and first ~= '' and entries[first].weight > 0
 if first == '' then
   first = id
 else
-  linked(last)[BEHIND] = id
-  changed[last] = true
+  local before = linked(last)
+  before.behind = id
+  relinked[last] = true
 end
 last = id
-announced = announced or (holds and kind == 'election')
+announced = announced or holds and kind == ELECTION
 commit()
 return { now, unpack(standing(own, holds, holds and -1 or next)) }

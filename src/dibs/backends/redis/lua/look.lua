@@ -1,22 +1,22 @@
--- look: the line as it stands, for onlookers.
+-- look: the queue as it stands, for onlookers.
 --
 -- Gives  {now, kind, capacity, then for each that has not expired, in order, {ticket, weight, left, asked, held, about}},
---        `asked` and `held` as microseconds ago, `held` -1 while that is not known; {now}: nobody is in line
+--        `asked` and `held` as microseconds ago, `held` -1 while that is not known; {now}: nobody is in the queue
 -- Effect none.
--- Cost   one read for each claim in line.
+-- Cost   one read for each claim in the queue.
 
 local answer = { now }
-local ticket, id = 0, first
+local ticket, id = ZERO, first
 while id ~= '' do
   local entry = linked(id)
-  if not (entry[TICKET] > ticket) then
+  if not (entry.ticket > ticket) then
     damaged('order')
   end
-  ticket, id = entry[TICKET], entry[BEHIND]
-  if entry[UNTIL] > now then
-    answer[2], answer[3] = entry[KIND], entry[CAPACITY]
-    local since = entry[HELD] == 0 and -1 or now - entry[HELD]
-    insert(answer, { ticket, entry[WEIGHT], entry[UNTIL] - now, now - entry[ASKED], since, entry[ABOUT] })
+  ticket, id = entry.ticket, entry.behind
+  if entry.till > now then
+    answer[2], answer[3] = entry.kind, entry.capacity
+    local held = entry.held == ZERO and -1 or now - entry.held
+    insert(answer, { ticket + 0, entry.weight, entry.till - now, now - entry.asked, held, entry.about })
   end
 end
 return answer

@@ -2,26 +2,25 @@
 --
 -- ARGV   ids, all of this name
 -- Gives  {now, then for each id {ticket, holds, left, next, revoked}, or nil: it is gone}
--- Effect Never revives what has expired, never shortens.
+-- Effect Never revives a claim that has expired, never shortens.
 -- Cost   as the walk, and one read and one write for each id.
 
 local seen = settle()
 local answers = { now }
 for index, id in ipairs(ARGV) do
-  local own = find(id)
+  local own = look_up(id)
   answers[index + 1] = false
-  if own and own[UNTIL] <= now then
+  if own and own.till <= now then
     unlink(own)
   elseif own then
     local holds = seen.holds[id]
-    own[UNTIL] = math.max(own[UNTIL], now + (holds and own[LEASE] or own[WAITING]))
-    if holds and own[HELD] == 0 then
-      own[HELD] = now
+    extend(own, holds and own.lease or own.waiting)
+    if holds and own.held == ZERO then
+      own.held = stamp
     end
     changed[id] = true
     answers[index + 1] = standing(own, holds, upcoming(seen))
   end
 end
-insert(removed, '-') -- see commit: a full memory must end no hold
 commit()
 return answers

@@ -1,0 +1,199 @@
+"""`take_now` and `leave_now`: one write, one poll, one read. What they cannot answer is left to `join` and `leave`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+import dibs.aio
+from dibs.backends.redis.connection import RedisConnection
+from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS
+from dibs.core.rule import Claim, Prepared, Standing
+from dibs.errors import Mismatch, StoreError, StoreUnavailable
+from dibs.testing.contract.seats import Seat
+from lab.servers.supervisor import Server
+from store.redis.hashes import Raw
+from store.redis.strikes import Soft, Strike, lines_of
+
+
+def prepared(seat: Seat, like: Claim | None = None, **options: Any) -> Claim:
+    """A claim as the core makes it; `like`: one of the same lock object."""
+    claim = seat.claim(name="dibs:a", **options)
+    claim.prepared = Prepared() if like is None else like.prepared
+    return claim
+
+
+def warm(seat: Seat) -> None:
+    """There is a subscription, and a connection that nobody uses."""
+    claim, _ = seat.joined(name="dibs:a")
+    seat.leave(claim)
+
+
+def taken(seat: Seat, claim: Claim) -> Standing:
+    standing = seat.line.take_now(claim, LINE, seat.soon)
+    assert isinstance(standing, Standing)
+    return standing
+
+
+def idle(seat: Seat) -> list[RedisConnection]:
+    line: Any = seat.line
+    return [connection for pool in line._port._wire._pools.values() for connection in pool.idle]
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+def test_a_pair(seats: Callable[[], Seat], raw: Raw) -> None:
+    """It means what `join` and `leave` mean, for those who come by these, too."""
+    ana, bob = seats(), seats()
+    warm(ana)
+    warm(bob)
+    claim = prepared(ana)
+    standing = taken(ana, claim)
+    assert (standing.holds, standing.left, standing.revoked) == (True, claim.lease, False)
+    assert claim.asked
+    assert claim.ticket == standing.ticket == raw.line().head().top
+    again = ana.join(claim)
+    assert again is not None
+    assert (again.ticket, again.holds) == (standing.ticket, True)
+    waiter = prepared(bob)
+    waiting = taken(bob, waiter)
+    assert not waiting.holds
+    assert waiting.ticket > standing.ticket
+    tries = bob.line.take_now(prepared(bob, waiter), NOWHERE, bob.soon)
+    assert isinstance(tries, Standing)
+    assert (tries.ticket, tries.holds) == (0, False)
+    assert ana.line.leave_now(claim, ana.soon) is True
+    assert bob.hears(waiter) is YOURS
+    assert ana.line.leave_now(claim, ana.soon) is False
+    raw.line().check()
+    assert bob.line.leave_now(waiter, bob.soon) is True
+    assert taken(ana, prepared(ana, claim)).ticket > waiting.ticket
+
+
+def test_nothing_is_sent_where_something_is_missing(seat: Seat, raw: Raw) -> None:
+    """A connection, a subscription, what is packed already, a place to wait outside."""
+    claim = prepared(seat)
+    assert seat.line.take_now(claim, LINE, seat.soon) is None
+    assert seat.line.leave_now(claim, seat.soon) is None
+    warm(seat)
+    assert seat.line.take_now(claim, OUTSIDE, seat.soon) is None
+    claim.prepared = None
+    assert seat.line.take_now(claim, LINE, seat.soon) is None
+    assert seat.line.leave_now(claim, seat.soon) is None
+    assert not claim.asked
+    assert seat.holders("dibs:a") == []
+
+
+def test_a_refusal_is_left_to_the_general_path(seat: Seat, raw: Raw) -> None:
+    """Nothing was changed by it. The connection goes on."""
+    warm(seat)
+    claim = prepared(seat)
+    raw.client.script_flush()
+    assert seat.line.take_now(claim, LINE, seat.soon) is None
+    assert len(idle(seat)) == 1
+    standing = seat.join(claim)
+    assert standing is not None
+    assert standing.holds
+    raw.client.script_flush()
+    assert seat.line.leave_now(claim, seat.soon) is None
+    assert seat.leave(claim)
+
+
+def test_a_damaged_head_is_left_to_the_general_path(seat: Seat, raw: Raw) -> None:
+    warm(seat)
+    raw.line().write("h", b"2" + b"x" * 42)
+    claim = prepared(seat)
+    assert seat.line.take_now(claim, LINE, seat.soon) is None
+    with pytest.raises(StoreError, match="damaged"):
+        seat.join(claim)
+
+
+def test_an_answer_that_does_not_come(server: Server) -> None:
+    """The outcome is unknown. The connection is closed: its next answer would be taken for another's."""
+    seat = Seat(server.url())
+    try:
+        warm(seat)
+        claim = prepared(seat)
+        (connection,) = idle(seat)
+        with stopped(server), pytest.raises(StoreUnavailable, match="in time"):
+            seat.line.take_now(claim, LINE, seat.now())
+        assert connection.sock.fileno() == -1
+        assert idle(seat) == []
+        assert claim.asked
+        standing = seat.join(claim)
+        assert standing is not None
+        assert standing.holds
+        (connection,) = idle(seat)
+        with stopped(server), pytest.raises(StoreUnavailable, match="in time"):
+            seat.line.leave_now(claim, seat.now())
+        assert connection.sock.fileno() == -1
+        seat.leave(claim)
+        assert seat.holders("dibs:a") == []
+    finally:
+        seat.close()
+
+
+def test_an_interrupt_at_any_line_closes_the_connection(seat: Seat) -> None:
+    """Or it strikes before anything was sent, or after all was read."""
+    for line in lines_of(RedisConnection.ask_now):
+        warm(seat)
+        claim = prepared(seat)
+        (connection,) = idle(seat)
+        with Strike(RedisConnection.ask_now, line) as strike:
+            try:
+                seat.line.take_now(claim, LINE, seat.soon)
+            except Soft:
+                assert connection.sock.fileno() == -1
+        del connection, strike
+        seat.leave(claim, answered=False)
+        assert all(one.answers.is_spent() and not one.is_stale() for one in idle(seat))
+
+
+@asynccontextmanager
+async def aio_line(url: str) -> AsyncIterator[Any]:
+    async with dibs.aio.connect(url) as client:
+        await (await client.lock("a").acquire()).release()
+        yield client._core.opened
+
+
+def test_a_pair_in_asyncio(url: str, raw: Raw) -> None:
+    """What is sent is answered by a future; one that is cancelled leaves its answer behind."""
+
+    async def play() -> None:
+        async with aio_line(url) as opened:
+            line, now = opened._line, opened._runtime.now
+            claims = [
+                Claim(
+                    os.urandom(16), f"dibs:{n}", "mutex", 1, 1, 9.0, 5.0, now() + 5, b"c" * 16, "{}",
+                    prepared=Prepared(),
+                )
+                for n in range(9)
+            ]  # fmt: skip
+            futures = [line.take_now(claim, LINE, now() + 9) for claim in claims]
+            futures[3].cancel()
+            for claim, future in zip(claims, futures, strict=True):
+                if not future.cancelled():
+                    assert (await future).ticket == claim.ticket
+            other = Claim(os.urandom(16), "dibs:1", "semaphore", 2, 1, 9.0, 5.0, now() + 5, b"c" * 16, "{}")
+            other.prepared = Prepared()
+            with pytest.raises(Mismatch):
+                await line.take_now(other, LINE, now() + 9)
+            raw.client.script_flush()
+            assert await line.leave_now(claims[0], now() + 9) is None
+            assert await line.leave(claims[0], True, now() + 9)
+            found = await asyncio.gather(*(line.leave_now(claim, now() + 9) for claim in claims))
+            assert found == [False] + [True] * 8
+
+    asyncio.run(play())
