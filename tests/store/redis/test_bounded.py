@@ -86,7 +86,7 @@ class Between:
 
 def test_a_poke_is_over_once_it_was_read(seat: Seat) -> None:
     """A byte that stays there would wake whoever reads without an end."""
-    subscriber = seat.store._resources.subscriber._subscriber
+    subscriber = seat.store._resources.subscriber.source
     subscriber._wakeup._poker = Between(subscriber)
     for _ in range(3):
         subscriber.poke()

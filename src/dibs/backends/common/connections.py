@@ -308,6 +308,7 @@ class Pool(Dials[C]):
         super().__init__(connect, now, round_trip, shown, limit, patience, dials)
         self._keep = keep
         self._waiters: deque[Waiter] = deque()
+        self.waiters = self._waiters
         self.idle: deque[C] = deque()
         """The last one in is used first, so the first ones in grow old."""
 

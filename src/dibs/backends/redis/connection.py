@@ -25,14 +25,12 @@ from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
 Reply = Any
-_CHUNK = 65_536
+CHUNK = 65_536
 MOST = 64 * 1024 * 1024
 """Bytes of one answer; no server of ours sends more."""
 NOTHING = object()
 PUSH: type | tuple[()] = getattr(hiredis, "PushNotification", ())
 TIME = Command("TIME")
-HELD = 23
-"""Bytes of the reply that says that a claim holds: its ticket as a bulk string."""
 
 
 class Answers:
@@ -147,31 +145,14 @@ class RedisConnection(Connection):
         self.note(found[0])
         return found
 
-    def ask_now(self, request: bytes, until: float) -> Reply:
-        """One request, without a detour: write, poll, read. The caller takes the usual replies to `join` and `leave`
-        from their bytes, so it gets them as they came."""
+    def read_now(self, received: bytes, until: float) -> Reply:
+        """The reply that begins with these bytes: the free path reads the usual ones by itself."""
         try:
-            sock = self.sock
-            self.sent_at = now = self._now()
-            trip, patience = self.round_trip, until - now
-            patience = trip.attempt if patience >= trip.attempt else max(patience, trip.least)
-            if sock.send(request) < len(request) or not self.poll.poll(patience * 1000):
-                raise TimeoutError
-            received = sock.recv(_CHUNK)
-            if len(received) == HELD and received[:5] == b"$16\r\n" and received[5:21].isdigit():
-                self.note_reply(int(received[5:21]) / MICROSECONDS)
-                return received[5:21]
-            if received == b":1\r\n":
-                self.note_reply(None)
-                return 1
             self.answers.feed(received)
-            return self.receive(1, until)[0]
-        except OSError as error:
-            self.close()
-            raise error if isinstance(error, StoreError) else broken(error) from None
         except BaseException:
             self.close()
             raise
+        return self.receive(1, until)[0]
 
     def _write(self, data: bytes, patience: float) -> None:
         sock = self.sock
@@ -193,7 +174,7 @@ class RedisConnection(Connection):
             self._set_timeout(patience)
         elif not self.poll.poll(patience * 1000):
             raise TimeoutError
-        return self.sock.recv(_CHUNK)
+        return self.sock.recv(CHUNK)
 
     def note(self, reply: Reply) -> None:
         """A script's reply begins with the server's time, or is the server's time."""

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dibs.backends import ledger
-from dibs.backends.common.connections import TRUSTED
+from dibs.backends.common.connections import TRUSTED, Pool
 from dibs.backends.redis import scripts
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.answers import Refusal, RefusedOne, strange
+from dibs.backends.redis.connection import CHUNK, RedisConnection, broken
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.failover import lease_class, too_soon
 from dibs.backends.redis.keys import Keys
@@ -42,8 +43,8 @@ from dibs.info import Finding, LockInfo
 
 SPIN = 0.1
 """Seconds between two looks where no messages are to be had."""
-_LARGE = 8192
-"""Bytes of a request that one `send` takes for sure."""
+_HELD = 23
+"""Bytes of the reply that says that a claim holds: its ticket as a bulk string."""
 _BATCH = 500
 """Claims of one name that one script renews."""
 
@@ -70,9 +71,9 @@ class RedisLine:
         """Where there is one server: the pool of connections to it, once it is open."""
         self._is_single = address.topology == "single"
 
-    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:  # noqa: C901  (the free path)
         prepared, pool, ear = claim.prepared, self._pool, self._ear
-        if prepared is None or place is OUTSIDE or (ear is not None and not ear.is_ready()):
+        if prepared is None or place is OUTSIDE or (ear is not None and ear.source.connection is None):
             return None
         requests = prepared.request or self.prepare(prepared, claim)
         if pool is None:
@@ -84,17 +85,45 @@ class RedisLine:
             connection = pool.idle.pop()
         except IndexError:
             return None
-        if connection.poll is None or self._now() - connection.used_at >= TRUSTED or len(requests.queue) > _LARGE:
+        sent_at, poll, sock = self._now(), connection.poll, connection.sock
+        if poll is None or sent_at - connection.used_at >= TRUSTED or requests.is_large:
             pool.give(connection)
             return None
+        trip, patience = connection.round_trip, until - sent_at
         claim.asked = True
-        start = requests.queue if place is LINE else requests.tries
-        by = int((claim.by + connection.offset) * MICROSECONDS)
-        reply = connection.ask_now(b"%b%b%b%016d\r\n" % (start, claim.id, BETWEEN, by), until)
-        pool.give(connection)
-        return None if isinstance(reply, Refusal) else self.joined(claim, reply)
+        try:
+            if patience > trip.attempt or patience < trip.least:
+                patience = trip.attempt if patience > trip.attempt else trip.least
+            request = b"%b%b%b%016d\r\n" % (
+                requests.queue if place is LINE else requests.tries, claim.id, BETWEEN,
+                int((claim.by + connection.offset) * MICROSECONDS),
+            )  # fmt: skip
+            if sock.send(request) < len(request) or not poll.poll(patience * 1000):
+                raise TimeoutError
+            reply = sock.recv(CHUNK)
+        except OSError as error:
+            connection.close()
+            raise broken(error) from None
+        except BaseException:
+            connection.close()
+            raise
+        if len(reply) != _HELD or reply[:5] != b"$16\r\n" or not reply[5:21].isdigit():
+            connection.sent_at = sent_at
+            answer = connection.read_now(reply, until)
+            pool.give(connection)
+            return None if isinstance(answer, Refusal) else self.joined(claim, answer)
+        claim.ticket = ticket = int(reply[5:21])
+        connection.used_at = now = self._now()
+        trip.add(now - sent_at)
+        there, offset = ticket / MICROSECONDS, connection.offset  # as in Connection.note_reply
+        if there - now > offset or there - sent_at < offset:
+            connection.offset = there - now if there - now > offset else there - sent_at
+        pool.idle.append(connection)
+        if pool.waiters or connection.generation != pool.generation:
+            _give_again(pool, connection)
+        return Standing(ticket, True, claim.lease, self._glance, False)
 
-    def leave_now(self, claim: Claim, until: float) -> Left:
+    def leave_now(self, claim: Claim, until: float) -> Left:  # noqa: C901  (the free path)
         prepared, pool = claim.prepared, self._pool
         if prepared is None or prepared.request is None:
             return None
@@ -106,12 +135,35 @@ class RedisLine:
             connection = pool.idle.pop()
         except IndexError:
             return None
-        if connection.poll is None or self._now() - connection.used_at >= TRUSTED:
+        sent_at, poll, sock = self._now(), connection.poll, connection.sock
+        if poll is None or sent_at - connection.used_at >= TRUSTED:
             pool.give(connection)
             return None
-        reply = connection.ask_now(b"%b%b\r\n" % (prepared.request.leave, claim.id), until)
-        pool.give(connection)
-        return True if reply == 1 else left_now(reply)
+        trip, patience = connection.round_trip, until - sent_at
+        try:
+            if patience > trip.attempt or patience < trip.least:
+                patience = trip.attempt if patience > trip.attempt else trip.least
+            request = b"%b%b\r\n" % (prepared.request.leave, claim.id)
+            if sock.send(request) < len(request) or not poll.poll(patience * 1000):
+                raise TimeoutError
+            reply = sock.recv(CHUNK)
+        except OSError as error:
+            connection.close()
+            raise broken(error) from None
+        except BaseException:
+            connection.close()
+            raise
+        if reply != b":1\r\n":
+            connection.sent_at = sent_at
+            answer = connection.read_now(reply, until)
+            pool.give(connection)
+            return left_now(answer)
+        connection.used_at = now = self._now()
+        trip.add(now - sent_at)
+        pool.idle.append(connection)
+        if pool.waiters or connection.generation != pool.generation:
+            _give_again(pool, connection)
+        return True
 
     def prepare(self, prepared: Prepared, claim: Claim) -> Requests:
         prepared.request = made = Requests(claim, self._channel, self._keys.line(claim.name), self._keys.floor)
@@ -363,6 +415,13 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
         return ledger.shown(name, alive, 0.0, datetime.now(UTC))
     except (TypeError, ValueError, AttributeError):
         raise strange() from None
+
+
+def _give_again(pool: Pool[RedisConnection], connection: RedisConnection) -> None:
+    """It went back to the idle ones, but a caller waits, or the pool was closed."""
+    with suppress(ValueError):  # somebody took it
+        pool.idle.remove(connection)
+        pool.give(connection)
 
 
 def left_now(reply: Any) -> bool | None:

@@ -122,7 +122,7 @@ def description(claim: Claim, channel: bytes) -> bytes:
 class Requests:
     """The requests for the claims of one lock object, packed but for what differs: see `Prepared` in core/rule.py."""
 
-    __slots__ = ("leave", "queue", "tries")
+    __slots__ = ("is_large", "leave", "queue", "tries")
 
     def __init__(self, claim: Claim, channel: bytes, key: bytes, floor: bytes | None) -> None:
         keys = (1, key) if floor is None else (2, key, floor)
@@ -131,9 +131,12 @@ class Requests:
             _pack(("EVALSHA", JOIN.sha, *keys, about, place, _ID, _TIME))[: -len(_END)] for place in ("l", "n")
         )
         """`join` in the queue, and one that is to wait nowhere: up to the id."""
+        self.is_large = len(self.queue) > _LARGE
+        """One `send` may not take all of it."""
         self.leave = _pack(("EVALSHA", LEAVE.sha, 1, key, _ID))[: -len(_ID) - 2]
 
 
+_LARGE = 8192
 _ID, _TIME = b"i" * 16, b"t" * DIGITS
 BETWEEN = b"\r\n$%d\r\n" % DIGITS
 """Between the id of a claim and `by`, in a packed join."""

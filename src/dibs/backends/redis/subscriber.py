@@ -53,15 +53,15 @@ class RedisSubscriber:
         self._trouble: StoreUnavailable | None = None
         self._dialled = 0
         self._fresh_id = runtime.fresh_id
-        self._subscriber = Subscriber[_Subscription](self, runtime, me)
-        self.hear, self.close, self.abandon = self._subscriber.hear, self._subscriber.close, self._subscriber.abandon
+        self.source = Subscriber[_Subscription](self, runtime, me)
+        self.hear, self.close, self.abandon = self.source.hear, self.source.close, self.source.abandon
 
     def is_ready(self) -> bool:
-        return self._subscriber.connection is not None
+        return self.source.connection is not None
 
     async def ready(self, until: float) -> None:
         """Once: from then on the client's own channel is heard, or its waiters are told to look."""
-        subscriber = self._subscriber
+        subscriber = self.source
         if self._ready.is_set() and self._refusal is None:
             subscriber.ring()  # it was lost: not to hear for a while costs time, and nothing else
             return
@@ -88,20 +88,20 @@ class RedisSubscriber:
         heard = self._fresh_id()
         self._inbox.expect(heard)
         try:
-            with self._subscriber.mutex:
+            with self.source.mutex:
                 known = channel in self._listeners and not self._sent.get(channel)
                 if not known:
                     self._unheard[heard] = channel
-                self._subscriber.check_open()  # not before: `close` tells those that wait by then
+                self.source.check_open()  # not before: `close` tells those that wait by then
                 if channel not in self._listeners:
                     self._send("SUBSCRIBE", channel)
                 self._listeners.setdefault(channel, {})[key] = None
-            self._subscriber.listen(key)
+            self.source.listen(key)
             if known:
                 return
             if await self._inbox.wait(heard, until) is None:
                 raise StoreUnavailable("the subscription was not acknowledged in time")
-            self._subscriber.check_open()
+            self.source.check_open()
             if self._refusal is not None:
                 raise _own(self._refusal)
         finally:
@@ -112,8 +112,8 @@ class RedisSubscriber:
         return key in self._listeners.get(channel, ())
 
     def ignore(self, channel: bytes, key: bytes) -> None:
-        self._subscriber.ignore(key)
-        with self._subscriber.mutex:
+        self.source.ignore(key)
+        with self.source.mutex:
             keys = self._listeners.get(channel)
             if keys is None or key not in keys:
                 return
@@ -124,13 +124,13 @@ class RedisSubscriber:
 
     def _send(self, verb: str, channel: bytes) -> None:
         """Called with the mutex. A command that cannot be sent at once is made up for by connecting anew."""
-        connection = self._subscriber.connection
+        connection = self.source.connection
         if connection is not None:
             try:
                 connection.send(Command(verb, channel))
             except OSError:
-                self._subscriber.lose(connection)
-                self._subscriber.ring()
+                self.source.lose(connection)
+                self.source.ring()
         if verb == "SUBSCRIBE":
             self._sent[channel] = self._sent.get(channel, 0) + 1
 
@@ -150,7 +150,7 @@ class RedisSubscriber:
                 found.extend((key, LOOK.value) for key in list(self._listeners.get(channel, ())))
         elif what == b"subscribe":
             self._refusal = None
-            with self._subscriber.mutex:
+            with self.source.mutex:
                 left = self._sent.get(channel, 1) - 1
                 if left:
                     self._sent[channel] = left
@@ -181,7 +181,7 @@ class RedisSubscriber:
         sock, answers, is_alive = connection.sock, connection.answers, False
         try:
             while True:
-                with self._subscriber.mutex:  # TLS cannot read and write at the same time
+                with self.source.mutex:  # TLS cannot read and write at the same time
                     received = sock.recv(_CHUNK)
                 answers.feed(received)
                 is_alive = True
@@ -200,7 +200,7 @@ class RedisSubscriber:
         self._inbox.deliver_all([(key, b"no") for key in list(self._unheard)])
 
     def _connect_to(self, place: Place) -> None:
-        mutex = self._subscriber.mutex
+        mutex = self.source.mutex
         connection = _Subscription(dial(self._dialler.address, place, STEP))
         try:
             with mutex:
@@ -213,7 +213,7 @@ class RedisSubscriber:
                 for channel in more:
                     connection.send(Command("SUBSCRIBE", channel))
                 self._sent = {**dict.fromkeys(channels[1:], 0), **dict.fromkeys(more, 1)}
-                self._subscriber.adopt(connection, is_first=not self._ready.is_set())
+                self.source.adopt(connection, is_first=not self._ready.is_set())
         except BaseException as error:
             connection.close()
             if isinstance(error, OSError) and not isinstance(error, StoreError):
