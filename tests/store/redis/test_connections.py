@@ -156,7 +156,7 @@ def test_an_exchange_that_ends_early_closes_its_connection(
         exchange(pool, server, "PING")
         with monkeypatch.context() as patched:
 
-            def interrupted(self: RedisConnection, count: int, until: float) -> list[Any]:
+            def interrupted(self: RedisConnection, patience: float) -> bytes:
                 raise KeyboardInterrupt
 
             patched.setattr(RedisConnection, "_read", interrupted)

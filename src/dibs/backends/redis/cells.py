@@ -5,8 +5,8 @@ from __future__ import annotations
 from dibs.backends.redis import scripts
 from dibs.backends.redis.answers import Refusal, final, strange
 from dibs.backends.redis.executor import RedisExecutor
+from dibs.backends.redis.inspection import SPIN
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.line import SPIN
 from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.cells import FENCE, LARGEST, UNSET, Kept, Spot, Write

@@ -1,10 +1,9 @@
-"""Seam 2 over a port: one script for each verb."""
+"""The queue (core/line.py): one script for each verb. Here are those of a claim; inspection.py has the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from dibs.backends import ledger
@@ -15,11 +14,11 @@ from dibs.backends.redis.answers import Refusal, RefusedOne, strange
 from dibs.backends.redis.connection import CHUNK, RedisConnection, broken
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.failover import lease_class, too_soon
+from dibs.backends.redis.inspection import SPIN, RedisInspection, is_done
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.listing import Listing
-from dibs.backends.redis.scripts import BETWEEN, DIGITS, MICROSECONDS, Call, Command, Requests, description
+from dibs.backends.redis.scripts import BETWEEN, DIGITS, MICROSECONDS, Call, Requests, description
+from dibs.backends.redis.servers import IDLE
 from dibs.backends.redis.subscriber import RedisSubscriber
-from dibs.backends.redis.voting import Voting
 from dibs.core.deadline import FOREVER
 from dibs.core.line import (
     LINE,
@@ -36,35 +35,24 @@ from dibs.core.line import (
     Unsent,
     read_signal,
 )
-from dibs.core.rule import Claim, Entry, Prepared, Standing
+from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
-from dibs.info import Finding, LockInfo
 
-SPIN = 0.1
-"""Seconds between two looks where no messages are to be had."""
 _HELD = 23
 """Bytes of the reply that says that a claim holds: its ticket as a bulk string."""
 _BATCH = 500
 """Claims of one name that one script renews."""
 
 
-class RedisLine:
+class RedisLine(RedisInspection):
     """See core/line.py. `ear`: None where nobody is to be woken by messages, and everybody looks instead."""
 
     def __init__(
         self, port: RedisExecutor, ear: RedisSubscriber | None, runtime: Runtime, me: Me, keys: Keys, address: Address
     ) -> None:  # fmt: skip
-        self._port = port
-        self._address = address
-        self._keys = keys
-        self._ear = ear
-        self._runtime = runtime
-        self._me = me
+        super().__init__(port, ear, runtime, me, keys, address)
         self._channel = keys.client(me.id)
-        self._glance = FOREVER if ear is not None else SPIN
-        self._listing = Listing(port, keys)
-        self._voting = Voting(port)
         self._failover = port.failover
         self._now = runtime.now
         self._pool: Any = None
@@ -119,7 +107,7 @@ class RedisLine:
         if there - now > offset or there - sent_at < offset:
             connection.offset = there - now if there - now > offset else there - sent_at
         pool.idle.append(connection)
-        if pool.waiters or connection.generation != pool.generation:
+        if pool.waiters or len(pool.idle) > IDLE or connection.generation != pool.generation:
             _give_again(pool, connection)
         return Standing(ticket, True, claim.lease, self._glance, False)
 
@@ -161,7 +149,7 @@ class RedisLine:
         connection.used_at = now = self._now()
         trip.add(now - sent_at)
         pool.idle.append(connection)
-        if pool.waiters or connection.generation != pool.generation:
+        if pool.waiters or len(pool.idle) > IDLE or connection.generation != pool.generation:
             _give_again(pool, connection)
         return True
 
@@ -280,7 +268,7 @@ class RedisLine:
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         reply, is_repeated = await self._port.ask_often(self._leaving(claim, answered), until)
-        return _is_done(reply) or is_repeated  # an earlier copy may be what removed it
+        return is_done(reply) or is_repeated  # an earlier copy may be what removed it
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         calls = [self._leaving(claim, answered) for claim, answered in leaving]
@@ -315,75 +303,6 @@ class RedisLine:
         signal = read_signal(await self._me.inbox.wait(claim.id, min(until, glance)))
         return LOOK if signal is None and is_outside else signal
 
-    async def line(self, name: str, until: float) -> LockInfo:
-        return info_of(name, await self._port.ask(Call(scripts.LOOK, self._keys.line(name), ()), until))
-
-    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
-        found: list[LockInfo] = []
-        while not found and (names := await self._listing.page(prefix, after, until)):
-            calls = [Call(scripts.LOOK, self._keys.line(name), ()) for name in names]
-            for name, reply in zip(names, await self._port.ask_all(calls, until), strict=True):
-                if isinstance(reply, StoreUnavailable):
-                    raise reply
-                info = info_of(name, reply)
-                if info.holders or info.waiters:  # a name that nobody uses leaves its counter behind for a while
-                    found.append(info)
-            after = names[-1]
-        return found
-
-    async def revoke(self, name: str, token: int, until: float) -> bool:
-        return _is_done(await self._port.ask(Call(scripts.REVOKE, self._keys.line(name), (token,)), until))
-
-    async def evict(self, name: str, token: int, until: float) -> bool:
-        reply, is_repeated = await self._port.ask_often(Call(scripts.EVICT, self._keys.line(name), (token,)), until)
-        return _is_done(reply) or is_repeated
-
-    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        channel = self._keys.line(name)
-        try:
-            if self._ear is not None:
-                await self._ear.listen(channel, key, until)
-            ticket, left = _two(await self._port.ask(Call(scripts.FOREMOST, channel, ()), until))
-            if ticket == seen:
-                over = left / MICROSECONDS if ticket else FOREVER
-                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(over, self._glance)))
-        finally:
-            if self._ear is not None:
-                self._ear.ignore(channel, key)
-
-    async def identity(self, until: float) -> str:
-        made = self._runtime.fresh_id().hex()
-        key = self._keys.identity
-        await self._port.command(key, Command("SET", key, made, "NX"), until)
-        found = await self._port.command(key, Command("GET", key), until)
-        if not isinstance(found, bytes):
-            raise strange()
-        return f"redis:{found.decode(errors='replace')}"
-
-    async def stamp(self, claim: Claim, token: int, until: float) -> bool:
-        return await self._voting.stamp(self._keys, claim, token, until)
-
-    async def settled(self, claim: Claim, least: float, until: float) -> float:
-        return await self._voting.settled(self._keys.line(claim.name), least, until)
-
-    async def clock(self, until: float) -> float:
-        return await self._voting.clock(self._keys.identity, until)
-
-    async def doctor(self, until: float) -> list[Finding]:
-        from dibs.backends.redis.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
-
-        who = Patient(self._port, self._ear, self._runtime, self._me, self._keys, self._address)
-        return await examine(who, until)
-
-    async def connect(self, until: float) -> None:
-        await self._port.connect(until)
-
-    def round_trip(self) -> float:
-        return self._port.round_trip()
-
-    def close(self) -> None:
-        self._port.close()
-
     def _standing(self, said: Sequence[int], at: int) -> Standing:
         try:
             next = said[at + 3]
@@ -400,25 +319,8 @@ def _word(place: Place) -> str:
     return "l" if place is LINE else "o" if place is OUTSIDE else "n"
 
 
-def info_of(name: str, reply: list[Any]) -> LockInfo:
-    """Where it stands now is 0 on the clock of what was told."""
-    if len(reply) == 1:
-        return LockInfo(name=name)
-    try:
-        _, kind, capacity, *there = reply
-        told = kind.decode(errors="replace").rstrip()
-        alive = [
-            Entry(ticket, b"", b"", told, capacity, weight, left / MICROSECONDS, -asked / MICROSECONDS,
-                  None if held < 0 else -held / MICROSECONDS, False, about.decode(errors="replace"))
-            for ticket, weight, left, asked, held, about in there
-        ]  # fmt: skip
-        return ledger.shown(name, alive, 0.0, datetime.now(UTC))
-    except (TypeError, ValueError, AttributeError):
-        raise strange() from None
-
-
 def _give_again(pool: Pool[RedisConnection], connection: RedisConnection) -> None:
-    """It went back to the idle ones, but a caller waits, or the pool was closed."""
+    """It went back to the idle ones, but a caller waits, or there are too many, or the pool was closed."""
     with suppress(ValueError):  # somebody took it
         pool.idle.remove(connection)
         pool.give(connection)
@@ -426,23 +328,7 @@ def _give_again(pool: Pool[RedisConnection], connection: RedisConnection) -> Non
 
 def left_now(reply: Any) -> bool | None:
     """A reply to `leave_now`. None: a refusal, which changed nothing."""
-    return True if reply == 1 else None if isinstance(reply, Refusal) else _is_done(reply)
-
-
-def _is_done(reply: Any) -> bool:
-    """Parse a boolean reply."""
-    if isinstance(reply, int):
-        return reply == 1
-    if len(reply) != 2:
-        raise strange()
-    return bool(reply[1])
-
-
-def _two(reply: list[Any]) -> tuple[int, int]:
-    """The numbers behind the time."""
-    if len(reply) != 3 or not (isinstance(reply[1], int) and isinstance(reply[2], int)):
-        raise strange()
-    return reply[1], reply[2]
+    return True if reply == 1 else None if isinstance(reply, Refusal) else is_done(reply)
 
 
 def _raise_if_all_failed(outcomes: Sequence[object]) -> None:

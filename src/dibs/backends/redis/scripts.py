@@ -147,8 +147,8 @@ def _read(name: str) -> str:
     return files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
-_PARTS = {f"-- ({name}.lua)\n": _read(name) for name in ("head", "queue", "floor")}
-_USUAL = "-- (head.lua)\nlocal head, stamp = call('HGET', key, 'h'), read_clock()\n-- (queue.lua)\n"
+_PARTS = {f"-- ({name}.lua)\n": _read(name) for name in ("head", "clock", "queue", "floor")}
+_USUAL = "-- (head.lua)\nlocal head = call('HGET', key, 'h')\n-- (clock.lua)\n-- (queue.lua)\n"
 """How a verb without a short path begins."""
 
 

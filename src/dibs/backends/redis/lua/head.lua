@@ -23,10 +23,3 @@
 -- Tickets are below 2^53, where a double is exact.
 
 local key, call, sub, find = KEYS[1], redis.call, string.sub, string.find
-
--- The server's time, in 16 digits and as the server tells it.
-local function read_clock()
-  local clock = call('TIME')
-  local stamp = clock[1] .. sub('000000' .. clock[2], -6)
-  return #stamp == 16 and stamp or sub('0000000000' .. stamp, -16), clock[1]
-end

@@ -13,14 +13,15 @@
 -- (head.lua)
 
 local about, place, id, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local stamp, second = read_clock()
+-- (clock.lua)
 local found = call('HMGET', key, 'h', id)
-local head = found[1]
+local head = found[1] or ''
+local _, form_at = find(head, '^2%d+[aq]?')
 -- The ticket is the time, and neither the floor nor the key's expiry needs to be changed.
-local is_plain = head and stamp > sub(head, 2, 17) and stamp <= sub(head, 18, 33) and stamp <= by
-  and find(sub(head, 34, 43), '^%d+$') and sub(head, 34, 43) - second - sub(about, 1, 10) > (KEYS[2] and 12 or 302)
+local is_plain = form_at and form_at <= 44 and form_at >= 43 and stamp > sub(head, 2, 17) and stamp <= sub(head, 18, 33)
+  and stamp <= by and sub(head, 34, 43) - clock[1] - sub(about, 1, 10) > (KEYS[2] and 12 or 302)
 
-if is_plain and #head == 43 and find(head, '^2%d+$') and sub(about, 65, 80) ~= 'election        ' then
+if is_plain and #head == 43 and sub(about, 65, 80) ~= 'election        ' then
   call('HSET', key, 'h', '2' .. stamp .. sub(head, 18) .. 'a' .. id .. '----------------' .. stamp .. stamp
     .. sub(about, 1, 16) .. stamp .. stamp .. '0' .. about)
   return stamp
@@ -28,7 +29,6 @@ end
 
 -- Is the first claim alive, of this kind, and does it need all of the capacity? Then nobody behind it holds. The second
 -- must be alive, too: the general path removes it if it is not. `at`: the first claim's record begins behind it.
-local _, form_at = find(head or '', '^2%d+[aq]')
 if is_plain and form_at == 44 and place ~= 'o' and not found[2] then
   local is_alone = sub(head, 44, 44) == 'a'
   local at = is_alone and 44 or 108
@@ -58,6 +58,7 @@ if is_plain and form_at == 44 and place ~= 'o' and not found[2] then
   end
 end
 
+head = found[1]
 -- (queue.lua)
 -- (floor.lua)
 

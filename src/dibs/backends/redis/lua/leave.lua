@@ -23,7 +23,7 @@ if is_plain and sub(head, 44, 60) == 'a' .. id and find(sub(head, 93, 102), '^%d
   return 1
 end
 
-local stamp = read_clock()
+-- (clock.lua)
 
 -- Is it the first of several, and do the second and it each need all of the capacity? Then the second holds, and
 -- nobody behind it does. The second and the third must be alive: the general path removes them if they are not.
