@@ -29,6 +29,9 @@ Nodes = tuple[Server, ...]
 LASTING = 12.0
 BOUND = 15.0
 """Seconds in which a quorum that cannot decide must say so; a try needs about one."""
+FREE = 43
+"""Bytes of the head of a free queue: see lua/head.lua."""
+_TOP = "return string.sub(redis.call('HGET', KEYS[1], 'h') or '', 2, 17)"
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +69,12 @@ def harm(kind: str, *nodes: Server) -> None:
 
 def stands_at(nodes: Nodes, name: str) -> list[int]:
     """The numbers of the servers on which somebody stands."""
-    return [number for number, node in enumerate(nodes) if node.ask("HEXISTS", f"dibs:{name}|line", "first") == "1"]
+    return [number for number, node in enumerate(nodes) if int(node.ask("HSTRLEN", f"dibs:{name}|line", "h")) > FREE]
 
 
 def tokens_at(nodes: Nodes, name: str) -> set[int]:
     """The last token that each server knows of."""
-    return {int(node.ask("HGET", f"dibs:{name}|line", "top") or 0) for node in nodes}
+    return {int(node.ask("EVAL", _TOP, "1", f"dibs:{name}|line") or 0) for node in nodes}
 
 
 def held_by_all(client: dibs.Client, nodes: Nodes, name: str) -> dibs.Hold:
