@@ -1,22 +1,29 @@
-"""Processes that do something at the same time and end with the call, however it ends.
+"""Processes that work at the same time and end with the call, however it ends.
 
 `together(function, calls)` runs `function(start, *args)` in one process per call. Each gets ready, calls `start()`,
-which returns in all of them at once, and gives its result. An interrupt of the parent, or its death, ends them all.
+which returns in all of them at once, and returns its result. An interrupt of the parent, or its death, ends them all.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import multiprocessing
 import os
 import signal
+import struct
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_START = 120.0
+_WHEN = struct.Struct("d")
+
+Side = tuple[Callable[[], object], Callable[[], object], Callable[[], object]]
+"""What one of two processes does: send, receive, and get ready to receive again."""
 
 
 class Failed(Exception):
@@ -31,9 +38,36 @@ def together(
 
 
 def apart(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, at_once: bool) -> list[Any]:
-    """Each call in a fresh interpreter, one after the other unless `at_once`; who fails has its Failed as result."""
+    """Each call in a fresh interpreter, one after the other unless `at_once`; a Failed in place of a missing result."""
     groups = [calls] if at_once else [[call] for call in calls]
     return [result for group in groups for result in _run(function, group, "spawn", 300.0)]
+
+
+def one_way(make: Callable[[int, ExitStack], Side], turns: int) -> list[float]:
+    """Seconds from just before one process sends until the other has received, which slept. They take turns."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as shared:
+        calls = [(make, me, shared, turns) for me in range(2)]
+        return [gap for gaps in together(_throw, calls, patience=60.0) for gap in gaps]
+
+
+def _throw(
+    start: Callable[[], None], make: Callable[[int, ExitStack], Side], me: int, shared: mmap.mmap, turns: int
+) -> list[float]:
+    clock, gaps = time.perf_counter, []
+    with ExitStack() as stack:
+        send, receive, again = make(me, stack)
+        start()
+        for turn in range(turns * 2):
+            if turn % 2 == me:
+                time.sleep(0.005)  # the other falls asleep
+                _WHEN.pack_into(shared, 0, clock())
+                send()
+            else:
+                receive()
+                now = clock()
+                gaps.append(now - _WHEN.unpack_from(shared)[0])
+                again()
+    return gaps
 
 
 def checked(result: Any) -> Any:

@@ -3,9 +3,9 @@
 
   bench/decorator.py
 
-decorator    On `memory://`, in many short turns: `with client.lock(...)`, which the decorator saves writing; the same
+decorator    On `memory://`, in many short turns: `with client.lock(...)`, which the decorator replaces; the same
              through the decorator, with a constant name and with one from the call; and `with` on a lock object that
-             is kept, which makes no object and is the least that a free pair costs. In both faces.
+             is kept, the cheapest free pair. In both APIs.
              Bars: 10 us more than the first, and 10 us more than the last.
 """
 
@@ -27,15 +27,15 @@ class Invoice:
 
 def decorator(report: Report, settings: Settings) -> None:
     with ExitStack() as stack:
-        for face, cases in (("dibs", blocking(stack)), ("dibs.aio", awaited(stack))):
+        for api, cases in (("dibs", blocking(stack)), ("dibs.aio", awaited(stack))):
             times = interleaved(report, cases, 200, settings.rounds * settings.choose(20, 5))
             middle = {name: p50(some) * 1e6 for name, some in times.items()}
             for name, some in times.items():
                 added = {"to made_us": middle[name] - middle[MADE], "to kept_us": middle[name] - middle[KEPT]}
-                report.line(f"{face} {name}", {**microseconds(some), **added})
+                report.line(f"{api} {name}", {**microseconds(some), **added})
             for peer in (MADE, KEPT):
                 for name in (CONSTANT, FIELD):
-                    added_us, what = middle[name] - middle[peer], f"{face}, {name}: 10 us more than {peer}"
+                    added_us, what = middle[name] - middle[peer], f"{api}, {name}: 10 us more than {peer}"
                     report.limit(what, added_us, "us", most=10.0, peer=(peer, middle[peer]))
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long a line on Redis stands still when somebody in it is killed (kill -9), with real processes.
+"""How long a queue on Redis stands still when one of its processes is killed (kill -9).
 
   bench/redis_bounds.py
 
-redis_killed  The holder is killed: from its death until the one behind it has the lock. Bar: its lease + 2 s.
-              A waiter is killed, and then the holder gives back: from there until the one behind the dead waiter has
+redis_killed  The holder is killed: from its death until the next waiter has the lock. Bar: its lease + 2 s.
+              A waiter is killed, and then the holder releases: from there until the waiter behind the dead one has
               the lock. Bar: the waiting lease, which is min(5 s, lease), + 2 s.
-              Several lines at once, whose victims die at different points between two renewals.
+              Several queues at once, whose victims die at different points between two renewals.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 from measure import Report, Settings, main
-from redis_peers import serving
+from servers import serving
 
 from process.children import Child, Crew, clock, until
 
 WAITING = 5.0
-"""The longest that a claim which waits outlives silence."""
+"""The longest lease of a claim that waits, in seconds."""
 LATE = 2.0
 LEASES = (2.0, 10.0)
 _PATIENCE = 60.0
@@ -30,14 +30,13 @@ _PATIENCE = 60.0
 
 def redis_killed(report: Report, settings: Settings) -> None:
     tries = settings.choose(3, 1)
-    with serving() as server:
-        url = server.url()
+    with serving("redis", settings.directory) as store:
         for what, trial, bound in (
             ("holder", killed_holder, lambda lease: lease),
             ("waiter", killed_waiter, lambda lease: min(WAITING, lease)),
         ):
             with report.or_left_out(f"a killed {what}"):
-                delays = _delays(settings, url, what, trial, tries)
+                delays = _delays(settings, store.url, what, trial, tries)
                 for lease, some in delays.items():
                     kept = bound(lease)
                     report.line(f"killed {what}, lease {lease:g} s", {"least_s": min(some), "most_s": max(some)})
@@ -48,7 +47,7 @@ def redis_killed(report: Report, settings: Settings) -> None:
 def _delays(
     settings: Settings, url: str, what: str, trial: Callable[[Crew, str, float], float], tries: int
 ) -> dict[float, list[float]]:
-    """How long each line stood still, by lease."""
+    """How long each queue stood still, by lease."""
     cases = list(product(LEASES, range(tries)))
     crews = [Crew(settings.directory, url, lease=lease) for lease, _ in cases]
     try:
@@ -66,7 +65,7 @@ def killed_holder(crew: Crew, name: str, pause: float) -> float:
     holder, waiter = crew.worker(), crew.worker()
     holder.take(name)
     waiter.tell("take", name, _PATIENCE)
-    _in_line(holder, name, 1)
+    _in_queue(holder, name, 1)
     time.sleep(pause)  # the point of its life at which it dies
     dead = holder.kill()
     return _granted(waiter) - dead
@@ -77,7 +76,7 @@ def killed_waiter(crew: Crew, name: str, pause: float) -> float:
     holder.take(name)
     for number, waiter in enumerate((victim, behind), 1):
         waiter.tell("take", name, _PATIENCE)
-        _in_line(holder, name, number)
+        _in_queue(holder, name, number)
     time.sleep(pause)  # as above
     victim.kill()
     given = clock()
@@ -85,12 +84,12 @@ def killed_waiter(crew: Crew, name: str, pause: float) -> float:
     return _granted(behind) - given
 
 
-def _in_line(holder: Child, name: str, waiters: int) -> None:
-    until(lambda: holder.ask("line", name, hear="line") == ["1", str(waiters)], what=f"{waiters} in line")
+def _in_queue(holder: Child, name: str, waiters: int) -> None:
+    until(lambda: holder.ask("line", name, hear="line") == ["1", str(waiters)], what=f"{waiters} wait")
 
 
 def _granted(waiter: Child) -> float:
-    """By the waiter's own clock, which is everybody's."""
+    """By the machine's monotonic clock."""
     _, _, now = waiter.hear("took", _PATIENCE)
     return float(now)
 

@@ -1,7 +1,7 @@
 """Redisson's locks in a Java process, for the rows on Redis: `RLock` and its fair form, which queues as dibs does.
 
-Maven fetches Redisson and compiles java/RedissonPeer.java into the directory of the run; without Maven or Java the peer
-is left out. A process is warmed up before it is measured.
+Maven fetches Redisson and compiles java/RedissonPeer.java into a temporary directory; without Maven or Java the peer is
+left out. A process is warmed up before it is measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
-from contend import PROCESSES, Contender, Outcome
+from contest import PROCESSES, Contender, Outcome
 from crew import Failed
 from measure import Settings, Timed
 
@@ -45,10 +45,10 @@ def _class_path(directory: Path) -> str:
 
 
 class Java:
-    """One process. A command is sent by `ask` and answered by `hear`, so several processes can work at once."""
+    """One process. `ask` sends a command and `hear` reads its reply, so several processes can work at once."""
 
     def __init__(self, url: str, settings: Settings, stack: ExitStack) -> None:
-        words = ["java", *_FLAGS, "-cp", _class_path(settings.directory), "RedissonPeer", url]
+        words = ["java", *_FLAGS, "-cp", _class_path(settings.built), "RedissonPeer", url.removesuffix("/0")]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -1,55 +1,51 @@
-"""What the rows on PostgreSQL and MariaDB run against, and beside: the servers, the floors, and the locks of today.
+"""Peers on PostgreSQL and MariaDB: the floors, a bare message, and the locks that people use today.
 
-The servers write to a disk as they do by default: a commit is on it when it is answered. The
-floor is the least that could work, a row that is inserted and deleted, each in a commit of its own; it is no lock. By
-hand: the server's own session locks as people write them, on a connection that stays open. Neither these nor tooz and
-sqlalchemy-dlock, which are the same with a coat, have a lease, a line to look at, or a token.
+The floor is a row that is inserted and deleted, each in a commit of its own; it is no lock. By hand: the server's own
+session locks as people write them, on a connection that stays open. These, tooz and sqlalchemy-dlock, which wrap them,
+have no lease, no queue to inspect, and no token.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import select
+from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from measure import Settings, Timed, timed
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
-from lab.servers import guard
-from lab.servers.mariadb import MariaDB
-from lab.servers.postgresql import PostgreSQL
-from lab.servers.supervisor import Server
+from crew import Side, one_way
+from measure import Timed, timed
 
 FLOOR, BY_HAND, TOOZ, DLOCK = "floor_two_commits", "by hand", "tooz", "sqlalchemy-dlock"
+MESSAGE = "bare NOTIFY to message"
 _TABLE = "CREATE TABLE floor (name VARCHAR(64) PRIMARY KEY, holder VARCHAR(64))"
 _TAKE = "INSERT INTO floor VALUES ('name', 'me')"
 _GIVE = "DELETE FROM floor WHERE name = 'name'"
 
 
-class Place(NamedTuple):
-    """One of the two servers: how it is started, and what is tried on it."""
+class Dialect(NamedTuple):
+    """How one of the two servers is used."""
 
-    start: Callable[[], Any]
     execute: Callable[[str, ExitStack], Callable[[str], Any]]
-    """Of its URL: a function that runs a statement, in a commit of its own."""
+    """Connects, and returns a function that runs a statement in a commit of its own."""
     take: str
     give: str
     """Its session lock."""
     alchemy: str
     """The URL's scheme for SQLAlchemy."""
     counter: Callable[[str, ExitStack], Callable[[], float]]
-    """Of its URL: a function that gives how many statements clients have sent, its own not among them."""
+    """Connects, and returns a function that counts the statements of all clients but its own."""
+
+
+def _postgresql(url: str, stack: ExitStack) -> Any:
+    import psycopg
+
+    return stack.enter_context(psycopg.connect(url, autocommit=True))
 
 
 def _on_postgresql(url: str, stack: ExitStack) -> Callable[[str], Any]:
-    import psycopg
-
-    connection = stack.enter_context(psycopg.connect(url, autocommit=True))
+    connection = _postgresql(url, stack)
     return lambda statement: connection.execute(statement, prepare=True)
 
 
@@ -87,37 +83,24 @@ def _counted_by_mysql(url: str, stack: ExitStack) -> Callable[[], float]:
     return counted
 
 
-def _postgresql_that_counts() -> Any:
-    return PostgreSQL("shared_preload_libraries=pg_stat_statements")
-
-
-PLACES = {
-    "postgresql": Place(
-        _postgresql_that_counts, _on_postgresql, "SELECT pg_advisory_lock(42)", "SELECT pg_advisory_unlock(42)",
-        "postgresql+psycopg", _counted_by_postgresql,
+DIALECTS = {
+    "postgresql": Dialect(
+        _on_postgresql, "SELECT pg_advisory_lock(42)", "SELECT pg_advisory_unlock(42)", "postgresql+psycopg",
+        _counted_by_postgresql,
     ),
-    "mysql": Place(
-        MariaDB, _on_mysql, "SELECT GET_LOCK('by-hand', 60)", "SELECT RELEASE_LOCK('by-hand')", "mysql+pymysql",
+    "mysql": Dialect(
+        _on_mysql, "SELECT GET_LOCK('by-hand', 60)", "SELECT RELEASE_LOCK('by-hand')", "mysql+pymysql",
         _counted_by_mysql,
     ),
 }  # fmt: skip
 
 
-@contextmanager
-def serving(place: Place, settings: Settings) -> Iterator[str]:
-    """The URL of a fresh server on the disk that `--dir` names: the lab's own are in memory, where a commit is free."""
-    memory, guard.MEMORY = guard.MEMORY, settings.directory
-    in_memory, guard.root = guard.root, guard.once(guard.root.__wrapped__)
-    settings.directory.chmod(0o711)  # a server that runs as somebody else passes through
-    try:
-        with Server(place.start()) as server:
-            yield server.url()
-    finally:
-        guard.MEMORY, guard.root = memory, in_memory
+def dialect(url: str) -> Dialect:
+    return DIALECTS[urlsplit(url).scheme]
 
 
-def two_commits(place: Place, url: str, stack: ExitStack) -> Timed:
-    execute = place.execute(url, stack)
+def two_commits(url: str, stack: ExitStack) -> Timed:
+    execute = dialect(url).execute(url, stack)
     execute(_TABLE)
 
     def once() -> None:
@@ -128,9 +111,9 @@ def two_commits(place: Place, url: str, stack: ExitStack) -> Timed:
 
 
 class ByHand:
-    def __init__(self, place: Place, url: str, stack: ExitStack) -> None:
-        self._execute = place.execute(url, stack)
-        self._take, self._give = place.take, place.give
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self._execute = dialect(url).execute(url, stack)
+        self._take, self._give = dialect(url).take, dialect(url).give
 
     def acquire(self) -> None:
         self._execute(self._take)
@@ -139,7 +122,7 @@ class ByHand:
         self._execute(self._give)
 
 
-def tooz_lock(place: Place, url: str, stack: ExitStack) -> Any:
+def tooz_lock(url: str, stack: ExitStack) -> Any:
     from tooz import coordination
 
     coordinator = coordination.get_coordinator(url, b"bench")
@@ -151,35 +134,39 @@ def tooz_lock(place: Place, url: str, stack: ExitStack) -> Any:
 class Dlock:
     """On one connection that stays open, as by hand."""
 
-    def __init__(self, place: Place, url: str, stack: ExitStack) -> None:
+    def __init__(self, url: str, stack: ExitStack) -> None:
         import sqlalchemy
         from sqlalchemy_dlock import create_sadlock
 
-        engine = sqlalchemy.create_engine(place.alchemy + url[url.index("://") :])
+        engine = sqlalchemy.create_engine(dialect(url).alchemy + url[url.index("://") :])
         stack.callback(engine.dispose)
         connection = stack.enter_context(engine.connect())
         self._make = lambda: create_sadlock(connection, "dlock")
 
     def acquire(self) -> None:
         self._lock = self._make()
-        self._lock.acquire(timeout=60)  # without one MariaDB gives an error
+        self._lock.acquire(timeout=60)  # MariaDB requires one
 
     def release(self) -> None:
         self._lock.release()
 
 
-LOCKS: dict[str, Callable[[Place, str, ExitStack], Any]] = {BY_HAND: ByHand, TOOZ: tooz_lock, DLOCK: Dlock}
+LOCKS: dict[str, Callable[[str, ExitStack], Any]] = {BY_HAND: ByHand, TOOZ: tooz_lock, DLOCK: Dlock}
 
 
-def pair_of(lock: Any) -> Timed:
-    def once() -> None:
-        lock.acquire()
-        lock.release()
+def bare_messages(url: str, turns: int) -> list[float]:
+    """NOTIFY on one connection of PostgreSQL, and its arrival on another, by libpq alone."""
 
-    return timed(once)
+    def side(me: int, stack: ExitStack) -> Side:
+        subscribed, other = (_postgresql(url, stack).pgconn for _ in range(2))
+        subscribed.exec_(b"LISTEN bare_%d" % me)
+        message = b"NOTIFY bare_%d, '%s'" % (1 - me, b"x" * 40)
 
+        def receive() -> None:
+            while subscribed.notifies() is None:
+                select.select([subscribed.socket], [], [])
+                subscribed.consume_input()
 
-def dibs_lock(url: str, stack: ExitStack, name: str, **options: Any) -> Any:
-    import dibs
+        return lambda: other.exec_(message), receive, lambda: None
 
-    return stack.enter_context(dibs.connect(url)).lock(name, **options)
+    return one_way(side, turns)

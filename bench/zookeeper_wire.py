@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""What dibs says on the wire to ZooKeeper, counted by a proxy between them. Counts are exact; they are no timings.
+"""Requests of dibs to ZooKeeper, counted by a proxy between them. Counts are exact; they are not timings.
 
   bench/zookeeper_wire.py
 
-zookeeper_wire  Requests and waits of a free pair: the proxy delays every answer, so that what is sent without waiting
-                for one is seen to be; a wait begins with each request that follows an answer. Bars: 3 in 2.
-                A hand-off between two: the requests from the event that frees the waiter until it has the lock. Its
-                own release (it watches its node no longer, and deletes it), which is sent behind whatever it sent
-                before, ends the count. Bar: none.
-                500 who wait for one name, tasks of five clients: events told to any of them while all of them take
+zookeeper_wire  Requests and waits of a free pair. The proxy delays every reply, so that requests which do not wait for
+                one are seen; a wait begins with each request that follows a reply. Bars: 3 requests in 2 waits.
+                A hand-off between two clients: requests from the event that frees the waiter until it has the lock.
+                The count ends with its own release (it removes its watch and deletes its node). Bar: none.
+                500 waiters for one name, tasks of five clients: events sent to any of them while all of them take
                 their turn, beside the releases. Bar: one event per release.
 
-Heartbeats (sync, ping) come as time goes by, whatever is asked for; they are counted apart. Beside the free pair of
-dibs stand the floor and kazoo, whose counts are known: they show that the counting is right.
+Heartbeats (sync, ping) are counted apart. The floor and kazoo, whose counts are known, show that the counting is
+right.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ from typing import Any, NamedTuple
 
 from crew import Failed
 from free import aio_pair
-from measure import Report, Settings, Timed, main, timed
-from zookeeper_peers import FLOOR, KAZOO, Floor, kazoo_pair, pair_of, serving, url
+from measure import Report, Settings, Timed, dibs_lock, main, pair_of, timed
+from redis_peers import address
+from servers import serving
+from zookeeper_peers import FLOOR, KAZOO, Floor, kazoo_lock
 
 from lab import splitters
 from lab.faults import Cut, Direction, Latency
@@ -113,26 +114,31 @@ def _integer(message: bytes, at: int) -> int:
     return int.from_bytes(message[at : at + 4], "big", signed=True)
 
 
+def url(port: int) -> str:
+    return f"zookeeper://{ports.HOST}:{port}"
+
+
 def zookeeper_wire(report: Report, settings: Settings) -> None:
-    with serving(settings) as server:
-        free_pairs(report, server.port, settings.choose(20, 5))
+    with serving("zookeeper", settings.directory, quick=True) as store:
+        port = address(store.url)[1]
+        free_pairs(report, port, settings.choose(20, 5))
         for ahead in (1, 3):
             with report.or_left_out(f"hand-off, {ahead + 1} in line"):
-                hand_offs(report, server.port, ahead, settings.choose(20, 5))
+                hand_offs(report, port, ahead, settings.choose(20, 5))
         with report.or_left_out("many waiters"):
-            asyncio.run(many_waiters(report, server.port, settings.choose(500, 50)))
+            asyncio.run(many_waiters(report, port, settings.choose(500, 50)))
 
 
 def free_pairs(report: Report, port: int, pairs: int) -> None:
-    cases: dict[str, Callable[[int, ExitStack], Timed]] = {
-        FLOOR: lambda port, stack: timed(stack.enter_context(closing(Floor(port))).pair),
-        KAZOO: kazoo_pair,
-        "dibs": dibs_pair,
-        "dibs.aio": lambda port, stack: aio_pair(url(port), stack),
+    cases: dict[str, Callable[[str, ExitStack], Timed]] = {
+        FLOOR: lambda at, stack: timed(stack.enter_context(closing(Floor(at))).pair),
+        KAZOO: lambda at, stack: pair_of(kazoo_lock(at, stack)),
+        "dibs": lambda at, stack: pair_of(dibs_lock(at, stack, "free")),
+        "dibs.aio": aio_pair,
     }
     for name, make in cases.items():
         with report.or_left_out(name), tapped(port) as ([proxy], log), ExitStack() as stack:
-            run = make(proxy.port, stack)
+            run = make(url(proxy.port), stack)
             run(2)  # connects, and makes the directory
             late, mark = proxy.add(Latency(LATE), DOWN), log.mark()
             run(pairs)
@@ -143,12 +149,6 @@ def free_pairs(report: Report, port: int, pairs: int) -> None:
             if name.startswith("dibs"):
                 report.limit(f"free pair, {name}: 3 requests", requests, "n", most=3)
                 report.limit(f"free pair, {name}: 2 waits", waits, "n", most=2)
-
-
-def dibs_pair(port: int, stack: ExitStack) -> Timed:
-    import dibs
-
-    return timed(pair_of(stack.enter_context(dibs.connect(url(port))).lock("free")))
 
 
 def hand_offs(report: Report, port: int, ahead: int, turns: int) -> None:
@@ -172,7 +172,7 @@ def hand_off(clients: Sequence[Any], log: Log, pool: ThreadPoolExecutor) -> int:
     waiting = []
     for number, lock in enumerate(others, 1):
         mark = log.mark()
-        waiting.append(pool.submit(pair_of(lock)))
+        waiting.append(pool.submit(pair_of(lock), 1))
         until(lambda: len(clients[0].inspect("hand-off").waiters) == number, PATIENCE, f"{number} wait")  # noqa: B023
     log.await_watches(mark, 1)
     mark = log.mark()
