@@ -11,12 +11,9 @@ decorator    On `memory://`, in many short turns: `with client.lock(...)`, which
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
-from measure import Report, Settings, Timed, interleaved, main, microseconds, p50, timed
+from measure import Report, Settings, Timed, in_loop, interleaved, main, microseconds, p50, timed
 
 MADE, KEPT, CONSTANT, FIELD = "with client.lock()", "with, kept object", "constant name", "{invoice.id}"
 
@@ -66,12 +63,7 @@ def blocking(stack: ExitStack) -> dict[str, Timed]:
 
 
 def awaited(stack: ExitStack) -> dict[str, Timed]:
-    import dibs.aio
-
-    loop = asyncio.new_event_loop()
-    stack.callback(loop.close)
-    client = dibs.aio.connect("memory://bench-decorator")
-    stack.callback(lambda: loop.run_until_complete(client.close()))
+    client, timed_there = in_loop("memory://bench-decorator", stack)
     lock, invoice = client.lock("aio-kept"), Invoice()
 
     async def kept() -> None:
@@ -87,22 +79,11 @@ def awaited(stack: ExitStack) -> dict[str, Timed]:
     constant = client.synchronized("aio-constant")(body)
     field = client.synchronized("aio-invoice:{invoice.id}")(body)
 
-    async def many(once: Callable[[], Awaitable[None]], n: int) -> list[float]:
-        clock, times = time.perf_counter, []
-        for _ in range(n):
-            start = clock()
-            await once()
-            times.append(clock() - start)
-        return times
-
-    def run(once: Callable[[], Awaitable[None]]) -> Timed:
-        return lambda n: loop.run_until_complete(many(once, n))
-
     return {
-        MADE: run(made),
-        KEPT: run(kept),
-        CONSTANT: run(lambda: constant(invoice)),
-        FIELD: run(lambda: field(invoice)),
+        MADE: timed_there(made),
+        KEPT: timed_there(kept),
+        CONSTANT: timed_there(lambda: constant(invoice)),
+        FIELD: timed_there(lambda: field(invoice)),
     }
 
 

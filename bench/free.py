@@ -17,12 +17,10 @@ On Redis some of it runs again with client and server on cores of their own.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -33,7 +31,7 @@ import redisson
 import sql_peers
 import zookeeper_peers
 from crew import Failed
-from measure import Report, Settings, Timed, interleaved, main, microseconds, p50, pair_of, timed
+from measure import Report, Settings, Timed, in_loop, interleaved, main, microseconds, p50, pair_of, timed
 from peers import FILELOCK, PEERS
 from servers import a_core_each, serving
 
@@ -167,24 +165,14 @@ def dibs_cases(url: str, stack: ExitStack) -> dict[str, Timed]:
 
 
 def aio_pair(url: str, stack: ExitStack) -> Timed:
-    import dibs.aio
-
-    loop = asyncio.new_event_loop()
-    stack.callback(loop.close)
-    client = dibs.aio.connect(url)
-    stack.callback(lambda: loop.run_until_complete(client.close()))
+    client, timed_there = in_loop(url, stack)
     lock = client.lock("aio")
 
-    async def many(n: int) -> list[float]:
-        clock, times = time.perf_counter, []
-        for _ in range(n):
-            start = clock()
-            await lock.acquire()
-            await lock.release()
-            times.append(clock() - start)
-        return times
+    async def once() -> None:
+        await lock.acquire()
+        await lock.release()
 
-    return lambda n: loop.run_until_complete(many(n))
+    return timed_there(once)
 
 
 def _floor(kind: str, most: float) -> dict[tuple[str, str], float]:

@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -201,6 +201,28 @@ def pair_of(lock: Any) -> Timed:
         lock.release()
 
     return timed(once)
+
+
+def in_loop(url: str, stack: ExitStack) -> tuple[Any, Callable[[Callable[[], Awaitable[object]]], Timed]]:
+    """A client of dibs.aio in an event loop of its own, and a function that times coroutines there."""
+    import asyncio
+
+    import dibs.aio
+
+    loop = asyncio.new_event_loop()
+    stack.callback(loop.close)
+    client = dibs.aio.connect(url)
+    stack.callback(lambda: loop.run_until_complete(client.close()))
+
+    async def many(once: Callable[[], Awaitable[object]], n: int) -> list[float]:
+        clock, times = time.perf_counter, []
+        for _ in range(n):
+            start = clock()
+            await once()
+            times.append(clock() - start)
+        return times
+
+    return client, lambda once: lambda n: loop.run_until_complete(many(once, n))
 
 
 def dibs_lock(url: str, stack: ExitStack, name: str, **options: Any) -> Any:

@@ -30,7 +30,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from crew import apart, checked
-from measure import Report, Settings, main, microseconds, p50
+from measure import Report, Settings, main, microseconds, p50, pair_of
 from servers import SERVERS
 
 import dibs
@@ -172,20 +172,16 @@ def holds_20000(report: Report, settings: Settings) -> None:
 def _with_holds(start: Callable[[], None], url: str, count: int) -> tuple[list[float], list[float], int]:
     """Seconds of free pairs without and with these holds, and how many holds were lost."""
     with dibs.connect(url, lease=LEASE) as client, dibs.connect(url, lease=LEASE) as idle:
-        pairs = {one: one.lock("free") for one in (client, idle)}
+        pairs = {one: pair_of(one.lock("free")) for one in (client, idle)}
         start()
-        for lock in pairs.values():
-            _pairs(lock, 500)
+        for pair in pairs.values():
+            pair(500)
         holds = [got(client.lock(f"hold:{number:05d}").acquire()) for number in range(count)]
         with_none, with_all = [], []
         for _ in range(20):  # in turns: both see the same machine
-            with_none += _pairs(pairs[idle], 100)
-            with_all += _pairs(pairs[client], 100)
+            with_none += pairs[idle](100)
+            with_all += pairs[client](100)
         return with_none, with_all, sum(hold.lost.is_set() for hold in holds)
-
-
-def _pairs(lock: dibs.Lock, count: int) -> list[float]:
-    return [seconds_of(lambda: got(lock.acquire()).release()) for _ in range(count)]
 
 
 def closing(report: Report, settings: Settings) -> None:
@@ -230,10 +226,10 @@ def quorum_stopped(report: Report, settings: Settings) -> None:
         url = f"quorum+redis://{','.join(f'{ports.HOST}:{server.port}' for server in servers)}?guard=0"
         figures = {}
         with dibs.connect(url) as client:
-            lock = client.lock("free")
-            _pairs(lock, 100)
+            pair = pair_of(client.lock("free"))
+            pair(100)
             for name in ("three answer", "one is stopped"):
-                some = _pairs(lock, settings.choose(5000, 300))
+                some = pair(settings.choose(5000, 300))
                 figures[name] = p50(some) * 1e6
                 report.line(name, microseconds(some))
                 servers[2].stop()
