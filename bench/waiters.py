@@ -31,13 +31,11 @@ Case = tuple[str, str, str, int]
 
 def waiters(report: Report, settings: Settings) -> None:
     with serving("redis", settings.directory) as store:
-        cases = [
-            (f"{api} on {kind}", api, url, MANY[api])
-            for api in MANY
-            for kind, url in (
-                ("memory", "memory://waiters"), ("sqlite", settings.sqlite(f"waiters-{api}")), ("redis", store.url)
-            )
-        ]  # fmt: skip
+        cases = []
+        for api, many in MANY.items():
+            urls = {"memory": "memory://waiters", "sqlite": settings.sqlite(f"waiters-{api}")}
+            urls["redis"] = f"{store.url}?prefix={api}:"
+            cases += [(f"{api} on {kind}", api, url, many) for kind, url in urls.items()]
         _hand_offs(report, settings, cases)
         _idle(report, settings, cases)
 
