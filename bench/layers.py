@@ -63,6 +63,8 @@ def on_store(kind: str, store: Store, report: Report, settings: Settings) -> Non
     floor = times.get(PEERS[kind].floor) if kind in PEERS else None
     for name, some in times.items():
         report.line(f"{kind}: {name}", microseconds(some) | ({"to floor_x": p50(some) / p50(floor)} if floor else {}))
+    if ALONE not in times:
+        return  # the pair took the general path, whose steps the API drives: the parts would mislead
     for name, some in parts.spent(times[WHOLE]).items():
         report.line(f"{kind}: of it in {name}", microseconds(some))
 
