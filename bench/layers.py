@@ -3,10 +3,10 @@
 
   bench/layers.py
 
-layers  On each store: the floor; `take_now` and `leave_now` of the store's queue alone, on claims that are prepared
-        before; a whole pair (acquire, release) on a kept lock object, and how much of it is spent in the queue, in the
-        core without the queue, and in the API without the core. No bars: it explains those of free.py.
-        `bench/trace --layers STORE` measures one store.
+layers  On each store: the floor (in session mode the lock by hand); `take_now` and `leave_now` of the store's queue
+        alone, on claims that are prepared before; a whole pair (acquire, release) on a kept lock object, and how much
+        of it is spent in the queue, in the core without the queue, and in the API without the core. No bars: it
+        explains those of free.py. `bench/trace --layers STORE` measures one store.
 
 A clock is read around every part, which costs some 0.1 us each. The queue and its arguments are those of a real pair:
 `sys.setprofile` sees its first call of `take_now`.
@@ -19,18 +19,21 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from crew import Failed
+from free import in_mode
 from measure import Report, Settings, Timed, dibs_lock, interleaved, main, microseconds, p50, pair_of
 from peers import PEERS
 from road import STORES
-from servers import Store, serving
+from servers import serving
+from sql_peers import ByHand
 
-ALONE, WHOLE = "take_now and leave_now alone", "acquire and release"
+KINDS = (*STORES, "postgresql_session", "mysql_session")
+FLOOR, ALONE, WHOLE = "floor", "take_now and leave_now alone", "acquire and release"
 _CORE, _QUEUE = ("take", "give"), ("take_now", "leave_now")
 
 
@@ -45,22 +48,25 @@ class Taking(NamedTuple):
 
 
 def layers(report: Report, settings: Settings) -> None:
-    for kind in STORES:
-        with report.or_left_out(kind), serving(kind, settings.directory, quick=settings.quick) as store:
-            on_store(kind, store, report, settings)
+    for kind in KINDS:
+        with report.or_left_out(kind):
+            on_store(kind, report, settings)
 
 
-def on_store(kind: str, store: Store, report: Report, settings: Settings) -> None:
-    with ExitStack() as stack:
-        lock = dibs_lock(store.url, stack, "layers")
+def on_store(kind: str, report: Report, settings: Settings) -> None:
+    server, _, mode = kind.partition("_")
+    with serving(server, settings.directory, quick=settings.quick) as store, ExitStack() as stack:
+        lock = dibs_lock(in_mode(store.url, mode or "lease"), stack, "layers")
         pair = pair_of(lock)
         pair(200)
         taking, parts = taking_of(lock), Parts(lock._core)
-        cases: dict[str, Timed] = {ALONE: lambda n: alone(taking, n), WHOLE: parts.timed(taking.queue, pair)}
-        if kind in PEERS:
-            cases = {PEERS[kind].floor: PEERS[kind].floor_pair(store.url, stack)} | cases
+        cases: dict[str, Timed] = {ALONE: lambda n: alone(taking, pair, n), WHOLE: parts.timed(taking.queue, pair)}
+        if mode:
+            cases = {FLOOR: pair_of(ByHand(store.url, stack))} | cases
+        elif server in PEERS:
+            cases = {FLOOR: PEERS[server].floor_pair(store.url, stack)} | cases
         times = interleaved(report, cases, settings.choose(200, 60), settings.rounds * 4)
-    floor = times.get(PEERS[kind].floor) if kind in PEERS else None
+    floor = times.get(FLOOR)
     for name, some in times.items():
         report.line(f"{kind}: {name}", microseconds(some) | ({"to floor_x": p50(some) / p50(floor)} if floor else {}))
     if ALONE not in times:
@@ -74,8 +80,8 @@ def taking_of(lock: Any) -> Taking:
     found: list[Taking] = []
 
     def note(frame: FrameType, event: str, about: Any) -> None:
-        if event == "call" and frame.f_code.co_name == "take_now":
-            here = frame.f_locals
+        here = frame.f_locals
+        if event == "call" and frame.f_code.co_name == "take_now" and "claim" in here:  # a pool has one, too
             found.append(Taking(*(here[name] for name in ("self", "claim", "place", "until")), time.monotonic()))
 
     sys.setprofile(note)
@@ -89,8 +95,8 @@ def taking_of(lock: Any) -> Taking:
     return found[0]
 
 
-def alone(taking: Taking, n: int) -> list[float]:
-    """The queue's part of n pairs, without a core."""
+def alone(taking: Taking, general: Timed, n: int) -> list[float]:
+    """The queue's part of n pairs, without a core. A pair that the queue declines is done on the general path."""
     clock, times = time.perf_counter, []
     take, leave = taking.queue.take_now, taking.queue.leave_now
     for _ in range(n):
@@ -100,10 +106,16 @@ def alone(taking: Taking, n: int) -> list[float]:
         until = taking.until + later
         start = clock()
         taken = take(claim, taking.place, until)
-        left = leave(claim, until)
-        times.append(clock() - start)
-        if taken is None or left is not True:
-            raise Failed(f"the free path was left: {taken}, {left}")
+        left = taken and leave(claim, until)
+        if left:
+            times.append(clock() - start)
+        elif taken:
+            with suppress(StopIteration):
+                taking.queue.leave(claim, True, until).send(None)
+        else:
+            general(1)
+    if not times:
+        raise Failed("the queue declines every pair: it has no free path")
     return times
 
 
@@ -164,9 +176,7 @@ def _watching(method: Callable[..., Any], spent: list[float]) -> Callable[..., A
 
 def print_layers(kind: str, directory: Path) -> None:
     """One store, for bench/trace."""
-    settings = Settings(quick=False, rounds=3, directory=directory, built=directory, old=None)
-    with serving(kind, directory) as store:
-        on_store(kind, store, Report("layers"), settings)
+    on_store(kind, Report("layers"), Settings(quick=False, rounds=3, directory=directory, built=directory, old=None))
 
 
 ROWS = {"layers": layers}
