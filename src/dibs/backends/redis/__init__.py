@@ -11,6 +11,6 @@
 | inspect, break, list | inspection.line / evict / lines → lua/look.lua, lua/evict.lua, SCAN |
 | refusals, redirections | executor._insist, errors in answers.py; which server: where.py, sentinel.py, cluster.py |
 
-lua/head.lua describes the layout. Only `store` is loaded from outside, when a URL or a driver of Redis is given: that is
-where a missing driver shows.
+lua/head.lua describes the layout. Other packages load only `store`, when a URL or a driver of Redis is given: a missing
+driver shows there.
 """
