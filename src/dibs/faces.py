@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import get_ident
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
-from weakref import ref
 
 from dibs.backends import make_quorum, make_store, make_store_of, own_connection, transaction
 from dibs.core.acquire import queue_grantor
@@ -95,35 +93,6 @@ class Frame:
     """Lives as long as the call that made it: a hold that was not handed over is tied to it."""
 
     __slots__ = ("__weakref__",)
-
-
-class Exit:
-    """`__exit__`, made anew for each `with` statement.
-
-    The statement looks it up before it enters and keeps it on its stack until its block is over, whatever ends that:
-    also an interrupt just before, or in the first instruction of, a method of ours. What the block took hangs by it
-    (`Hold.asker`), so such an end leaves a dead reference, and the watchdog gives the hold back.
-    """
-
-    def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:
-        self._leave = leave
-
-    def __get__(self, lock: object, owner: type) -> Callable[..., None]:
-        if lock is None:  # ExitStack asks the class
-            return self._leave
-        block = partial(self._leave, lock)
-        _entering[get_ident()] = ref(block)
-        return block
-
-
-_entering: dict[int, ref[partial[None]]] = {}
-
-
-def entering(lock: object) -> ref[partial[None]] | None:
-    """The `with` statement that is entering this lock on this thread; None: it was entered by hand."""
-    found = _entering.pop(get_ident(), None)
-    block = None if found is None else found()
-    return found if block is not None and block.args[0] is lock else None
 
 
 def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list[Lock]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 from weakref import ref
 
-from dibs import faces
 from dibs.bases import HoldFacts, Named, Owned, SyncWith
 from dibs.blocking.entry import LOOPS, ask, modules, warn_in_a_loop
 from dibs.core.grants import Hold as CoreHold
@@ -133,6 +134,35 @@ class Hold(AnyHold, HoldFacts):
         return f"<dibs.Hold {self._core.describe()}>"
 
 
+class Exit:
+    """`__exit__`, made anew for each `with` statement.
+
+    The statement looks it up before it enters and keeps it on its stack until its block is over, whatever ends that:
+    also an interrupt just before, or in the first instruction of, a method of ours. What the block took hangs by it
+    (`Hold.asker`), so such an end leaves a dead reference, and the watchdog gives the hold back.
+    """
+
+    def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:
+        self._leave = leave
+
+    def __get__(self, lock: object, owner: type) -> Callable[..., None]:
+        if lock is None:  # ExitStack asks the class
+            return self._leave
+        block = partial(self._leave, lock)
+        _entering[get_ident()] = ref(block)
+        return block
+
+
+_entering: dict[int, ref[partial[None]]] = {}
+
+
+def entering(lock: object) -> ref[partial[None]] | None:
+    """The `with` statement that is entering this lock on this thread; None: it was entered by hand."""
+    found = _entering.pop(get_ident(), None)
+    block = None if found is None else found()
+    return found if block is not None and block.args[0] is lock else None
+
+
 class AnyLock(SyncWith):
     """What gives back the hold that was taken through it: see `AnyHold`."""
 
@@ -163,7 +193,7 @@ class AnyLock(SyncWith):
         """Whatever ends this early abandons the hold; once it is handed over, nothing can come between."""
         core, here = self._core, Frame()
         try:
-            if LOOPS in modules:
+            if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
                 warn_in_a_loop()
             hold.asker = ref(here)
             if core.on_lost is not None:
@@ -180,20 +210,20 @@ class AnyLock(SyncWith):
         """As `_acquire`, for a `with` statement."""
         core, here = self._core, Frame()
         try:
-            if LOOPS in modules:
+            if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
                 warn_in_a_loop()
             hold.asker = ref(here)
             if core.on_lost is not None:
                 core.told(hold, shown)
             if core.take(hold, entered=True) is not True:
                 step(core.enter(hold))
-            hold.asker = faces.entering(self)
+            hold.asker = entering(self)
             return shown
         except BaseException:
             core.drop(hold)
             raise
 
-    @faces.Exit
+    @Exit
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         core, hold = self._core, None
         try:
