@@ -28,7 +28,7 @@ STORES = ("memory", "sqlite", "redis", "postgresql", "mysql", "zookeeper")
 _OURS = Path(dibs.__file__).parent
 _LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")]
 _INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")
-_WARM_UP, _PAIRS = 200, 100
+_WARM_UP, _PAIRS = 100, 60
 
 
 class Call(NamedTuple):
@@ -65,7 +65,7 @@ def travelled(url: str) -> list[Road]:
     """The roads that pairs take there, the most frequent first. On a network store they differ by how replies arrive.
 
     A fresh interpreter records them: a program that imported asyncio, for example, takes one step more."""
-    done = subprocess.run([sys.executable, "-P", __file__, url], check=True, stdout=subprocess.PIPE, timeout=60)
+    done = subprocess.run([sys.executable, "-P", __file__, url], check=True, stdout=subprocess.PIPE, timeout=150)
     found = json.loads(done.stdout)
     return [Road(*(tuple(Call(*call) for call in calls) for calls in road)) for road in found]
 
