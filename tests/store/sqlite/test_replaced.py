@@ -13,7 +13,7 @@ import pytest
 
 import dibs
 from process.children import Crew
-from store.sqlite.places import PATIENCE, Taking, beside, names_in, until
+from store.sqlite.places import PATIENCE, Taking, beside, change, names_in, rows, until
 
 Connect = Callable[..., dibs.Client]
 LEASE = 4.5
@@ -187,3 +187,31 @@ def test_tokens_go_on_rising_over_removals(path: Path, connect: Connect) -> None
         client.close()
         remove(path)
         shutil.rmtree(beside(path))
+
+
+@pytest.mark.parametrize("other", [1, -1], ids=["newer", "older"])
+def test_a_file_of_another_format_takes_its_place(
+    path: Path, connect: Connect, caplog: pytest.LogCaptureFixture, other: int
+) -> None:
+    """A client that had the old file open is refused by the new one, and writes nothing to it."""
+    client = connect(lease=LEASE)
+    hold, second = held(client, "a"), held(client, "b")
+    stranger = path.with_name("stranger.db")
+    held(connect(stranger), "x").release()
+    ((ours,),) = rows(stranger, "PRAGMA user_version")
+    change(stranger, f"PRAGMA user_version = {ours + other}")
+    change(stranger, "PRAGMA wal_checkpoint(TRUNCATE)")
+    remove(path)
+    stranger.rename(path)
+    with pytest.raises(dibs.Mismatch):
+        take(client.lock("a"))
+    assert hold.lost.is_set()
+    assert second.lost.is_set()
+    with pytest.raises(dibs.LockLost):
+        hold.release()
+    with pytest.raises(dibs.Mismatch):
+        client.lock("a").acquire(timeout=1)
+    assert rows(path, "SELECT count(*) FROM claims") == [(0,)]
+    assert rows(path, "PRAGMA user_version") == [(ours + other,)]
+    client.close()
+    assert "failed" not in caplog.text

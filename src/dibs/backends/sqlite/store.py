@@ -50,6 +50,10 @@ _BUSY_TIMEOUT = 0.05
 _NAP = 0.002
 
 
+class OtherFormat(Mismatch, StoreError):
+    """Another version of dibs made the file. Also a StoreError: the watchdog meets it where a file was replaced."""
+
+
 class SqliteStore:
     """One client's share in a file: its presence, and what its connections have in common."""
 
@@ -304,7 +308,7 @@ def _mark(connection: sqlite3.Connection) -> None:
 def _check_version(version: int) -> None:
     if version != VERSION:
         step = "upgrade dibs" if version > VERSION else "stop the programs that use it, and move the file away"
-        raise Mismatch(f"the database has format {version}, this dibs knows {VERSION}", step=step)
+        raise OtherFormat(f"the database has format {version}, this dibs knows {VERSION}", step=step)
 
 
 def _version(connection: sqlite3.Connection) -> int:
