@@ -317,10 +317,9 @@ class Pool(Dials[C]):
 
     def take_now(self) -> C | None:
         """An idle one; None: there is none."""
-        idle = self.idle
-        while idle:
+        while self.idle:
             try:
-                connection = idle.pop()
+                connection = self.idle.pop()
             except IndexError:  # another thread was quicker
                 break
             if connection.generation == self.generation and (
@@ -332,14 +331,11 @@ class Pool(Dials[C]):
 
     def give(self, connection: C, *, is_checked: bool = False) -> None:
         """After a whole exchange, or a refusal. `is_checked`: it is reusable for sure."""
-        idle = self.idle
-        if (
-            connection.generation != self.generation or len(idle) >= self._keep
-            or not (is_checked or connection.is_reusable())
-        ):  # fmt: skip
+        is_reusable = is_checked or connection.is_reusable()
+        if not is_reusable or connection.generation != self.generation or len(self.idle) >= self._keep:
             connection.end()
             return
-        idle.append(connection)
+        self.idle.append(connection)
         if self._waiters:
             self._ring()
         if self._closed:  # only now: close() may just have looked
