@@ -210,6 +210,20 @@ def test_tables_that_were_replaced_are_not_written_to(made: Made, raw: Raw) -> N
     assert raw.claims(NAME) == []
 
 
+@by_lease
+def test_a_sequence_that_was_set_back_gives_no_lower_token(made: Made, raw: Raw) -> None:
+    """By less than what the clock shows: the client has seen a higher token."""
+    seat = made()
+    raw("SELECT setval('{s}.dibs_tickets', last_value + 3600000000) FROM {s}.dibs_tickets")
+    claim = seat.claim(NAME)
+    highest = take(seat, claim).ticket
+    assert seat.line.leave_now(claim, seat.soon) is True
+    raw("SELECT setval('{s}.dibs_tickets', %s)", highest - 10)
+    with pytest.raises(Replaced):
+        take(seat, seat.claim(NAME))
+    assert seat.holders(NAME) == []
+
+
 @in_both_modes
 def test_the_two_modes_exclude_each_other(url: str, made: Made) -> None:
     """Also where both are taken by one statement."""
