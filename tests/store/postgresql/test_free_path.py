@@ -13,7 +13,7 @@ from dibs.backends.postgresql.connection import PostgresqlConnection
 from dibs.backends.postgresql.line import PostgresqlLine
 from dibs.backends.postgresql.session import SessionLine
 from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Replaced
-from dibs.core.rule import Claim
+from dibs.core.rule import RW_CAPACITY, Claim
 from dibs.testing.contract.seats import Seat, until
 from store.postgresql.rows import Raw
 
@@ -90,6 +90,18 @@ def test_a_busy_name_is_waited_for_and_its_release_tells(made: Made) -> None:
     assert ana.line.leave_now(held, ana.soon) is True
     assert bob.freed(waiting)
     assert bob.line.leave_now(waiting, bob.soon) is True
+
+
+@by_lease
+def test_successors_that_share_are_all_told(made: Made) -> None:
+    ana, bob = made(), made()
+    rw: dict[str, Any] = {"kind": "rw", "capacity": RW_CAPACITY}
+    writer = ana.claim(NAME, weight=RW_CAPACITY, **rw)
+    readers = [bob.claim(NAME, **rw) for _ in range(2)]
+    assert take(ana, writer).holds
+    assert not any(take(bob, reader).holds for reader in readers)
+    assert ana.line.leave_now(writer, ana.soon) is True
+    assert all(bob.freed(reader) for reader in readers)
 
 
 @in_both_modes
