@@ -318,7 +318,7 @@ def _from_now(grant: grants.Grant, standing: grants.Standing, sent_at: float) ->
 
 
 def _stamps_anyway(table: Any, claim: Claim, token: int, now: float) -> tuple[bool, list[ledger.Wake]]:
-    table._last_ticket = max(table._last_ticket, token)
+    table.last_ticket = max(table.last_ticket, token)
     return True, []
 
 

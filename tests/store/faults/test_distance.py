@@ -90,7 +90,7 @@ async def test_a_server_that_takes_no_more_connections_ends_no_hold(
     client, witness = world.client(store.through(server, proxy)), Witness(world, name)
     (ana,) = world.actors("ana")
     hold = await ana(witness.take(client.lock(name, lease=RENEWED)))
-    await eventually(lambda: client._core.watchdog._is_connected)
+    await eventually(lambda: client._core.watchdog.is_connected)
     proxy.add(Refuse())
     await renewed(witness, hold, RENEWED)
     await ana(witness.give(hold))

@@ -73,7 +73,7 @@ async def test_all_members_bear_one_token_and_it_rises(world: World) -> None:
 async def test_a_token_rises_above_what_any_member_of_the_majority_has_given(world: World) -> None:
     """Members count by themselves: a ballot that is far ahead at one of them draws the others after it."""
     client, members = five(world)
-    members[3]._world._last_ticket = 500
+    members[3]._world.last_ticket = 500
     first = await held_by_all(world, client, members)
     await world(first.release)
     members[3].state = members[4].state = DOWN
