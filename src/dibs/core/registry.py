@@ -182,9 +182,8 @@ class HoldRegistry:
         if hold is None or grant.key is not None or grant.request.kind != "mutex":
             return
         if len(self.watchdog.renewing) <= _FEW and self.held_by(grant.request.name, hold.owner):
-            log().warning(
-                '"%s" on %s: waits for a hold of the same owner; client.rlock may be taken again', hold.name, self.shown
-            )
+            place = f'"{hold.name}" on {self.shown}'
+            log().warning("%s: waits for a hold of the same owner; client.rlock may be taken again", place)
 
     def unshare(self, grant: Grant) -> None:
         if grant.key is not None:
