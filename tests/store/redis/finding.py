@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs.backends.redis.address import Address, Place
-from dibs.backends.redis.where import Where, where
+from dibs.backends.redis.topology import Topology, topology
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import boottime
 from dibs.url import parse
@@ -20,27 +20,27 @@ from lab.servers.supervisor import Server
 PATIENCE = 30.0
 
 
-def finder(text: str, **options: Any) -> Where:
-    return where(Address.of(parse(text), **options), boottime)
+def finder(text: str, **options: Any) -> Topology:
+    return topology(Address.of(parse(text), **options), boottime)
 
 
 def at(*places: int | Server) -> str:
     return ",".join(f"{ports.HOST}:{place if isinstance(place, int) else place.port}" for place in places)
 
 
-def learned(found: Where, patience: float = PATIENCE) -> Where:
+def learned(found: Topology, patience: float = PATIENCE) -> Topology:
     found.learn(boottime() + patience)
     return found
 
 
-def tried(found: Where, patience: float = PATIENCE) -> Where:
+def tried(found: Topology, patience: float = PATIENCE) -> Topology:
     """As a caller does until its deadline."""
     with suppress(StoreUnavailable):
         found.learn(boottime() + patience)
     return found
 
 
-def refusal(found: Where, patience: float = PATIENCE) -> StoreError:
+def refusal(found: Topology, patience: float = PATIENCE) -> StoreError:
     with pytest.raises(StoreError) as caught:
         found.learn(boottime() + patience)
     assert caught.value.__context__ is None

@@ -20,8 +20,7 @@ import dibs
 from dibs.backends.redis import asking
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.asking import ask
-from dibs.backends.redis.sentinel import Sentinel
-from dibs.backends.redis.where import Where, where
+from dibs.backends.redis.topology import Sentinel, Topology, topology
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import boottime
 from dibs.url import parse
@@ -90,7 +89,7 @@ def mute() -> Iterator[socket.socket]:
         yield listening
 
 
-def of(group: Group, *before: int | Server, login: str = f":{PASSWORD}@") -> Where:
+def of(group: Group, *before: int | Server, login: str = f":{PASSWORD}@") -> Topology:
     return finder(f"redis+sentinel://{login}{at(*before, *group.sentinels)}/main")
 
 
@@ -245,7 +244,7 @@ def test_a_service_of_a_drivers_sentinel(kind: Any, group: Group) -> None:
     for given in (driver, driver.connection_pool):
         address = Address.of_driver(given)
         assert address.shown == f"redis+sentinel://{ports.HOST}:{port}/main/2"
-        found = learned(where(address, boottime)).locate(b"a")
+        found = learned(topology(address, boottime)).locate(b"a")
         assert found == place(group.primary)
         answer = ask(address.connection(found, PATIENCE), "CLIENT", "INFO").decode()
         assert " name=shop " in answer
@@ -256,10 +255,10 @@ def test_what_a_drivers_sentinel_was_told(group: Group) -> None:
     """How many others it must see, which address it is to use, and a pool of its own."""
     asked = [(ports.HOST, group.sentinels[0].port)]
     wary = DriverSentinel(asked, min_other_sentinels=9, password=PASSWORD)
-    told = refusal(where(Address.of_driver(wary.master_for("main")), boottime))
+    told = refusal(topology(Address.of_driver(wary.master_for("main")), boottime))
     assert "sees 2 other sentinels; it should see 9" in str(told)
     forced = DriverSentinel(asked, force_master_ip="localhost", password=PASSWORD)
-    found = learned(where(Address.of_driver(forced.master_for("main")), boottime))
+    found = learned(topology(Address.of_driver(forced.master_for("main")), boottime))
     assert found.locate(b"a") == ("localhost", group.primary.port)
     pool = SentinelConnectionPool("main", DriverSentinel(asked), password=PASSWORD)
-    assert learned(where(Address.of_driver(pool), boottime)).locate(b"a") == place(group.primary)
+    assert learned(topology(Address.of_driver(pool), boottime)).locate(b"a") == place(group.primary)

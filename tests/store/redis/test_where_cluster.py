@@ -20,8 +20,7 @@ from redis.crc import key_slot
 import dibs
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.asking import ask, facts
-from dibs.backends.redis.cluster import MOVES, SLOTS, Cluster
-from dibs.backends.redis.where import Where, where
+from dibs.backends.redis.topology import MOVES, SLOTS, Cluster, Topology, topology
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import boottime
 from dibs.url import parse
@@ -74,7 +73,7 @@ def settled(nodes: Nodes) -> None:
     until(agreed, 60, "all nodes agree")
 
 
-def node_at(nodes: Nodes, found: Where, key: bytes) -> Server | None:
+def node_at(nodes: Nodes, found: Topology, key: bytes) -> Server | None:
     return next((node for node in nodes if place(node) == found.locate(key)), None)
 
 
@@ -274,7 +273,7 @@ def test_a_driver_of_a_cluster(module: Any, nodes: Nodes) -> None:
         address = Address.of_driver(driver(client_name="shop", protocol=3))
         assert (address.topology, (ports.HOST, nodes[0].port) in address.places) == ("cluster", True)
         assert address.shown.startswith(f"redis+cluster://{ports.HOST}:")
-        found = learned(where(address, boottime))
+        found = learned(topology(address, boottime))
         assert len(found.all()) == 3
         there = found.locate(b"a")
         assert there is not None
@@ -282,7 +281,7 @@ def test_a_driver_of_a_cluster(module: Any, nodes: Nodes) -> None:
         assert " name=shop " in answer
         assert " resp=3" in answer
         elsewhere = driver(address_remap=lambda place: ("localhost", place[1]))
-        found = learned(where(Address.of_driver(elsewhere), boottime))
+        found = learned(topology(Address.of_driver(elsewhere), boottime))
         assert {known[0] for known in found.all()} == {"localhost"}
         assert found.reached(("10.0.0.1", 7), ("localhost", 1)) == ("localhost", 7)
 

@@ -24,7 +24,7 @@ from dibs.backends.redis.connection import NOTHING, PUSH, RedisConnection, Reply
 from dibs.backends.redis.line import RedisLine, left_now
 from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Wait
 from dibs.backends.redis.servers import Dialler, Parts
-from dibs.backends.redis.where import Where
+from dibs.backends.redis.topology import Topology
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LINE, OUTSIDE, Left, Taken
 from dibs.core.line import Place as Waits
@@ -292,7 +292,7 @@ class RedisAioLine(RedisLine):
 class AioServers:
     """As servers.py, for an event loop: one connection to each server, which all tasks share."""
 
-    def __init__(self, dialler: Dialler, where: Where, runtime: Runtime) -> None:
+    def __init__(self, dialler: Dialler, where: Topology, runtime: Runtime) -> None:
         self._dialler = dialler
         self._where = where
         self._runtime = runtime

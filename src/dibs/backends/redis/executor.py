@@ -16,7 +16,7 @@ from dibs.backends.redis.answers import ELSEWHERE, LATER, REDIRECTIONS, Refusal,
 from dibs.backends.redis.connection import Reply
 from dibs.backends.redis.failover import Term
 from dibs.backends.redis.scripts import Call, Command, Request, Wait
-from dibs.backends.redis.where import Where
+from dibs.backends.redis.topology import Topology
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.line import Unsent
 from dibs.core.runtime import Runtime
@@ -57,7 +57,7 @@ class Wire(Protocol):
 
 class RedisExecutor(Executor[Call, list[Any]]):
     def __init__(
-        self, wire: Wire, where: Where, runtime: Runtime, replicas: int, round_trip: Callable[[], float]
+        self, wire: Wire, where: Topology, runtime: Runtime, replicas: int, round_trip: Callable[[], float]
     ) -> None:
         """`replicas`: what is asked to be kept is kept once so many of them have it. `round_trip`: to the slowest of
         the servers."""

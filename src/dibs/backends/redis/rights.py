@@ -1,8 +1,7 @@
-"""The least that a user of Redis must be allowed, for all that dibs does there: read from the scripts themselves, and
-said as the command that makes such a user.
+"""The minimal rights of a Redis user, read from the scripts themselves, as the command that makes such a user.
 
-Keys and channels are those of the default namespace: whoever has another adds its own. What `doctor` asks for besides,
-and the guard of a quorum (INFO, CONFIG GET, CLUSTER INFO), is not among it: where that is refused, less is said.
+Keys and channels are those of the default namespace; another namespace needs its own. The extra questions of `doctor`
+and of a quorum's guard (INFO, CONFIG GET, CLUSTER INFO) are not included: where they are refused, less is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from dibs.backends.redis.keys import literal
 from dibs.info import printable
 
 USER = "dibs"
-_CALLED = re.compile(r"(?:redis\.call|in_parts)\('([A-Z]+)'")
+_CALLED = re.compile(r"\b(?:call|in_parts)\('([A-Z]+)'")
+"""Not what is tried by pcall, a PUBLISH: it may fail."""
 _ASKED = frozenset({"eval", "evalsha", "time", "hmget", "get", "set", "scan"})
 _HEARD = frozenset({"publish", "subscribe", "unsubscribe", "ping"})
 _BY_TOPOLOGY = {

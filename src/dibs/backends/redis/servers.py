@@ -13,7 +13,7 @@ from dibs.backends.redis.answers import unavailable
 from dibs.backends.redis.asking import named
 from dibs.backends.redis.connection import RedisConnection, Reply
 from dibs.backends.redis.scripts import Request
-from dibs.backends.redis.where import Where
+from dibs.backends.redis.topology import Topology
 from dibs.errors import StoreError, StoreUnavailable
 
 IDLE = 8
@@ -38,7 +38,7 @@ class Dialler:
 
 
 class Servers:
-    def __init__(self, dialler: Dialler, where: Where) -> None:
+    def __init__(self, dialler: Dialler, where: Topology) -> None:
         self._dialler = dialler
         self._where = where
         self._pools: dict[Place, Pool[RedisConnection]] = {}

@@ -12,7 +12,7 @@ from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.line import RedisLine
 from dibs.backends.redis.servers import Dialler, Servers
 from dibs.backends.redis.subscriber import RedisSubscriber
-from dibs.backends.redis.where import where
+from dibs.backends.redis.topology import topology
 from dibs.core.cells import Cells
 from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, Line, Me
 from dibs.core.runtime import Runtime
@@ -30,7 +30,7 @@ class RedisStore(NetworkStore[RedisSubscriber]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._where = where(self._address, boottime)
+        self._where = topology(self._address, boottime)
 
     def open(self, runtime: Runtime, me: Me) -> Line:
         port, subscriber = self._executor(runtime), self._subscriber(runtime, me)

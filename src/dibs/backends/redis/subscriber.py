@@ -18,7 +18,7 @@ from dibs.backends.redis.answers import Refusal, final
 from dibs.backends.redis.connection import NOTHING, Answers, broken, dial
 from dibs.backends.redis.scripts import Command
 from dibs.backends.redis.servers import Dialler
-from dibs.backends.redis.where import Where
+from dibs.backends.redis.topology import Topology
 from dibs.core.line import LOOK, Me
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import StoreError, StoreUnavailable
@@ -35,7 +35,7 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 class RedisSubscriber:
     failures: type[Exception] = OSError
 
-    def __init__(self, dialler: Dialler, where: Where, runtime: Runtime, me: Me, channel: bytes) -> None:
+    def __init__(self, dialler: Dialler, where: Topology, runtime: Runtime, me: Me, channel: bytes) -> None:
         self._dialler = dialler
         self._where = where
         self._now = runtime.now

@@ -1,18 +1,25 @@
-"""The primary of a service, from the sentinels that watch it.
+"""Which server has a key: one by itself, a primary that sentinels watch, a cluster.
+
+`locate` does no I/O: an answer that is out of date shows when the server refuses or is silent, and then `forget` or
+`moved` says so. Safe to share between threads: the table is replaced as a whole.
 
 A sentinel may be the last to hear of a fail-over, so a majority of them must name the same primary, of the same
 fail-over. The server itself must say that it is a primary, too: a new one may not be one yet. failover.py says what
-that is worth, and asks again once a second.
+that is worth, and asks again once a second. Sentinels that the URL does not name are found through those that it names,
+when these are no majority.
 
-Sentinels that the URL does not name are found through those that it names, when these are no majority.
+The table of a cluster comes from any node that answers. A node that left the cluster, or is about to join it, may know
+only some of the slots: it is believed where no other knows more, and a key in none of them has no place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from redis.connection import AbstractConnection
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import RedisError, ResponseError
 
@@ -23,6 +30,158 @@ from dibs.backends.redis.settings import Place
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
+
+Table = list[Place | None]
+"""The primary of each slot."""
+MOVES = 5
+"""After this many moved slots the whole table is old."""
+
+
+def topology(address: Address, now: Callable[[], float]) -> Topology:
+    kinds = {"sentinel": Sentinel, "cluster": Cluster}
+    return kinds.get(address.topology, Topology)(address, now)
+
+
+class Topology:
+    """One server: there is nothing to learn, and nowhere else to go."""
+
+    failover: Failover | None = None
+    """Where sentinels choose the primary: which grants count."""
+
+    def __init__(self, address: Address, now: Callable[[], float]) -> None:
+        self._address = address
+        self._asking = Asking(address.shown, now)
+        self._primary: Place | None = address.places[0]
+
+    def locate(self, key: bytes) -> Place | None:
+        """None: learn first; and if it is None even then, no server has this key now."""
+        return self._primary
+
+    def learn(self, until: float) -> None:
+        """Ask the servers. Blocks; StoreUnavailable names what failed, and asking again may help; another StoreError
+        is for good."""
+
+    def forget(self, place: Place) -> None:
+        """It did not answer, or said that it is no primary: where it was the answer, there is none now."""
+
+    def moved(self, key: bytes, place: Place) -> None:
+        """A MOVED answer: the key's slot is at this place, which is what `reached` gives."""
+
+    def reached(self, told: tuple[str, int], asked: Place) -> Place:
+        """Where MOVED and ASK lead us: without a host it is the one that was asked, and a driver may know another way
+        to it."""
+        return (told[0] or asked[0], told[1])
+
+    def all(self) -> list[Place]:
+        """Every primary that is known."""
+        primary = self._primary
+        return [] if primary is None else [primary]
+
+    def attend(self, runtime: Runtime) -> None:
+        """Keep up with fail-overs, in a thread, while the store is used."""
+
+    def close(self) -> None:
+        """End what `attend` began."""
+
+
+class Cluster(Topology):
+    def __init__(self, address: Address, now: Callable[[], float]) -> None:
+        super().__init__(address, now)
+        self._table: Table = [None] * SLOTS
+        self._nodes: tuple[Place, ...] = ()
+        """All that are known, replicas too, in the order in which they are asked."""
+        self._moves = 0
+
+    def locate(self, key: bytes) -> Place | None:
+        return self._table[key_slot(key)]
+
+    def learn(self, until: float) -> None:
+        self._asking.once(lambda: self._learn(until), until)
+
+    def forget(self, place: Place) -> None:
+        """It is the last one to be asked next time: a node that was cut off goes on to tell what it knew."""
+        self._table = [None if known == place else known for known in self._table]
+        if place in self._nodes:
+            self._nodes = (*(node for node in self._nodes if node != place), place)
+
+    def moved(self, key: bytes, place: Place) -> None:
+        """After some of these the old place is forgotten, and so the rest is learned when it is next asked for."""
+        slot = key_slot(key)
+        table = self._table.copy()
+        old, table[slot] = table[slot], place
+        self._moves += 1
+        if self._moves >= MOVES and old is not None:
+            self._moves = 0
+            table = [None if known == old else known for known in table]
+        self._table = table
+
+    def reached(self, told: tuple[str, int], asked: Place) -> Place:
+        return self._address.reachable((told[0] or asked[0], told[1]))
+
+    def all(self) -> list[Place]:
+        return list(dict.fromkeys(place for place in self._table if place is not None))
+
+    def _learn(self, until: float) -> None:
+        fullest: list[tuple[Table, list[Place]]] = []
+
+        def question(node: Place, patience: float) -> tuple[Table, list[Place]]:
+            table, nodes = self._told_by(node, patience)
+            if not any(table):
+                raise StoreUnavailable(f"{named(node)} knows no other node yet")
+            if None in table:
+                fullest.append((table, nodes))
+                missing = table.count(None)
+                raise StoreUnavailable(f"{named(node)} knows no node for {missing} of {SLOTS} slots")
+            return table, nodes
+
+        to_ask = (*self._nodes, *self._address.places)
+        try:
+            table, nodes = self._asking.in_turn(to_ask, question, until, "no node of the cluster tells where keys are")
+        except StoreUnavailable:
+            if not fullest:
+                raise
+            table, nodes = min(fullest, key=lambda told: told[0].count(None))
+        self._table, self._nodes, self._moves = table, tuple(nodes), 0
+
+    def _told_by(self, node: Place, patience: float) -> tuple[Table, list[Place]]:
+        try:
+            answer = ask(self._address.connection(node, patience), "CLUSTER", "SLOTS")
+        except ResponseError as error:
+            if "cluster support disabled" not in str(error):
+                raise
+            alone = True
+        else:
+            alone = False
+        if alone:
+            raise StoreError(f"{named(node)} is not a node of a cluster", step="write redis:// for a single server")
+        return self.read(answer, node)
+
+    def read(self, answer: object, asked: Place) -> tuple[Table, list[Place]]:
+        """The table, and all the nodes in it, who was asked first."""
+        table: Table = [None] * SLOTS
+        nodes: list[Place] = [asked]
+        for first, last, primary, *replicas in _ranges(answer):
+            places = [self._place(told, asked) for told in (primary, *replicas)]
+            nodes += [place for place in places if place is not None]
+            table[first : last + 1] = [places[0]] * (last + 1 - first)
+        return table, list(dict.fromkeys(nodes))
+
+    def _place(self, told: Any, asked: Place) -> Place | None:
+        """`[host, port, id, more]`. A host "?" has no name, where nodes should have one: its address is in the rest."""
+        match told:
+            case [bytes() | None as host, int(port), *rest] if 0 < port < 65536:
+                if host == b"?":
+                    host = facts(rest[1]).get(b"ip") if len(rest) > 1 else None
+                return self.reached((host.decode(errors="replace") if isinstance(host, bytes) else "", port), asked)
+        return None
+
+
+def _ranges(answer: object) -> Iterator[list[Any]]:
+    """First slot, last slot, the primary, its replicas; what does not look like that is left out."""
+    for told in answer if isinstance(answer, list) else []:
+        match told:
+            case [int(first), int(last), _, *_] if 0 <= first <= last < SLOTS:
+                yield told
 
 
 class _Opinion(NamedTuple):
@@ -37,22 +196,20 @@ class _Opinion(NamedTuple):
     """How many there are, as far as it knows."""
 
 
-class Sentinel:
+class Sentinel(Topology):
+    failover: Failover
+
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
-        self._address = address
+        super().__init__(address, now)
         self._now = now
-        self._asking = Asking(address.shown, now)
         self._service = address.service or ""
         self._sentinels = address.places
         """In the order in which they are asked: those that answered come first."""
         self._open: dict[Place, _Channel] = {}
         """Connections that nobody uses now."""
         self._closed = False
-        self._primary: Place | None = None
+        self._primary = None
         self.failover = Failover(now)
-
-    def locate(self, key: bytes) -> Place | None:
-        return self._primary
 
     def learn(self, until: float) -> None:
         self._asking.once(lambda: self._learn(until), until)
@@ -61,15 +218,8 @@ class Sentinel:
         if self._primary == place:
             self._primary = None
 
-    def moved(self, key: bytes, place: Place) -> None:
-        pass
-
     def reached(self, told: tuple[str, int], asked: Place) -> Place:
         return self._address.reachable((told[0] or asked[0], told[1]))
-
-    def all(self) -> list[Place]:
-        primary = self._primary
-        return [] if primary is None else [primary]
 
     def attend(self, runtime: Runtime) -> None:
         self.failover.attend(runtime, self.learn)
