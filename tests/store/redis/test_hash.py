@@ -250,6 +250,23 @@ def test_many_waiters_cost_a_lock_no_more_than_ten(seat: Seat, raw: Raw) -> None
     assert sum(many[4].values()) < 12
 
 
+def test_what_an_acquisition_costs(seat: Seat, raw: Raw) -> None:
+    """All commands, two EVALSHA and a PUBLISH among them. Every tenth of a second a join raises the floor, besides."""
+
+    def fewest(turn: Callable[[], object]) -> int:
+        return min(sum(commands(raw, turn).values()) for _ in range(10))
+
+    assert fewest(lambda: seat.leave(seat.joined(name="dibs:a", lease=30.0)[0])) == 7
+    claims = crowd(seat, 4)
+
+    def hand_over() -> None:
+        claims.extend(crowd(seat, 1))
+        seat.leave(claims.pop(0))
+
+    assert fewest(hand_over) == 11
+    raw.line().check()
+
+
 def reads(raw: Raw, verb: Callable[[], object]) -> int:
     told = commands(raw, verb)
     return told.get("hget", 0) + told.get("hmget", 0)
