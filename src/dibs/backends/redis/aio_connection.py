@@ -216,7 +216,7 @@ class RedisAioConnection:
             raise
 
     def _hand_out(self) -> None:
-        answers, slots = self.connection.answers, self._slots
+        answers, slots, is_noted = self.connection.answers, self._slots, False
         while (reply := answers.next()) is not NOTHING:
             if isinstance(reply, PUSH):
                 continue
@@ -225,8 +225,10 @@ class RedisAioConnection:
             slot = slots[0]
             slot.replies.append(reply)
             if len(slot.replies) == slot.missing:
-                self.connection.sent_at = slot.begun
-                self.connection.note(slot.replies[0])
+                if not is_noted:  # of all that came at once: the one that was asked first, and tells the time
+                    self.connection.sent_at = slot.begun
+                    self.connection.note(slot.replies[0])
+                    is_noted = type(slot.replies[0]) is not int
                 for sharer in slot.sharers:
                     sharer.replies.append(reply)
                     sharer.finish()
