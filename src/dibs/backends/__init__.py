@@ -16,8 +16,8 @@ _REDIS = "dibs.backends.redis.store:of_url"
 _REDIS_DRIVER = "dibs.backends.redis.store:of_driver"
 _POSTGRESQL = "dibs.backends.postgresql.store:of_url"
 _POSTGRESQL_DRIVER = "dibs.backends.postgresql.store:of_driver"
-_MYSQL = "dibs.backends.mysql.modes:of_url"
-_MYSQL_ENGINE = "dibs.backends.mysql.modes:of_engine"
+_MYSQL = "dibs.backends.mysql.store:of_url"
+_MYSQL_ENGINE = "dibs.backends.mysql.store:of_engine"
 _ENGINE = "an engine: which of them, its dialect says"
 _STORES = {
     "mariadb": _MYSQL,

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
+from inspect import getclosurevars
 from typing import Any
 
 import pymysql
 
 from dibs.backends.common import options as opts
 from dibs.backends.common import tls
-from dibs.backends.mysql import engines
-from dibs.backends.mysql.epoch import Epoch
+from dibs.backends.mysql.answers import Epoch
 from dibs.info import printable
 from dibs.url import Url
 
@@ -41,6 +41,18 @@ _KNOWN: dict[str, opts.Check] = {
     **dict.fromkeys(tls.FILES, opts.file),
     "socket": opts.file,
 }
+
+_DIALECTS = frozenset({"mysql", "mariadb"})
+_DRIVERS = frozenset({"pymysql", "asyncmy", "aiomysql", "mysqldb"})
+_TAKEN = {
+    "host": "host", "port": "port", "user": "user", "unix_socket": "unix_socket", "db": "database",
+    "database": "database", "passwd": "password", "password": "password", "ssl": "ssl", "ssl_ca": "ssl_ca",
+    "ssl_cert": "ssl_cert", "ssl_key": "ssl_key", "ssl_key_password": "ssl_key_password",
+    "ssl_verify_cert": "ssl_verify_cert", "ssl_verify_identity": "ssl_verify_identity",
+    "ssl_disabled": "ssl_disabled", "bind_address": "bind_address", "auth_plugin_map": "auth_plugin_map",
+    "server_public_key": "server_public_key", "read_default_file": "read_default_file",
+    "read_default_group": "read_default_group",
+}  # fmt: skip
 
 
 class Address:
@@ -81,8 +93,9 @@ class Address:
 
     @classmethod
     def of_engine(cls, engine: object, **options: object) -> Address:
-        """With the settings of an engine of SQLAlchemy's, of either face: see engines.py for what is taken."""
-        shown, settings = engines.read(engine)
+        """With the settings of an engine of SQLAlchemy's, of either API: only settings are read, and
+        no connection of its pool is used."""
+        shown, settings = _of_engine(engine)
         return cls(shown, settings, opts.parse(shown, (), options, _COMMON), None)
 
     @property
@@ -156,3 +169,37 @@ def _login(url: Url) -> dict[str, Any]:
         raise ValueError(f"{url.shown}: user and password must be UTF-8")
     # As bytes: PyMySQL would take text for Latin-1, and quote what is not in its error.
     return {"user": username or None, "password": password.encode()}
+
+
+def _of_engine(engine: Any) -> tuple[str, dict[str, Any]]:
+    """How the store is shown, and what PyMySQL is to be given."""
+    engine = getattr(engine, "sync_engine", engine)
+    dialect = engine.dialect
+    if dialect.name not in _DIALECTS or dialect.driver not in _DRIVERS:
+        known = ", ".join(sorted(_DRIVERS))
+        raise TypeError(
+            f"dibs does not know the MySQL driver of an engine for {dialect.name}+{dialect.driver} ({known})"
+        )
+    if dialect.dispatch.do_connect:
+        raise TypeError("dibs opens its own connections and cannot call this engine's do_connect handler: give a URL")
+    arguments = _arguments(engine)
+    settings = {name: arguments[given] for given, name in _TAKEN.items() if arguments.get(given) is not None}
+    if not settings.get("database"):
+        raise ValueError("this engine has no database to keep the locks in")
+    if isinstance(settings.get("password"), str):
+        settings["password"] = settings["password"].encode()
+    host = str(settings.get("host") or "")
+    port = f":{settings['port']}" if settings.get("port") else ""
+    return f"{dialect.name}://{printable(host)}{port}/{printable(str(settings['database']))}", settings
+
+
+def _arguments(engine: Any) -> Mapping[str, Any]:
+    """What its connections are made of: those of the URL, and connect_args, which only its own function knows."""
+    try:
+        made_of: Mapping[str, Any] = getclosurevars(engine.pool._creator).nonlocals["cparams"]  # noqa: SLF001
+    except (AttributeError, KeyError, TypeError):
+        raise TypeError(
+            "dibs opens its own connections with the engine's settings, and cannot use an engine with creator=: "
+            "give a URL"
+        ) from None
+    return made_of

@@ -14,7 +14,7 @@ After any of them the connection is thrown away: what it had begun is rolled bac
 from __future__ import annotations
 
 from dibs.backends.mysql.wire import Refusal
-from dibs.core.line import Unsent
+from dibs.core.line import Replaced, Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
@@ -81,3 +81,32 @@ def unsent(refusal: Refusal, place: str = "the server") -> StoreError:
 def strange() -> StoreError:
     """For an answer of another shape than we asked for."""
     return StoreError("the answer is not one of a dibs routine", step="check that this is the right server")
+
+
+class Epoch:
+    """Which store a client talks to. Tables that were dropped and created anew are another one, without our claims.
+    Each answer of a routine names the store (the id in dibs_store); all ways of a client to its store share this.
+
+    >>> epoch = Epoch()
+    >>> epoch.check(b"one"), epoch.check(None), epoch.check(b"one")
+    (None, None, None)
+    >>> epoch.check(b"two")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    dibs.core.line.Replaced: the tables were created anew: all locks are lost. Next: ...
+    >>> epoch.check(b"two")
+    """
+
+    def __init__(self) -> None:
+        self._known: bytes | None = None
+
+    def check(self, seen: bytes | None) -> None:
+        """Raise if it is not the one of the answer before, once; from then on it is the new one. None: that row is
+        missing, which says nothing."""
+        known = self._known
+        if seen is None or seen == known:
+            return
+        self._known = seen
+        if known is not None:
+            raise Replaced(
+                "the tables were created anew: all locks are lost", step="find the program that did that, and stop it"
+            )

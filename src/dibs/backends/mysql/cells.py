@@ -1,17 +1,58 @@
-"""Seam 3 over a port: values that nobody owns, one row each, which is never deleted."""
+"""Seam 3: shared values, one row each, which is never deleted; and how to wait for a change of one, or of a leader.
+
+Watchers are noted in the server, and told by the client that makes the change. One that stopped watching is struck out
+by the next one.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+
 from dibs.backends.mysql.answers import strange
-from dibs.backends.mysql.calls import Call, Query
+from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
 from dibs.backends.mysql.executor import MysqlExecutor, number, row
-from dibs.backends.mysql.watching import Watching
+from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.core.cells import LARGEST, UNSET, Kept, Spot, Write, token_of
+from dibs.core.line import Me
+from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreError, StoreUnavailable
 
 _GET = "SELECT value, version FROM dibs_cells WHERE space = {} AND name = {}"
 _NO_VERSION = 2**63
 _LONGEST_TOKEN = 10**20
+
+_MOST = 100
+_REMEMBERED = 60.0
+"""Seconds that a watcher stands at most: none watches for longer."""
+GLANCE = 2.0
+"""How often who watches looks by itself, should it not be told."""
+
+
+class Watching:
+    def __init__(self, port: MysqlExecutor, ear: MysqlSubscriber, runtime: Runtime, me: Me, over: deque[bytes]) -> None:
+        """`over`: keys that need not be told any more; those of all ways to the store."""
+        self._port = port
+        self._ear = ear
+        self._runtime = runtime
+        self._me = me
+        self._over = over
+
+    async def watch(self, spot: Spot, name: bytes, seen: int, key: bytes, until: float) -> None:
+        """Until it is not at `seen`, or somebody says so, or a while has passed."""
+        now = self._runtime.now()
+        over = [self._over.popleft() for _ in range(min(len(self._over), _MOST))]
+        patience = int(min(until - now + 1, _REMEMBERED) * MICROSECONDS)
+        call = Call("watch", (spot.space, name, key, self._me.id, patience, b"".join(over)))
+        self._ear.listen(key)
+        try:
+            _, there, left = map(number, row(await self._port.ask(call, until), 3)[:3])
+            if there == seen:
+                by_itself = left / MICROSECONDS if left >= 0 else GLANCE
+                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(by_itself, GLANCE)))
+        finally:
+            self._ear.ignore(key)
+            self._ear.forget(key)
+            self._over.append(key)  # an interrupt awaits nothing
 
 
 class MysqlCells:

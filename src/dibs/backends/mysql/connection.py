@@ -21,7 +21,7 @@ from dibs.backends.common.wakeup import READ, new_poll
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import EXISTS, strange, unsent
 from dibs.backends.mysql.calls import LEAVE, MICROSECONDS, TAKE, Request
-from dibs.backends.mysql.wire import QUIT, Answer, Prepared, Refusal, Row, Sets, preparation, statement
+from dibs.backends.mysql.wire import QUIT, Answer, Refusal, Row, Sets, preparation, prepared, statement
 from dibs.core.line import Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
@@ -147,36 +147,36 @@ class MysqlConnection(Connection):
 
     def _whole(self, reply: bytes, until: float) -> bytes:
         """A packet that came in several pieces, or is long."""
-        end = max(until, self._now() + self.round_trip.least)
+        until = max(until, self._now() + self.round_trip.least)  # a server that drips counts as silent
         while len(reply) < 4 or len(reply) < 4 + int.from_bytes(reply[:3], "little"):
-            if not reply:
-                raise StoreUnavailable("the server closed the connection")
-            if self._now() >= end:
-                raise TimeoutError
-            if self.is_plain and not self._readable.poll((end - self._now()) * 1000):
-                raise TimeoutError
-            if not (more := self.sock.recv(_CHUNK)):
-                raise StoreUnavailable("the server closed the connection")
-            reply += more
+            reply = self._more(reply, until)
         if len(reply) != 4 + int.from_bytes(reply[:3], "little"):
             raise StoreUnavailable("the server sent an unexpected message")
         return reply
 
+    def _more(self, reply: bytes, until: float) -> bytes:
+        left = until - self._now()
+        if left <= 0 or (self.is_plain and not self._readable.poll(left * 1000)):
+            raise TimeoutError
+        if not (more := self.sock.recv(_CHUNK)):
+            raise StoreUnavailable("the server closed the connection")
+        return reply + more
+
     def prepare(self, text: str, until: float) -> bytes:
         """How a command begins that executes this statement; empty: the server refuses it."""
-        prepared = Prepared()
         try:
             self._set_timeout(until)
             self.sock.sendall(preparation(text))
-            if not prepared.feed(self.sock.recv(_CHUNK)):
-                self._rest(prepared, until)
+            reply = self._more(b"", until)
+            while (code := prepared(reply)) is None:
+                reply = self._more(reply, until)
         except OSError as error:
             self.close()
             raise error if isinstance(error, StoreError) else broken(error) from None
         except BaseException:
             self.close()
             raise
-        return prepared.code
+        return code
 
     def begin(self, request: Request) -> None:
         """Ask without blocking: see `Asked` of common/aio_connections.py."""
@@ -211,7 +211,7 @@ class MysqlConnection(Connection):
             with suppress(*_NOT_NOW):
                 self._unsent = self._unsent[self.sock.send(self._unsent) :]
 
-    def _rest(self, answer: Answer | Prepared, until: float) -> None:
+    def _rest(self, answer: Answer, until: float) -> None:
         end = max(until, self._now() + self.round_trip.least)  # a server that drips counts as silent
         while True:
             if self._now() >= end:

@@ -13,10 +13,10 @@ from dibs.backends.ledger import LINES
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.answers import ENDED, final, strange
 from dibs.backends.mysql.calls import MICROSECONDS, Call, FreePath, LeaveAll, Leaving, Packed, Query
+from dibs.backends.mysql.cells import Watching
 from dibs.backends.mysql.connection import MysqlConnection
 from dibs.backends.mysql.executor import MysqlExecutor, number, row, split
 from dibs.backends.mysql.subscriber import MysqlSubscriber
-from dibs.backends.mysql.watching import Watching
 from dibs.backends.mysql.wire import Refusal, Row, Sets
 from dibs.core.cells import Spot
 from dibs.core.deadline import FOREVER
@@ -216,8 +216,8 @@ class MysqlLine:
         return found
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        arguments = (self.key(claim.name), claim.id, self._me.id, weight)
-        self._is_done(await self.port.ask(Call("amend", arguments), until))
+        arguments = ("amend", self.key(claim.name), claim.id, 0, weight, self._me.id)
+        self._is_done(await self.port.ask(Call("change", arguments), until))
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         self._ear.forget(claim.id)
@@ -302,13 +302,14 @@ class MysqlLine:
     async def revoke(self, name: str, token: int, until: float) -> bool:
         if not 0 <= token < 2**63:
             return False
-        sets = await self.port.ask(Call("revoke", (self.key(name), token, self._me.id)), until)
-        return self._is_done(sets)
+        call = Call("change", ("revoke", self.key(name), b"", token, 0, self._me.id))
+        return self._is_done(await self.port.ask(call, until))
 
     async def evict(self, name: str, token: int, until: float) -> bool:
         if not 0 <= token < 2**63:
             return False
-        sets, is_repeated = await self.port.ask_often(Call("evict", (self.key(name), token, self._me.id)), until)
+        call = Call("change", ("evict", self.key(name), b"", token, 0, self._me.id))
+        sets, is_repeated = await self.port.ask_often(call, until)
         return self._is_done(sets) or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:

@@ -17,8 +17,8 @@ from dibs.backends.mysql.wire import Refusal, statement
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 
 ROUTINES = (
-    "wake", "tell", "settle", "move", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all", "amend",
-    "evict", "revoke", "hear", "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
+    "wake", "tell", "settle", "move", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all",
+    "change", "hear", "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are created: each exists before another calls it."""
 REFUSING = ("join", "take", "within")
@@ -35,7 +35,7 @@ _OLDER = statement(
     " AND NOT EXISTS (SELECT 1 FROM information_schema.tables"
     " WHERE table_schema = DATABASE() AND table_name = 'dibs_queues')"
 )
-_CHANGE_OVER = "stop the programs that use dibs 0.1 there, then DROP TABLE dibs_names, dibs_claims, dibs_held"
+CHANGE_OVER = "stop the programs that use dibs 0.1 there, then DROP TABLE dibs_names, dibs_claims, dibs_held"
 _MAY_NOT = (
     "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"
     " `dibs doctor --ddl` prints"
@@ -98,7 +98,7 @@ def create(dialler: Dialler, until: float) -> None:
             if dialler.now() >= until:
                 raise StoreUnavailable("another client has been creating the tables for too long")
         if link.ask(_OLDER, until)[0]:
-            raise Mismatch("the tables here were created by dibs 0.1", step=_CHANGE_OVER)
+            raise Mismatch("the tables here were created by dibs 0.1", step=CHANGE_OVER)
         for text in (*tables(), *map(routine, ROUTINES)):
             _make(link, text, until)
         for name in REFUSING:

@@ -1,23 +1,28 @@
-"""The `mysql://` store, which is MariaDB's too. A client has one subscriber, once something of it waits."""
+"""The `mysql://` store, for MariaDB too: in tables with leases, or in session mode. A client has one subscriber, once
+something of it waits."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dibs.backends.common.lifecycle import NetworkStore, make_wire
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.cells import MysqlCells
+from dibs.backends.mysql.cells import MysqlCells, Watching
 from dibs.backends.mysql.connection import Dialler
 from dibs.backends.mysql.executor import MysqlExecutor
 from dibs.backends.mysql.line import MysqlLine
 from dibs.backends.mysql.subscriber import MysqlSubscriber
-from dibs.backends.mysql.watching import Watching
 from dibs.backends.mysql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Me
+from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Line, Me, Store
 from dibs.core.runtime import Runtime
+from dibs.url import Url
+
+if TYPE_CHECKING:
+    from dibs.backends.mysql.session.claims import Claims
+    from dibs.backends.mysql.session.connection import SessionDialler
 
 
 class MysqlStore(NetworkStore[MysqlSubscriber]):
@@ -65,3 +70,66 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
         if resources.subscriber is None:
             resources.subscriber = MysqlSubscriber(self.dialler(runtime), runtime, me)
         return resources.subscriber
+
+
+class SessionStore:
+    """Session mode: see session/line.py. The caller's line and the watchdog's share the sessions: claims live by
+    them; everything else uses the connections of each line. Shared primitives are those of the store in tables."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, WITHIN})
+    server: ClassVar[str] = "mysql"
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._leased = MysqlStore(address)
+        self.shown = address.shown
+        self._shared: tuple[SessionDialler, Claims] | None = None
+
+    def open(self, runtime: Runtime, me: Me) -> Line:
+        from dibs.backends.common.session_claims import SessionClaims, SessionPool  # noqa: PLC0415  (few programs use it)
+        from dibs.backends.mysql.session.connection import SessionDialler  # noqa: PLC0415
+        from dibs.backends.mysql.session.line import SessionLine  # noqa: PLC0415
+
+        dialler = self._leased.dialler(runtime)
+        if self._shared is None:
+            sessions, now = SessionDialler(dialler, me.lease), runtime.now
+            keep = self._address.connections
+            pool = SessionPool(sessions.connect, runtime, me, dialler.round_trip, self.shown, keep)
+            self._shared = sessions, SessionClaims(pool, lambda one, session: one.hear(session, now()), now)
+        return SessionLine(self._leased.open(runtime, me), *self._shared, dialler, runtime, me)
+
+    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+        return self._leased.open_cells(runtime, me)
+
+    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+        return self._leased.open_within(runtime, me)
+
+    def ddl(self) -> str:
+        return self._leased.ddl()
+
+    def close(self) -> None:
+        if self._shared is not None:
+            self._shared[1].close()
+        self._leased.close()
+
+    def before_fork(self) -> None:
+        """The child closes what it inherits, without a word to the server."""
+
+    def after_fork(self, child: bool) -> None:
+        self._leased.after_fork(child)
+        if child and self._shared is not None:
+            self._shared[1].abandon()
+            self._shared = None
+
+
+def of_url(url: Url, **options: Any) -> Store:
+    return _store(Address.of(url, **options))
+
+
+def of_engine(engine: object, **options: Any) -> Store:
+    """With the settings of an engine of SQLAlchemy's, of either API."""
+    return _store(Address.of_engine(engine, **options))
+
+
+def _store(address: Address) -> Store:
+    return MysqlStore(address) if address.mode == "lease" else SessionStore(address)

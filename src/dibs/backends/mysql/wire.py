@@ -63,36 +63,19 @@ def preparation(text: str) -> bytes:
     return (len(data) + 1).to_bytes(3, "little") + b"\x00\x16" + data
 
 
-class Prepared:
-    """The reply to a `preparation`: the number of the statement, a description of each parameter, and an end."""
-
-    __slots__ = ("_buffer", "_left", "code")
-
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._left = -1
-        self.code = b""
-        """How a command that executes it begins; empty: it was refused."""
-
-    def feed(self, received: bytes) -> bool:
-        """True: it is whole."""
-        if not received:
-            raise StoreUnavailable("the server closed the connection")
-        self._buffer += received
-        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + int.from_bytes(self._buffer[:3], "little"):
-            end = 4 + int.from_bytes(self._buffer[:3], "little")
-            packet, self._buffer = self._buffer[4:end], self._buffer[end:]
-            if self._left < 0:
-                if packet[:1] != b"\x00" or len(packet) < 9:
-                    return True
-                self.code = b"\x17" + packet[1:5]
-                parameters = int.from_bytes(packet[7:9], "little")
-                self._left = parameters + 1 if parameters else 0
-            else:
-                self._left -= 1
-            if self._left == 0:
-                return True
-        return False
+def prepared(reply: bytes) -> bytes | None:
+    """How a command begins that executes the statement of a `preparation`; empty: it was refused. None: the reply is
+    not whole. It has the statement's number, and behind it a description of each parameter, and an end."""
+    packets, at = [], 0
+    while len(reply) >= at + 4 and len(reply) >= (end := at + 4 + int.from_bytes(reply[at : at + 3], "little")):
+        packets.append(reply[at + 4 : end])
+        at = end
+    if not packets:
+        return None
+    if packets[0][:1] != b"\x00":
+        return b""
+    parameters = int.from_bytes(packets[0][7:9], "little")
+    return b"\x17" + packets[0][1:5] if len(packets) > parameters + 1 or not parameters else None
 
 
 def execution(values: Sequence[Argument]) -> bytes:

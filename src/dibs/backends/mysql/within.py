@@ -18,7 +18,7 @@ from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import Call, Query
 from dibs.backends.mysql.executor import MysqlExecutor, number, words
 from dibs.backends.mysql.line import key_of, mode_mismatch
-from dibs.backends.mysql.session.claim import ticket_of
+from dibs.backends.mysql.session.claims import ticket_of
 from dibs.backends.sql.own import Own, code_of
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError

@@ -21,9 +21,8 @@ from dibs.backends.mysql.connection import Dialler, Silent
 from dibs.backends.mysql.executor import number
 from dibs.backends.mysql.line import SWEEPS, TAKEN, MysqlLine, mode_mismatch
 from dibs.backends.mysql.session import view
-from dibs.backends.mysql.session.claim import Asks, Claims, MysqlClaim, ticket_of
+from dibs.backends.mysql.session.claims import Asks, Claims, Leaving, MysqlClaim, ticket_of
 from dibs.backends.mysql.session.connection import Session, SessionDialler
-from dibs.backends.mysql.session.leaving import Leaving
 from dibs.backends.mysql.wire import Refusal
 from dibs.core.deadline import FOREVER
 from dibs.core.line import NOWHERE, Left, Me, Place, Signal, Taken, read_signal
@@ -96,13 +95,11 @@ class SessionLine:
                 raise Refusal(int.from_bytes(reply[5:7], "little"), "")
             made = int.from_bytes(reply[7:15], "little") if reply[4:7] == TAKEN else 0
             return self._taken(one, session, made, is_busy=not reply[5])
-        except Refusal:  # `join` is told why
+        except BaseException as error:
             claims.finish(claim)
             claims.drop(one, session)
-            return None
-        except BaseException:
-            claims.finish(claim)
-            claims.drop(one, session)
+            if isinstance(error, Refusal):  # `join` is told why
+                return None
             raise
 
     async def _taken_soon(self, one: MysqlClaim, session: Session, until: float) -> Standing | None:
@@ -110,13 +107,11 @@ class SessionLine:
             await self._read(session, until)
             found = session.answer().result()
             return self._taken(one, session, found.made, is_busy=not found.changed)
-        except Refusal:
+        except BaseException as error:
             self._claims.finish(one.claim)
             self._claims.drop(one, session)
-            return None
-        except BaseException:
-            self._claims.finish(one.claim)
-            self._claims.drop(one, session)
+            if isinstance(error, Refusal):
+                return None
             raise
 
     def _taken(self, one: MysqlClaim, session: Session, made: int, *, is_busy: bool) -> Standing | None:
@@ -150,31 +145,28 @@ class SessionLine:
                 return self._left_soon(one, session, until)
             if link.trip(packed, until)[4]:
                 raise StoreUnavailable("the server refused")
-        except TimeoutError:
+        except BaseException as error:
             claims.drop(one, session)
-            raise
-        except StoreUnavailable:  # it ended before it could be given back
-            claims.drop(one, session)
-            return False
-        except BaseException:
-            claims.drop(one, session)
+            if isinstance(error, StoreUnavailable) and not isinstance(error, TimeoutError):
+                return False  # it ended before it could be given back
             raise
         claims.give_back(one, session)
         return True
 
-    async def _left_soon(self, one: MysqlClaim, session: Session, until: float) -> bool:
-        """Read that the user lock was given back."""
+    async def _left_soon(self, one: MysqlClaim, session: Session, until: float, release: Request | None = None) -> bool:
+        """Read that the user lock was given back, which is asked for by `release`, or was already."""
         try:
+            if release is not None:
+                await self._rid(session, until)
+                session.ask(release, self._now())
             await self._read(session, until)
             session.answer()
-        except TimeoutError:
+        except BaseException as error:
             self._claims.drop(one, session)
-            raise StoreUnavailable("the server did not answer in time; the session was closed") from None
-        except (StoreError, Refusal):  # it ended before it could be given back
-            self._claims.drop(one, session)
-            return False
-        except BaseException:
-            self._claims.drop(one, session)
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable("the server did not answer in time; the session was closed") from None
+            if isinstance(error, StoreError | Refusal):
+                return False  # it ended before it could be given back
             raise
         self._claims.give_back(one, session)
         return True
@@ -346,8 +338,11 @@ class SessionLine:
             for position, (claim, answered) in enumerate(leaving):
                 those.tell(position, claim, answered, self._now())
             while those.told:
-                position, session = those.told[-1]
-                found[position] = await self._given(session, until)
+                position, one, session = those.told[-1]
+                try:
+                    await self._left_soon(one, session, until)
+                except StoreUnavailable as error:
+                    found[position] = error
                 those.told.pop()
         except BaseException:
             those.abandon()
@@ -362,37 +357,13 @@ class SessionLine:
         await self._leased.sweep(SWEEPS * len(leaving))
         return found
 
-    async def _given(self, session: Session, until: float) -> StoreUnavailable | None:
-        """Read that a user lock was given back."""
-        pool = self._claims.pool
-        try:
-            while not session.read():
-                if not await self._readable(session, until):
-                    pool.drop(session)
-                    return StoreUnavailable("the server did not answer in time; the session was closed")
-            session.answer()
-        except (StoreError, Refusal):  # it ended before it could be given back
-            pool.drop(session)
-        else:
-            pool.give(session)
-        return None
-
     async def _quit(self, waits: list[tuple[int, int]], until: float) -> None:
         """End what the sessions of waiters, which are closed here, do in the server."""
         with suppress(StoreError):  # then the server sees it by itself, within a second
             await self._port.ask_once(Call("quit", (json.dumps(waits),)), until)
 
     async def _drop(self, one: MysqlClaim, session: Session, until: float) -> bool:
-        try:
-            await self._rid(session, until)
-            session.ask(one.asks.release, self._now())
-        except StoreError:
-            self._claims.drop(one, session)
-            return False
-        except BaseException:
-            self._claims.drop(one, session)
-            raise
-        stood = await self._left_soon(one, session, until)
+        stood = await self._left_soon(one, session, until, one.asks.release)
         left, self._left = self._left + 1, 0
         await self._leased.sweep(SWEEPS * left)
         return stood

@@ -4,7 +4,7 @@
 --        holds 2: in the head. what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
 --        and is not to; 2: what is there is of another kind or size, or mode (kind
 --        'session' or 'within'). `mine`: ids of this client that hold from now on. And, in a column of its own, which
---        store this is: see epoch.py.
+--        store this is: see `Epoch` of answers.py.
 -- Effect A claim that fits holds, one that does not waits: in line (place 0), outside (1), nowhere (2). The same id
 --        again is told how it stands; nothing is moved or extended.
 CREATE PROCEDURE dibs_2_join(

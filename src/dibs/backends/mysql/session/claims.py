@@ -1,9 +1,12 @@
-"""A claim in session mode, with what its session has proven; see common/session_claims.py.
+"""Claims in session mode, each with what its session has proven; see common/session_claims.py.
 
-A waiting session is in the middle of a statement (take.sql): its reply is the grant.
+A waiting session is in the middle of a statement (take.sql): its reply is the grant. `Leaving` gives back many at once:
+every session is told before any is read, so that together they take one round trip.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, SessionClaims
 from dibs.backends.mysql.answers import strange
@@ -13,6 +16,7 @@ from dibs.backends.mysql.wire import execution
 from dibs.core.deadline import FOREVER
 from dibs.core.line import LOOK, YOURS, Signal
 from dibs.core.rule import Claim, Standing
+from dibs.errors import StoreError
 
 
 class Asks:
@@ -81,6 +85,51 @@ class MysqlClaim(SessionClaim[Session]):
 
 
 Claims = SessionClaims[MysqlClaim, Session]
+
+
+class Leaving:
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self.told: list[tuple[int, MysqlClaim, Session]] = []
+        """Positions of those that held, with the claims and their sessions, which are to reply."""
+        self.waits: list[tuple[int, int]] = []
+        """The server's numbers of the sessions of those that waited, which are closed, with their tickets."""
+        self.rest: list[int] = []
+        """Positions of those whose session somebody else uses, or is not ready for this; and of those that are gone."""
+
+    def tell(self, position: int, claim: Claim, answered: bool, now: float) -> None:
+        """Nothing here waits."""
+        one = self._claims.find(claim)
+        if one is None:
+            self.rest.append(position)
+            return
+        self._claims.look(one)
+        session = one.take()
+        if session is None:
+            self.rest.append(position)
+            return
+        self.told.append((position, one, session))
+        holds = one.state is HOLDS
+        if session.asked == holds:  # one that holds is still to reply, or one that waits is not
+            self.told.pop()
+            self._claims.put_back(one, session)
+            self.rest.append(position)
+            return
+        if not answered:
+            self._claims.bury(claim)
+        self._claims.finish(claim)
+        if holds:
+            with suppress(StoreError):  # it ended, which is seen when it is read
+                session.ask(one.asks.release, now)
+        else:
+            self.told.pop()
+            self.waits.append((session.number, one.ticket))
+            self._claims.drop(one, session)
+
+    def abandon(self) -> None:
+        """After an interrupt: what they hold ends with them."""
+        while self.told:
+            self._claims.pool.drop(self.told.pop()[2])
 
 
 def ticket_of(said: list[bytes]) -> int:
