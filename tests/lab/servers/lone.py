@@ -126,7 +126,9 @@ def _redis_version(server: Server) -> str:
 MARIADB = Ways(
     MariaDB,
     _end_sessions,
-    lambda server: server.ask(_LEFT.format("dibs_claims")).splitlines(),
+    lambda server: server.ask(
+        f"{_LEFT.format('dibs_claims')} UNION ALL {_LEFT.format('dibs_queues')} WHERE id <> ''"
+    ).splitlines(),
     lambda server: server.ask("SELECT VERSION()"),
 )
 POSTGRESQL = Ways(

@@ -98,7 +98,7 @@ class MysqlLine:
             return None
         claim.ticket = ticket = int.from_bytes(reply[7:15], "little")
         link.note_reply(ticket / MICROSECONDS)
-        self._wire.give(link)
+        self._wire.give(link, is_checked=True)
         return Standing(ticket, True, claim.lease, FOREVER, False)
 
     def leave_now(self, claim: Claim, until: float) -> Left:
@@ -122,7 +122,7 @@ class MysqlLine:
             self._not_done(link, reply)
             return None
         link.used_at = link.sent_at  # the take before it was measured
-        self._wire.give(link)
+        self._wire.give(link, is_checked=True)
         return True
 
     def _not_done(self, link: MysqlConnection, reply: bytes) -> None:

@@ -30,10 +30,9 @@ TABLES = (
 IN_MEMORY = ("dibs_sessions", "dibs_waits", "dibs_held")
 """These describe sessions, which end with the server."""
 _ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
-_OLDER = statement(
-    "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'dibs_names'"
-    " AND NOT EXISTS (SELECT 1 FROM information_schema.tables"
-    " WHERE table_schema = DATABASE() AND table_name = 'dibs_queues')"
+_THERE = statement(
+    "SELECT table_name FROM information_schema.tables"
+    " WHERE table_schema = DATABASE() AND table_name IN ('dibs_names', 'dibs_queues')"
 )
 CHANGE_OVER = "stop the programs that use dibs 0.1 there, then DROP TABLE dibs_names, dibs_claims, dibs_held"
 _MAY_NOT = (
@@ -97,30 +96,35 @@ def create(dialler: Dialler, until: float) -> None:
         while link.ask(_ALONE, until)[0][0][0] != b"1":
             if dialler.now() >= until:
                 raise StoreUnavailable("another client has been creating the tables for too long")
-        if link.ask(_OLDER, until)[0]:
+        there = [row[0] for row in link.ask(_THERE, until)[0]]
+        if there == [b"dibs_names"]:
             raise Mismatch("the tables here were created by dibs 0.1", step=CHANGE_OVER)
+        for name in REFUSING:
+            text = routine(f"layout_{name}")
+            if not _make(link, text, until) and not there:  # left behind by a client of layout 1
+                _make(link, f"DROP PROCEDURE dibs_1_{name}", until)
+                _make(link, text, until)
         for text in (*tables(), *map(routine, ROUTINES)):
             _make(link, text, until)
-        for name in REFUSING:
-            _make(link, f"DROP PROCEDURE IF EXISTS dibs_1_{name}", until)
-            _make(link, routine(f"layout_{name}"), until)
     except Refusal as refusal:
         raise final(refusal) from None
     finally:
         link.end()
 
 
-def _make(link: MysqlConnection, text: str, until: float) -> None:
+def _make(link: MysqlConnection, text: str, until: float) -> bool:
+    """False: it exists already."""
     try:
         link.ask(statement(text), until)
     except Refusal as refusal:
         if refusal.code in EXISTS:
-            return
+            return False
         if refusal.code in DENIED:
             raise StoreError(
                 f"the tables are missing and cannot be created: {final(refusal).what}", step=_MAY_NOT
             ) from None
         raise
+    return True
 
 
 def _indented(text: str, by: int) -> str:
