@@ -1,1 +1,1 @@
-"""The locks themselves: no I/O, no threads, no clock of its own."""
+"""The locks, without I/O: stores, threads and clocks come in through protocols."""

@@ -1,13 +1,12 @@
 """Acquire and release over seam 2: the free path, and the one waiting loop.
 
-`take` and `give` are the free path: one request, one reply, no coroutine. Whatever they cannot finish they hand to
-`acquire`, `release` or `given` with the same claim. A repeated join only reports, so nothing is asked twice.
+`take` and `give` are the free path: one request, one reply, no coroutine. If they cannot finish, `acquire`, `release`
+or `given` goes on with the same claim. A repeated join only reports, so no claim joins twice.
 
-Every request ends done, not done or unknown. An unknown join is asked again with the same id until `by`; after that
-the old id is given back and a new one asks, at the end of the queue. A waiter does not look by itself: the watchdog
-renews all claims of the client in one batch, which is their look, and passes on what it learns. A signal of the store
-comes sooner. A signal extends nothing: the hold is returned at once if at least half a waiting lease is left, else
-after a renewal that confirms it.
+Every request is done, not done or unknown. An unknown join is repeated with the same id until `by`. After that the old
+id is given back, and a new id joins at the end of the queue. A waiter does not poll: the watchdog renews all claims of
+the client in one batch and passes the replies on. A signal from the store usually comes sooner. A signal extends no
+lease: the hold is returned at once if at least half a waiting lease is left, else after a renewal that confirms it.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from dibs.core.runtime import Runtime
 from dibs.errors import LockLost, StoreError, StoreUnavailable
 
 _BARGE_PAUSE = 0.005
-"""Unfair waiters that were woken spread their next tries over this long."""
+"""Unfair waiters spread their tries after a wakeup over this many seconds."""
 _GLANCE = 15.0
-"""How often a waiter that received nothing checks that the watchdog lives."""
+"""How often a waiter without a signal schedules its renewal again, in case the watchdog missed it."""
 
 
 class QueueGrantor:
@@ -52,12 +51,8 @@ class QueueGrantor:
         self._watchdog = registry.watchdog
         self._give_backs = registry.watchdog.give_backs
         self._retry = retry
-        self.connect, self.round_trip, self.close, self.give_back = (
-            line.connect,
-            line.round_trip,
-            line.close,
-            line.leave_all,
-        )
+        self.connect, self.round_trip, self.close = line.connect, line.round_trip, line.close
+        self.give_back = line.leave_all
         self.line, self.lines, self.revoke, self.evict = line.line, line.lines, line.revoke, line.evict
         self.await_change, self.identity, self.doctor = line.await_change, line.identity, line.doctor
 
@@ -128,7 +123,7 @@ class QueueGrantor:
         until = min(grant.until, now + RELEASE_PATIENCE)
         try:
             hold.over = grant.leaving = True
-            if self._watchdog.renewing.pop(claim.id, None) is None:  # whoever pops it ends it
+            if self._watchdog.renewing.pop(claim.id, None) is None:  # the thread that pops a grant ends it
                 return self._is_ended_elsewhere(hold, grant)
             grant.state = OVER
             grant.holds.clear()
@@ -150,7 +145,7 @@ class QueueGrantor:
 
     @staticmethod
     def _is_ended_elsewhere(hold: Hold, grant: Grant) -> Given:
-        """True: another thread releases this hold. None: it was lost, or given back by the watchdog."""
+        """True: another thread releases this hold. None: it was lost, or the watchdog gave it back."""
         grant.leaving = False
         if grant.loss is None and not grant.dropped:
             return True
@@ -165,7 +160,7 @@ class QueueGrantor:
         return await self._line.leave(claim, True, until) if stood is None else stood
 
     async def _leave_again(self, claim: Claim, until: float) -> bool:
-        """After an unknown leave: an earlier copy may be what removed the claim."""
+        """Retry an unknown leave. True in any case: the first copy may have removed the claim."""
         await self._line.leave(claim, True, until)
         return True
 
@@ -218,7 +213,7 @@ class QueueGrantor:
         if self._give_backs.is_full:
             await self._give_backs.room(self._runtime, self._patience(deadline, self._now()))
         sent_at = self._now()
-        began = sent_at if grant.claim is None else grant.sent_at  # the free path chose the place at that instant
+        began = sent_at if grant.claim is None else grant.sent_at  # the free path chose the place then
         place = NOWHERE if deadline <= began else LINE if grant.request.fair else OUTSIDE
         give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         first, grant.first = grant.first, None
@@ -229,7 +224,7 @@ class QueueGrantor:
                     claim = self._fresh_claim(grant, weight, about, sent_at)
                 elif claim.asked:
                     self._registry.check_open()
-                    grant.answered = False  # until this one is: an interrupt may leave it on its way
+                    grant.answered = False  # until the reply: an interrupt may leave this join in flight
                 try:
                     standing: Standing | None
                     if isinstance(first, StoreUnavailable):
@@ -240,7 +235,7 @@ class QueueGrantor:
                         standing = await self._line.join(claim, place, give_up)
                     if standing is not None and standing.holds:
                         grant.answer(standing, sent_at)
-                        if not self._enough_left(grant):  # the store was slow: it counts once a renewal confirms it
+                        if not self._enough_left(grant):  # a slow reply counts once a renewal confirms it
                             standing = await self._confirm(grant, self._now() + self._least())
                 except StoreUnavailable as error:
                     first = None
@@ -275,7 +270,7 @@ class QueueGrantor:
                 give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         except StoreError:
             if grant.claim is not None and not grant.claim.asked:
-                self._watchdog.take(grant)  # it never reached the store: there is nothing to give back
+                self._watchdog.take(grant)  # the claim never reached the store: nothing to give back
             self._watchdog.abandon(grant)
             raise
         except BaseException:
@@ -283,19 +278,19 @@ class QueueGrantor:
             raise
 
     def _patience(self, deadline: float, now: float) -> float:
-        """Until when a silent store is asked again: even a try grants it a moment to answer."""
+        """Until when to retry a store that does not answer; even a try (timeout 0) allows it some seconds."""
         if deadline == FOREVER:
             return now + self._retry
         return max(now + self._least(), deadline)
 
     def _least(self) -> float:
-        """Seconds that the store is given to answer, however little time the caller has."""
+        """Seconds that the store has to answer, however short the timeout of the caller is."""
         return attempt(LEAST_PATIENCE, self._line.round_trip())
 
     async def _after_no(
         self, grant: Grant, place: Place, standing: Standing | None, sent_at: float, deadline: float
     ) -> bool:
-        """Not at once. True: held after all; False: not in time, or another id must ask."""
+        """Handle a join that was not granted at once. True: held. False: timed out, or a new id must join."""
         if standing is None:
             self._retire(grant)
             return False
@@ -326,7 +321,7 @@ class QueueGrantor:
         return await self._line.renew([self._claim(grant) for grant in grants], until)
 
     async def _wait_in_line(self, grant: Grant, deadline: float) -> bool:
-        """True: held. False: the time is over, or the claim was evicted and a new one must ask."""
+        """True: held. False: timed out, or the claim was evicted and a new id must join."""
         claim = self._claim(grant)
         grant.state = WAITS
         self._watchdog.schedule(grant)
@@ -347,7 +342,7 @@ class QueueGrantor:
                     self._watchdog.heard(error)
                     if self._now() >= deadline:
                         raise
-                    return False  # its place is not certain any more: another id asks, as patiently as the first
+                    return False  # its place is no longer certain: a new id joins, with the same patience
                 if standing is None:
                     return False
                 if not standing.holds:
@@ -358,15 +353,15 @@ class QueueGrantor:
         return False
 
     def _may_count_on(self, grant: Grant) -> bool:
-        """A message grants only while our own claim surely stands; `renew=False` counts its lease from a renewal.
-        After an unanswered join it may be about an earlier stand of the same id, which somebody broke."""
+        """Whether a grant by message counts without a renewal. With `renew=False` the lease counts from a renewal.
+        After an unanswered join, the message may be about an earlier entry of this id, which somebody broke."""
         return grant.request.renew and not grant.doubtful and self._enough_left(grant)
 
     def _enough_left(self, grant: Grant) -> bool:
         return grant.until - self._now() >= grant.request.waiting / 2
 
     async def _confirm(self, grant: Grant, until: float) -> Standing | None:
-        """A look whose answer is not over when it arrives; one that is says nothing about now."""
+        """Renew until the reply is valid on arrival; an expired reply says nothing about the present."""
         while True:
             standing = await self._look(grant, until)
             if standing is None or not standing.holds or self._now() < grant.until:
@@ -374,7 +369,7 @@ class QueueGrantor:
             until = self._now() + self._least()
 
     async def _look(self, grant: Grant, until: float) -> Standing | None:
-        """A renewal of one's own, which is a look. None: the claim is gone."""
+        """Renew this claim, to learn its state. None: the claim is gone."""
         sent_at = self._now()
         (standing,) = await self._line.renew([self._claim(grant)], until)
         if isinstance(standing, StoreUnavailable):
@@ -390,7 +385,7 @@ class QueueGrantor:
             await self._runtime.sleep(min(self._runtime.jitter(_BARGE_PAUSE), max(deadline - self._now(), 0.0)))
 
     async def _withdraw(self, grant: Grant) -> None:
-        """The time is over: leave now, so that nobody waits behind a claim that nobody wants."""
+        """On a timeout: leave now, so that no caller waits behind an abandoned claim."""
         claim = grant.claim
         try:
             if self._watchdog.take(grant) and claim is not None:
@@ -405,7 +400,7 @@ class QueueGrantor:
             raise
 
     def _fresh_claim(self, grant: Grant, weight: int, about: str, now: float) -> Claim:
-        """From before its join is sent the claim is the watchdog's business."""
+        """Make a claim; the watchdog adopts it before its join is sent."""
         if grant.claim is not None:
             self._retire(grant)
         request = grant.request
@@ -421,7 +416,7 @@ class QueueGrantor:
         return claim
 
     def _retire(self, grant: Grant) -> None:
-        """An id that may still stand, or come to stand, somewhere is given back; another one will ask."""
+        """Give the present id back, because its join may still take effect; a new id will join."""
         if self._watchdog.take(grant):
             claim, grant.claim = self._claim(grant), None
             if claim.asked:
@@ -434,5 +429,5 @@ class QueueGrantor:
 
 
 def queue_grantor(store: Store, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> QueueGrantor:
-    """For a store that has queues; see `Client`."""
+    """The `make_grantor` of `Client` for a store that has queues."""
     return QueueGrantor(store.open(runtime, me), runtime, me, registry, retry)

@@ -1,17 +1,17 @@
-"""Seam 3: versioned values that nobody owns. Latch, cell and fence live on them, each in a space of its own.
+"""Seam 3: versioned values for the shared primitives. Latch, cell and fence each have a space of their own.
 
-Each call ends at `until`, at the latest, with StoreUnavailable; its outcome is then unknown. Invariants, each a test in
+A call raises StoreUnavailable at `until` at the latest; its outcome is then unknown. Invariants, each a test in
 dibs.testing.contract:
 
-1. A name is unset, at version 0, until its first put. Each put that succeeds raises its version by one; nothing is ever
-   deleted and no version comes back, so a late put finds another version and changes nothing.
-2. A put succeeds only at the very version it was made for, in one atomic step; otherwise it raises Conflict.
-3. A put that is repeated with the same id reports its first success, whoever wrote since. That is remembered until
-   `write.by`; after that instant a put does nothing and raises StoreUnavailable.
-4. `watch` returns once the version is not the given one, also if it was not before. Returning without a change is
-   fine; a change that is missed costs a few seconds.
+1. A name is unset, at version 0, until its first put. Each successful put raises its version by one. Nothing is deleted
+   and no version comes back, so a late put finds another version and changes nothing.
+2. A put succeeds only at the version that it names, in one atomic step; otherwise it raises Conflict.
+3. A put that is repeated with the same id reports its first success, even if others wrote since. The store remembers
+   that until `write.by`; after that instant a put has no effect and raises StoreUnavailable.
+4. `watch` returns once the version differs from the given one, even if it differed before. Returning without a change
+   is fine; a missed change costs a few seconds.
 5. `admit` is one atomic step. Its records never expire.
-6. What is in `DURABLE` survives a power cut once it is answered, as far as the store can see to that.
+6. Acknowledged writes to the spaces in `DURABLE` survive a power cut, as far as the store can ensure it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dibs.errors import StoreError
 
 LATCH, CELL, FENCE = "latch", "cell", "fence"
 DURABLE = frozenset({CELL, FENCE})
-"""A latch that is set back by a power cut keeps people waiting; a fence that is would let them in."""
+"""A power cut that resets a latch only delays its waiters; a reset fence would admit stale tokens."""
 LARGEST = 65_536
-"""Bytes of a value."""
+"""The size limit of a value, in bytes."""
 
 
 class Spot(NamedTuple):
-    """Where something stands that can be watched: a name in a space."""
+    """The key of a value or a queue that can be watched: a name in a space."""
 
     space: str
     name: str
@@ -45,7 +45,7 @@ UNSET = Kept(None, 0)
 
 
 class Write:
-    """One wish to change a value. The id is random and made for this wish alone."""
+    """One compare-and-set request. Its id is random and used for this request only."""
 
     __slots__ = ("asked", "by", "id", "spot", "value", "version")
 
@@ -53,38 +53,38 @@ class Write:
         self.spot = spot
         self.value = value
         self.version = version
-        """The one that it is to follow."""
+        """The version that the value must have."""
         self.id = id
         self.by = by
-        """A local instant: a put that runs later does nothing."""
+        """A local instant after which a put has no effect."""
         self.asked = asked
-        """Set by a store before it first sends the put: until then nobody can know the id, nobody need look for it."""
+        """Set by the store before it first sends the put: until then the store cannot have this id."""
 
 
 class Admits(Protocol):
-    """Where tokens are checked: a store's cells, or a transaction of the caller's own."""
+    """Checks tokens: in the cells of a store, or in a transaction of the caller."""
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
-        """The highest exclusive token admitted before; unless `shared`, a higher one takes its place."""
+        """Return the highest exclusive token admitted before. Unless `shared`, record `token` if it is higher."""
 
 
 class Cells(Admits, Protocol):
-    """One way to talk to a store."""
+    """One way to talk to the cells of a store."""
 
     async def get(self, spot: Spot, until: float) -> Kept: ...
 
     async def put(self, write: Write, until: float) -> int:
-        """The new version."""
+        """Write the value, and return its new version."""
 
     async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
-        """Wait for a change; whoever makes one tells the inbox under `key`, which expects it already."""
+        """Wait for a change. The writer notifies the inbox under `key`, which expects it already."""
 
     def close(self) -> None:
-        """Let go of what this holds on the machine."""
+        """Free local resources."""
 
 
 def token_of(kept: Kept) -> int:
-    """The token in a fence's record; an unset fence has admitted none."""
+    """Parse the record of a fence; an unset fence has admitted no token."""
     if kept.value is None:
         return 0
     if not kept.value.isdigit() or len(kept.value) > 20:

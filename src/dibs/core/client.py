@@ -1,8 +1,7 @@
 """A client: one store, one watchdog, the holds of one process.
 
-Making one does no I/O; the first use opens the store, once, whoever comes at the same time. After a fork the child
-holds nothing, is another client to the store, and opens anew. Closing marks every hold lost, gives it back and wakes
-whoever waits.
+Making a client does no I/O; the first use opens the store, exactly once. After a fork the child holds nothing, is a new
+client to the store, and opens it again. Closing marks every hold lost, gives it back and wakes all waiters.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ _ABOUTS = 1024
 _CLOSING_ROUND_TRIPS = 10
 _CROWD = 20
 _LOOK_SHARE, _LOOK_OLD = 10.0, 0.25
-"""A look at a crowd is shared for ten times as long as it took, so that looking takes at most a tenth of the time."""
+"""A snapshot of a long queue is shared for ten times as long as it took, so that it costs at most a tenth of the time.
+"""
 _LOOK_OUT = 5.0
-"""How long one waits for a change before one looks, whatever was heard."""
+"""How long to wait for a change notice before polling."""
 
 
 class OpenedGrantor(Grantor, WatchdogPort, Protocol):
@@ -39,11 +39,11 @@ class OpenedGrantor(Grantor, WatchdogPort, Protocol):
 
 
 MakeGrantor = Callable[[Any, Runtime, Me, HoldRegistry, float], OpenedGrantor]
-"""Of the store, the runtime, who asks, the registry, and the seconds for which a silent store is asked again."""
+"""Called with the store, the runtime, the identity of the client, the registry, and the `retry` seconds."""
 
 
 class _Look:
-    """A look at a queue that several callers share."""
+    """A snapshot of a queue that several callers share."""
 
     __slots__ = ("done", "info", "until")
 
@@ -51,11 +51,11 @@ class _Look:
         self.done = done
         self.info: LockInfo | None = None
         self.until = until
-        """Until when others share it; one that was interrupted is not waited for again."""
+        """Until when other callers share it. It bounds their wait if the first caller was interrupted."""
 
 
 class Client:
-    """What locks of one `connect()` share."""
+    """The state that all locks of one `connect()` share."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Client:
         self.login, self.host, self.pid = identity
         self.shown = store.shown + note
         self.show_step = show_step
-        """How to look at a lock of that name from outside; None: nobody can."""
+        """The command that shows a lock from outside this process; None: there is none."""
         self._make_grantor = make_grantor
         self._abouts: dict[tuple[str, str], str] = {}
         self._begin()
@@ -99,13 +99,13 @@ class Client:
         self._cells: Cells | None = None
         self._encloses: Encloses | None = None
         self._watching: dict[bytes, None] = {}
-        """The keys of those who wait for a change and have no claim."""
+        """The inbox keys of callers that wait for a change without a claim."""
         self._looks: dict[str, _Look] = {}
-        """By name: the look that callers who give up now share."""
+        """By name: the snapshot that timed-out callers share."""
         self._gate = self.runtime.gate()
 
     def is_ready(self) -> bool:
-        """At every entry: right loop, not closed; False: `open` is to be awaited."""
+        """Check the event loop and that the client is not closed. False: await `open` first."""
         if self.bind is not None:
             self.bind()
         self.registry.check_open()
@@ -117,7 +117,7 @@ class Client:
 
     @property
     def opened(self) -> OpenedGrantor:
-        """The way to the store, once `ready` was awaited."""
+        """The way to the store; call it only after `ready`."""
         return cast("OpenedGrantor", self.registry.grantor)
 
     async def open(self) -> None:
@@ -128,18 +128,18 @@ class Client:
             await self.open()
 
     async def cells(self) -> Cells:
-        """The way to the values that nobody owns; opened when it is first needed."""
+        """The way to the values of the shared primitives, opened on first use."""
         if not self.is_ready():
             await self.open()
         return self._cells if self._cells is not None else await self._gate.once(lambda: self._cells, self._open_cells)
 
     async def encloses(self) -> Encloses:
-        """The way into transactions of the caller's own; opened when it is first needed."""
+        """The way into transactions of the caller, opened on first use."""
         await self.ready()
         return await self._gate.once(lambda: self._encloses, self._open_within)
 
     async def look_out(self, name: str, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
-        """Wait for a change that the store tells us under a key, for a while; closing the client ends it."""
+        """Wait a limited time for a change notice from the store. `close` ends the wait."""
         key = self.runtime.fresh_id()
         self.me.inbox.expect(key)
         self._watching[key] = None
@@ -150,7 +150,7 @@ class Client:
         except StoreUnavailable as error:
             if isinstance(error, Replaced):
                 raise self.seen(error, name) from None
-            # Whoever watches looks next, patiently; only not at once, if it is just watching that fails.
+            # The caller polls next. Pause first: if only watching fails, it would poll in a tight loop.
             await self.runtime.sleep(max(min(self.runtime.jitter(LONGEST_PAUSE), until - self.now()), 0.0))
         except DibsError as error:
             raise self.seen(error, name) from None
@@ -159,7 +159,7 @@ class Client:
             self._watching.pop(key, None)
 
     async def patiently(self, name: str | None, ask: Callable[[], Awaitable[T]], until: float) -> T:
-        """Ask a silent store again, until then: for what may as well happen twice."""
+        """Call `ask`, which must be idempotent, and retry until then if the store does not answer."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -178,7 +178,7 @@ class Client:
         self.registry.check_open()
 
     def require(self, capability: str, what: str) -> None:
-        """What a store cannot do is said when the lock is made."""
+        """Raise Unsupported when the object is made, not when it is first used."""
         if capability not in self.store.capabilities:
             raise Unsupported(f"this store has no {what}", store=self.shown, step="use another store for it")
 
@@ -186,11 +186,11 @@ class Client:
         return kind(what, name=name, store=self.shown, **more)
 
     def place(self, name: str) -> str:
-        """A name and where it is, as texts speak of it."""
+        """A name and its store, for texts."""
         return f'"{name}" on {self.shown}'
 
     def about(self, label: str, info: Mapping[str, Any] | None) -> str:
-        """What others are shown of a claim made here and now; the usual ones are made once."""
+        """The description that others see of a claim of this thread or task; cached without `info`."""
         name = self.runtime.taker_name()
         if info:
             return write_about(label, self.host, self.pid, name, {**self.info, **info})
@@ -205,13 +205,13 @@ class Client:
         return (host, pid) == (self.host, self.pid)
 
     async def identity(self) -> str:
-        """The id kept in the store; asked each time, as the store may be another one by now."""
+        """The id kept in the store. Not cached: the store may have been replaced."""
         await self.ready()
         until = self.now() + self.retry
         return await self.patiently(None, lambda: self.opened.identity(until), until)
 
     async def doctor(self) -> list[Finding]:
-        """What the store says of itself; which store that is stands first."""
+        """The findings of the store; the first names the store and its components."""
         await self.ready()
         until = self.now() + self.retry
         said = await self.patiently(None, lambda: self.opened.doctor(until), until)
@@ -222,7 +222,7 @@ class Client:
         ]
 
     def ddl(self) -> str:
-        """The statements that make what the store needs; empty where it needs none."""
+        """The statements that create the tables of the store; empty if it needs none."""
         return cast("InTables", self.store).ddl() if DDL in self.store.capabilities else ""
 
     async def inspect(self, name: str) -> LockInfo:
@@ -234,9 +234,11 @@ class Client:
         return self._named(await self.patiently(name, lambda: self.opened.line(encoded, until), until), name)
 
     async def look_together(self, name: str, encoded: str, patience: float) -> LockInfo | None:
-        """The queue, for a caller that gave up; None: the store did not say. Callers that give up at the same time
-        share one look. Where they are a crowd it also serves those who give up soon after: n looks of n claims each
-        would cost more than all the locking."""
+        """The queue, for the error of a caller that timed out; None: the store did not answer.
+
+        Callers that time out at the same time share one snapshot. A snapshot of a long queue also serves callers that
+        time out shortly after: n snapshots of n claims each would cost more than all the locking.
+        """
         began = self.now()
         look = self._looks.get(encoded)
         if look is not None and began < look.until:
@@ -256,16 +258,16 @@ class Client:
         return look.info
 
     async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
-        """A page of busy lines and the name to go on behind; an empty page is the end."""
+        """A page of busy queues, and the name after which the next page starts; `""` is the end."""
         await self.ready()
         until = self.now() + self.retry
         found = await self.patiently(None, lambda: self.opened.lines(self.prefix + prefix, after, until), until)
         own = [self._named(info, info.name[len(self.prefix) :]) for info in found if info.holders or info.waiters]
         end = max((info.name for info in found), default="")
-        return own, end if end > after else ""  # a damaged store may list them out of order, or in a circle
+        return own, end if end > after else ""  # a damaged store must not make the caller loop for ever
 
     async def break_(self, name: str, token: int) -> None:
-        """Remove that holder, if it is still the one."""
+        """Remove the holder with this token."""
         names.check(name)
         if isinstance(token, bool) or not isinstance(token, int):
             raise TypeError(f"token must be an int, not {token!r}")
@@ -281,7 +283,7 @@ class Client:
             )
 
     def seen(self, error: DibsError, name: str | None) -> DibsError:
-        """An error of the store, with the names filled in; a store that is not the old one has lost every hold."""
+        """Complete an error for the caller; tell the watchdog, because a replaced store has lost every hold."""
         if isinstance(error, StoreError):
             self.watchdog.heard(error)
         return public(error.about(name, self.shown))
@@ -302,7 +304,7 @@ class Client:
             elif (claim := grant.claim) is not None:
                 self.me.inbox.deliver(claim.id, LOOK.value)
                 self.watchdog.abandon(grant)
-                self.me.inbox.expect(claim.id)  # who is just looking, and will wait again, is to find it too
+                self.me.inbox.expect(claim.id)  # a waiter between two waits must find the message, too
                 self.me.inbox.deliver(claim.id, LOOK.value)
         for key in list(self._watching):
             self.me.inbox.deliver(key, LOOK.value)
@@ -314,8 +316,8 @@ class Client:
             self._shut()
 
     def begin_exit(self) -> Event | None:
-        """Give back the holds of threads that cannot use them any more; those of running threads end by lease. The
-        event is set when that is done."""
+        """At interpreter exit: give back the holds of threads and tasks that have ended. Holds of running threads end
+        by lease. The event is set when this is done."""
         if self.closed or self.registry.grantor is None:
             return None
         self.watchdog.give_backs.is_closing = True
@@ -325,7 +327,7 @@ class Client:
         return self.watchdog.give_backs.when_idle(self.runtime.blocking(), self._spare())
 
     def _spare(self) -> WatchdogPort | None:
-        """A way to the store that is connected: the callers' own, unless it belongs to an event loop."""
+        """A connected way to the store: that of the callers, unless it belongs to an event loop."""
         return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.port
 
     def end_exit(self) -> None:

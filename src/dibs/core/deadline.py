@@ -1,8 +1,8 @@
-"""Times: what a user may give, and how long an answer of a store is worth.
+"""Durations that users give, and how long a reply of the store is valid.
 
-A time-out becomes a deadline once, at the edge; below that only instants of `Runtime.now()` are passed down, and
-`FOREVER` is the instant that never comes. Every answer about a claim says what is `left` of it in the store; it counts
-from before the request was sent and less a margin, so that the holder's own deadline passes before the store's.
+The API turns a timeout into a deadline once. All code below it passes instants of `Runtime.now()`; `FOREVER` never
+comes. Every reply about a claim says how many seconds are `left` in the store. They count from before the request was
+sent, less a margin, so that the holder's own deadline passes before the store's.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from datetime import timedelta
 FOREVER = math.inf
 SHORTEST_LEASE = 0.5
 LONGEST_LEASE = 1e9
-"""Stores count in microseconds, exactly only as far as a double does."""
+"""Stores count in microseconds; a double is exact only up to about this."""
 WAITING_LEASE = 5.0
-"""How long a waiting claim outlives silence, unless its lease is shorter."""
+"""How long a waiting claim survives without renewal, unless its lease is shorter."""
 RELEASE_PATIENCE = 5.0
 LEAVE_PATIENCE = 1.0
-"""How long a caller who gave up waits for its claim to leave before the watchdog takes that over."""
+"""How long a caller that gave up waits for its claim to leave; after that the watchdog removes it."""
 LEAST_PATIENCE = 3.0
-"""What even a try (time-out 0) grants the store to answer."""
+"""How long the store may take to answer even a try (timeout 0)."""
 
 _FACTOR = 2.0
 
 
 def attempt(own: float, round_trip: float) -> float:
-    """How long an answer is waited for: less than the network needs would fail for ever.
+    """How long to wait for a reply: a timeout shorter than the round trip would always fail.
 
     >>> attempt(0.5, round_trip=0.01), attempt(0.5, round_trip=0.4)
     (0.5, 0.8)
@@ -36,15 +36,14 @@ def attempt(own: float, round_trip: float) -> float:
 
 
 _NOISE = 1e-6
-"""More than a few sums of instants are rounded by."""
+"""An upper bound of the rounding error of a few sums of instants."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
-"""Between two questions to a silent store."""
+"""Between two requests to a store that does not answer."""
 
 
 def rest(pause: float, jitter: float, left: float) -> float:
-    """How long to rest before a silent store is asked again: what it says then must still come in time, or whoever
-    asked would be told of silence, and not of what it said before.
+    """How long to pause before a retry. At most half of the time left, so that the last reply still comes in time.
 
     >>> rest(0.25, 0.25, left=60.0), rest(0.25, 0.25, left=0.5)
     (0.5, 0.25)
@@ -53,11 +52,11 @@ def rest(pause: float, jitter: float, left: float) -> float:
 
 
 _FIRST_GAP, _LONGEST_GAP = 0.0005, 1.0
-"""Between two tries while others come before us: many at once spread out over as long as they need."""
+"""Between two compare-and-set attempts; growing pauses spread many writers out."""
 
 
 def gaps(tries: int) -> Iterator[float]:
-    """The longest pause after each of so many tries.
+    """The longest pause after each attempt.
 
     >>> list(gaps(3))
     [0.0005, 0.001, 0.002]
@@ -66,7 +65,7 @@ def gaps(tries: int) -> Iterator[float]:
 
 
 def seconds(value: object, what: str, *, least: float = 0.0) -> float:
-    """A user's length of time in seconds, or an error that says what is wrong with it.
+    """Check a duration that a user gave, and convert it to seconds.
 
     >>> seconds(timedelta(minutes=1), "lease")
     60.0
@@ -87,7 +86,7 @@ def seconds(value: object, what: str, *, least: float = 0.0) -> float:
 
 
 def patience(timeout: object) -> float | None:
-    """A time-out as given: None waits for ever, 0 tries once."""
+    """Check a timeout: None waits for ever, 0 tries once."""
     return None if timeout is None else seconds(timeout, "timeout")
 
 
@@ -99,18 +98,19 @@ def lease_of(value: object) -> float:
 
 
 def margin(left: float) -> float:
-    """What clocks may disagree by: a tenth, and never less than 50 ms."""
+    """The allowance for clocks that run at different speeds: a tenth, at least 50 ms."""
     return left * 0.1 if left > 0.5 else 0.05
 
 
 def valid_until(sent_at: float, left: float) -> float:
-    """The holder's own deadline for an answer that says `left`, to a request that went out at `sent_at`."""
+    """The holder's own deadline, from a reply of `left` seconds to a request sent at `sent_at`."""
     return sent_at + left - (left * 0.1 if left > 0.5 else 0.05)  # `margin`, without the call
 
 
 def left_for(until: float, sent_at: float) -> float:
-    """What a store that knows the holder's own deadline itself is to say is left: `valid_until` gives that deadline
-    back, less what rounding may add, and never a later one unless it is past anyway.
+    """The `left` to report if a store knows the holder's own deadline: the inverse of `valid_until`.
+
+    It is rounded down, so that `valid_until` never returns a later deadline, unless that deadline has passed anyway.
 
     >>> round(left_for(until=127.0, sent_at=100.0), 3), left_for(until=99.0, sent_at=100.0)
     (30.0, 0.0)

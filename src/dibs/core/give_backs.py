@@ -1,8 +1,8 @@
-"""The watchdog's third lane: claims that their callers could not give back, removed in batches.
+"""The watchdog's third lane: it removes, in batches, claims that their callers could not remove.
 
-A claim stays here until its leave is answered, or until it cannot stand anywhere any more. User threads only append
-and ring. The backlog is bounded: beyond `MOST` new acquires wait for room, so overload slows down those who acquire
-and give up, never those who hold.
+A claim stays here until its leave is answered, or until it has expired everywhere. User threads only append and ring.
+The backlog is bounded: beyond `MOST` claims, new acquires wait for room. So overload slows down new acquires, never
+the holders.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dibs.core.runtime import Event, Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
 
 BATCH = 500
-"""Claims in one step of the store: a longer one would keep other writers out."""
+"""Claims in one atomic step of the store: a larger step would block other writers for too long."""
 MOST = 2_000
-"""Claims that nobody wants still stand in front of those that wait: more of them, and nobody would get through."""
+"""The limit of the backlog. Abandoned claims still stand in the queues and delay the waiters behind them."""
 _ATTEMPT = 0.5
 _AFTER_SILENCE = 0.2
 _AFTER_REFUSAL = 5.0
-"""A refusal by the store rarely ends a moment later."""
+"""A store that refuses a request rarely accepts it soon after."""
 _LONGEST_WAIT = 1.0
 
 
 class _Leaving(NamedTuple):
-    """A claim that is to be removed from the store."""
+    """A claim to remove from the store."""
 
     claim: Claim
     answered: bool
@@ -50,30 +50,30 @@ class GiveBacks:
         *,
         claims_expire: bool,
     ) -> None:
-        """`claims_expire`: a claim that nobody renews ends by itself, and is given back no longer than that."""
+        """`claims_expire`: claims end by lease, so that retries for a claim end with its lease."""
         self._now = runtime.now
         self._open_port = open_port
         self._heard = heard
         self._claims_expire = claims_expire
         self._port: WatchdogPort | None = None
         self._spare: WatchdogPort | None = None
-        """For a client that closes: a port that is connected already."""
+        """A connected port, for a client that closes."""
         self.is_closing = False
-        """Nobody acquires any more."""
+        """There are no more acquires."""
         self._posted: deque[_Leaving] = deque()
         self._unanswered: list[tuple[float, int, _Leaving]] = []
-        """A heap, by the instant of the next attempt."""
+        """A heap, ordered by the instant of the next attempt."""
         self._silent = 0
-        """How many of them the store has not answered; it refused the others."""
+        """The number of entries of `_unanswered` without a reply; the store refused the others."""
         self._numbers = count()
         self._too_heavy: deque[Grant] = deque()
         self._idle_events: deque[Event] = deque()
         self._room_events: deque[Event] = deque()
         self.is_full = False
-        """Who acquires waits for `room` first. A flag, as every acquire asks."""
+        """New acquires wait for `room` first. A flag, because every acquire reads it."""
         self._is_told = False
         self._one_by_one = 0
-        """So many are given back each by itself."""
+        """The number of claims to remove in batches of one."""
         self._worker = runtime.worker(self.turn)
 
     def post(self, claim: Claim, answered: bool) -> None:
@@ -83,7 +83,7 @@ class GiveBacks:
         self._worker.ring()
 
     def settle(self, grant: Grant) -> None:
-        """Bring the claim's weight in the store down to its heaviest hold, as soon as that can be done."""
+        """Lower the weight of the claim in the store to that of its heaviest hold, in the background."""
         self._too_heavy.append(grant)
         self._worker.ring()
 
@@ -91,7 +91,7 @@ class GiveBacks:
         return len(self._posted) + len(self._unanswered)
 
     async def room(self, runtime: Runtime, until: float) -> None:
-        """Wait while there are too many."""
+        """Wait while the backlog is full."""
         while (backlog := self.backlog()) >= MOST:
             if self._now() >= until:
                 raise StoreUnavailable(
@@ -104,8 +104,8 @@ class GiveBacks:
             await event.wait(min(until, self._now() + _LONGEST_WAIT))
 
     def when_idle(self, runtime: Runtime, spare: WatchdogPort | None = None) -> Event:
-        """For a client that closes: an event that is set once nothing is left that the store may still take. There may
-        be no time to connect, so a `spare` port is used that is connected already."""
+        """For a client that closes: an event that is set once the store has accepted or refused every leave. Uses the
+        connected `spare` port, because there may be no time to connect."""
         event = runtime.event()
         self._spare = spare
         self._idle_events.append(event)
@@ -135,7 +135,7 @@ class GiveBacks:
                 raise
             self._note(batch, answers)
             if all(isinstance(error, StoreUnavailable) for error in answers):
-                break  # asking on at once would keep this lane from all else that it has to do
+                break  # retry later: this lane has other work
         if not self._posted and not self._silent:
             while self._idle_events:
                 self._idle_events.popleft().set()
@@ -144,7 +144,7 @@ class GiveBacks:
         return max(self._unanswered[0][0] - self._now(), 0.0) if self._unanswered else None
 
     def _next_batch(self) -> list[_Leaving]:
-        """New ones first: of a store that is several servers only some may be silent."""
+        """New claims first: in a store of several servers, only some of them may be down."""
         batch: list[_Leaving] = []
         size = 1 if self._one_by_one else BATCH
         self._one_by_one = max(self._one_by_one - 1, 0)

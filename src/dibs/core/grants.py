@@ -5,10 +5,10 @@ A grant is in one state at a time:
     ASKING -> WAITS -> HELD -> OVER (released) or LOST (no longer certain)
 
 ASKING and WAITS may also end as OVER. Validity is never a flag: every question compares the clock with the deadline.
-The watchdog's table alone decides who ends a grant: the thread that takes it out of the table.
+The watchdog's table alone decides which thread ends a grant: the one that takes it out of the table.
 
-A hold exists before anything is sent, so that an exception anywhere finds something to give back. Until the caller has
-it, a weak reference ties it to the caller's frame (`asker`). If the frame vanishes without cleaning up, as in an
+A hold exists before anything is sent, so that an exception always finds something to give back. Until the caller has
+the hold, a weak reference ties it to the caller's frame (`asker`). If the frame dies without cleanup, as by an
 interrupt within an interrupt, the reference is dead and the watchdog gives the claim back.
 
 Both classes keep their defaults on the class: a free acquire sets only the attributes that it needs.
@@ -30,7 +30,7 @@ from dibs.errors import LockLost, LossReason, StoreError, StoreUnavailable
 
 
 class Request:
-    """What a lock asks for, the same for every acquire."""
+    """The parameters of a claim that are the same for every acquire of a lock."""
 
     __slots__ = ("capacity", "ends_after", "fair", "kind", "lease", "name", "renew", "waiting")
 
@@ -44,7 +44,7 @@ class Request:
         self.renew = renew
         self.fair = fair
         self.waiting = min(WAITING_LEASE, lease)
-        """The lease while it waits, whatever `renew` says."""
+        """The lease while it waits; a waiter is always renewed."""
         self.ends_after = ends_after
         """Seconds after which a hold ends by itself, although the claim is renewed."""
 
@@ -58,14 +58,14 @@ class State(Enum):
 
 
 ASKING, WAITS, HELD, LOST, OVER = State
-"""Module constants: to look up a member on its class costs more than to compare it."""
+"""Module constants, because looking up a member on its class is slow."""
 
 
 class Grant:
-    """One claim as this process knows it. n holds may share it; it weighs as much as the heaviest of them."""
+    """One claim as this process knows it. Several holds may share it; it has the weight of the heaviest of them."""
 
     key: tuple[str, object] | None = None
-    """The name and owner that may share it; None: nobody else may."""
+    """The name and owner whose holds share it; None: it is not shared."""
     claim: Claim | None = None
     first: Standing | StoreUnavailable | None = None
     """The outcome of the free path, from which the general path goes on."""
@@ -78,25 +78,25 @@ class Grant:
     in_flight: Claim | None = None
     """The claim whose renewal is under way. A grant that asks anew has another claim, which is due by itself."""
     watch_at = FOREVER
-    """When the watchdog looks at it next."""
+    """When the watchdog checks it next."""
     news = False
-    """Something happened to it in the store since the watchdog last looked."""
+    """The store reported a change of it since the watchdog last checked."""
     answered = False
     """Every join of its claim was answered: none can still reach the store."""
     doubtful = False
     dropped = False
-    """No hold wanted it when the watchdog looked: it is given back, and was not lost."""
+    """The watchdog found no hold that wants it: it was given back, not lost."""
     leaving = False
-    """A release took it out of the watchdog's table, and its claim has not left yet: an interrupt finds it here."""
+    """A release took it out of the watchdog's table, and its claim has not left yet. For cleanup after an interrupt."""
     ends_at = FOREVER
     """When the first of its holds ends by itself, at its `max_hold` or at `lasts_until`."""
     lasts_until = FOREVER
     """When every hold of it ends by itself, although it is renewed."""
     decided: Event | None = None
-    """Set once asking is over, for other threads of the same owner."""
+    """Set once the acquire has ended, for other threads of the same owner."""
     revoke_seen = False
     held_back: StoreUnavailable | None = None
-    """While it waits: as in its latest `Standing`."""
+    """The value of the latest `Standing`, while it waits."""
     trouble: Trouble | None = None
     """While it is held: renewals fail."""
     loss: Loss | None = None
@@ -109,18 +109,18 @@ class Grant:
         """Set when a release is requested, and when the grant ends."""
 
     def ask_as(self, claim: Claim) -> None:
-        """A new id asks: what was known of an earlier one no longer counts."""
+        """Start again with a new claim id, and reset the state of the earlier one."""
         self.claim, self.answered, self.until, self.renew_at = claim, False, 0.0, FOREVER
         self.doubtful = self.dropped = False
         self.first = None
         self.state = ASKING
 
     def doubt(self) -> None:
-        """A join was not answered: its first copy can still arrive, even if a repetition is answered."""
+        """Note an unanswered join: its first copy can still arrive, even if a repetition is answered."""
         self.doubtful = True
 
     def answer(self, standing: Standing, sent_at: float) -> None:
-        """Count a reply. The deadline is the latest that any reply gave, and is never lowered."""
+        """Apply a reply. The deadline is the latest of all replies; it is never lowered."""
         self.answered = not self.doubtful
         self.held_back = standing.held_back
         until = valid_until(sent_at, standing.left)
@@ -133,7 +133,7 @@ class Grant:
             self.tell_watchers()
 
     def granted(self, now: float) -> None:
-        """From now on it is held. A grant learned from a message has only the waiting lease and is renewed early."""
+        """Mark it held. A grant by message has only the waiting lease left and is renewed early."""
         if not self.request.renew:
             self.renew_at = FOREVER
         elif self.renew_at > (early := now + (self.until - now) / 2):
@@ -142,7 +142,7 @@ class Grant:
         self.state = HELD
 
     def due(self) -> float:
-        """When the watchdog must look at it; one that is still being asked for is not due by itself."""
+        """When the watchdog must check it; FOREVER while its join is in flight."""
         if self.state is ASKING:
             return FOREVER
         if self.news:
@@ -155,7 +155,7 @@ class Grant:
 
     def wanted(self) -> bool:
         """False: every hold of it was released, or its caller no longer exists."""
-        for hold in self.holds:  # noqa: SIM110  (a generator costs more than the answer)
+        for hold in self.holds:  # noqa: SIM110  (a generator is slower)
             if hold.wanted():
                 return True
         return False
@@ -164,7 +164,7 @@ class Grant:
         return max((hold.weight for hold in self.holds if not hold.over), default=0)
 
     def taken_away(self, loss: Loss) -> LockLost:
-        """It was lost before its release reached the store; the first reason found stays."""
+        """The error of a release that came too late. The first reason stays."""
         self.loss = self.loss or loss
         return LockLost(self.loss.text, reason=self.loss.reason)
 
@@ -181,7 +181,7 @@ class Grant:
 
 
 class HoldContext(Protocol):
-    """What a hold needs of its client."""
+    """The part of a client that a hold needs."""
 
     runtime: Runtime
     now: Callable[[], float]
@@ -193,7 +193,7 @@ class HoldContext(Protocol):
         """Declare a grant lost at its deadline."""
 
     def unshare(self, grant: Grant) -> None:
-        """A grant that ends can no longer be shared."""
+        """Stop sharing a grant that ends."""
 
 
 class Hold:
@@ -201,18 +201,18 @@ class Hold:
 
     grant: Grant | None = None
     asker: Callable[[], object | None] | None = None
-    """A reference to the frame or `with` block that needs it; None: the user has it."""
+    """A weak reference to the frame or `with` block that needs it; None: the user has it."""
     began = 0.0
     ends_at = FOREVER
     notify: Sequence[Callable[[], object]] = ()
-    """The user's callbacks for a loss, called elsewhere."""
+    """Callbacks of the user for a loss, called on another thread or in the event loop."""
     when_lost: Callable[[], None] | None = None
-    """Our own callback for a loss, called at once."""
+    """An internal callback for a loss, called at once."""
     also: Hold | None = None
     """A hold that this one depends on: the guard of its stripes."""
     over = False
     loss: Loss | None = None
-    """Why it was lost, once that was noticed."""
+    """Why it was lost, once the loss was noticed."""
 
     def __init__(
         self, context: HoldContext, name: str, weight: int, taker: object, owner: object, label: str,
@@ -224,7 +224,7 @@ class Hold:
         self.taker = taker
         self.owner = owner
         self.label = label
-        """The owner as others see it."""
+        """The name of the owner that others see."""
         self.limit = limit
         """The timeout of the acquire in seconds; None: it waits for ever."""
         self.deadline = FOREVER if limit is None else context.now() + limit
@@ -237,16 +237,16 @@ class Hold:
         return not self.over and (self.asker is None or self.asker() is not None)
 
     def still(self) -> Hold | None:
-        """The liveness reference of a hold that this one depends on."""
+        """The `asker` of the guard that this hold depends on."""
         return self if self.wanted() and not self.is_lost() else None
 
     def is_lost(self) -> bool:
-        """Ask the clock. A loss that was seen once stays; the thread that sees it first ends the grant."""
+        """Compare the clock with the deadline. A loss is final; the thread that notices it first ends the grant."""
         if self.loss is not None or self.over or self.grant is None:
             return self.loss is not None
         grant, now = self.grant, self.context.now()
         if grant.state is HELD:
-            if now < grant.until and now < self.ends_at and self.also is None:  # nearly always
+            if now < grant.until and now < self.ends_at and self.also is None:  # the common case
                 return False
             if now >= grant.until:
                 self.context.expire(grant, now)
@@ -262,7 +262,7 @@ class Hold:
         return self.also.loss if self.also is not None and self.also.is_lost() else None
 
     def ended_by_itself(self) -> Loss:
-        """At its `max_hold`, or at the end of a lease that is not renewed where claims live by a session."""
+        """The loss at `max_hold`, or at the end of an unrenewed lease where claims live by a session."""
         assert self.grant is not None
         return EXPIRED if self.grant.lasts_until <= self.ends_at else too_old(self.ends_at - self.began)
 
@@ -311,7 +311,7 @@ class Hold:
 
     @property
     def mode(self) -> str:
-        """Exclusive if nobody else can hold beside it."""
+        """Exclusive if it takes the whole capacity."""
         exclusive = self.grant is not None and self.weight >= self.grant.request.capacity
         return "exclusive" if exclusive else "shared"
 
@@ -329,7 +329,7 @@ class Hold:
 
 
 async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool], until: float) -> bool:
-    """True as soon as the condition is true of one hold; False once the time is over or one of them has ended."""
+    """True as soon as the condition is true for one hold; False on a timeout, or once one of them has ended."""
     context = holds[0].context
     grants = [hold.grant for hold in holds if hold.grant is not None]
     while True:
@@ -348,7 +348,7 @@ async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool],
 
 
 class WatchdogPort(Protocol):
-    """For a lane of the watchdog, on a connection of its own, blocking."""
+    """The store, for a lane of the watchdog: blocking, on a connection of its own."""
 
     async def connect(self, until: float) -> None:
         """Have a connection ready."""
@@ -356,11 +356,11 @@ class WatchdogPort(Protocol):
     async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
 
     async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        """Remove claims, each with whether its joins were answered. An error: that one is to be given back again."""
+        """Remove claims, each with whether its joins were answered. An error for a claim: retry it."""
 
     async def lighten(self, grant: Grant, weight: int, until: float) -> None: ...
 
     def round_trip(self) -> float:
-        """Seconds that an answer may take."""
+        """Seconds that a reply may take."""
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Why a hold was lost: the reason as one word, and the sentence for people.
+"""Why a hold was lost: the reason as one word, and as a sentence.
 
-A grant is lost for one reason (`Grant.loss`). A hold that shares it may end earlier by itself, at its `max_hold`.
-Whoever notices a loss first decides the reason; it stays.
+A grant is lost for one reason (`Grant.loss`): the first that is noticed. A hold of it may end earlier, at its
+`max_hold`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Trouble(NamedTuple):
     """Renewals fail."""
 
     since: float
-    """When the first of them was sent."""
+    """When the first failed renewal was sent."""
     seen_at: float
-    """When the first of them failed."""
+    """When the first renewal failed."""
     error: StoreError
-    """The latest."""
+    """The latest error."""
 
 
 EXPIRED = Loss("expired", "its lease ran out, and it was taken with renew=False")

@@ -1,9 +1,8 @@
-"""Names: which are allowed, and how a namespace and a name become one name in the store.
+"""Valid names, and how a namespace and a name become one name in the store.
 
-Encoding is injective: a colon in the namespace is escaped, so the first colon always ends the namespace. So is a slash:
-a name in the store begins with one only if it was given so in the empty namespace, which leaves names as written, for
-sharing lines with other programs. A stripe's line bears a name of the
-same name space: stripe 17 of "stock" is the line "stock#17".
+The encoding is injective: a colon in the namespace is escaped, so the first colon always ends the namespace. A slash is
+escaped, too. The empty namespace leaves names as written, to share queues with other programs; only there can a name
+in the store begin with a slash. A stripe has a name of the same namespace: stripe 17 of "stock" is "stock#17".
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _STEP = "give a name of 1-512 bytes of UTF-8, not blank, without control charact
 
 
 def check(name: object) -> str:
-    """The name itself, or BadName before anything is asked of a store.
+    """Return a valid name, or raise BadName, before any I/O.
 
     >>> check("invoice:42")
     'invoice:42'
@@ -39,7 +38,7 @@ def check(name: object) -> str:
 
 
 def prefix_of(namespace: str) -> str:
-    """What stands before every name of a namespace.
+    """The prefix of every name of a namespace.
 
     >>> prefix_of("dibs"), prefix_of("a:b"), prefix_of("/a"), prefix_of("")
     ('dibs:', 'a%3Ab:', '%2Fa:', '')

@@ -1,9 +1,9 @@
-"""The members of a quorum, asked at once; some of them may be left out.
+"""The members of a quorum, asked in parallel.
 
-What a question cost is what the slowest of a majority took, and about as long again for the others. A member that did
-not answer in time is backed off: it is left out of new ballots, but for one a second that finds out whether it is back.
-A member that started a short while ago and may have lost a vote is left out until whatever it forgot is over
-(`Health.sits_out`). If too few are left, a member that was only silent is asked all the same.
+A request takes as long as the slowest member of a majority; the other members get about as long again. A member that
+did not answer in time is backed off: new ballots leave it out, except one a second that probes it. A member that has
+just started and may have lost a vote is left out until that vote has expired (`Health.sits_out`). If too few members
+are left, backed-off members are asked all the same.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dibs.info import Finding, duration
 
 T = TypeVar("T")
 _A_MOMENT = 1.0
-"""How long a member that did not answer is left out."""
+"""How long a member that did not answer is left out, in seconds."""
 _SURE = 3
-"""Answers in time, one after the other, that end it: a member that is merely far answers in time now and then."""
+"""Consecutive replies in time that end the back-off: a slow member is in time now and then."""
 
 
 class Health:
-    """Whether a member answers, and since when it may vote: known to all lanes of a client at once."""
+    """Whether a member answers and may vote. All lanes of a client share it."""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
         self.back_at = 0.0
         """When it is asked again, after it did not answer."""
         self.votes_at = 0.0
-        """When its vote counts again, after it started anew."""
+        """When its vote counts again, after a restart."""
         self.trouble: str | None = None
         """Why it is left out; None: it is not."""
         self._in_time = 0
-        """Answers since it was left out."""
+        """Replies in time since it was left out."""
 
     def heard(self) -> None:
-        """It answered in time."""
+        """Note a reply in time."""
         if self.trouble is not None:
             self.back_at = 0.0
             self._in_time += 1
@@ -57,7 +57,7 @@ class Health:
         self._in_time = 0
 
     def may_be_asked(self, now: float) -> bool:
-        """Not while it is backed off; when that is over, one caller finds out."""
+        """False while it is backed off. After that, one caller a second probes it."""
         if self.trouble is not None:
             if now < self.back_at:
                 return False
@@ -65,22 +65,23 @@ class Health:
         return True
 
     def sits_out(self, settled: float, guard: float, sent_at: float, now: float) -> bool:
-        """A member that may have lost a vote when it started has none until that one is over by itself. `settled` was
-        asked after the vote, which was asked for at `sent_at`: less the time since, it is what it had been then."""
+        """Whether the vote asked for at `sent_at` does not count, because the member may have lost an earlier vote in a
+        restart and that vote may not have expired. `settled` was read after the vote, so the time since is subtracted.
+        """
         if settled - (now - sent_at) >= guard:
             return False
         self.votes_at = now + guard - settled
         return True
 
     def excuse(self, now: float) -> str | None:
-        """Why it has no vote now."""
+        """Why its vote does not count now."""
         if now < self.votes_at:
             return f"just started, may have lost votes, and cannot vote for {duration(self.votes_at - now)} more"
         return self.trouble
 
 
 class Seat:
-    """One member, over a line of one runtime."""
+    """One member, as one runtime talks to it."""
 
     def __init__(self, number: int, member: Member, health: Health) -> None:
         self.number = number
@@ -92,29 +93,29 @@ class Seat:
 
 
 class Panel:
-    """All members of one quorum, over lines of one runtime."""
+    """All members of one quorum, as one runtime talks to them."""
 
     def __init__(self, members: Sequence[Member], runtime: Runtime, known: dict[str, Health]) -> None:
-        """`known`: the health of the members, by name, which all panels of a client share."""
+        """`known`: the health of the members by name, which all panels of a client share."""
         self.seats = [
             Seat(number, member, known.setdefault(member.shown, Health(member.shown)))
             for number, member in enumerate(members)
         ]
         self.needed = majority(len(members))
         self.spare = len(members) - self.needed
-        """How many may be missing."""
+        """How many members may fail."""
         self._now = runtime.now
         self._hands = runtime.hands(len(members))
 
     def electors(self) -> list[Seat]:
-        """Those whose votes are asked for now."""
+        """The members whose votes are asked for now."""
         now = self._now()
         able = [seat for seat in self.seats if seat.health.votes_at <= now]
         prompt = [seat for seat in able if seat.health.may_be_asked(now)]
         return prompt if len(prompt) >= self.needed else able
 
     def prompt(self, numbers: Collection[int]) -> list[Seat]:
-        """Of these, those that are not backed off, and those that may be back; all of them if that is no majority."""
+        """The given members without those that are backed off; all of them if the rest is no majority."""
         now, seats = self._now(), [self.seats[number] for number in numbers]
         prompt = [seat for seat in seats if seat.health.may_be_asked(now)]
         return prompt if len(prompt) >= min(self.needed, len(seats)) else seats
@@ -126,7 +127,7 @@ class Panel:
         until: float,
         enough: Callable[[Mapping[int, T]], bool],
     ) -> dict[int, T]:
-        """Their answers, by number, as far as they came in time; an answer that comes later changes nothing here."""
+        """The replies that came in time, by number; later replies are ignored."""
         answers: dict[int, T] = {}
         failed: dict[int, None] = {}
         jobs: list[Job | None] = [None] * len(self.seats)
@@ -147,8 +148,8 @@ class Panel:
         until: float,
         is_clear: Callable[[Collection[T], int], bool] = lambda *_: True,
     ) -> dict[int, T]:
-        """The same of every member; StoreUnavailable unless a majority answers. `is_clear` is told what they said, and
-        how many have said nothing yet, though nothing ails them: whether these need not be waited for."""
+        """Ask every member; StoreUnavailable unless a majority answers. `is_clear` gets the replies, and the number of
+        healthy members without one; it returns whether the missing replies cannot change the result."""
 
         def enough(answers: Mapping[int, T]) -> bool:
             missing = sum(seat.number not in answers and seat.health.trouble is None for seat in self.seats)
@@ -171,7 +172,7 @@ class Panel:
         )
 
     def refuse_twins(self) -> None:
-        """A store that is named twice would have two votes."""
+        """Raise StoreError if two members are one store: it would have two votes."""
         known: dict[str, Seat] = {}
         for seat in self.seats:
             other = seat if seat.identity is None else known.setdefault(seat.identity, seat)
@@ -214,7 +215,7 @@ class Panel:
             answers[seat.number] = await verb(seat)
         except StoreError as error:
             seat.failed(error.what, self._now())
-            failed[seat.number] = None  # only now: its reason must be known by then
+            failed[seat.number] = None  # after `seat.failed`, which sets the reason
 
 
 def majority(members: int) -> int:

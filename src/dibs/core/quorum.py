@@ -1,20 +1,20 @@
-"""Seam 1 over N independent stores: whoever has the votes of a majority holds.
+"""Seam 1 over N independent stores: a claim with the votes of a majority holds.
 
-A *ballot* is one claim that asks all members at once, by a try; its *votes* are the claim as each member knows it.
-Nobody waits in line: lines of several stores would split the votes for ever. Who gets no majority gives everything
-back, pauses a random time and asks with a new ballot.
+A *ballot* is one claim that asks all members at once, without waiting; its *votes* are the claim at each member.
+There is no queue: queues at several stores would split the votes for ever. A ballot without a majority is given back;
+the caller pauses for a random time and asks with a new ballot.
 
-Why at most one is valid. At one member one claim stands at a time. A holder is valid only as long as a majority says
-that its vote stands, counted from before round one (or before the renewal) was sent and less the margin; any two
-majorities share a member. A member that may have forgotten a vote gives none until that one is over (panel.py).
+Why at most one holder is valid. Each member grants one claim at a time. A holder is valid only while a majority says
+that its vote stands, counted from before round one (or the renewal) was sent, less the margin. Any two majorities
+share a member. A member that may have lost a vote gives none until that vote has expired (panel.py).
 
-Why tokens rise. Round one brings a ticket from each member that grants. The token is the highest of them; round two
-(`Voter.stamp`) checks at each of those members, in one step, that our vote still stands there, and only then makes
-all its later tickets higher than the token. It counts when a majority did so. Say A was valid before B was: some
-member stamped A's token and is among those that B was granted by and counts on. A's vote stood there when it was
-stamped, B's stands there when B becomes valid, and no vote comes back; so B's ticket there was given after the stamp,
-and B's token is not lower than that. B11: A, stalled between its rounds until its votes were over, finds them gone
-where B took its place, which is at one member of every majority: A's token does not count, whatever it wrote elsewhere.
+Why tokens rise. Round one returns a ticket from each member that grants. The token is the highest of them. Round two
+(`Voter.stamp`) checks at each of those members, in one atomic step, that our vote still stands; only then it makes all
+later tickets of that member higher than the token. The token counts once a majority has stamped it.
+Let A be valid before B. Some member stamped A's token and also granted and stamped B. A's vote stood there at its
+stamp, B's vote stands there when B becomes valid, and no vote comes back. So B's ticket there was given after A's
+stamp, and B's token is higher. B11: A stalls between its rounds until its votes have expired. At one member of every
+majority B took its place, so A's stamp fails there, and A's token does not count.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ from dibs.errors import StoreError, StoreUnavailable, Unsupported
 from dibs.info import Finding, LockInfo
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.15
-"""Between two ballots; the longer it takes, the wider they spread."""
+"""Between two ballots, in seconds; the limit grows with each ballot."""
 _SHORTEST_STEP = 0.05
-"""What a member has to answer, however short the lease is."""
+"""How long a member has to answer, even if the lease is short."""
 _LOOK = 0.5
-"""How often somebody who watches looks: members do not tell."""
+"""How often to poll for a change of leader: members send no notices."""
 
 
 class Quorum(Store, Protocol):
-    """A store of several, of which a majority decides: QUORUM is among its capabilities, and `open` is not called."""
+    """A store whose members decide by majority: QUORUM is among its capabilities, and `open` is not called."""
 
     guard: float | None
-    """How long a member that may have lost something has no vote; None: as long as the client's lease."""
+    """Seconds for which a member that may have lost votes has none; None: the client's lease."""
 
     def open_members(self, runtime: Runtime, me: Me) -> list[Member]: ...
 
 
 class Vote:
-    """What is known of a ballot at one member."""
+    """The state of a ballot at one member."""
 
     __slots__ = ("answered", "asked", "claim", "over")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.asked = False
-        """Set before anybody is told to ask: the join may be sent from now on."""
+        """Set before any worker runs: from then on the join may be sent."""
         self.answered = False
-        """The join was: none is on its way any more."""
+        """The join was answered: no copy of it is in flight."""
         self.over = False
-        """Nothing stands there, and nothing will."""
+        """The member has no such claim, and none can arrive."""
 
 
 class Ballot(Claim):
-    """One wish to hold, and the same wish as each member knows it. Its ticket is the token that a majority stamped."""
+    """One claim, and its vote at each member. Its ticket is the token that a majority stamped."""
 
     __slots__ = ("votes",)
 
@@ -77,12 +77,12 @@ class Ballot(Claim):
         self.votes = [Vote(Claim(*fields)) for _ in range(members)]
 
     def owing(self) -> list[int]:
-        """The members at which it may stand, or come to stand."""
+        """The members that may have the claim, or may still receive it."""
         return [number for number, vote in enumerate(self.votes) if vote.asked and not vote.over]
 
 
 class QuorumGrantor:
-    """See core/grant.py; for callers and, over blocking lines, for the watchdog."""
+    """Implements `Grantor` (registry.py) for callers and `WatchdogPort` (grants.py) for the watchdog."""
 
     def __init__(
         self, store: Quorum, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float, known: dict[str, Health]
@@ -97,11 +97,11 @@ class QuorumGrantor:
         self._retry = retry
 
     def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool:
-        """There is no free path: a majority must answer."""
+        """Always False: a quorum has no free path, because a majority must answer."""
         return False
 
     def give(self, hold: Hold) -> None:
-        """As `take`."""
+        """Always None: a quorum has no free path."""
 
     async def given(self, hold: Hold, answer: object) -> None:
         raise RuntimeError("a quorum has no free path")
@@ -114,7 +114,7 @@ class QuorumGrantor:
             while True:
                 ballot = self._fresh_ballot(grant, weight, about, sent_at)
                 try:
-                    # The last one may begin late: who is well is not to be blamed for that.
+                    # The last ballot may begin late: a healthy member must not be backed off for that.
                     until = max(min(give_up, sent_at + _step(ballot)), sent_at + _SHORTEST_STEP)
                     won = await self._poll(grant, ballot, sent_at, until)
                 except StoreUnavailable:
@@ -141,7 +141,7 @@ class QuorumGrantor:
             raise
 
     async def release(self, grant: Grant, until: float) -> None:
-        """The hold is invalid and no longer renewed first; only then do its votes leave."""
+        """End renewal first; only then remove the votes."""
         ballot = self._ballot(grant)
         try:
             ours = self._watchdog.take(grant)
@@ -172,8 +172,8 @@ class QuorumGrantor:
         return [self._counted(ballot, said) for ballot in ballots]
 
     async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        """One request to each member for all of them. A member that is backed off is left for later: what it is owed
-        keeps nobody waiting, unless others cannot have a majority without it."""
+        """Send one request to each member, for all claims. A member that is backed off is left for later: its votes
+        block no caller, unless others cannot have a majority without it."""
         ballots = [claim for claim, _ in leaving if isinstance(claim, Ballot)]
         owing = {number for ballot in ballots for number in ballot.owing()}
         said = await self._panel.ask(
@@ -191,7 +191,7 @@ class QuorumGrantor:
     async def _leave_all(seat: Seat, ballots: Sequence[Ballot], until: float) -> None:
         votes = [vote for ballot in ballots if (vote := ballot.votes[seat.number]).asked and not vote.over]
         for vote in votes:
-            vote.claim.asked = True  # as in `_leave_one`
+            vote.claim.asked = True  # the worker may run this before the join, which then must have no effect
         answers = await seat.line.leave_all([(vote.claim, vote.answered) for vote in votes], until)
         for vote, error in zip(votes, answers, strict=True):
             vote.over = vote.over or error is None
@@ -203,7 +203,7 @@ class QuorumGrantor:
         )  # fmt: skip
 
     def round_trip(self) -> float:
-        """Of the slowest of the quickest majority."""
+        """The round trip of the slowest member of the fastest majority."""
         return sorted(seat.line.round_trip() for seat in self._panel.seats)[self._panel.needed - 1]
 
     async def line(self, name: str, until: float) -> LockInfo:
@@ -236,8 +236,8 @@ class QuorumGrantor:
         await self._me.inbox.wait(key, min(until, self._now() + _LOOK))
 
     async def identity(self, until: float) -> str:
-        """What its members are called, and the id of the first that answers: whoever reaches the same members is told
-        the same."""
+        """The names of the members, and the id of the first that answers: the same for all clients that reach the same
+        members."""
         seats = sorted(self._panel.seats, key=lambda seat: seat.shown)
         until = min(until, self._now() + LEAST_PATIENCE)
         said = await self._panel.ask(
@@ -255,7 +255,7 @@ class QuorumGrantor:
         self._panel.close()
 
     async def _poll(self, grant: Grant, ballot: Ballot, sent_at: float, until: float) -> bool:
-        """Both rounds. True: a majority stands, and has the token. StoreUnavailable: a majority was not to be had."""
+        """Run both rounds. True: a majority granted and stamped the token. StoreUnavailable: no majority answered."""
         panel, needed = self._panel, self._panel.needed
         electors = panel.electors()
         for seat in electors:
@@ -309,7 +309,7 @@ class QuorumGrantor:
         return standing
 
     async def _withdraw(self, grant: Grant, ballot: Ballot) -> None:
-        """No majority: others may need the votes that there are."""
+        """Give back a ballot without a majority: other callers may need its votes."""
         if not self._watchdog.take(grant):
             return
         try:
@@ -319,8 +319,8 @@ class QuorumGrantor:
                 self._watchdog.give_back(ballot, answered=False)
 
     async def _leave(self, ballot: Ballot, until: float) -> dict[int, bool]:
-        """At every member where it may stand. Waited for: those that are known to have it, or so many that others can
-        have a majority without the rest."""
+        """Leave at every member that may have the claim. Waits for the members that are known to have it, or until
+        enough replied that others can have a majority without the rest."""
         owing = ballot.owing()
         known = [number for number in owing if ballot.votes[number].answered]
 
@@ -334,7 +334,7 @@ class QuorumGrantor:
     @staticmethod
     async def _leave_one(seat: Seat, ballot: Ballot, until: float) -> bool:
         vote = ballot.votes[seat.number]
-        vote.claim.asked = True  # it may lie before this in the same thread, and is not to stand when it comes
+        vote.claim.asked = True  # the worker may run this before the join, which then must have no effect
         stood = await seat.line.leave(vote.claim, vote.answered, until)
         vote.over = True
         return stood
@@ -344,7 +344,7 @@ class QuorumGrantor:
 
     @staticmethod
     async def _renew(seat: Seat, ballots: Sequence[Ballot], until: float) -> dict[bytes, Standing | None]:
-        """What it says of each of these; nothing of those that it could not look at."""
+        """The reply of one member for each ballot; ballots without a reply are left out."""
         asked = [vote for ballot in ballots if (vote := ballot.votes[seat.number]).asked and not vote.over]
         said: dict[bytes, Standing | None] = {}
         for vote, standing in zip(asked, await seat.line.renew([vote.claim for vote in asked], until), strict=True):
@@ -358,7 +358,7 @@ class QuorumGrantor:
     def _counted(
         self, ballot: Ballot, said: Mapping[int, Mapping[bytes, Standing | None]]
     ) -> Standing | StoreUnavailable | None:
-        """What a renewal comes to: a majority stands, a majority is gone, or neither is certain."""
+        """Count a renewal: a majority stands, a majority is gone (None), or neither is certain (the error)."""
         needed, stand = self._panel.needed, _standings(ballot, said)
         if len(stand) >= needed:
             return tally.together(stand, needed, ballot.ticket or 0)
@@ -370,11 +370,11 @@ class QuorumGrantor:
         return None
 
     def _patience(self, deadline: float, now: float) -> float:
-        """Until when silent members are asked again: even a try grants them a moment to answer."""
+        """Until when to retry members that do not answer; even a try (timeout 0) allows them some seconds."""
         return now + self._retry if deadline == FOREVER else max(now + LEAST_PATIENCE, deadline)
 
     def _fresh_ballot(self, grant: Grant, weight: int, about: str, now: float) -> Ballot:
-        """From before its joins are sent it is the watchdog's business."""
+        """Make a ballot; the watchdog adopts it before its joins are sent."""
         request = grant.request
         ballot = Ballot(
             len(self._panel.seats), self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
@@ -393,7 +393,7 @@ class QuorumGrantor:
 
 
 def quorum_grantor() -> Callable[[Quorum, Runtime, Me, HoldRegistry, float], QuorumGrantor]:
-    """Makes the grantors of one client, which share what is known of each member's health."""
+    """The `make_grantor` of one client: its grantors share the health of each member."""
     known: dict[bytes, dict[str, Health]] = {}
 
     def make(store: Quorum, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> QuorumGrantor:
@@ -403,12 +403,12 @@ def quorum_grantor() -> Callable[[Quorum, Runtime, Me, HoldRegistry, float], Quo
 
 
 def answer_from(grant: Grant, standing: Standing, sent_at: float) -> None:
-    """Both rounds count from before the first: the leases run since then."""
+    """Count both rounds from before the first: the leases run since then."""
     grant.answer(standing, sent_at)
 
 
 def _step(claim: Claim) -> float:
-    """How long members have for one round: a sixth of what a vote lasts."""
+    """How long members have for one round: a sixth of the lease."""
     return max(claim.lease / 6, _SHORTEST_STEP)
 
 

@@ -1,7 +1,7 @@
 """The holds of one client: owners, re-entry, release.
 
-Re-entry is decided here and never joins the queue again: holds of one owner on one name share a grant. A reader that
-re-entered behind a waiting writer would otherwise wait for itself.
+Re-entry never joins the queue again: holds of one owner on one name share a grant. Otherwise a reader that re-enters
+behind a waiting writer would wait for itself.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from dibs.info import Finding, LockInfo
 
 _FOLLOWER_NAP = 1.0
 _FEW = 1000
-"""With more claims than this, nobody looks whether a waiter waits for its own owner."""
-
+"""With more claims than this, `warn_if_nested` would cost too much."""
 
 Given = bool | Awaitable[bool] | None
 """How far the free path of a release came: see `Grantor.give`."""
 
 
 class Grantor(Protocol):
-    """Seam 1: the way to the store, for callers. A call that `until` ends raises StoreUnavailable."""
+    """Seam 1: the way to the store, for callers. A call raises StoreUnavailable at `until`."""
 
     def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
-        """The free path of an acquire. True: held. False: call `acquire` with the grant of the hold, if it has one:
-        that goes on from what was learned. In asyncio an awaitable of either."""
+        """The free path of an acquire. True: held. False: call `acquire`, which goes on with the grant of the hold, if
+        there is one. In asyncio it may return an awaitable of either."""
 
     def give(self, hold: Hold) -> Given:
-        """The free path of a release. True: done. None: not begun, call `release`. Otherwise the hold is over, and
-        `given` finishes it."""
+        """The free path of a release. True: done. None: not begun, call `release`. Otherwise the hold is over: pass
+        the result to `given`, which finishes the release."""
 
     async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None: ...
 
     async def acquire(self, grant: Grant, weight: int, about: str, deadline: float) -> bool:
-        """Wait until the grant is held. False: busy until the deadline."""
+        """Acquire, and wait while it is busy. False: busy until the deadline."""
 
     async def release(self, grant: Grant, until: float) -> None: ...
 
@@ -73,7 +72,7 @@ class _Frame:
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
-    """A grant whose every hold is past its `max_hold` is over, even if the watchdog has not ended it yet."""
+    """False if every hold is past its `max_hold`, even if the watchdog has not ended the grant yet."""
     for hold in grant.holds:
         if now < hold.ends_at and hold.wanted():
             return grant.valid(now)
@@ -93,10 +92,10 @@ class HoldRegistry:
         self.shown = shown
         self.closed = False
         self._mutex = mutex
-        """Guards who shares a grant, and who is its last hold; never held over an await."""
+        """Guards the holds of each grant; never held over an await."""
         self._shared: dict[tuple[str, object], Grant] = {}
         self._sharing = runtime.mutex()
-        """Not `_mutex`: a thread that has that one may notice a loss."""
+        """Guards `_shared`. Not `_mutex`: a thread that has that one may notice a loss, and unshare."""
 
     def check_open(self) -> None:
         if self.closed:
@@ -133,7 +132,7 @@ class HoldRegistry:
             await self._release(hold)
             return
         here = _Frame()
-        also.asker = ref(here)  # it now depends on this call, not on the other hold, which may end first
+        also.asker = ref(here)  # the guard now depends on this call: its hold may end first
         try:
             await self._release(hold)
         finally:
@@ -152,7 +151,7 @@ class HoldRegistry:
         await self._lighten(grant)
 
     def abandon(self, hold: Hold) -> None:
-        """From an exception: awaits nothing, the watchdog does the rest. A hold that has ended is left alone."""
+        """Clean up after an exception. Awaits nothing: the watchdog gives back. A hold that has ended stays as is."""
         hold.over = True
         grant = hold.grant
         if grant is not None:
@@ -167,7 +166,7 @@ class HoldRegistry:
             self.abandon(hold.also)
 
     def held_by(self, name: str, owner: object) -> bool:
-        """Whether that owner has a hold on that name which is certain now. No I/O."""
+        """Whether this owner has a valid hold on this name. No I/O."""
         return any(
             not hold.over and not hold.is_lost()
             for grant in list(self.watchdog.renewing.values())
@@ -177,7 +176,7 @@ class HoldRegistry:
         )
 
     def warn_if_nested(self, grant: Grant) -> None:
-        """Log a waiter that has waited for a while, if its own owner is the holder."""
+        """Log a warning if a waiter waits for a hold of its own owner."""
         hold = next(iter(grant.holds), None)
         if hold is None or grant.key is not None or grant.request.kind != "mutex":
             return
@@ -187,7 +186,7 @@ class HoldRegistry:
 
     def unshare(self, grant: Grant) -> None:
         if grant.key is not None:
-            with self._sharing:  # the watchdog and a thread that asks anew: each removes only its own grant
+            with self._sharing:  # the watchdog and an acquiring thread each remove only their own grant
                 if self._shared.get(grant.key) is grant:
                     del self._shared[grant.key]
 
@@ -208,7 +207,7 @@ class HoldRegistry:
         return held
 
     def _enter(self, grant: Grant, hold: Hold, request: Request) -> bool:
-        """Share a grant that this owner has. False: it is still being asked for, or over."""
+        """Share a grant of this owner. False: it is not granted yet, or has ended."""
         there = grant.request
         if (there.kind, there.capacity) != (request.kind, request.capacity):
             raise Mismatch(
@@ -230,14 +229,14 @@ class HoldRegistry:
         return False
 
     async def _answer_of(self, grant: Grant, deadline: float) -> bool:
-        """Another thread of this owner is asking: wait for its answer. False: the time is over."""
+        """Wait for the acquire of another thread of this owner. False: timed out."""
         while self._undecided(grant):
             self.check_open()
             now = self.now()
             if now >= deadline:
                 return False
             if grant.decided is None:
-                await self.runtime.sleep(0)  # the other thread is one line away from setting it
+                await self.runtime.sleep(0)  # the other thread is about to set it
             else:
                 await grant.decided.wait(min(deadline, now + _FOLLOWER_NAP))
         return True
@@ -250,14 +249,14 @@ class HoldRegistry:
         lost = hold.is_lost()
         grant = hold.grant
         if lost:
-            hold.tell_lost()  # the clock may say so before the watchdog has noticed, and told anybody
+            hold.tell_lost()  # the watchdog may not have noticed the loss yet
         with self._mutex:
             if hold.over or grant is None:
                 return
             hold.over = True
             is_shared = grant.key is not None
             last = not is_shared or not grant.wanted()
-            if hold in grant.holds:  # it may have been taken out at its max_hold
+            if hold in grant.holds:  # the watchdog removes it at its max_hold
                 grant.holds.remove(hold)
         if last and is_shared:
             self.unshare(grant)
@@ -277,7 +276,7 @@ class HoldRegistry:
             raise hold.lost_error() from None
 
     async def _lighten(self, grant: Grant) -> None:
-        """A grant weighs as much as its heaviest hold."""
+        """Lower the weight of the claim to that of its heaviest hold."""
         weight = grant.heaviest()
         if grant.claim is not None and weight < grant.claim.weight:
             await self._opened().amend(grant, weight, self.now() + RELEASE_PATIENCE)

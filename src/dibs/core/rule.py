@@ -1,17 +1,17 @@
-"""The rule: who may hold.
+"""The rule that decides which claims hold.
 
-A line is a first-come-first-served weighted semaphore. **A claim holds if the weight ahead of it plus its own weight
+A queue is a first-come-first-served weighted semaphore. **A claim holds if the weight ahead of it plus its own weight
 is at most the capacity.** Mutex: capacity 1. Semaphore: n. Read-write: readers weigh 1, a writer the whole capacity.
-Stripes: claims of weight 0 on the name itself, so that only the number of stripes is guarded there.
+Stripes: claims of weight 0 on the name itself, which guard only the number of stripes.
 
-Why this is safe. Claims that hold are a prefix of the line, because weight ahead only grows along it. Newcomers go to
-the end and weights only fall (`amend` lowers, leaving and expiry remove), so for one claim the weight ahead can only
-fall: once it holds, it holds until it leaves or expires. Hence a stale look can delay a grant and never invent one, a
-lost wake-up costs time and not safety, and nobody ever writes "granted". Expiry is the one event that takes a grant
-away; it is a write (the entry is deleted), and the holder's own deadline has passed before (see deadline.py).
+Why this is safe. Claims that hold are a prefix of the queue, because weight ahead only grows along it. New claims go to
+the end and weights only fall (`amend` lowers, leaving and expiry remove). So for one claim the weight ahead can only
+fall: once it holds, it holds until it leaves or expires. A stale read can therefore delay a grant but never invent one,
+a lost wakeup costs time but not safety, and no store writes "granted". Only expiry ends a grant from outside. It is a
+write (the entry is deleted), and the holder's own deadline has passed before it (see deadline.py).
 
-`head` is the only walk over a line. Stores that decide by themselves render it in their own language; a differential
-test holds the renderings equal. It stops at the first claim that must wait: everything behind it waits too.
+Only `head` walks a queue. Stores that decide on the server implement it in their own language; a differential test
+compares the implementations. It stops at the first claim that must wait: every claim behind it waits too.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Any
 from dibs.errors import StoreUnavailable
 
 RW_CAPACITY = 1_000_000
-"""What a writer weighs: more readers than this cannot hold at once."""
+"""The weight of a writer, and so the largest number of simultaneous readers."""
 
 
 class Prepared:
-    """What a store keeps for all claims of one lock object that differ only in id and deadline."""
+    """A cache of the store for the claims of one lock object, which differ only in id and deadline."""
 
     __slots__ = ("request",)
 
     def __init__(self) -> None:
         self.request: Any = None
-        """The packed request, once the store has made it."""
+        """The packed request, once the store has packed it."""
 
 
 class Claim:
-    """One request to hold. The id is random, made for this acquisition, and shown to nobody."""
+    """One request to hold. Its id is random, new for each acquire, and secret: knowing it allows to end the claim."""
 
     __slots__ = (
         "about", "asked", "by", "capacity", "client", "id", "kind", "lease", "name", "prepared", "ticket", "waiting",
@@ -55,22 +55,22 @@ class Claim:
         self.lease = lease
         self.waiting = waiting
         self.by = by
-        """A local instant: a join that runs later does nothing."""
+        """A local instant after which a join has no effect."""
         self.client = client
         self.about = about
         self.asked = asked
-        """Set by a store before it first sends the join: until then nobody can know the id, nobody need look for it."""
+        """Set by the store before it first sends the join: until then the store cannot have this id."""
         self.ticket = ticket
-        """Set by a store once it knows the place, as the quickest way back to it."""
+        """Set by the store once it is known, to find the entry quickly."""
         self.prepared = prepared
-        """Shared by the claims of one lock object, description and client; None: nothing is kept."""
+        """Shared by the claims of one lock object, description and client; None: nothing is cached."""
 
     def __repr__(self) -> str:
         return f"<Claim on {self.name!r}: {self.kind}, weight {self.weight}, ticket {self.ticket}, {self.about}>"
 
 
 class Standing:
-    """What the store says of a claim."""
+    """The state of a claim, as the store reported it."""
 
     __slots__ = ("held_back", "holds", "left", "next", "revoked", "ticket")
 
@@ -87,14 +87,14 @@ class Standing:
         self.holds = holds
         self.left = left
         self.next = next
-        """Seconds until something ahead can end by itself."""
+        """Seconds until a claim ahead can expire."""
         self.revoked = revoked
         self.held_back = held_back
-        """Nobody is ahead, and yet the store grants nothing now: why. A wait that ends so was not for a busy lock."""
+        """Why the store grants nothing now although no claim is ahead. A timeout then raises this, not busy."""
 
 
 class Entry:
-    """A claim as it stands in a store."""
+    """A claim as the store keeps it."""
 
     __slots__ = (
         "about", "asked", "capacity", "client", "held", "id", "kind", "revoked", "ticket", "until", "was", "weight",
@@ -116,11 +116,11 @@ class Entry:
         self.revoked = revoked
         self.about = about
         self.was = was
-        """What it weighed before the change in hand; None where the change is not its own."""
+        """Its weight before the current change; None if the change is of another entry."""
 
 
 class Head:
-    """What a walk saw."""
+    """The result of one walk over a queue."""
 
     __slots__ = ("blocked", "freed", "gone", "holding", "next", "used")
 
@@ -129,22 +129,21 @@ class Head:
     ) -> None:
         self.holding = holding
         self.freed = freed
-        """Those among the holding that the change in hand made holders: exactly they are to be woken."""
+        """The entries of `holding` that became holders by the current change: exactly these are woken."""
         self.gone = gone
         self.blocked = blocked
-        """The first that must wait."""
+        """The first entry that must wait."""
         self.used = used
         self.next = next
-        """The instant at which something seen here can expire."""
+        """The instant of the next expiry among the entries seen."""
 
 
 def fits(ahead: int, weight: int, capacity: int) -> bool:
-    """The rule itself."""
     return ahead + weight <= capacity
 
 
 def head(line: Iterable[Entry], gone: Callable[[Entry], bool]) -> Head:
-    """Walk a line, in ticket order, as far as the rule looks. All its entries bear the same capacity."""
+    """Walk a queue in ticket order, up to the first entry that must wait. All entries have the same capacity."""
     holding: list[Entry] = []
     freed: list[Entry] = []
     ended: list[Entry] = []

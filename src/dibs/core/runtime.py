@@ -1,7 +1,7 @@
-"""What the core needs of the world it runs in; `dibs.runtime` has one for threads and one for asyncio.
+"""The runtime that the core needs; `dibs.runtime` implements it for threads and for asyncio.
 
-A blocking runtime's coroutines never suspend. What an interrupted thread may touch is made in C in both: an interrupt
-between two lines must not leave anything locked for ever.
+Coroutines of a blocking runtime never suspend. Both runtimes build events, mutexes and queues from types written in C:
+an interrupt between two lines of Python must not leave anything locked for ever.
 """
 
 from __future__ import annotations
@@ -14,96 +14,96 @@ T = TypeVar("T")
 
 
 class Event(Protocol):
-    """Set once; waits look at the clock of the runtime."""
+    """Set once; waits use the clock of the runtime."""
 
     def is_set(self) -> bool: ...
 
     def set(self) -> None:
-        """From any thread, and from within an interrupt."""
+        """Safe from any thread and from a signal handler."""
 
     async def wait(self, until: float) -> bool: ...
 
 
 class Source(Protocol):
-    """Where messages from other processes arrive."""
+    """A readable source of messages from other processes."""
 
     def fileno(self) -> int: ...
 
     def read(self) -> list[tuple[bytes, bytes]]:
-        """What has arrived, as key and message; never blocks."""
+        """Read the pending messages, each with its key; never blocks."""
 
     def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
-        """As `read`, but waits for something to arrive."""
+        """Wait up to `patience` seconds for messages, then read them, each with its key."""
 
     def poke(self) -> None:
         """Make it readable, from any thread."""
 
 
 class Inbox(Protocol):
-    """One wake-up source, many waiters. A message that comes between `expect` and `wait` is kept."""
+    """One source of wakeups, many waiters. A message that comes between `expect` and `wait` is kept."""
 
     expected: dict[bytes, Any]
-    """The keys that are expected. The free path sets one to None and pops it itself: it never waits."""
+    """The expected keys. The free path never waits: it sets its key to None and pops it, without a call."""
 
     def expect(self, key: bytes) -> None: ...
 
     def forget(self, key: bytes) -> None: ...
 
     def deliver(self, key: bytes, message: bytes) -> None:
-        """From any thread; for a key that nobody expects it does nothing."""
+        """Safe from any thread; does nothing if the key is not expected."""
 
     def deliver_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """The same for many, by their keys."""
+        """Deliver many messages, each with its key."""
 
     async def wait(self, key: bytes, until: float) -> bytes | None: ...
 
     def lead(self) -> object | None:
-        """Read the source for all who wait, until `resign`, or until what this gives is gone with the frame that has
-        it (an interrupt within an interrupt). None: somebody leads, perhaps this very thread, below a signal's
-        handler."""
+        """Become the one reader of the source for all waiters, until `resign`, or until the returned object dies with
+        its frame (an interrupt within an interrupt). None: there is a reader already, perhaps this thread itself below
+        a signal handler."""
 
     def resign(self) -> None: ...
 
     def listen(self, source: Source) -> None:
-        """Take messages from there too."""
+        """Also receive messages from this source."""
 
     def unlisten(self) -> None: ...
 
 
 class Gate(Protocol):
-    """First use goes through one: what `make` does happens once, whoever comes at the same time."""
+    """Runs `make` once on first use, even if several callers arrive at the same time."""
 
     async def once(self, known: Callable[[], T | None], make: Callable[[], Awaitable[T]]) -> T: ...
 
 
 class Worker(Protocol):
-    """A thread of its own that takes a turn whenever it is rung, and when the last turn asked to be called again."""
+    """A thread that runs a turn when it is rung, and again after the delay that the last turn returned."""
 
     def ring(self) -> None: ...
 
     def stop(self) -> None: ...
 
     def retire(self) -> None:
-        """Do what is to be done, and do not linger for more."""
+        """Finish the pending work, then end the thread."""
 
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Hands(Protocol):
-    """So many who work side by side, each at one thing after the other."""
+    """A fixed number of workers that run in parallel; each runs its own jobs one after the other."""
 
     async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
-        """One job for each of them, at once. Ends when all are done; at `until`; or, once `enough()`, when the others
-        have had about as long again. What is not done then is not waited for: a thread goes on with it, a task is
-        cancelled. What a job raises is raised here, if it is still waited for."""
+        """Run one job per worker in parallel. Returns when all are done, or at `until`. Once `enough()` is true, the
+        other jobs get about as long again. A job that is not done then goes on in its thread, or its task is
+        cancelled. An exception of a job is raised here while it is waited for."""
 
     def close(self) -> None: ...
 
 
 class Runtime(Protocol):
     def now(self) -> float:
-        """Seconds of the clock that also counts suspended time."""
+        """Seconds of a monotonic clock that also counts suspended time."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -117,7 +117,7 @@ class Runtime(Protocol):
     def inbox(self) -> Inbox: ...
 
     def taker(self) -> object:
-        """The thread or task that runs now, as an object; numbers are re-used."""
+        """The current thread or task, as an object, because thread numbers are re-used."""
 
     def taker_name(self) -> str: ...
 
@@ -127,34 +127,34 @@ class Runtime(Protocol):
 
     @property
     def bind(self) -> Callable[[], None] | None:
-        """Called at every entry, where there is one: an asyncio runtime belongs to the first loop that uses it."""
+        """In asyncio, a function to call at every entry: the runtime belongs to the first event loop that uses it."""
 
     @property
     def soon(self) -> Callable[[Callable[[], None]], object] | None:
-        """Where there is an event loop: have something done in it when all that can go on now has; only from there."""
+        """In asyncio, `loop.call_soon`; call it only from the event loop."""
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """Run what may block where it disturbs nobody; one such thing after the other."""
+        """Run blocking work on another thread, one call after the other."""
 
     def aside(self) -> Runtime:
-        """The same, with a place of its own for what may block: what one store waits for keeps no other waiting."""
+        """The same runtime with a separate thread for blocking work, so that one store cannot delay another."""
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
-        """`turn` gives the seconds until the next one, at most; None: no more until rung."""
+        """`turn` returns the longest delay in seconds until the next turn; None: wait until rung."""
 
     def hands(self, count: int) -> Hands: ...
 
     def call_back(self, callback: Callable[[], object]) -> None:
-        """Run a user's function where a slow one disturbs nobody; its exceptions are logged."""
+        """Run a callback of the user where a slow one delays nothing; its exceptions are logged."""
 
     def is_through(self, taker: object) -> bool:
-        """At interpreter exit: that thread or task runs no more."""
+        """At interpreter exit: whether that thread or task has ended."""
 
     def after_fork(self) -> None:
-        """In the child: the parent's threads are not here."""
+        """In the child: forget the threads of the parent."""
 
     def close(self) -> None:
-        """Its client was closed: what still runs here ends as soon as it has done what was put down."""
+        """After the client was closed: threads end once their pending work is done."""
 
     def blocking(self) -> Runtime:
-        """The runtime that workers' turns are stepped in."""
+        """The blocking runtime in which workers run."""

@@ -1,4 +1,4 @@
-"""What several stores say of one claim or one line, counted together."""
+"""Merges the replies of the members of a quorum about one claim or one queue."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dibs.core.rule import Standing
 from dibs.info import Finding, LockInfo, Participant
 
 SMALLEST = 3
-"""Members of a quorum that can lose one."""
+"""The smallest quorum that tolerates a failed member."""
 _CLOCKS = 1.0
-"""Seconds by which the clocks of members may differ before that is worth a word."""
+"""Seconds by which the clocks of members may differ before `doctor` reports it."""
 
 
 def reached(values: Iterable[float], count: int) -> float:
-    """The highest value that so many of them reach.
+    """The highest value that at least `count` of the values reach.
 
     >>> reached([30.0, 12.0, 29.0], 2)
     29.0
@@ -25,15 +25,15 @@ def reached(values: Iterable[float], count: int) -> float:
 
 
 def together(standings: Sequence[Standing], needed: int, token: int) -> Standing:
-    """How a claim stands that so many of these must say it of: it is certain for as long as a majority says so."""
+    """Merge the standings of one claim: it is valid for as long as `needed` members say so."""
     left = reached((standing.left for standing in standings), needed)
     return Standing(token, True, left, FOREVER, any(standing.revoked for standing in standings))
 
 
 def merged(name: str, lines: Sequence[LockInfo], needed: int) -> LockInfo:
-    """The line as a majority sees it. Who has the votes of a majority, all with one token, holds. Whoever has fewer is
-    shown as waiting, with the highest of its tickets: it is on its way, or it died between the two rounds and keeps
-    others waiting until its lease is over."""
+    """The queue as a majority sees it. A claim with the votes of a majority, all with one token, is a holder. A claim
+    with fewer votes is shown as a waiter, with its highest ticket: it is between its two rounds, or its client died
+    there and blocks others until its lease ends."""
     busy = [line for line in lines if line.holders or line.waiters]
     by_token: dict[int, list[Participant]] = {}
     for line in busy:
@@ -57,14 +57,13 @@ def merged(name: str, lines: Sequence[LockInfo], needed: int) -> LockInfo:
 
 
 def is_clear(lines: Iterable[LockInfo], missing: int, needed: int) -> bool:
-    """Who has no majority in these lines would have none with those of the missing members either: nothing that they
-    say can change who is shown as holding."""
+    """Whether the missing replies cannot change the holders: no claim without a majority could reach one."""
     votes = Counter((line.name, holder.token) for line in lines for holder in line.holders)
     return all(count >= needed or count + missing < needed for count in votes.values())
 
 
 def page(pages: Sequence[Sequence[LockInfo]], needed: int) -> list[LockInfo]:
-    """Pages of the same stretch of names, as one: only so far as each of them goes."""
+    """Merge pages of the same range of names, up to the last name that all of them cover."""
     end = min((lines[-1].name for lines in pages if lines), default="")
     found: dict[str, list[LockInfo]] = {}
     for line in (line for lines in pages for line in lines if line.name <= end):
@@ -105,8 +104,7 @@ def dangers(count: int, needed: int, answered: int, excuses: Sequence[str], apar
 
 
 def findings(said: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
-    """The dangers of members; what several say alike is said once. Promises and notes speak of one store alone, and are
-    not the quorum's."""
+    """The dangers of the members, equal ones merged. Promises and notes of one store do not apply to the quorum."""
     alike: dict[Finding, list[str]] = {}
     for shown, found in said:
         for finding in found:
@@ -120,7 +118,7 @@ def findings(said: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
 
 
 def _one(votes: Sequence[Participant], needed: int) -> Participant:
-    """One holder of several votes: how long a majority of them lasts is how long it holds."""
+    """Merge several votes into one holder, which lasts as long as a majority of them."""
     first = min(votes, key=lambda vote: vote.since)
     remaining = reached((vote.remaining for vote in votes), needed)
     return Participant(**{**{name: getattr(first, name) for name in Participant._fields}, "remaining": remaining})

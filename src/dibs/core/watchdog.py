@@ -1,19 +1,19 @@
-"""The watchdog: renews, declares loss, and gives back claims whose callers could not.
+"""The watchdog: it renews claims, declares losses, and gives back claims that their callers could not.
 
-Three lanes, each a thread of its own, so that none can delay another:
+It has three lanes, each a thread of its own, so that none can delay another:
 
-- `watch` does no I/O. It knows when each grant is due next, declares losses and hands renewals to the next lane.
-- `renew` renews in batches, on a connection of its own that is opened with the first grant. Grants of similar leases
-  are renewed together: a batch waits for its answer no longer than its own leases allow.
+- `watch` does no I/O. It knows when each grant is due next, declares losses and passes renewals to the next lane.
+- `renew` renews in batches, on a connection of its own that is opened with the first grant. Grants with similar leases
+  share a batch, because the batch waits for its reply no longer than its shortest lease allows.
 - `give_backs` (give_backs.py) removes claims from the store, some hundreds in one round trip.
 
-Every claim that may stand in the store is in `renewing` from before its join is sent until somebody takes it out to
-end it, and then, if it could not be removed at once, among the give-backs until its leave is answered. Taking a grant
-out is one dict pop: the thread that gets it ends it, and there is no other lock on a grant's end. User threads only put
-things down here (C-made containers, single steps) and ring.
+Every claim that the store may have is in `renewing` from before its join is sent until a thread takes it out to end it.
+If that thread cannot remove the claim at once, the give-backs have it until its leave is answered. Taking a grant out
+is one dict pop: the thread that pops it ends it, and no other lock guards the end of a grant. User threads only change
+containers, by operations that are atomic in CPython, and ring.
 
-`watch` sleeps until `wakes_at`, at most a second. During a turn `wakes_at` is FOREVER, so that a thread that schedules
-something meanwhile rings: no schedule falls between a look at the agenda and the sleep that follows it.
+`watch` sleeps until `wakes_at`, at most a second. During a turn `wakes_at` is FOREVER, so that every thread that
+schedules a grant rings: no change is missed between the end of a turn and the sleep that follows.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ from dibs.info import duration
 TICK = 1.0
 _SOON = 0.5
 _OBSOLETE = 1000
-"""Entries of the agenda that may belong to grants that have ended."""
+"""The agenda may have this many obsolete entries before it is rebuilt."""
 _ROUND_TRIPS = 6
-"""How many of them a lease must last, to be renewed in time after one failure."""
+"""A lease must last this many round trips, to be renewed in time after one failure."""
 
 
 class Watchdog:
-    """One per client."""
-
     def __init__(
         self,
         runtime: Runtime,
@@ -61,7 +59,7 @@ class Watchdog:
         self.renewing: dict[bytes, Grant] = {}
         self.wakes_at = FOREVER
         self._late = 0.0
-        """By how many seconds `watch` awoke too late."""
+        """The seconds by which `watch` last awoke too late."""
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
@@ -78,8 +76,8 @@ class Watchdog:
         self._due: deque[Grant] = deque()
         """From `watch` to `renew`."""
         self._groups: dict[tuple[int, bool], dict[bytes, Grant]] = {}
-        """To be renewed now, by the magnitude of their leases, and holders apart from waiters: a store may have to look
-        at the queue of each name that is waited for before it answers."""
+        """Grants to renew now, by the magnitude of their leases. Holders and waiters have separate batches: a store may
+        have to read the queue of each waiter before it answers."""
         self.is_used = False
         self._warned = False
         self._watcher = runtime.worker(self.watch)
@@ -96,7 +94,7 @@ class Watchdog:
         self.unsorted[grant.claim.id] = self.renewing[grant.claim.id] = grant
 
     def schedule(self, grant: Grant) -> None:
-        """After an answer: make sure that `watch` is awake when the grant is due."""
+        """Make sure that `watch` is awake when the grant is due."""
         due = grant.due()
         if due < grant.watch_at:
             if grant.claim is not None:
@@ -117,12 +115,12 @@ class Watchdog:
         return True
 
     def abandon(self, grant: Grant) -> None:
-        """End a grant from wherever an exception left it."""
+        """End a grant after an exception, if no other thread has."""
         if self.take(grant) and grant.claim is not None:
             self.give_back(grant.claim, grant.answered)
 
     def expire(self, grant: Grant, now: float) -> None:
-        """Its deadline passed."""
+        """Declare a grant lost at its deadline."""
         self.lose(grant, self._deadline_loss(grant, now))
 
     def _deadline_loss(self, grant: Grant, now: float) -> Loss:
@@ -130,10 +128,10 @@ class Watchdog:
         return at_deadline(grant, now, late)
 
     def lose(self, grant: Grant, loss: Loss, *, gone: bool = False) -> None:
-        """It is no longer certain that this is held. It is given back, unless the store said that it is gone and no
-        copy of its join can still arrive."""
+        """Declare a grant lost, because it is no longer certain. Give it back, unless the store said that it is gone
+        and no copy of its join can still arrive."""
         claim = grant.claim
-        grant.loss = grant.loss or loss  # before `take`: another thread may look as soon as that is done
+        grant.loss = grant.loss or loss  # before `take`: then another thread may read it
         if not self.take(grant) or claim is None:
             return
         grant.state = LOST
@@ -144,16 +142,16 @@ class Watchdog:
             self.give_back(claim, grant.answered)
 
     def look_at(self, claim_id: bytes) -> None:
-        """The store has news of a claim: it is renewed at once, which is a look; if it is not granted yet, as soon as
-        it is. The mark stays until then, whatever answer comes meanwhile: that one may be older. A claim that is not
-        to be renewed is not looked at."""
+        """The store reported a change of a claim: renew it at once, or as soon as it is granted. The mark stays until
+        that renewal is sent, because a reply that arrives before may be older. Claims with `renew=False` are left
+        alone."""
         grant = self.renewing.get(claim_id)
         if grant is not None and grant.request.renew:
             grant.news = True
             self.schedule(grant)
 
     def heard(self, error: StoreError) -> None:
-        """Called with every error of the store: one that says that it is another store has lost all our claims."""
+        """Called with every error of the store: a replaced store has lost all our claims."""
         if isinstance(error, Replaced):
             self._lose_all()
 
@@ -174,11 +172,11 @@ class Watchdog:
         if self.port is not None:
             self.port.close()
 
-    # The first lane: what is due, what is lost.
+    # The first lane: due grants and losses.
 
     async def watch(self) -> float | None:
         now = self._now()
-        self._late = max(now - self.wakes_at, 0.0)  # before `wakes_at` says that it counts
+        self._late = max(now - self.wakes_at, 0.0)  # set before `wakes_at`, which decides whether it is read
         self.wakes_at = FOREVER
         is_used, self.is_used = self.is_used, False
         while self.unsorted:
@@ -206,14 +204,14 @@ class Watchdog:
             heappush(self._agenda, (due, next(self._numbers), grant))
 
     def _look_through(self, now: float) -> None:
-        """End what is over, and hand on what is to be renewed; a grant that is due soon goes with the others."""
+        """End grants that are over and pass on those to renew; a grant that is due soon joins the batch."""
         seen: list[Grant] = []
         horizon = now
         while self._agenda and self._agenda[0][0] <= horizon:
             due, _, grant = heappop(self._agenda)
             if due != grant.watch_at:
                 continue
-            grant.watch_at = FOREVER  # first: a thread that changes the grant from here on schedules it anew
+            grant.watch_at = FOREVER  # first: a thread that changes the grant from here on schedules it again
             if self._has(grant):
                 if self._look_at(grant, now, horizon):
                     horizon = now + _SOON
@@ -225,10 +223,10 @@ class Watchdog:
             self._renewer.ring()
 
     def _look_at(self, grant: Grant, now: float, horizon: float) -> bool:
-        """True: it was handed on to be renewed."""
+        """True: it was passed on to be renewed."""
         if grant.state is HELD and (now >= grant.until or now >= grant.ends_at):
             self._end_what_is_over(grant, now)
-            if grant.state is not HELD:  # it is on its way out: a renewal would only keep others waiting
+            if grant.state is not HELD:  # it has ended: a renewal would only delay its successor
                 return False
         claim = grant.claim
         is_due = grant.state is not ASKING and (
@@ -243,7 +241,7 @@ class Watchdog:
         return is_due
 
     def _drop(self, grant: Grant) -> None:
-        """Its caller vanished without a word, or is just about to release it."""
+        """Give back a grant whose caller no longer exists, or is about to release it."""
         grant.dropped = True
         self.abandon(grant)
 
@@ -282,7 +280,7 @@ class Watchdog:
         return pause
 
     async def _connect(self, port: WatchdogPort) -> float | None:
-        """Renewing must not depend on a connection that is opened late: the server may take no more by then."""
+        """Connect early: when the first renewal is due, the server may accept no more connections."""
         try:
             await port.connect(self._now() + TICK)
         except (StoreError, Closed) as error:
@@ -300,7 +298,7 @@ class Watchdog:
         return self._groups
 
     async def _renew(self, port: WatchdogPort, batch: list[Grant]) -> None:
-        """An attempt takes at most a sixth of the shortest lease, or what an answer takes."""
+        """Send one batch. It waits at most a sixth of the shortest lease, or two round trips if they take longer."""
         sent_at = self._now()
         batch = [grant for grant in batch if self._is_renewed(grant) and may_renew(grant, sent_at)]
         if not batch:
@@ -329,7 +327,7 @@ class Watchdog:
         standings: Sequence[Standing | StoreUnavailable | None],
         sent_at: float,
     ) -> dict[StoreUnavailable, list[Grant]]:
-        """Gives those that were not renewed, by the reason."""
+        """Apply the replies; return the grants that were not renewed, by error."""
         failed: dict[StoreUnavailable, list[Grant]] = {}
         for (grant, claim, was_held), standing in zip(asked, standings, strict=True):
             if grant.in_flight is claim:
@@ -367,8 +365,8 @@ class Watchdog:
             self.schedule(grant)
 
     def _is_renewed(self, grant: Grant) -> bool:
-        """Much may have happened since it was found due. A grant that asks anew has another claim, which its join
-        answers; one that was granted meanwhile is perhaps not to be renewed."""
+        """Check again before sending: since it was due, the grant may have ended, may join again with a new claim, or
+        may have been granted with `renew=False`."""
         return self._has(grant) and (grant.state is WAITS or (grant.state is HELD and grant.request.renew))
 
     def _note(self, grant: Grant, standing: Standing | None, sent_at: float) -> None:
@@ -385,7 +383,7 @@ class Watchdog:
         if state is HELD and not may_renew(grant, now := self._now()):
             self.expire(grant, now)
             return
-        if state is HELD and not grant.request.renew:  # it was sent while the claim waited
+        if state is HELD and not grant.request.renew:  # the renewal was sent while the claim waited
             return
         grant.answer(standing, sent_at)
         grant.trouble = None
@@ -394,7 +392,7 @@ class Watchdog:
         self.schedule(grant)
 
     def _lose_by_answer(self, grant: Grant, loss: Loss, *, gone: bool = False) -> None:
-        """The store says that it is no longer held; past its own deadline that is no news."""
+        """The store says that it is no longer held. Past its own deadline it had expired before."""
         now = self._now()
         self.lose(grant, loss if now < grant.until else self._deadline_loss(grant, now), gone=gone)
 
@@ -405,7 +403,7 @@ class Watchdog:
 
 
 def at_deadline(grant: Grant, now: float, late: float) -> Loss:
-    """Why the lease of a held grant ran out. `late`: seconds by which the watchdog was late when it last awoke."""
+    """Why the lease of a held grant ran out. `late`: the seconds by which the watchdog last awoke too late."""
     if not grant.request.renew:
         return EXPIRED
     lease = duration(grant.request.lease)
@@ -415,7 +413,7 @@ def at_deadline(grant: Grant, now: float, late: float) -> Loss:
         return Loss("unreachable", f"the store was unreachable since {since:{INSTANT}}: {trouble.error.what}")
     if grant.in_flight is grant.claim and not stood_still:
         return Loss("unreachable", f"the store did not answer in time to keep the lease of {lease}")
-    still = duration(max(late, now - grant.renew_at))  # it may have begun before that renewal was due
+    still = duration(max(late, now - grant.renew_at))  # a lower bound: it may have begun before that renewal was due
     return Loss(
         "standstill",
         f"this process stood still for at least {still} (stopped, suspended, or without CPU time), "
@@ -424,13 +422,13 @@ def at_deadline(grant: Grant, now: float, late: float) -> Loss:
 
 
 def may_renew(grant: Grant, now: float) -> bool:
-    """Past its own deadline a held grant is lost, whatever the store would still say."""
+    """Past its own deadline a held grant is lost, even if the store would still renew it."""
     return grant.state is not HELD or now < grant.until
 
 
 def is_displaced(standing: Standing) -> bool:
-    """A claim that was held when the renewal was sent no longer holds: another claim stands before it. A store that
-    lost what it acknowledged can say so."""
+    """Whether a held claim no longer holds, because another claim is ahead. It happens if a store lost acknowledged
+    writes."""
     return not standing.holds
 
 

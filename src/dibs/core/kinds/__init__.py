@@ -1,1 +1,1 @@
-"""What a user can ask for, made of holds."""
+"""The locks and primitives that a client makes, without I/O."""

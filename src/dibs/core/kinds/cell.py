@@ -1,4 +1,4 @@
-"""A cell: a versioned value for anybody to read, and to write if it is still what was read."""
+"""A cell: a versioned value, written by compare-and-set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dibs.core.client import Client
 from dibs.core.kinds.slot import Slot
 
 TRIES = 40
-"""How often `update` calls its function while others come before it: with pauses that grow, some fifteen seconds."""
+"""How often `update` calls its function while others write first: with growing pauses, some 15 seconds."""
 
 
 class Cell:
-    """`dibs.Cell` and its asyncio twin are faces of this."""
-
     def __init__(self, client: Client, name: object) -> None:
         self._slot = Slot(client, CELL, name, "versioned values (cell)")
         self.name = self._slot.name

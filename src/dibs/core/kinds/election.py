@@ -1,6 +1,6 @@
-"""An election: a line whose holder leads, and whom anybody can follow. A kind of its own, so no lock can meddle.
+"""An election: a queue whose holder leads. It has a kind of its own, so that no lock of that name interferes.
 
-To lead is to hold a lock: the same lease, token and loss. To follow is to wait for another token at the head.
+Leading is holding a lock, with the same lease, token and loss. Following is waiting for another token of the holder.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from dibs.info import LockInfo, Participant
 
 
 class Election:
-    """`dibs.Election` and its asyncio twin are faces of this."""
-
     def __init__(self, client: Client, name: str, options: Options) -> None:
         self.client = client
         self.name = names.check(name)
@@ -34,7 +32,7 @@ class Election:
         return self._first(await self.client.look(self.name, self._encoded))
 
     async def change(self, seen: int | None) -> tuple[Participant | None, int]:
-        """Who leads, with the token, once that is not `seen`; None: whoever leads now."""
+        """The leader and its token, as soon as the token is not `seen`. `seen=None` returns the present leader."""
         while True:
             leader = await self.leader()
             token = 0 if leader is None else leader.token

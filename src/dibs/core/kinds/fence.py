@@ -1,8 +1,8 @@
-"""A fence: the checking half of fencing, for the resource to call in the same atomic step as the change.
+"""A fence: the checking half of fencing. The resource calls it in the same atomic step as the change.
 
-It remembers the highest exclusive token that it admitted, for good. A token below it is stale: somebody else has held
-the lock since. Readers' tokens (`shared`) are compared with that one only, as readers do not exclude each other. The
-permits of a semaphore are no order in which the resource could be written: their tokens are not for a fence.
+It records the highest exclusive token that it admitted, for ever. A lower token is stale: another client has held the
+lock since. Tokens of readers (`shared`) are compared with the record but not recorded, because readers do not exclude
+each other. Holders of permits run in parallel, so the tokens of a semaphore are not for a fence.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ _LARGEST_TOKEN = 2**63 - 1
 
 
 class Fence:
-    """`dibs.Fence` and its asyncio twin are faces of this."""
-
     def __init__(self, client: Client, name: object) -> None:
         self._slot = Slot(client, FENCE, name, "fences")
         self.name = self._slot.name

@@ -1,7 +1,7 @@
-"""A latch: closed by `arm(count)`, open once it was counted down; nobody owns it, and it can be armed again.
+"""A latch: `arm(count)` closes it, and it opens when it was counted down. It has no owner and can be armed again.
 
-Each arm begins a generation. Who waits waits for one generation to open, so one that opened and was armed again while
-nobody looked has opened all the same; and a count that began in one generation never reaches the next.
+Each arm begins a generation. A caller waits for one generation to open. So it also sees that a latch opened if it was
+armed again meanwhile, and a count-down that began in one generation never counts in the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dibs.errors import Conflict, StoreError
 
 
 class State(NamedTuple):
-    """What a latch's record says, as two numbers with a space between."""
+    """The record of a latch: two numbers, separated by a space."""
 
     generation: int
     left: int
@@ -27,8 +27,6 @@ class State(NamedTuple):
 
 
 class Latch:
-    """`dibs.Latch` and its asyncio twin are faces of this."""
-
     def __init__(self, client: Client, name: object) -> None:
         self._slot = Slot(client, LATCH, name, "latches")
         self._client = client
@@ -56,16 +54,16 @@ class Latch:
             there = self._read(value)
             generation = there.generation if generation < 0 else generation
             if not there.left or there.generation != generation:
-                return None  # it is open, or was: there is nothing left to count
+                return None  # this generation has opened
             return State(generation, max(there.left - less, 0)).record()
 
-        await self._slot.update(counted, MOST)  # each other is one that counts, and they are at most so many
+        await self._slot.update(counted, MOST)  # every conflict is a count-down by another caller: at most MOST
 
     async def count(self) -> int:
         return self._read((await self._slot.get()).value).left
 
     async def wait(self, timeout: object, armed: object) -> bool:
-        """True: it opened. False: the time is over."""
+        """True: it opened. False: timed out."""
         if not isinstance(armed, bool):
             raise TypeError(f"armed must be True or False, not {armed!r}")
         limit = patience(timeout)
@@ -91,7 +89,7 @@ class Latch:
         return self._client.place(self.name)
 
     async def _look(self, deadline: float) -> tuple[State, int]:
-        """Also when the time is over the store has a moment to answer."""
+        """Read the latch. The store has some seconds to answer even after the deadline."""
         until = None if deadline == FOREVER else max(deadline, self._client.now() + LEAST_PATIENCE)
         there = await self._slot.get(until)
         return self._read(there.value), there.version

@@ -1,16 +1,16 @@
-"""lock, rlock, both sides of rwlock, semaphore and stripe: one class, told apart by data.
+"""lock, rlock, both sides of rwlock, semaphore and stripe: one class with different data.
 
-| kind       | capacity | weight        | holds of one owner share |
-|------------|----------|---------------|--------------------------|
-| lock       | 1        | 1             | no                       |
-| rlock      | 1        | 1             | yes                      |
-| rw, read   | many     | 1             | yes                      |
-| rw, write  | many     | all of them   | yes                      |
-| semaphore  | permits  | what is asked | no                       |
-| stripes    | stripes  | 0             | yes, the whole client's  |
+| kind       | capacity | weight       | holds of one owner share a grant |
+|------------|----------|--------------|----------------------------------|
+| lock       | 1        | 1            | no                               |
+| rlock      | 1        | 1            | yes                              |
+| rw, read   | many     | 1            | yes                              |
+| rw, write  | many     | the capacity | yes                              |
+| semaphore  | permits  | n            | no                               |
+| stripes    | stripes  | 0            | yes, all holds of the client     |
 
-A `Lock` is a name and options. It remembers which holds were taken through it, only so that `release()` and the end of
-a `with` find the right one.
+A `Lock` is a name and options. It remembers the holds taken through it, so that `release()` and the end of a `with`
+block find the right one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def not_free(
     client: Client, name: str, limit: float | None, own_token: int | None, *, by_itself: bool = False,
     permits: tuple[int, int] | None = None,
 ) -> AcquireTimeout:  # fmt: skip
-    """The error that says who was in the way. `by_itself`: this owner, who could use an rlock. `permits`: how many of
-    how many a semaphore was asked for."""
+    """The timeout error, with the holders and waiters ahead. `by_itself`: the holder is this owner, who needs an rlock.
+    `permits`: the number wanted, and the size of the semaphore."""
     info = await client.look_together(name, client.prefix + name, LEAST_PATIENCE)
     what = f"not free after {duration(limit)}" if limit else "not free"
     if info is not None and permits is not None:
@@ -59,7 +59,7 @@ async def not_free(
 
 
 class _Described(NamedTuple):
-    """What others see of a claim, for one thread or task of one client."""
+    """The description of claims that others see, for one thread or task of one client."""
 
     taker: object
     me: object
@@ -68,17 +68,17 @@ class _Described(NamedTuple):
 
 
 def warn_of_unreleased(taken: Taken[Hold], client: Client, _: object) -> None:
-    """The lock is gone, and so is every object that can release its holds. The garbage collector may call this
-    anywhere, so it takes no lock and ends no hold. A hold that ends by itself is often left alone on purpose, as the
-    permits of a rate limit are."""
+    """Warn that a lock object was freed before its holds were released. The garbage collector may call this anywhere,
+    so it takes no mutex and ends no hold. Holds that end by themselves, such as the permits of a rate limit, are often
+    not released on purpose."""
     unreleased = list(taken.holds)
-    taken.holds.clear()  # each of them has a reference that calls this
+    taken.holds.clear()  # each of them has a weak reference that calls this
     for hold in unreleased:
         grant = hold.grant
         if grant is None or not grant.valid(client.now()) or not hold.wanted():
             continue
         if grant.request.renew and hold.ends_at == FOREVER:
-            from warnings import warn  # noqa: PLC0415  (needed only where something went wrong)
+            from warnings import warn  # noqa: PLC0415  (rarely needed)
 
             text = f"{client.place(hold.name)}: not released (token {hold.token}), and no object is left to release"
             end = "it with: it stays held until its client is closed or this process ends"
@@ -86,8 +86,6 @@ def warn_of_unreleased(taken: Taken[Hold], client: Client, _: object) -> None:
 
 
 class Lock(Takes[Hold]):
-    """See the table above; `dibs.Lock` and its kin are faces of this."""
-
     def __init__(
         self,
         client: Client,
@@ -122,7 +120,7 @@ class Lock(Takes[Hold]):
         self._warn_of_unreleased = partial(warn_of_unreleased, self.taken, client)
 
     def begin(self, timeout: object = UNSET, blocking: object = True, n: object = UNSET) -> Hold:
-        """A hold for which nothing was asked yet. The calling thread or task is the one that takes."""
+        """A new hold, before any I/O. The calling thread or task takes it."""
         limit, weight, client = self.options.timeout, self.weight, self.client
         if timeout is not UNSET or blocking is not True or n is not UNSET:
             limit = limit_of(limit, timeout, blocking)
@@ -192,12 +190,12 @@ class Lock(Takes[Hold]):
         hold.notify = callbacks
 
     async def _acquire_guarded(self, hold: Hold, guard_lock: Lock, about: str) -> bool:
-        """A stripe: first the claim on the name itself, which this hold then depends on."""
+        """Acquire a stripe: first the guard on the name itself, which this hold then depends on."""
         registry = self.client.registry
         guard = guard_lock.begin(hold.limit)
         guard.asker = hold.asker
         hold.also = guard
-        # It weighs nothing and never waits in the queue; another thread of this client may be asking for it, though.
+        # The guard has weight 0 and never waits in the queue, but another thread of this client may be acquiring it.
         guard.deadline = max(hold.deadline, self.client.now() + LEAST_PATIENCE)
         if not await registry.acquire(guard, guard_lock.request, True, about):
             return False
@@ -217,7 +215,7 @@ class Lock(Takes[Hold]):
         self.client.watchdog.schedule(grant)
 
     def permits(self, n: object) -> Lock:
-        """The lock of weight n on this semaphore."""
+        """A lock that takes n permits of this semaphore."""
         weight, request = self._checked_permits(n), self.request
         return Lock(self.client, self.name, self.options, kind=request.kind, capacity=request.capacity, weight=weight)
 
@@ -232,7 +230,7 @@ class Lock(Takes[Hold]):
         return n
 
     def _describe(self, taker: object) -> _Described:
-        """The latest description is kept: mostly one thread or task uses a lock object."""
+        """Cache the latest description: usually one thread or task uses a lock object."""
         described, client = self._described, self.client
         if described.taker is not taker or described.me is not client.me:
             text = client.about(self.label, self.options.info)
@@ -253,7 +251,7 @@ class Lock(Takes[Hold]):
     async def release(self, hold: Hold, given: Given = None) -> None:
         """`given`: how far `give` came."""
         client = self.client
-        # After close() every hold is lost already: its release says that, not that the client is closed.
+        # After close() every hold is lost: its release must raise LockLost, not Closed.
         if not client.closed and not client.is_ready():
             await client.open()
         self.taken.released(hold)
@@ -270,17 +268,17 @@ class Lock(Takes[Hold]):
             raise self.client.seen(error, self.name) from error.__cause__
 
     async def _say_by_whom(self, hold: Hold, error: LockLost) -> None:
-        """If `dibs break` left a record of it. Best effort: the lock is lost whatever the store answers."""
+        """Add the record of `dibs break` to the error, if there is one. Best effort: the lock is lost anyway."""
         if CELLS not in self.client.store.capabilities:
             return
-        from dibs.core.kinds.slot import Slot  # noqa: PLC0415  (seldom needed)
+        from dibs.core.kinds.slot import Slot  # noqa: PLC0415  (rarely needed)
 
         try:
             slot = Slot(self.client, CELL, break_cell(self.name), "a record of breaks")
             record = read_break((await slot.get(self.client.now() + LEAVE_PATIENCE)).value)
         except DibsError:
             return
-        except BaseException as ended:  # cancelled meanwhile: the loss is not forgotten
+        except BaseException as ended:  # cancelled meanwhile: still report the loss
             ended.add_note(f"and leaving the lock failed: {error}")
             raise
         if record is not None and record.token == hold.token:
@@ -305,14 +303,14 @@ class Lock(Takes[Hold]):
         return bool((await self.look()).holders)
 
     async def revoke(self) -> None:
-        """Ask every holder seen now, by its token."""
+        """Ask every present holder to release, by its token."""
         client = self.client
         for token in [holder.token for holder in (await self.look()).holders]:
             until = client.now() + client.retry
             await client.patiently(self.name, partial(client.opened.revoke, self.request.name, token, until), until)
 
     async def busy(self, hold: Hold) -> AcquireTimeout:
-        """The error that says who was in the way."""
+        """The timeout error for this hold."""
         kind, size = self.request.kind, self.request.capacity
         by_itself = kind == "mutex" and not self.share and self.client.registry.held_by(self.request.name, hold.owner)
         permits = (hold.weight, size) if kind == "semaphore" else None

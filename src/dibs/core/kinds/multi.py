@@ -1,9 +1,9 @@
 """Several locks as one, of any kind, from any clients: all or none.
 
 They are taken one after the other in one global order (encoded name, kind, an id kept in the store), which is the same
-in every process, so that no two of them can wait for each other in a circle. Members with the same queue are
-merged and share a hold. One deadline counts for all; a member that is lost while the rest is awaited ends the attempt,
-everything is given back, and another attempt begins while there is time.
+in every process, so that callers cannot deadlock. Locks of the same queue are merged and share a hold. One deadline
+counts for all. If a member is lost while the others are acquired, all are given back, and a new attempt begins if
+there is time left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dibs.errors import AcquireTimeout, DibsError, LockLost, LossReason, Mismatc
 
 
 class Line(NamedTuple):
-    """A place in the global order."""
+    """The identity of a queue, in the global order."""
 
     name: str
     kind: str
@@ -50,9 +50,9 @@ class MultiHold:
         self._asker: Callable[[], object | None] | None = None
         self.taken: dict[Line, _Part] = {}
         self.shown: dict[Line, Any] = {}
-        """Each hold as its API shows it."""
+        """The API object of each hold."""
         self.order: list[Line] = []
-        """For each argument the queue that it stands for."""
+        """The queue of each argument."""
         self.stopped_by: _Part | None = None
         """The member that was busy until the deadline."""
         self.over = False
@@ -80,14 +80,14 @@ class MultiHold:
         return not self.over
 
     def as_given(self) -> tuple[Any, ...]:
-        """One per argument, in their order; merged members share one."""
+        """One hold per argument, in order; merged members share one."""
         return tuple(self.shown[line] for line in self.order)
 
     def is_lost(self) -> bool:
         return any(hold.is_lost() for hold in self.parts)
 
     def lost_reason(self) -> LossReason | None:
-        """Of the first part that is lost."""
+        """The reason of the first part that is lost."""
         return next((reason for hold in self.parts if (reason := hold.lost_reason())), None)
 
     def check(self) -> None:
@@ -101,13 +101,13 @@ class MultiHold:
         return await wait_for_any(self.parts, Hold.is_lost, until)
 
     def abandon(self) -> None:
-        """From an exception: see `Takes`."""
+        """Clean up after an exception: see `Takes.abandon`."""
         self.over = True
         for part in list(self.taken.values()):
             part.lock.drop(part.hold)
 
     async def release(self) -> None:
-        """In reverse order; every member is given back even if one fails."""
+        """Release in reverse order; all members, even if one fails."""
         self.over = True
         failed: DibsError | None = None
         for part in reversed(list(self.taken.values())):
@@ -115,7 +115,7 @@ class MultiHold:
                 await part.lock.release(part.hold)
             except DibsError as error:
                 failed = error
-            except BaseException:  # cancelled within one of them: the others must be given back all the same
+            except BaseException:  # cancelled: the other members must still be given back
                 self.abandon()
                 raise
         if failed is not None:
@@ -123,10 +123,8 @@ class MultiHold:
 
 
 class Multi(Takes[MultiHold]):
-    """The core of `dibs.multi` and `dibs.aio.multi`."""
-
     on_lost = None
-    """Each member's own is called with its own hold: see `_take_all`."""
+    """Each member calls its own `on_lost` with its own hold: see `_take_all`."""
 
     def __init__(self, locks: Sequence[Lock], timeout: object, show: Callable[[Hold, Lock], object]) -> None:
         if not locks:
@@ -204,7 +202,7 @@ class Multi(Takes[MultiHold]):
         return True
 
     async def _give_back_all(self, hold: MultiHold) -> None:
-        with suppress(LockLost):  # that may be why it is given back
+        with suppress(LockLost):  # the loss may be why all are given back
             await hold.release()
         hold.taken.clear()
         hold.over = False
@@ -223,7 +221,7 @@ def in_order(lines: dict[Line, _Member]) -> list[Line]:
 
 
 def _merge(there: _Member, lock: Lock) -> _Member:
-    """Equal members become one: read and write are write, permits add up."""
+    """Merge members with the same queue: read and write become write, permits add up."""
     request = lock.request
     if request.capacity != there.lock.request.capacity:
         raise lock.client.error(

@@ -1,4 +1,4 @@
-"""The options of every lock: what users give, checked, and what that means in a store."""
+"""The options of every lock: their checks, and their meaning in a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs.errors import Unsupported
 
 
 class Unset:
-    """A time-out that was not given: the lock's own counts."""
+    """A timeout that was not given: use that of the lock."""
 
     def __repr__(self) -> str:
         return "<the lock's>"
@@ -27,8 +27,6 @@ _CO_COROUTINE = 0x80
 
 
 class Options(NamedTuple):
-    """What every lock takes, checked."""
-
     timeout: float | None = None
     lease: float | None = None
     renew: bool = True
@@ -75,7 +73,7 @@ class Options(NamedTuple):
 
 
 def _is_async(function: Any) -> bool:
-    """Whether a call returns a coroutine. `inspect` knows more, but is slow to import."""
+    """Whether a call returns a coroutine. Not by `inspect`, which is slow to import."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
@@ -83,7 +81,7 @@ def _is_async(function: Any) -> bool:
 
 
 def limit_of(own: float | None, timeout: object, blocking: object) -> float | None:
-    """How long an acquire may take: what was given to it, else what was given to the lock."""
+    """The timeout of an acquire: its own, or else that of the lock."""
     if not isinstance(blocking, bool):
         raise TypeError(f"blocking must be True or False, not {blocking!r}")
     limit = own if isinstance(timeout, Unset) else patience(timeout)
@@ -111,7 +109,7 @@ def checked_info(info: object) -> Mapping[str, Any]:
 
 
 class Terms(NamedTuple):
-    """What a lock's `lease` and `renew` come to in its store."""
+    """The `lease` and `renew` of a lock, as its store implements them."""
 
     lease: float
     renew: bool
@@ -119,8 +117,8 @@ class Terms(NamedTuple):
 
 
 def terms_of(client: Client, name: str, options: Options) -> Terms:
-    """Where claims live by the session, none can end sooner in the store: `renew=False` is then kept by ending the
-    hold here, and a shorter lease that is to be renewed cannot be kept at all."""
+    """Where claims live by the session, the store cannot end one earlier. There `renew=False` ends the hold in this
+    process, and a renewed lease that is shorter than the session is an error."""
     lease = client.lease if options.lease is None else options.lease
     if LEASES in client.store.capabilities:
         return Terms(lease, options.renew)

@@ -1,7 +1,7 @@
-"""A slot: one name in one space, as latch, cell and fence use it. It asks patiently, and knows what is unknown.
+"""A slot: one name in one space, as latch, cell and fence use it, with retries.
 
-A silent store is asked again for the client's `retry`, with the same write, so that what happened once is reported as
-done and never happens twice. What a caller gives up on may still happen until `write.by`: the error says so.
+If the store does not answer, the same write is retried for the client's `retry` seconds. It takes effect at most once,
+and a repetition reports success. After a timeout the write may still take effect until `write.by`: the error says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Slot:
         self.spot = Spot(space, client.prefix + self.name)
 
     def patience(self) -> float:
-        """Until when a silent store is asked again."""
+        """Until when to retry a store that does not answer."""
         return self.client.now() + max(self.client.retry, LEAST_PATIENCE)
 
     async def get(self, until: float | None = None) -> Kept:
@@ -35,7 +35,7 @@ class Slot:
         return await self.ask(lambda cells: cells.get(self.spot, end), end)
 
     async def put(self, value: bytes, version: int) -> int:
-        """The new version; Conflict: somebody else changed it since that version."""
+        """Write the value if it still has this version, and return the new version; otherwise raise Conflict."""
         write = Write(self.spot, value, version, self.client.runtime.fresh_id(), self.patience())
         try:
             return await self.ask(lambda cells: cells.put(write, write.by), write.by)
@@ -48,7 +48,8 @@ class Slot:
             ) from None  # fmt: skip
 
     async def update(self, change: Callable[[bytes | None], bytes | None], tries: int) -> Kept:
-        """Change the value, again if somebody else came before; None: it stays. Gives what stands there then."""
+        """Apply `change` to the value, and retry on a conflict. If it returns None, nothing is written. Returns the
+        present value."""
         for gap in gaps(tries):
             there = await self.get()
             value = change(there.value)
@@ -64,7 +65,7 @@ class Slot:
         )  # fmt: skip
 
     async def changed(self, version: int, until: float) -> None:
-        """Wait until it is at another version; returning without a change is fine."""
+        """Wait until the version differs; returning without a change is fine."""
         cells = await self.client.cells()
         await self.client.look_out(self.name, lambda key, end: cells.watch(self.spot, version, key, end), until)
 

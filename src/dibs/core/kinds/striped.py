@@ -1,8 +1,8 @@
 """Stripes: a fixed number of locks for any number of keys.
 
-A key's stripe is chosen by a stable hash, the same in every process. Every stripe in use keeps a claim of weight 0 on
-the name itself, one per client, whose capacity is the number of stripes: so another number of stripes on that name is
-a Mismatch while any stripe is busy, and two ways to split the keys can never be in use at once.
+A stable hash, the same in every process, chooses the stripe of a key. While a client uses a stripe, it keeps a guard:
+a claim of weight 0 on the name itself, whose capacity is the number of stripes. So another number of stripes is a
+Mismatch while any stripe is busy, and all clients split the keys in the same way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from dibs.core.line import LEASES, PERMITS
 
 
 class Striped:
-    """`dibs.Striped` and its asyncio twin are faces of this."""
-
     def __init__(self, client: Client, name: str, stripes: object, options: Options) -> None:
         self.client = client
         self.name = names.check(name)
@@ -26,12 +24,10 @@ class Striped:
         self.stripes = count_of(stripes, "stripes")
         self.timeout = options.timeout
         self._options = options
-        # Where claims live by the session, only the stripe's own hold ends by itself: the guard has no shorter lease.
+        # Where claims live by the session, only the hold of the stripe ends early: the guard has no shorter lease.
         lease = options.lease if options.renew or LEASES in client.store.capabilities else None
         shared = options._replace(owner="client", lease=lease, renew=True, max_hold=None, fair=None)
-        self._guard = Lock(
-            client, name, shared, kind="striped", capacity=self.stripes, weight=0, share=True
-        )  # fmt: skip
+        self._guard = Lock(client, name, shared, kind="striped", capacity=self.stripes, weight=0, share=True)
 
     def index(self, key: object) -> int:
         """The stripe of a key: `str`, `bytes` or `int`; 42 and "42" are one key."""

@@ -1,10 +1,10 @@
-"""Which hold does `release()`, or the end of a `with`, mean? One small memory per lock object.
+"""The holds taken through one lock object, to find the hold for `release()` or the end of a `with` block.
 
-`release()` means the latest one that the calling thread or task took through this object. A `with` pairs by thread or
-task; one that ends elsewhere takes the only open one.
+`release()` releases the latest hold that the calling thread or task took through this object. The end of a `with` block
+releases the one that this thread or task entered; a block that ends elsewhere takes the only open one.
 
-A hold that was released is forgotten at once. One that was lost may never be released, as the permits of a rate limit:
-it is kept only while its thread or task can still ask what became of it, and took no other one since.
+A released hold is forgotten at once. A lost hold may never be released, such as the permits of a rate limit. It is
+kept only while its thread or task lives and has taken no other hold since.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dibs.core.registry import Given
 from dibs.errors import DibsError, NotHeld
 
 _FEW = 64
-"""The memory is swept after so many were taken or lost, or half as many as it has, if that is more."""
+"""A sweep runs after this many holds were taken or lost, or after half the number of known holds, if that is more."""
 
 
 class Takeable(Protocol):
@@ -41,8 +41,8 @@ class Taken(Generic[H]):
         self._name = name
         self._client = client
         self.holds: dict[H, object] = {}
-        """In their order, each with a weak reference to the lock that it was taken through, if any. Each step on it is
-        one in C: the thread that learns of a loss sweeps beside the others."""
+        """In order, each with a weak reference to the lock that it was taken through, if any. Only atomic operations
+        change it: a thread that notices a loss sweeps while others use it."""
         self._entered: list[H] = []
         self._until_sweep = _FEW
 
@@ -71,21 +71,21 @@ class Taken(Generic[H]):
         self._until_sweep = max(_FEW, len(self.holds) // 2)
 
     def released(self, hold: H) -> None:
-        """A `with` may still end with it."""
+        """Forget it for `release()`; the end of a `with` block may still find it."""
         self.holds.pop(hold, None)
 
     def forget(self, hold: H) -> None:
-        """No `release()` and no `with` will come for it any more."""
+        """Forget it for `release()` and for `with` blocks."""
         self.released(hold)
         self.left(hold)
 
     def left(self, hold: H) -> None:
-        """Its `with` ends."""
+        """Forget it for `with` blocks."""
         if hold in self._entered:
             self._entered.remove(hold)
 
     def latest(self) -> H:
-        """What `release()` means."""
+        """The hold for `release()`."""
         taker = self._client.runtime.taker()
         for hold in reversed(list(self.holds)):
             if hold.taker is taker and hold.wanted():
@@ -96,9 +96,9 @@ class Taken(Generic[H]):
         )  # fmt: skip
 
     def opened_here(self) -> H:
-        """What the end of a `with` means."""
+        """The hold for the end of a `with` block."""
         taker = self._client.runtime.taker()
-        if len(self._entered) == 1 and self._entered[0].taker is taker:  # nearly always
+        if len(self._entered) == 1 and self._entered[0].taker is taker:  # the common case
             return self._entered[0]
         mine = [hold for hold in self._entered if hold.taker is taker]
         if not mine and len(self._entered) > 1:
@@ -114,7 +114,7 @@ class Taken(Generic[H]):
 
 
 class Takes(Protocol[H]):
-    """A lock, or several as one: what holds are taken through, and given back."""
+    """A lock or a multi-lock, through which holds are taken and given back."""
 
     taken: Taken[H]
 
@@ -125,13 +125,13 @@ class Takes(Protocol[H]):
     async def acquire(self, hold: H, *, entered: bool = False) -> bool: ...
 
     async def enter(self, hold: H) -> None:
-        """`acquire` for a `with`: busy is an error."""
+        """`acquire` for a `with` block: raises AcquireTimeout if it is busy."""
 
     on_lost: Callable[[Any], object] | None
-    """The user's callback for a loss; then `told` must be called."""
+    """The user's callback for a loss; if there is one, `told` must be called."""
 
     def told(self, hold: H, shown: object, cancels: Callable[[], object] | None = None) -> None:
-        """Set the callbacks for a loss. `shown` is the hold as its API shows it."""
+        """Set the callbacks for a loss. `shown` is the API object of the hold."""
 
     def give(self, hold: H) -> Given:
         """The free path: see `Lock.give`."""
@@ -140,28 +140,28 @@ class Takes(Protocol[H]):
     async def release(self, hold: H, given: Given = None) -> None: ...
 
     def abandon(self, hold: H) -> None:
-        """From an exception: nothing is awaited, the watchdog does the rest. Does nothing to a hold that is over."""
+        """Clean up after an exception. Awaits nothing: the watchdog gives back. Does nothing if the hold is over."""
 
     def latest(self) -> H:
-        """What `release()` means."""
+        """The hold for `release()`."""
         return self.taken.latest()
 
     async def end(self, hold: H, raised: BaseException | None, given: Given = None) -> None:
-        """`release` at the end of a `with`. The exception of the body stays; a failure is added to it as a note."""
+        """`release` at the end of a `with` block. An exception of the block stays, with a failure added as a note."""
         try:
             await self.release(hold, given)
         except DibsError as error:
             if raised is None:
                 raise
-            if str(error) != str(raised):  # `hold.check()` raised the same loss in the block
+            if str(error) != str(raised):  # unless `hold.check()` raised the same loss in the block
                 raised.add_note(f"and leaving the lock failed: {error}")
 
     def drop(self, hold: H) -> None:
-        """From an exception: `abandon` what no user has, or whose `with` ends."""
+        """Clean up after an exception: `abandon` a hold that the user does not have, or whose `with` block ends."""
         self.abandon(hold)
         self.taken.forget(hold)
 
 
 def _has_ended(taker: Any) -> bool:
-    """A task that is done, or a thread."""
+    """Whether a thread or task has ended."""
     return bool(taker.done() if hasattr(taker, "done") else hasattr(taker, "is_alive") and not taker.is_alive())

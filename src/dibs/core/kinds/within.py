@@ -1,8 +1,8 @@
-"""Locks inside a transaction of the caller's own: taken by its connection, and given back when it ends.
+"""Locks inside a transaction of the caller: its connection takes them, and the end of the transaction frees them.
 
-There is no lease and nothing to renew: the database itself keeps others out until the transaction is committed or
-rolled back, or its connection breaks, and then what it changed is gone too. So the hold cannot be lost on its own, and
-leaving a `with` frees nothing. The same transaction may take a name again.
+There is no lease and nothing to renew: the database keeps others out until the transaction is committed or rolled back.
+If the connection breaks, the changes are rolled back, too. So the hold cannot be lost on its own, and leaving a `with`
+block frees nothing. The same transaction may take a name again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from dibs.errors import DibsError
 
 
 class Within:
-    """`dibs.Within` and its asyncio twin are faces of this."""
-
     def __init__(self, client: Client, own: Transaction) -> None:
         self.client = client
         self.own = own
@@ -32,12 +30,12 @@ class Within:
 
 
 def require_within(client: Client) -> None:
-    """Said before the connection is looked at: where there is nothing of the kind, none will do."""
+    """Raise Unsupported before the connection is checked: without this capability, no connection will do."""
     client.require(WITHIN, "locks inside a transaction of yours (within)")
 
 
 class EnclosedHold(NamedTuple):
-    """What a transaction of the caller's own holds until it ends."""
+    """A lock that a transaction of the caller holds until it ends."""
 
     name: str
     token: int
@@ -47,8 +45,6 @@ class EnclosedHold(NamedTuple):
 
 
 class EnclosedLock:
-    """A name and options; whose transaction takes it, `within` said."""
-
     def __init__(self, within: Within, name: object, timeout: object, owner: object, info: object) -> None:
         client = within.client
         self._client = client
@@ -61,7 +57,7 @@ class EnclosedLock:
         self._info: Mapping[str, Any] = checked_info(info)
 
     async def acquire(self, timeout: object, blocking: object) -> EnclosedHold | None:
-        """None: it was not free in time."""
+        """Acquire, and wait while it is busy. None: busy until the timeout."""
         return await self._take(limit_of(self._timeout, timeout, blocking))
 
     async def enter(self) -> EnclosedHold:
