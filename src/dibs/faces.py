@@ -1,4 +1,4 @@
-"""What both APIs share: their types, and the way from what is given to `connect()` to a core client, without I/O."""
+"""The common part of both APIs: types, and the arguments of `connect()` turned into a core client, without I/O."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ Timeout = float | timedelta | None | Unset
 
 
 class Pooled(Protocol):
-    """`redis.Redis` of either API, also as a sentinel gives it."""
+    """`redis.Redis` or `redis.asyncio.Redis`, also from a Sentinel."""
 
     @property
     def connection_pool(self) -> Any: ...
 
 
 class Pool(Protocol):
-    """A pool of redis-py's."""
+    """A connection pool of redis-py."""
 
     @property
     def connection_kwargs(self) -> Any: ...
 
 
 class Clustered(Protocol):
-    """`redis.RedisCluster` of either API."""
+    """`redis.RedisCluster` or `redis.asyncio.RedisCluster`."""
 
     @property
     def nodes_manager(self) -> Any: ...
 
 
 class Engine(Protocol):
-    """An engine of SQLAlchemy's of either API."""
+    """A sync or async engine of SQLAlchemy."""
 
     @property
     def dialect(self) -> Any: ...
@@ -64,7 +64,7 @@ class Engine(Protocol):
 
 
 class PsycopgPool(Protocol):
-    """A pool of psycopg's of either API."""
+    """A sync or async pool of psycopg_pool."""
 
     @property
     def min_size(self) -> Any: ...
@@ -74,29 +74,21 @@ class PsycopgPool(Protocol):
 
 
 Driver = Pooled | Pool | Clustered | Engine | PsycopgPool
-"""An existing driver object, as far as a type can tell: which ones are taken says backends/__init__.py."""
+"""An existing driver object; backends/__init__.py lists the accepted classes."""
 Target = str | Driver | Sequence[str | Driver] | None
-"""What `connect` is told: a URL, a driver, or several of them, which are a quorum."""
+"""The first argument of `connect`: a URL, a driver, or several of them as a quorum."""
 Connection = Any
-"""An open connection of the caller's own; which ones are taken says backends/__init__.py."""
+"""An open connection of the caller; backends/__init__.py lists the accepted classes."""
 Block = Callable[[], object | None] | None
-"""A reference to the `with` block that a hold hangs by."""
+"""A weak reference to the `with` block that a hold depends on."""
 Kind = type[BaseException] | None
 Raised = BaseException | None
 Trace = TracebackType | None
-
-
 H = TypeVar("H")
 
 
-class Frame:
-    """Lives as long as the call that made it: a hold that was not handed over is tied to it."""
-
-    __slots__ = ("__weakref__",)
-
-
 def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list[Lock]:
-    """The core's locks of what was given to `multi`, with those of another `multi` in its place."""
+    """The core locks of the arguments of `multi`; a nested `multi` is flattened."""
     found: list[Lock] = []
     for lock in locks:
         if isinstance(lock, several):
@@ -109,12 +101,12 @@ def members(locks: Sequence[object], one: type[Any], several: type[Any]) -> list
 
 
 def admits(within: Connection | None, *, awaits: bool) -> Admits | None:
-    """The caller's own transaction, for a fence; None: the store's own record."""
+    """The transaction of the caller, for a fence; None: use the client's store."""
     return None if within is None else transaction(within, awaits=awaits)
 
 
 def enclosing(client: Client, connection: Connection, *, awaits: bool) -> Within:
-    """The caller's own transaction, for locks."""
+    """The transaction of the caller, for locks."""
     require_within(client)
     return Within(client, own_connection(connection, "connection", awaits))
 
@@ -134,7 +126,7 @@ def make_client(
     retry: object,
     store_options: Mapping[str, Any],
 ) -> Client:
-    """Everything is checked here; the first use connects."""
+    """Check all arguments, and make a client; its first use connects."""
     given = url if url is not None else os.environ.get("DIBS_URL") or None
     if given is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         raise Unsupported(
@@ -169,14 +161,14 @@ def make_client(
 
 def _make_grantor(store: Store) -> MakeGrantor:
     if QUORUM in store.capabilities:
-        from dibs.core.quorum import quorum_grantor  # noqa: PLC0415  (most stores are one)
+        from dibs.core.quorum import quorum_grantor  # noqa: PLC0415  (rarely needed)
 
         return quorum_grantor()
     return queue_grantor
 
 
 def show_step(given: object, options: Mapping[str, Any], namespace: str, name: str) -> str | None:
-    """How to look at a lock from outside of this process, if that is possible. No password is shown.
+    """The command that shows a lock from outside this process, if there is one, without a password.
 
     >>> show_step("redis://cache", {}, "dibs", "invoice:42")
     'dibs show invoice:42 --url redis://cache'
@@ -191,7 +183,7 @@ def show_step(given: object, options: Mapping[str, Any], namespace: str, name: s
     if given is None:
         return show_command(name, *more)
     url = _with_options(given, options) if isinstance(given, str) else None
-    if url is None:  # a driver, or several stores: no URL says it
+    if url is None:  # a driver, or several stores: there is no URL
         return f"look at client.inspect({name!r})"
     if url.lower().startswith("memory:"):
         return None
@@ -203,8 +195,8 @@ def show_step(given: object, options: Mapping[str, Any], namespace: str, name: s
 
 
 def _with_options(url: str, options: Mapping[str, Any]) -> str | None:
-    """The URL that says the same as URL and options; None: an option is an object."""
-    from urllib.parse import quote  # noqa: PLC0415  (of use only where something went wrong)
+    """The URL with the options in its query; None: an option is an object."""
+    from urllib.parse import quote  # noqa: PLC0415  (rarely needed)
 
     given = {key: value for key, value in options.items() if value is not None}
     if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in given.values()):
@@ -214,7 +206,7 @@ def _with_options(url: str, options: Mapping[str, Any]) -> str | None:
 
 
 def _store(given: object, options: dict[str, Any]) -> Store:
-    """Of a URL, of a driver, or of several of them."""
+    """The store of a URL, of a driver, or of several of them."""
     if isinstance(given, list | tuple):
         guard = options.pop("guard", None)
         return make_quorum([_store(member, dict(options)) for member in given], guard)
@@ -222,7 +214,7 @@ def _store(given: object, options: dict[str, Any]) -> Store:
 
 
 _TELLING = ("pass", "pwd", "secret", "token", "auth", "credential", "key")
-"""What the names of secrets have in them."""
+"""Parts of the names of secret options."""
 _LIBPQ_FILES = ("passfile", "sslkey", "require_auth")
 _TELLING_NOTHING = {
     "postgres": _LIBPQ_FILES,
@@ -233,11 +225,11 @@ _TELLING_NOTHING = {
     "zookeeper": ("auth", "key"),
     "zookeepers": ("auth", "key"),
 }
-"""Options that only sound like one: which kind of login, and which file."""
+"""Options that match `_TELLING` and are not secret: a kind of login, or a file name."""
 
 
 def has_secret(url: str) -> bool:
-    """Whether a URL tells more than where the store is. What is no URL is none of ours to show."""
+    """Whether a URL contains a password or another secret. An invalid URL with an @ counts as one."""
     try:
         found = parse(url)
     except ValueError:
@@ -246,7 +238,7 @@ def has_secret(url: str) -> bool:
 
 
 def without_secret(url: str) -> str:
-    """The same store, for whoever has the password himself; all else stays as it is written.
+    """Remove passwords and other secrets from a URL; all else stays as written.
 
     >>> without_secret("redis://ana:pw@cache/0?ssl=1&password=pw")
     'redis://ana@cache/0?ssl=1'
@@ -265,26 +257,26 @@ def without_secret(url: str) -> str:
 
 
 def _is_secret(scheme: str, key: str) -> bool:
-    from urllib.parse import unquote  # noqa: PLC0415  (whoever names a store without a query does not need it)
+    from urllib.parse import unquote  # noqa: PLC0415  (not needed without a query)
 
     name, of_members = unquote(key).lower(), scheme.lower().removeprefix("quorum+")
     return name not in _TELLING_NOTHING.get(of_members, ()) and any(word in name for word in _TELLING)
 
 
 def place(client: Any) -> str:
-    """How a client's store is called in texts, and whether it reaches no further than this machine."""
+    """The name of a client's store in texts, with a note if it is for this machine only."""
     return str(client._core.shown)
 
 
 def statements(client: Any) -> str:
-    """Those that make what the store of a client needs; empty where it needs none."""
+    """The statements that create the tables of a client's store; empty if it needs none."""
     made: str = client._core.ddl()
     return made
 
 
 def default_url() -> str:
-    """One file for this user on this machine, in the XDG state directory."""
-    from urllib.parse import quote  # noqa: PLC0415  (whoever names a store does not need it)
+    """The URL of the embedded store: one file for this user on this machine, in the XDG state directory."""
+    from urllib.parse import quote  # noqa: PLC0415  (not needed if a store is named)
 
     state = os.environ.get("XDG_STATE_HOME", "")
     if not state.startswith("/"):
@@ -304,9 +296,9 @@ def default_url() -> str:
 
 
 def _home() -> str:
-    """As the system has it; empty where it has none."""
+    """The home directory in the user database; empty if there is none."""
     if sys.platform == "win32":
-        return os.path.expanduser("~")  # noqa: PTH111  (as above)
+        return os.path.expanduser("~")  # noqa: PTH111  (pathlib is slow to import)
     import pwd  # noqa: PLC0415  (not on Windows)
 
     try:
@@ -324,7 +316,7 @@ def _checked_namespace(namespace: object) -> str:
 
 
 def login() -> str:
-    """A label for others to read, never a credential."""
+    """The login name, a label for others, never a credential."""
     if sys.platform != "win32":
         import pwd  # noqa: PLC0415  (not on Windows)
 

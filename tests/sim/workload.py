@@ -17,11 +17,10 @@ from weakref import ref
 
 from dibs.core.acquire import queue_grantor
 from dibs.core.client import Client
-from dibs.core.grants import Hold
+from dibs.core.grants import Frame, Hold
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.taken import Takes
 from dibs.errors import DibsError
-from dibs.faces import Frame
 from sim.clockwork import Interrupted, Node, Sim
 from sim.faults import Faults
 from sim.invariants import Watcher

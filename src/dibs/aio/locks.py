@@ -1,7 +1,8 @@
 """Locks of the async API.
 
-The method `acquire` is a plain function that returns a coroutine: the task that called it is the one that takes, also
-where `wait_for` runs the coroutine in another task. A forgotten `await` names the coroutine: hence their names.
+The method `acquire` is a plain function that returns a coroutine, so that the calling task owns the hold even if
+`wait_for` runs the coroutine in another task. The module functions `acquire` and `release` have these names because
+Python's warning about a missing `await` shows them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any, Self
 from weakref import ref
 
 from dibs.bases import AsyncWith, HoldFacts, Named, Owned
+from dibs.core.grants import Frame
 from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.taken import Takes
 from dibs.errors import LockLost
-from dibs.faces import Frame, H, Kind, Raised, Seconds, Timeout, Trace, instant
+from dibs.faces import H, Kind, Raised, Seconds, Timeout, Trace, instant
 
 
 class HoldEvent:
@@ -47,7 +49,7 @@ class HoldEvent:
 
 
 class AnyHold(AsyncWith):
-    """What gives back one hold or several."""
+    """The common part of `Hold` and `MultiHold`."""
 
     __slots__ = ("_core", "_lock")
 
@@ -125,7 +127,7 @@ class Hold(AnyHold, HoldFacts):
 
 
 async def acquire(core: Takes[Any], hold: Any, shown: H) -> H | None:
-    """Whatever ends this early abandons the hold; once it is handed over, nothing can come between."""
+    """Acquire, and abandon the hold on any exception, until the caller has it."""
     here = Frame()
     try:
         hold.asker = ref(here)
@@ -144,7 +146,7 @@ async def acquire(core: Takes[Any], hold: Any, shown: H) -> H | None:
 
 
 async def enter(core: Takes[Any], hold: Any, shown: H, cancels: Callable[[], object] | None = None) -> H:
-    """As `acquire`, for an `async with` statement."""
+    """Acquire for an `async with` statement: raises if it is busy."""
     here = Frame()
     try:
         hold.asker = ref(here)
@@ -169,7 +171,7 @@ async def release(core: Takes[Any], hold: Any) -> None:
 
 
 class AnyLock(AsyncWith):
-    """What gives back the hold that was taken through it."""
+    """The common part of `Lock` and `Multi`."""
 
     __slots__ = ("_core",)
     _core: Takes[Any]
@@ -198,7 +200,7 @@ class AnyLock(AsyncWith):
 
 
 class _Canceller:
-    """Cancels the task that entered a block when its hold is lost, and tells that cancellation from others."""
+    """Cancels the task in an `async with` block when the hold is lost, and tells this cancellation from others."""
 
     __slots__ = ("_before", "_fired", "_hold", "_task")
 
@@ -216,7 +218,7 @@ class _Canceller:
             self._task.cancel()
 
     def was_it(self, raised: BaseException | None) -> bool:
-        """At the end of the block: did our cancellation, and no other, end it?"""
+        """Whether our cancellation, and no other, ended the block."""
         return self._fired and self._task.uncancel() <= self._before and isinstance(raised, asyncio.CancelledError)
 
 

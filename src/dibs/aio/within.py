@@ -1,4 +1,4 @@
-"""Locks inside a transaction of your own, in the async API; one line over the core for each method."""
+"""Locks inside a transaction of your own, in the async API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which store a URL or a driver means: tables, imported lazily, open to others by the entry points `dibs.backends`."""
+"""Finds the store for a URL or a driver object, by tables and lazy imports. Entry points `dibs.backends` add others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POSTGRESQL = "dibs.backends.postgresql.store:of_url"
 _POSTGRESQL_DRIVER = "dibs.backends.postgresql.store:of_driver"
 _MYSQL = "dibs.backends.mysql.store:of_url"
 _MYSQL_ENGINE = "dibs.backends.mysql.store:of_engine"
-_ENGINE = "an engine: which of them, its dialect says"
+_ENGINE = "see _ENGINES"
 _STORES = {
     "mariadb": _MYSQL,
     "memory": "dibs.backends.memory:MemoryStore",
@@ -55,7 +55,7 @@ _ENGINES = {
     "mysql": _MYSQL_ENGINE,
     "postgresql": _POSTGRESQL_DRIVER,
 }
-"""Of SQLAlchemy's, by their dialect."""
+"""SQLAlchemy engines, by dialect."""
 _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
@@ -77,13 +77,13 @@ _OWN = {
 _FENCE = "dibs.backends.sql.fence:OwnTransaction"
 _QUORUM = "dibs.backends.quorum:QuorumStore"
 _QUORUMS = frozenset({"quorum+redis", "quorum+rediss"})
-"""As `make_store` reads them: for texts."""
+"""For error texts."""
 _UNSUPPORTED = frozenset({"consul", "etcd"})
-"""Stores that a reader may expect here."""
+"""Stores that users may expect."""
 
 
 def make_store(url: Url, options: dict[str, Any]) -> Store:
-    """The store for a URL; options it does not know are an error that names them."""
+    """Make the store for a URL. Raises TypeError for unknown options."""
     if url.scheme.startswith(QUORUM):
         return _of_quorum_url(url, options)
     factory = _factory(url)
@@ -97,7 +97,7 @@ def make_store(url: Url, options: dict[str, Any]) -> Store:
 
 
 def make_store_of(driver: object, options: dict[str, Any]) -> Store:
-    """The store that an existing driver is connected to, with its settings; told by its class."""
+    """Make the store of an existing driver object, with the settings of that driver."""
     target = _by_class(_DRIVERS, driver)
     if target is None:
         known = ", ".join(sorted(_DRIVERS))
@@ -123,21 +123,20 @@ def _of_quorum_url(url: Url, options: dict[str, Any]) -> Store:
 
 
 def make_quorum(stores: Sequence[Store], guard: object) -> Store:
-    """The store that a majority of these is."""
+    """Make the store that decides by a majority of these."""
     made: Store = _load(_QUORUM)(stores, guard)
     return made
 
 
 def transaction(connection: object, *, awaits: bool) -> Admits:
-    """The caller's own transaction, as far as a fence needs it; told by the class of what was given."""
+    """Wrap a connection of the caller, for a fence in its transaction."""
     target = _by_class(_TRANSACTIONS, connection)
     made: Admits = _load(target)(connection) if target else _load(_FENCE)(own_connection(connection, "within", awaits))
     return made
 
 
 def own_connection(connection: object, what: str, awaits: bool) -> Any:
-    """A connection of the caller's own (`Own` of sql/own.py), for one of the faces; told by the class of what was
-    given."""
+    """Wrap a connection of the caller (`Own` of sql/own.py); it must be of the same API, sync or async."""
     target = _by_class(_OWN, connection)
     if target is None:
         raise TypeError(f"{what} must be an open connection ({', '.join(sorted(_OWN))}), not {connection!r:.200}")
@@ -149,7 +148,7 @@ def own_connection(connection: object, what: str, awaits: bool) -> Any:
 
 
 def _by_class(table: dict[str, str], thing: object) -> str | None:
-    """By the names of its classes: looking them up imports nothing."""
+    """Find the target by the names of the classes of an object, without an import."""
     named = (table.get(f"{cls.__module__}.{cls.__qualname__}") for cls in type(thing).__mro__)
     return next((target for target in named if target is not None), None)
 
@@ -172,7 +171,7 @@ def _factory(url: Url) -> Callable[..., Store]:
         raise Unsupported("the embedded store does not run on Windows", store=url.shown, step="use a network store")
     target = _STORES.get(url.scheme)
     if target is None:
-        from importlib.metadata import entry_points  # noqa: PLC0415  (a quarter of the time that `import dibs` takes)
+        from importlib.metadata import entry_points  # noqa: PLC0415  (takes a quarter of the time of `import dibs`)
 
         others = {point.name: point.value for point in entry_points(group="dibs.backends")}
         target = others.get(url.scheme)

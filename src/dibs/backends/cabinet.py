@@ -1,7 +1,7 @@
 """The verbs of seam 3 for stores that this process can read and write in one atomic step (memory, sqlite).
 
-As in ledger.py: each verb is called inside the store's own atomic step, gives its answer and the `Wake`s to send once
-that step is committed. Watchers are told once: who wants to hear of the next change watches again.
+The store calls each verb inside its own atomic step. A verb returns its reply and the `Wake`s to send once that step is
+committed. A watcher is notified once; for the next change it watches again.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dibs.errors import Conflict, StoreUnavailable
 
 
 class Table(Watched, Protocol):
-    """Where values stand; every method runs inside the caller's atomic step."""
+    """The values of a store; every method runs inside the caller's atomic step."""
 
     def cell(self, spot: Spot) -> Kept: ...
 
     def keep(self, spot: Spot, kept: Kept) -> None: ...
 
     def written(self, write: Write) -> int | None:
-        """The version that this very write has made, if it did."""
+        """The version that this write made, if it has succeeded before."""
 
     def note(self, write: Write, version: int, now: float) -> None:
-        """Remember it until `write.by`."""
+        """Remember the success of a write until `write.by`."""
 
 
 def put(table: Table, write: Write, now: float) -> tuple[int, list[Wake]]:
@@ -58,5 +58,5 @@ def too_late(write: Write, now: float) -> bool:
 
 
 def follows(write: Write, there: Kept) -> bool:
-    """It was made for what stands there now."""
+    """Whether the value still has the version that the write names."""
     return there.version == write.version

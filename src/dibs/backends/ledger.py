@@ -1,8 +1,8 @@
-"""The verbs of seam 2 for stores whose lines this process can read and write in one atomic step (memory, sqlite).
+"""The verbs of seam 2 for stores whose queues this process can read and write in one atomic step (memory, sqlite).
 
-A `Table` keeps entries; each verb here is called inside the store's own atomic step, gives its answer and the `Wake`s
-to send once that step is committed. `now` is the store's clock. What expired, and what the store knows to be dead, is
-removed wherever a verb looks, and whoever holds because of it is woken, exactly as by a leave.
+A `Table` keeps the entries. The store calls each verb inside its own atomic step. A verb returns its reply and the
+`Wake`s to send once that step is committed. `now` is the clock of the store. A verb removes the expired entries that
+it meets, and those of dead clients; the new holders are woken, as by a leave.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Wake(NamedTuple):
 
 
 class Tombs(dict[bytes, float]):
-    """Ids that left while their join may still be on its way, each with the instant at which that is over."""
+    """The ids of claims that left while their join may still be in flight, each with the instant when it expires."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,20 +41,20 @@ class Tombs(dict[bytes, float]):
 
 
 class Watched(Protocol):
-    """Where it stands who watches what."""
+    """The watchers of a store."""
 
     def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
-        """Client and key of those who watch; they do so no longer."""
+        """Remove the watchers of a spot; return the client and key of each."""
 
 
 class Table(Watched, Protocol):
-    """Where entries stand; every method runs inside the caller's atomic step."""
+    """The entries of a store; every method runs inside the caller's atomic step."""
 
     glance: float
-    """How often a waiter must look because something ahead may die without a word."""
+    """Seconds after which a waiter must check the queue, because a client ahead may die without notice."""
 
     def line(self, name: str) -> Iterable[Entry]:
-        """In ticket order, read no further than it is consumed."""
+        """The entries in ticket order, read lazily."""
 
     def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]: ...
 
@@ -73,7 +73,7 @@ class Table(Watched, Protocol):
     def buried(self, id: bytes) -> bool: ...
 
     def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
-        """Client and id of those who wait outside."""
+        """The client and id of each unfair waiter."""
 
     def stay_outside(self, name: str, claim: Claim, until: float) -> None: ...
 
@@ -81,20 +81,20 @@ class Table(Watched, Protocol):
 
 
 class Stamped(Table, Protocol):
-    """A table whose tickets can be raised: of a store that can be a member of a quorum."""
+    """The table of a store that can be a member of a quorum: its tickets can be raised."""
 
     def restamp(self, name: str, entry: Entry, token: int) -> None:
-        """`token` takes the place of the entry's ticket, and all tickets to come are higher."""
+        """Replace the ticket of an entry by `token`; all later tickets are higher."""
 
 
 LINES = "line"
-"""The space of the lines themselves, for those who watch one."""
+"""The space of the queues, for watchers."""
 PAGE = 1000
-"""How many claims an onlooker is given at once; a line is never cut."""
+"""A page ends after the queue that reaches this many claims."""
 NOBODY: tuple[Entry, ...] = ()
-"""What a table may give for a line that it knows to be empty."""
+"""The value of `Table.line` for a queue that is surely empty."""
 _LONG = 1e9
-"""Seconds; whatever claims to stand for longer than thirty years was not written by us."""
+"""Seconds, about 30 years: a longer wait is damaged data."""
 EMPTY = Head([], [], [], None, 0, FOREVER)
 
 
@@ -103,12 +103,12 @@ def expired(entry: Entry, now: float) -> bool:
 
 
 def renewable(entry: Entry, now: float) -> bool:
-    """Renewing never revives."""
+    """Renewal never revives."""
     return not expired(entry, now)
 
 
 def extended(entry: Entry, length: float, now: float) -> float:
-    """Renewing never shortens."""
+    """Renewal never shortens."""
     return max(entry.until, now + length)
 
 
@@ -127,7 +127,7 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
         if place is OUTSIDE:
             table.stay_outside(claim.name, claim, now + claim.waiting)
         return Standing(0, False, 0.0, upcoming, False), wakes
-    if again:  # an earlier join may have left it outside; this one may be the try of the free path, come late
+    if again:  # an earlier join may have made it an unfair waiter
         table.come_in(claim.name, claim.id)
     left = claim.lease if holds else claim.waiting
     entry = Entry(
@@ -142,8 +142,8 @@ def join(table: Table, claim: Claim, place: Place, now: float) -> tuple[Standing
 
 
 def look(table: Table, claims: Sequence[Claim], now: float) -> list[Standing] | None:
-    """What `renew` would say if it need write nothing: all of them wait, with two thirds of their waiting lease left,
-    and nobody ahead is gone. None: they must be renewed."""
+    """The reply of `renew` where nothing needs to be written: all claims wait, at least two thirds of their waiting
+    lease is left, and no entry ahead has ended. None: call `renew`."""
     found: dict[bytes, Standing] = {}
     for name, mine in _by_name(claims).items():
         seen = head(table.line(name), lambda entry: expired(entry, now) or table.dead(entry.client))
@@ -172,7 +172,7 @@ def renew(table: Table, claims: Sequence[Claim], now: float) -> tuple[list[Stand
         waiting = [claim for claim in mine if claim.id not in held]
         entries = {**held, **table.find(name, waiting)} if waiting else held
         upcoming = seen.next - now
-        # One look a second for all who wait here is enough: whatever it evicts, it signals whoever now holds.
+        # Only the first waiter checks the queue every `glance` seconds: an eviction signals the new holders.
         looks = min((entries[claim.id].ticket for claim in waiting if claim.id in entries), default=None)
         kept = []
         for claim in mine:
@@ -229,7 +229,7 @@ def leave(table: Table, claim: Claim, answered: bool, now: float) -> tuple[bool,
 
 
 def leave_all(table: Table, leaving: Sequence[Leave], now: float) -> tuple[list[None], list[Wake]]:
-    """Last come, first gone: none of them is woken because another one left."""
+    """Remove the latest tickets first, so that none of these claims is woken because another one left."""
     wakes: list[Wake] = []
     for claim, answered in sorted(leaving, key=lambda item: -(item[0].ticket or 0)):
         wakes += leave(table, claim, answered, now)[1]
@@ -237,7 +237,7 @@ def leave_all(table: Table, leaving: Sequence[Leave], now: float) -> tuple[list[
 
 
 def stamp(table: Stamped, claim: Claim, token: int, now: float) -> tuple[bool, list[Wake]]:
-    """Only while the claim stands: one that stalled and lost its place raises nothing any more."""
+    """Raise the ticket of a claim that still holds. A claim that stalled and lost its place changes nothing."""
     seen, wakes = _settle(table, claim.name, now)
     own = [entry for entry in seen.holding if is_own(entry, claim)]
     if not own or own[0] is not seen.holding[-1] or seen.blocked is not None or own[0].ticket > token:
@@ -248,17 +248,17 @@ def stamp(table: Stamped, claim: Claim, token: int, now: float) -> tuple[bool, l
 
 
 def known(table: Table, claim: Claim) -> Entry | None:
-    """An id stands at most once: a repeated join finds what the first one made."""
+    """The entry of a claim: a repeated join finds the entry of the first one."""
     return table.find(claim.name, [claim]).get(claim.id)
 
 
 def is_own(entry: Entry, claim: Claim) -> bool:
-    """Only who knows the id may end a claim."""
+    """By the secret id, not by the ticket: only its own client may end a claim."""
     return entry.id == claim.id
 
 
 def evict(table: Table, name: str, token: int, now: float) -> tuple[bool, list[Wake]]:
-    """A holder, never a waiter."""
+    """Remove a holder; never a waiter."""
     seen, wakes = _settle(table, name, now)
     if all(entry.ticket != token for entry in seen.holding):
         return False, wakes
@@ -277,12 +277,12 @@ def revoke(table: Table, name: str, token: int, now: float) -> tuple[bool, list[
 
 
 def view(table: Table, name: str, now: float, wall: datetime) -> LockInfo:
-    """For onlookers: nothing is changed, what expired is left out."""
+    """The holders and waiters of a name. Changes nothing; expired entries are left out."""
     return _view(table, name, table.line(name), now, wall)
 
 
 def page(table: Table, lines: Iterable[tuple[str, Sequence[Entry]]], now: float, wall: datetime) -> list[LockInfo]:
-    """The same of many lines, which are read no further than this page goes."""
+    """A page of queues, which are read lazily, up to the end of the page."""
     found, claims = [], 0
     for name, line in lines:
         found.append(_view(table, name, line, now, wall))
@@ -297,7 +297,7 @@ def _view(table: Table, name: str, line: Iterable[Entry], now: float, wall: date
 
 
 def shown(name: str, alive: Sequence[Entry], now: float, wall: datetime) -> LockInfo:
-    """What an onlooker is told of those who are in line."""
+    """Describe the entries of a queue, without the expired ones."""
     if not alive:
         return LockInfo(name=name)
     seen = head(alive, lambda _: False)
@@ -313,7 +313,7 @@ def shown(name: str, alive: Sequence[Entry], now: float, wall: datetime) -> Lock
 
 
 def foremost(table: Table, name: str, now: float) -> tuple[int, float]:
-    """The first holder's ticket, and the instant at which that can change without a word; 0: nobody holds."""
+    """The ticket of the first holder (0: none), and the instant at which it can expire."""
     for entry in table.line(name):
         if not (expired(entry, now) or table.dead(entry.client)):
             return entry.ticket, entry.until
@@ -321,7 +321,7 @@ def foremost(table: Table, name: str, now: float) -> tuple[int, float]:
 
 
 def tell(table: Watched, spot: Spot) -> list[Wake]:
-    """To those who watch: something has changed there."""
+    """The notices for the watchers of a spot that changed."""
     return [Wake(client, key, LOOK) for client, key in table.dismiss(spot)]
 
 
@@ -336,7 +336,7 @@ def _settle(
     leaves: Callable[[Entry], bool] | None = None,
     changed: Entry | None = None,
 ) -> tuple[Head, list[Wake]]:
-    """Walk, remove what is gone, and tell whom that concerns."""
+    """Walk the queue, remove ended entries, and return the wakes for new holders, watchers and unfair waiters."""
     line = table.line(name)
     if line is NOBODY:
         return EMPTY, []
@@ -360,7 +360,7 @@ def _settle(
 
 
 def sweep(table: Table, name: str, gone: Sequence[Entry]) -> None:
-    """Expiry is a write: what is only filtered on reading could be renewed later, beside its successor."""
+    """Expiry is a write: an entry that readers merely skip could be renewed later, beside its successor."""
     for entry in gone:
         table.remove(name, entry)
 
@@ -379,12 +379,12 @@ def mismatch(kind: str, capacity: int, claim: Claim) -> Mismatch:
 
 
 def _sized(kind: str, capacity: int) -> str:
-    """Where a user chose the size, it is said."""
+    """The kind, with its size if the user chose it."""
     return f"{printable(kind[:40])} of {capacity}" if kind in ("semaphore", "striped") else printable(kind[:40])
 
 
 def _report(table: Table, claim: Claim, entry: Entry, now: float) -> tuple[Standing | None, list[Wake]]:
-    """A repeated join: what stands is reported, nothing is extended."""
+    """Answer a repeated join: report the entry, extend nothing."""
     seen, wakes = _settle(table, claim.name, now)
     if any(gone.id == claim.id for gone in seen.gone):
         return None, wakes

@@ -1,7 +1,7 @@
-"""The `memory://` store: lines in this process's memory, for tests and for the simulator.
+"""The `memory://` store: queues in the memory of this process, for tests and for the simulator.
 
-`memory://` is one store per process and `memory://name` another; every client of this process that names it shares
-it, blocking and asyncio alike. A forked child starts with empty lines. Nothing survives the process.
+`memory://` is one store per process, and each `memory://name` another. All clients of this process with that URL share
+it, sync and async. A forked child starts with empty queues. Nothing survives the process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class World:
         self.places: dict[bytes, Entry] = {}
         self.tombs = Tombs()
         self.outside: dict[str, dict[bytes, tuple[bytes, float]]] = {}
-        """By name: the unfair waiters, each with its client and until when it may listen."""
+        """The unfair waiters of each name: by id, the client and the instant when the entry ends."""
         self.cells: dict[Spot, Kept] = {}
         self.writes: dict[bytes, int] = {}
         self.ends: list[tuple[float, bytes]] = []
@@ -83,7 +83,7 @@ class World:
         self.places[entry.id] = entry
 
     def write(self, name: str, entries: Sequence[Entry]) -> None:
-        """Entries are the objects that stand in the line: what a verb changed in them is there already."""
+        """Does nothing: verbs change the entries of the queue in place."""
 
     def remove(self, name: str, entry: Entry) -> None:
         line = self.lines.get(name)
@@ -181,7 +181,7 @@ class MemoryStore:
             self._world.inboxes.pop(self._me, None)
 
     def before_fork(self) -> None:
-        """Nothing is open that a child could harm."""
+        """Does nothing: a child cannot damage shared resources."""
 
     def after_fork(self, child: bool) -> None:
         if child:
@@ -189,7 +189,7 @@ class MemoryStore:
 
 
 class MemoryLine:
-    """Seam 2 over a world; no operation ever waits."""
+    """Seam 2 over a world; only `watch` and `await_change` wait."""
 
     def __init__(self, world: World, runtime: Runtime, me: Me) -> None:
         self._world = world
@@ -256,7 +256,7 @@ class MemoryLine:
         return answers
 
     async def connect(self, until: float) -> None:
-        """There is nothing to connect to."""
+        """Does nothing: there is no connection."""
 
     def round_trip(self) -> float:
         return 0.0
@@ -268,7 +268,7 @@ class MemoryLine:
         return stamped
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
-        return inf  # nobody is left who could ask what a lost memory has forgotten
+        return inf  # lost memory means a lost process: no client remains
 
     async def clock(self, until: float) -> float:
         return time()

@@ -48,11 +48,11 @@ class QuorumStore:
         self._no_line()
 
     def open_members(self, runtime: Runtime, me: Me) -> list[Member]:
-        """A member that tells its clients something tells it to an inbox of its own: each listens to one source."""
+        """Each member gets an inbox of its own, because an inbox listens to one source."""
         if self._known is None or self._known[0] is not me:
             self._known = me, [Me(me.id, runtime.inbox(), me.lease, me.news) for _ in self.members]
         return [
-            Member(member.shown, cast("Voter", member.open(runtime.aside(), own)))  # VOTES says that it is one
+            Member(member.shown, cast("Voter", member.open(runtime.aside(), own)))  # VOTES is in _NEEDED
             for member, own in zip(self.members, self._known[1], strict=True)
         ]
 

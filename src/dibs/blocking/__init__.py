@@ -1,4 +1,4 @@
-"""The sync API; a test holds `dibs.aio` equal to it."""
+"""The sync API. A test compares `dibs.aio` with it."""
 
 from dibs.blocking.client import Client, connect
 from dibs.blocking.election import Election

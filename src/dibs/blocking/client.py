@@ -345,7 +345,7 @@ class Client(SyncWith):
             @wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
                 lock = locks(args, kwargs)
-                entered = False  # a body may wait in vain too: that is its own affair
+                entered = False  # an AcquireTimeout of the body is not ours
                 try:
                     with lock:
                         entered = True

@@ -1,4 +1,4 @@
-"""How a call of the sync API reaches the core."""
+"""Runs the coroutines of the core for the sync API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _told: list[bool] = []
 
 
 def ask(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a call that asks the store."""
+    """Run a call that asks the store; warn if an event loop is running."""
     if LOOPS in modules:
         try:
             warn_in_a_loop()
@@ -27,11 +27,11 @@ def ask(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def warn_in_a_loop() -> None:
-    """Warn once per process that a running event loop stands still. Callers look first whether there can be one."""
+    """Warn once per process if a call blocks a running event loop. Call it only if asyncio is imported."""
     if _told or (running := getattr(modules[LOOPS], "_get_running_loop", None)) is None or running() is None:
         return
     _told.append(True)
-    from warnings import warn  # noqa: PLC0415  (of use only where something went wrong)
+    from warnings import warn  # noqa: PLC0415  (rarely needed)
 
     frame, depth = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dibs."):

@@ -1,4 +1,4 @@
-"""Locks of the sync API: one line over the core for each method, stepped once."""
+"""Locks of the sync API: each method runs one coroutine of the core, which never suspends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from weakref import ref
 
 from dibs.bases import HoldFacts, Named, Owned, SyncWith
 from dibs.blocking.entry import LOOPS, ask, modules, warn_in_a_loop
+from dibs.core.grants import Frame
 from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.taken import Takes
 from dibs.errors import NotHeld
-from dibs.faces import Frame, H, Kind, Raised, Seconds, Timeout, Trace, instant
+from dibs.faces import H, Kind, Raised, Seconds, Timeout, Trace, instant
 from dibs.runtime.threads import step
 
 
@@ -54,7 +55,7 @@ class HoldEvent:
 
 
 class AnyHold(SyncWith):
-    """What gives back one hold or several. Each method has its own `try`: an interrupt finds no way past it."""
+    """The common part of `Hold` and `MultiHold`. Each method has its own `try`, so that no interrupt escapes it."""
 
     __slots__ = ("_core", "_lock")
 
@@ -164,7 +165,7 @@ def entering(lock: object) -> ref[partial[None]] | None:
 
 
 class AnyLock(SyncWith):
-    """What gives back the hold that was taken through it: see `AnyHold`."""
+    """The common part of `Lock` and `Multi`."""
 
     __slots__ = ("_core",)
     _core: Takes[Any]
@@ -190,7 +191,7 @@ class AnyLock(SyncWith):
             raise
 
     def _acquire(self, hold: Any, shown: H) -> H | None:
-        """Whatever ends this early abandons the hold; once it is handed over, nothing can come between."""
+        """Acquire, and abandon the hold on any exception, until the caller has it."""
         core, here = self._core, Frame()
         try:
             if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
@@ -207,7 +208,7 @@ class AnyLock(SyncWith):
             raise
 
     def _enter(self, hold: Any, shown: H) -> H:
-        """As `_acquire`, for a `with` statement."""
+        """Acquire for a `with` statement: raises if it is busy, and ties the hold to the statement."""
         core, here = self._core, Frame()
         try:
             if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
@@ -232,7 +233,7 @@ class AnyLock(SyncWith):
             if (given := core.give(hold)) is not True:
                 step(core.end(hold, raised, given))
         except BaseException:
-            with suppress(RuntimeError):  # as above; NotHeld is one
+            with suppress(RuntimeError):  # an interrupt may come before the hold is found; NotHeld is a RuntimeError
                 core.drop(hold or core.taken.opened_here())
             raise
 

@@ -1,4 +1,4 @@
-"""The shared primitives of the sync API: latch, cell and fence; one line over the core for each method."""
+"""The shared primitives of the sync API: latch, cell and fence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Latch(Named):
         ask(self._core.count_down(n))
 
     def count(self) -> int:
-        """How often it has to be counted down still; 0 while it is open.
+        """The number of count-downs until it opens; 0 while it is open.
 
         Raises:
             StoreUnavailable: The store did not answer within the client's `retry` seconds.

@@ -196,6 +196,12 @@ class HoldContext(Protocol):
         """Stop sharing a grant that ends."""
 
 
+class Frame:
+    """Lives as long as the call that made it: a hold that its caller does not have yet is tied to one."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Hold:
     """One acquire as this process knows it."""
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from weakref import ref
 
 from dibs.core.deadline import RELEASE_PATIENCE
-from dibs.core.grants import ASKING, HELD, WAITS, Grant, Hold, Request
+from dibs.core.grants import ASKING, HELD, WAITS, Frame, Grant, Hold, Request
 from dibs.core.log import log
 from dibs.core.rule import Prepared
 from dibs.core.runtime import Runtime
@@ -63,12 +63,6 @@ class Grantor(Protocol):
     async def doctor(self, until: float) -> list[Finding]: ...
 
     def close(self) -> None: ...
-
-
-class _Frame:
-    """Lives as long as the call that made it."""
-
-    __slots__ = ("__weakref__",)
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
@@ -131,7 +125,7 @@ class HoldRegistry:
         if also is None:
             await self._release(hold)
             return
-        here = _Frame()
+        here = Frame()
         also.asker = ref(here)  # the guard now depends on this call: its hold may end first
         try:
             await self._release(hold)
