@@ -69,6 +69,13 @@ class Named(Unpicklable):
     __slots__ = ()
     _core: Any
 
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        api = "dibs.aio" if type(self).__module__.startswith("dibs.aio") else "dibs"
+        return f"<{api}.{type(self).__name__} {self._core.describe()}>"
+
     @property
     def name(self) -> str:
         """The name, without the client's namespace."""

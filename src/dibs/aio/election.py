@@ -60,6 +60,3 @@ class Election(Named):
         while True:
             yield leader
             leader, seen = await self._core.change(seen)
-
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Election {self._core.describe()}>"

@@ -318,9 +318,6 @@ class Lock(AnyLock, Owned):
             return
         await super().__aexit__(kind, raised, trace)
 
-    def __repr__(self) -> str:
-        return f"<dibs.aio.{type(self).__name__} {self._core.describe()}>"
-
 
 class RLock(Lock):
     """A lock that its owner may acquire again: see `Client.rlock`. It is free once every hold is released."""

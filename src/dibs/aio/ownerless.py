@@ -31,9 +31,6 @@ class Latch(Named):
     __slots__ = ("_core",)
     _core: CoreLatch
 
-    def __init__(self, core: CoreLatch) -> None:
-        self._core = core
-
     async def arm(self, count: int) -> None:
         """Close the latch, until it is counted down `count` times.
 
@@ -81,18 +78,12 @@ class Latch(Named):
         """
         return await self._core.wait(timeout, armed)
 
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Latch {self._core.describe()}>"
-
 
 class Cell(Named):
     """A value with a version, for compare-and-set: see `Client.cell`. An unset cell is None at version 0."""
 
     __slots__ = ("_core",)
     _core: CoreCell
-
-    def __init__(self, core: CoreCell) -> None:
-        self._core = core
 
     async def get(self) -> tuple[bytes | None, int]:
         """The value and its version; `(None, 0)` while it is unset.
@@ -133,18 +124,12 @@ class Cell(Named):
         """
         return await self._core.update(fn)
 
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Cell {self._core.describe()}>"
-
 
 class Fence(Named):
     """The checking half of fencing, for the resource: see `Client.fence`. It refuses tokens of earlier holders."""
 
     __slots__ = ("_core",)
     _core: CoreFence
-
-    def __init__(self, core: CoreFence) -> None:
-        self._core = core
 
     async def admit(self, token: int, shared: bool = False, *, within: Connection | None = None) -> None:
         """Admit a token, unless a higher exclusive one was admitted before. Records never expire.
@@ -162,6 +147,3 @@ class Fence(Named):
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
         """
         await self._core.admit(token, shared, admits(within, awaits=True))
-
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Fence {self._core.describe()}>"

@@ -61,9 +61,6 @@ class WithinLock(AsyncWith, Named):
     __slots__ = ("_core",)
     _core: EnclosedLock
 
-    def __init__(self, core: EnclosedLock) -> None:
-        self._core = core
-
     async def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> WithinHold | None:
         """Acquire the lock for the transaction, and wait for it while it is busy.
 
@@ -87,18 +84,12 @@ class WithinLock(AsyncWith, Named):
     async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
 
-    def __repr__(self) -> str:
-        return f"<dibs.aio.WithinLock {self._core.describe()}>"
-
 
 class WithinHold(AsyncWith, EnclosedFacts):
     """A lock that a transaction of yours holds until it ends. It needs no release, and is not lost on its own."""
 
     __slots__ = ("_core",)
     _core: EnclosedHold
-
-    def __init__(self, core: EnclosedHold) -> None:
-        self._core = core
 
     async def __aenter__(self) -> Self:
         return self

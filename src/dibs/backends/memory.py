@@ -6,12 +6,12 @@ it, sync and async. A forked child starts with empty queues. Nothing survives th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from math import inf
 from time import time
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from dibs.backends import cabinet, ledger
 from dibs.backends.ledger import LINES, Tombs, Wake
@@ -40,6 +40,8 @@ from dibs.errors import StoreError
 from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import mutex
 from dibs.url import Url
+
+T = TypeVar("T")
 
 
 class World:
@@ -224,18 +226,18 @@ class MemoryLine:
             del world.lines[name], world.places[claim.id]
         return True
 
-    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+    def _write(self, verb: Callable[..., tuple[T, list[Wake]]], *arguments: object) -> T:
+        """Run a verb in one atomic step, then wake the waiters that it names."""
         with self._world.mutex:
-            standing, wakes = ledger.join(self._world, claim, place, self._runtime.now())
-        if wakes:
-            self._world.wake(wakes)
-        return standing
+            reply, wakes = verb(self._world, *arguments, self._runtime.now())
+        self._world.wake(wakes)
+        return reply
+
+    async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
+        return self._write(ledger.join, claim, place)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        with self._world.mutex:
-            standings, wakes = ledger.renew(self._world, claims, self._runtime.now())
-        self._world.wake(wakes)
-        return standings
+        return self._write(ledger.renew, claims)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         with self._world.mutex:
@@ -243,17 +245,10 @@ class MemoryLine:
         self._world.wake(wakes)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
-        with self._world.mutex:
-            stood, wakes = ledger.leave(self._world, claim, answered, self._runtime.now())
-        if wakes:
-            self._world.wake(wakes)
-        return stood
+        return self._write(ledger.leave, claim, answered)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        with self._world.mutex:
-            answers, wakes = ledger.leave_all(self._world, leaving, self._runtime.now())
-        self._world.wake(wakes)
-        return answers
+        return self._write(ledger.leave_all, leaving)
 
     async def connect(self, until: float) -> None:
         """Does nothing: there is no connection."""
@@ -262,10 +257,7 @@ class MemoryLine:
         return 0.0
 
     async def stamp(self, claim: Claim, token: int, until: float) -> bool:
-        with self._world.mutex:
-            stamped, wakes = ledger.stamp(self._world, claim, token, self._runtime.now())
-        self._world.wake(wakes)
-        return stamped
+        return self._write(ledger.stamp, claim, token)
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
         return inf  # lost memory means a lost process: no client remains
@@ -287,16 +279,10 @@ class MemoryLine:
             return ledger.page(self._world, lines, self._runtime.now(), datetime.now(UTC))
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        with self._world.mutex:
-            found, wakes = ledger.revoke(self._world, name, token, self._runtime.now())
-        self._world.wake(wakes)
-        return found
+        return self._write(ledger.revoke, name, token)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        with self._world.mutex:
-            found, wakes = ledger.evict(self._world, name, token, self._runtime.now())
-        self._world.wake(wakes)
-        return found
+        return self._write(ledger.evict, name, token)
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         spot = Spot(LINES, name)

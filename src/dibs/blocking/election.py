@@ -58,6 +58,3 @@ class Election(Named):
         while True:
             yield leader
             leader, seen = ask(self._core.change(seen))
-
-    def __repr__(self) -> str:
-        return f"<dibs.Election {self._core.describe()}>"

@@ -259,9 +259,6 @@ class Lock(AnyLock, Owned):
     __slots__ = ("__weakref__",)
     _core: kinds.Lock
 
-    def __init__(self, core: kinds.Lock) -> None:
-        self._core = core
-
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Hold | None:
         """Acquire the lock, and wait for it while it is busy.
 
@@ -306,9 +303,6 @@ class Lock(AnyLock, Owned):
     def __enter__(self) -> Hold:
         hold = self._core.begin()
         return self._enter(hold, Hold(hold, self._core))
-
-    def __repr__(self) -> str:
-        return f"<dibs.{type(self).__name__} {self._core.describe()}>"
 
 
 class RLock(Lock):

@@ -30,9 +30,6 @@ class Latch(Named):
     __slots__ = ("_core",)
     _core: CoreLatch
 
-    def __init__(self, core: CoreLatch) -> None:
-        self._core = core
-
     def arm(self, count: int) -> None:
         """Close the latch, until it is counted down `count` times.
 
@@ -80,9 +77,6 @@ class Latch(Named):
         """
         return ask(self._core.wait(timeout, armed))
 
-    def __repr__(self) -> str:
-        return f"<dibs.Latch {self._core.describe()}>"
-
 
 class Cell(Named):
     """A value with a version, for compare-and-set: see `Client.cell`. An unset cell is None at version 0.
@@ -105,9 +99,6 @@ class Cell(Named):
 
     __slots__ = ("_core",)
     _core: CoreCell
-
-    def __init__(self, core: CoreCell) -> None:
-        self._core = core
 
     def get(self) -> tuple[bytes | None, int]:
         """The value and its version; `(None, 0)` while it is unset.
@@ -148,9 +139,6 @@ class Cell(Named):
         """
         return ask(self._core.update(fn))
 
-    def __repr__(self) -> str:
-        return f"<dibs.Cell {self._core.describe()}>"
-
 
 class Fence(Named):
     """The checking half of fencing, for the resource: see `Client.fence`. It refuses tokens of earlier holders.
@@ -169,9 +157,6 @@ class Fence(Named):
     __slots__ = ("_core",)
     _core: CoreFence
 
-    def __init__(self, core: CoreFence) -> None:
-        self._core = core
-
     def admit(self, token: int, shared: bool = False, *, within: Connection | None = None) -> None:
         """Admit a token, unless a higher exclusive one was admitted before. Records never expire.
 
@@ -188,6 +173,3 @@ class Fence(Named):
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
         """
         ask(self._core.admit(token, shared, admits(within, awaits=False)))
-
-    def __repr__(self) -> str:
-        return f"<dibs.Fence {self._core.describe()}>"

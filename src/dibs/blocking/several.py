@@ -76,9 +76,6 @@ class Multi(AnyLock, Owned):
     __slots__ = ()
     _core: CoreMulti
 
-    def __init__(self, core: CoreMulti) -> None:
-        self._core = core
-
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> MultiHold | None:
         """Acquire all of them, or none, and wait while one is busy.
 

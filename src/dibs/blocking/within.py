@@ -76,9 +76,6 @@ class WithinLock(SyncWith, Named):
     __slots__ = ("_core",)
     _core: EnclosedLock
 
-    def __init__(self, core: EnclosedLock) -> None:
-        self._core = core
-
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> WithinHold | None:
         """Acquire the lock for the transaction, and wait for it while it is busy.
 
@@ -102,9 +99,6 @@ class WithinLock(SyncWith, Named):
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
 
-    def __repr__(self) -> str:
-        return f"<dibs.WithinLock {self._core.describe()}>"
-
 
 class WithinHold(SyncWith, EnclosedFacts):
     """A lock that a transaction of yours holds until it ends. It needs no release, and is not lost on its own.
@@ -118,9 +112,6 @@ class WithinHold(SyncWith, EnclosedFacts):
 
     __slots__ = ("_core",)
     _core: EnclosedHold
-
-    def __init__(self, core: EnclosedHold) -> None:
-        self._core = core
 
     def __enter__(self) -> Self:
         return self

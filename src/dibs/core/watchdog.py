@@ -233,17 +233,13 @@ class Watchdog:
             grant.news or (grant.renew_at <= horizon and grant.in_flight is not claim)
         )
         if (is_due or grant.state is ASKING) and not grant.wanted():
-            self._drop(grant)
+            grant.dropped = True  # its caller no longer exists, or is about to release it
+            self.abandon(grant)
             return False
         if is_due:
             grant.news, grant.in_flight = False, claim
             self._due.append(grant)
         return is_due
-
-    def _drop(self, grant: Grant) -> None:
-        """Give back a grant whose caller no longer exists, or is about to release it."""
-        grant.dropped = True
-        self.abandon(grant)
 
     def _end_what_is_over(self, grant: Grant, now: float) -> None:
         if now >= grant.until:

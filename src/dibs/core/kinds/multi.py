@@ -175,6 +175,9 @@ class Multi(Takes[MultiHold]):
                 return True
         return False
 
+    def describe(self) -> str:
+        return ", ".join(lock.describe() for lock in self.locks)
+
     async def _merged(self, hold: MultiHold) -> dict[Line, _Member]:
         """One member per queue, in the global order."""
         found: dict[Line, _Member] = {}

@@ -29,6 +29,9 @@ class Striped:
         shared = options._replace(owner="client", lease=lease, renew=True, max_hold=None, fair=None)
         self._guard = Lock(client, name, shared, kind="striped", capacity=self.stripes, weight=0, share=True)
 
+    def describe(self) -> str:
+        return self.client.place(self.name)
+
     def index(self, key: object) -> int:
         """The stripe of a key: `str`, `bytes` or `int`; 42 and "42" are one key."""
         if isinstance(key, bool) or not isinstance(key, str | bytes | int):
