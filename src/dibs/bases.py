@@ -148,13 +148,6 @@ class Granted(Named):
         mode: str = self._core.mode
         return mode
 
-
-class HoldFacts(Watched, Granted):
-    """Shared by both `Hold` classes."""
-
-    __slots__ = ()
-    _lock: Any
-
     @property
     def owner(self) -> str:
         """The label that others see, which is the option `owner` or the login name. It proves nothing."""
@@ -168,22 +161,11 @@ class HoldFacts(Watched, Granted):
         return moment
 
 
-class EnclosedFacts(Granted):
-    """Shared by both `WithinHold` classes."""
+class HoldFacts(Watched, Granted):
+    """Shared by both `Hold` classes."""
 
     __slots__ = ()
-
-    @property
-    def owner(self) -> str:
-        """The label that others see, which is the option `owner` or the login name."""
-        owner: str = self._core.owner
-        return owner
-
-    @property
-    def acquired_at(self) -> datetime:
-        """When it was acquired, in UTC."""
-        moment: datetime = self._core.acquired_at
-        return moment
+    _lock: Any
 
 
 class NoToken(Watched):

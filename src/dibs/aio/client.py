@@ -116,8 +116,8 @@ class Client(AsyncWith):
             max_hold: Seconds after which a hold ends, as lost, though it is renewed. None, the default: never.
             fair: Whether waiters are served in their order. None, the default: wherever the store can, which is
                 everywhere but in a quorum. False: it stays outside the queue, and others may overtake it.
-            owner: Who may re-enter an `rlock`: None, the default, is the calling thread or task, `"client"` is the
-                whole client, any other string is every user of that string in this client. Others see the string.
+            owner: The owner, which may re-enter an `rlock`. None, the default: the calling thread or task. `"client"`:
+                the whole client. Any other string: every user of that string in this client. Others see the string.
             info: A small dict that others see, merged with the client's. None by default.
             on_lost: A plain function, not a coroutine function, called with the hold when it is lost: in the sync API
                 on a thread of its own, in the async API in the event loop of the client. None by default.
@@ -331,7 +331,7 @@ class Client(AsyncWith):
 
         Args:
             name: The name of the lock. It may have fields of `str.format` over the arguments of the call.
-            on_busy: What to do if the lock is busy: `"wait"`, the default, waits as `async with` does; `"skip"` returns
+            on_busy: The reaction to a busy lock: `"wait"`, the default, waits as `async with` does; `"skip"` returns
                 None and logs it at INFO; `"raise"` raises `AcquireTimeout`. The last two try once unless a `timeout`
                 is given.
             timeout, lease, renew, max_hold, fair, owner, info, on_lost, cancel_on_lost: As in `Client.lock`.

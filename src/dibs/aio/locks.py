@@ -1,8 +1,8 @@
 """Locks of the async API.
 
-The method `acquire` is a plain function that returns a coroutine, so that the calling task owns the hold even if
-`wait_for` runs the coroutine in another task. The module functions `acquire` and `release` have these names because
-Python's warning about a missing `await` shows them.
+The method `acquire` is a plain function that returns a coroutine. So the calling task owns the hold, even if `wait_for`
+runs the coroutine in another task. The module functions `acquire` and `release` have these names because Python's
+warning about a missing `await` shows them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from dibs.bases import AsyncWith, EnclosedFacts, Named, Unpicklable
+from dibs.bases import AsyncWith, Granted, Named, Unpicklable
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
@@ -85,7 +85,7 @@ class WithinLock(AsyncWith, Named):
         """The transaction gives it back when it ends."""
 
 
-class WithinHold(AsyncWith, EnclosedFacts):
+class WithinHold(AsyncWith, Granted):
     """A lock that a transaction of yours holds until it ends. It needs no release, and is not lost on its own."""
 
     __slots__ = ("_core",)

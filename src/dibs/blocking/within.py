@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from dibs.bases import EnclosedFacts, Named, SyncWith, Unpicklable
+from dibs.bases import Granted, Named, SyncWith, Unpicklable
 from dibs.blocking.entry import ask
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
@@ -100,7 +100,7 @@ class WithinLock(SyncWith, Named):
         """The transaction gives it back when it ends."""
 
 
-class WithinHold(SyncWith, EnclosedFacts):
+class WithinHold(SyncWith, Granted):
     """A lock that a transaction of yours holds until it ends. It needs no release, and is not lost on its own.
 
     Example:

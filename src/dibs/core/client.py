@@ -28,8 +28,7 @@ _ABOUTS = 1024
 _CLOSING_ROUND_TRIPS = 10
 _CROWD = 20
 _LOOK_SHARE, _LOOK_OLD = 10.0, 0.25
-"""A snapshot of a long queue is shared for ten times as long as it took, so that it costs at most a tenth of the time.
-"""
+"""A snapshot of a long queue is shared for ten times as long as it took: snapshots take at most a tenth of the time."""
 _LOOK_OUT = 5.0
 """How long to wait for a change notice before polling."""
 

@@ -65,9 +65,8 @@ class Health:
         return True
 
     def sits_out(self, settled: float, guard: float, sent_at: float, now: float) -> bool:
-        """Whether the vote asked for at `sent_at` does not count, because the member may have lost an earlier vote in a
-        restart and that vote may not have expired. `settled` was read after the vote, so the time since is subtracted.
-        """
+        """Whether its vote does not count: the member may have lost an earlier vote in a restart, and that vote may not
+        have expired. `settled` was read after the vote was asked for at `sent_at`: the time since is subtracted."""
         if settled - (now - sent_at) >= guard:
             return False
         self.votes_at = now + guard - settled

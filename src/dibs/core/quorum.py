@@ -5,8 +5,8 @@ There is no queue: queues at several stores would split the votes for ever. A ba
 the caller pauses for a random time and asks with a new ballot.
 
 Why at most one holder is valid. Each member grants one claim at a time. A holder is valid only while a majority says
-that its vote stands, counted from before round one (or the renewal) was sent, less the margin. Any two majorities
-share a member. A member that may have lost a vote gives none until that vote has expired (panel.py).
+that its vote stands. That time counts from before round one (or the renewal) was sent, less the margin. Any two
+majorities share a member. A member that may have lost a vote gives none until that vote has expired (panel.py).
 
 Why tokens rise. Round one returns a ticket from each member that grants. The token is the highest of them. Round two
 (`Voter.stamp`) checks at each of those members, in one atomic step, that our vote still stands; only then it makes all

@@ -58,9 +58,9 @@ class Inbox(Protocol):
     async def wait(self, key: bytes, until: float) -> bytes | None: ...
 
     def lead(self) -> object | None:
-        """Become the one reader of the source for all waiters, until `resign`, or until the returned object dies with
-        its frame (an interrupt within an interrupt). None: there is a reader already, perhaps this thread itself below
-        a signal handler."""
+        """Become the one reader of the source for all waiters, until `resign`. It also ends when the returned object
+        dies with its frame (an interrupt within an interrupt). None: there is a reader already, perhaps this thread
+        itself below a signal handler."""
 
     def resign(self) -> None: ...
 

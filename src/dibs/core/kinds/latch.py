@@ -1,7 +1,7 @@
 """A latch: `arm(count)` closes it, and it opens when it was counted down. It has no owner and can be armed again.
 
-Each arm begins a generation. A caller waits for one generation to open. So it also sees that a latch opened if it was
-armed again meanwhile, and a count-down that began in one generation never counts in the next.
+Each arm begins a generation. A caller waits for one generation to open, so it notices that even if the latch was armed
+again since. A count-down that began in one generation never counts in the next.
 """
 
 from __future__ import annotations

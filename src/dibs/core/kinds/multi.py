@@ -1,9 +1,8 @@
 """Several locks as one, of any kind, from any clients: all or none.
 
-They are taken one after the other in one global order (encoded name, kind, an id kept in the store), which is the same
-in every process, so that callers cannot deadlock. Locks of the same queue are merged and share a hold. One deadline
-counts for all. If a member is lost while the others are acquired, all are given back, and a new attempt begins if
-there is time left.
+They are taken one after the other in one global order: encoded name, kind, an id kept in the store. It is the same in
+every process, so callers cannot deadlock. Locks of the same queue are merged and share a hold. One deadline counts for
+all. If a member is lost while the others are acquired, all are given back, and a new attempt begins if there is time.
 """
 
 from __future__ import annotations

@@ -39,9 +39,12 @@ class EnclosedHold(NamedTuple):
 
     name: str
     token: int
-    owner: str
-    acquired_at: datetime
+    label: str
+    since: datetime
     mode: str = "exclusive"
+
+    def acquired_at(self) -> datetime:
+        return self.since
 
 
 class EnclosedLock:
