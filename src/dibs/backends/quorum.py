@@ -1,7 +1,7 @@
 """A quorum as a store: the members, several independent stores. core/quorum.py takes locks by their majority.
 
-A member is any store that counts leases itself and can vote (the capabilities below). The same store twice is refused:
-here by its name, and at first use by the id that it keeps.
+A member is any store that counts leases and can vote (`_NEEDED`). A store that is given twice is an error: here by its
+name, and at first use by the id that is kept in it.
 """
 
 from __future__ import annotations

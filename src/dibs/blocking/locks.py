@@ -136,11 +136,11 @@ class Hold(AnyHold, HoldFacts):
 
 
 class Exit:
-    """`__exit__`, made anew for each `with` statement.
+    """A descriptor that makes a new `__exit__` for each `with` statement.
 
-    The statement looks it up before it enters and keeps it on its stack until its block is over, whatever ends that:
-    also an interrupt just before, or in the first instruction of, a method of ours. What the block took hangs by it
-    (`Hold.asker`), so such an end leaves a dead reference, and the watchdog gives the hold back.
+    The statement looks `__exit__` up before it enters, and keeps it on its stack until the block has ended. But an
+    interrupt may end the block before the first instruction of our method. The hold has only a weak reference to this
+    `__exit__` (`Hold.asker`). So the reference is then dead, and the watchdog gives the hold back.
     """
 
     def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:
@@ -158,7 +158,7 @@ _entering: dict[int, ref[partial[None]]] = {}
 
 
 def entering(lock: object) -> ref[partial[None]] | None:
-    """The `with` statement that is entering this lock on this thread; None: it was entered by hand."""
+    """The `with` statement that enters this lock on this thread; None: `__enter__` was called directly."""
     found = _entering.pop(get_ident(), None)
     block = None if found is None else found()
     return found if block is not None and block.args[0] is lock else None
