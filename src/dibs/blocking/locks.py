@@ -6,7 +6,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self
 from weakref import ref
 
 from dibs.bases import HoldFacts, Named, Owned, SyncWith
@@ -164,11 +164,13 @@ def entering(lock: object) -> ref[partial[None]] | None:
     return found if block is not None and block.args[0] is lock else None
 
 
-class AnyLock(SyncWith):
+class AnyLock(SyncWith, Generic[H]):
     """The common part of `Lock` and `Multi`."""
 
     __slots__ = ("_core",)
     _core: Takes[Any]
+    _shows: ClassVar[type[Any]]
+    """The class of its holds."""
 
     def release(self) -> None:
         """Release the latest hold that the calling thread or task acquired with this object.
@@ -207,9 +209,10 @@ class AnyLock(SyncWith):
             core.drop(hold)
             raise
 
-    def _enter(self, hold: Any, shown: H) -> H:
-        """Acquire for a `with` statement: raises if it is busy, and ties the hold to the statement."""
+    def __enter__(self) -> H:
         core, here = self._core, Frame()
+        hold = core.begin()
+        shown: H = self._shows(hold, core)
         try:
             if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
                 warn_in_a_loop()
@@ -228,8 +231,9 @@ class AnyLock(SyncWith):
     def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
         core, hold = self._core, None
         try:
-            hold = core.taken.opened_here()
-            core.taken.left(hold)
+            hold, entered = core.taken.opened_here(), core.taken.entered
+            if hold in entered:
+                entered.remove(hold)
             if (given := core.give(hold)) is not True:
                 step(core.end(hold, raised, given))
         except BaseException:
@@ -238,7 +242,7 @@ class AnyLock(SyncWith):
             raise
 
 
-class Lock(AnyLock, Owned):
+class Lock(AnyLock[Hold], Owned):
     """A lock on one name, made by a client. `Client.lock` makes an exclusive one that is not re-entrant.
 
     The sides of a read-write lock, a stripe, a number of permits and the lead of an election are locks too.
@@ -258,6 +262,7 @@ class Lock(AnyLock, Owned):
 
     __slots__ = ("__weakref__",)
     _core: kinds.Lock
+    _shows = Hold
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Hold | None:
         """Acquire the lock, and wait for it while it is busy.
@@ -299,10 +304,6 @@ class Lock(AnyLock, Owned):
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
         """
         ask(self._core.revoke())
-
-    def __enter__(self) -> Hold:
-        hold = self._core.begin()
-        return self._enter(hold, Hold(hold, self._core))
 
 
 class RLock(Lock):

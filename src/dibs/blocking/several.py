@@ -63,7 +63,7 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
     return Multi(CoreMulti(faces.members(locks, Lock, Multi), timeout, Hold))
 
 
-class Multi(AnyLock, Owned):
+class Multi(AnyLock[MultiHold], Owned):
     """Several locks as one: see `multi`. Its `name` is the names of all, joined by commas.
 
     Example:
@@ -75,6 +75,7 @@ class Multi(AnyLock, Owned):
 
     __slots__ = ()
     _core: CoreMulti
+    _shows = MultiHold
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> MultiHold | None:
         """Acquire all of them, or none, and wait while one is busy.
@@ -103,10 +104,6 @@ class Multi(AnyLock, Owned):
             StoreUnavailable: A store did not answer within its client's `retry` seconds.
         """
         return ask(self._core.locked())
-
-    def __enter__(self) -> MultiHold:
-        hold = self._core.begin()
-        return self._enter(hold, MultiHold(hold, self._core))
 
 
 class Striped(Named):

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.client import Client
+from dibs.core.kinds.options import UNSET
 from dibs.core.registry import Given
 from dibs.errors import DibsError, NotHeld
 
@@ -35,7 +36,7 @@ H = TypeVar("H", bound=Takeable)
 
 
 class Taken(Generic[H]):
-    __slots__ = ("_client", "_entered", "_name", "_until_sweep", "holds")
+    __slots__ = ("_client", "_name", "_until_sweep", "entered", "holds")
 
     def __init__(self, name: str, client: Client) -> None:
         self._name = name
@@ -43,14 +44,14 @@ class Taken(Generic[H]):
         self.holds: dict[H, object] = {}
         """In order, each with a weak reference to the lock that it was taken through, if any. Only atomic operations
         change it: a thread that notices a loss sweeps while others use it."""
-        self._entered: list[H] = []
+        self.entered: list[H] = []
         self._until_sweep = _FEW
 
     def remember(self, hold: H, entered: bool, through: object = None) -> None:
         hold.when_lost = self.one_lost
         self.holds[hold] = through
         if entered:
-            self._entered.append(hold)
+            self.entered.append(hold)
         self._until_sweep -= 1
         if self._until_sweep <= 0:
             self._sweep()
@@ -81,8 +82,8 @@ class Taken(Generic[H]):
 
     def left(self, hold: H) -> None:
         """Forget it for `with` blocks."""
-        if hold in self._entered:
-            self._entered.remove(hold)
+        if hold in self.entered:
+            self.entered.remove(hold)
 
     def latest(self) -> H:
         """The hold for `release()`."""
@@ -98,25 +99,28 @@ class Taken(Generic[H]):
     def opened_here(self) -> H:
         """The hold for the end of a `with` block."""
         taker = self._client.runtime.taker()
-        if len(self._entered) == 1 and self._entered[0].taker is taker:  # the common case
-            return self._entered[0]
-        mine = [hold for hold in self._entered if hold.taker is taker]
-        if not mine and len(self._entered) > 1:
+        if len(self.entered) == 1 and self.entered[0].taker is taker:  # the common case
+            return self.entered[0]
+        mine = [hold for hold in self.entered if hold.taker is taker]
+        if not mine and len(self.entered) > 1:
             raise RuntimeError(
-                f'"{self._name}": {len(self._entered)} with blocks of other threads or tasks are open on this object '
+                f'"{self._name}": {len(self.entered)} with blocks of other threads or tasks are open on this object '
                 "and none of this one: give each thread or task an object of its own, client.lock(name)"
             )
-        if not self._entered:
+        if not self.entered:
             raise self._client.error(
                 NotHeld, self._name, "no with block is open on this object", step="enter a with block first"
             )
-        return (mine or self._entered)[-1]
+        return (mine or self.entered)[-1]
 
 
 class Takes(Protocol[H]):
     """A lock or a multi-lock, through which holds are taken and given back."""
 
     taken: Taken[H]
+
+    def begin(self, timeout: object = UNSET, blocking: object = True) -> H:
+        """A hold for which nothing was asked yet."""
 
     def take(self, hold: H, *, entered: bool = False) -> bool | Awaitable[bool]:
         """The free path: see `Lock.take`."""
