@@ -21,7 +21,7 @@ import pytest
 _FEWEST = 3
 _CALM, _CROWDED = 0.5, 0.9
 """Shares of the time: up to the first all workers run a test, from the second on only the fewest."""
-_GLANCE = 1.0
+_POLL_INTERVAL = 1.0
 _PAUSE = 0.1
 _COUNTED = Path("/proc/pressure/cpu")
 _PATH = pytest.StashKey[str]()
@@ -55,7 +55,7 @@ class Pace:
     def _allowed(self) -> int:
         """By the share of the time since the last look, which is at least a glance ago."""
         (at, waited), (before, earlier) = _look(), self._seen
-        if at - before >= _GLANCE:
+        if at - before >= _POLL_INTERVAL:
             share = (waited - earlier) / (at - before)
             calm = min(max((_CROWDED - share) / (_CROWDED - _CALM), 0.0), 1.0)
             self._most, self._seen = round(_FEWEST + calm * (self._workers - _FEWEST)), (at, waited)

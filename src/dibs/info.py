@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Never, dataclass_transform
 
-_LONGEST_ABOUT = 16_384
+_LONGEST_DESCRIPTION = 16_384
 LONGEST_REASON = 500
 BREAK_MARK = "broken lock"
 _LONGEST_RECORD = 8192
@@ -158,7 +158,7 @@ def clip(text: object, most: int) -> str:
 
 
 class Break(NamedTuple):
-    """The record of the last `dibs break` of a name, in a cell beside the lock (cli/breaks.py writes it)."""
+    """The record of the last `dibs break` of a name, in a cell beside the lock (cli/break_log.py writes it)."""
 
     at: datetime
     by: str
@@ -240,10 +240,10 @@ def command_line(command: str, name: str, *options: str) -> str:
     return " ".join(["dibs", command, *(quote(printable(word)) for word in words)])
 
 
-def read_about(text: str) -> dict[str, Any]:
+def read_description(text: str) -> dict[str, Any]:
     """Parse the description of a claim; anything malformed becomes unknown, and raises nothing."""
     said: object = None
-    if len(text) <= _LONGEST_ABOUT:
+    if len(text) <= _LONGEST_DESCRIPTION:
         with suppress(ValueError, RecursionError):
             said = json.loads(text, parse_constant=str)
     if not isinstance(said, dict):
@@ -258,7 +258,7 @@ def read_about(text: str) -> dict[str, Any]:
     }
 
 
-def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str, Any]) -> str:
+def write_description(owner: str, host: str, pid: int, thread: str, info: Mapping[str, Any]) -> str:
     """The description of a claim, as JSON, for the store."""
     try:
         text = json.dumps(
@@ -266,8 +266,8 @@ def write_about(owner: str, host: str, pid: int, thread: str, info: Mapping[str,
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"info must be a small dict that can be written as JSON: {error}") from None
-    if len(text) > _LONGEST_ABOUT:
-        raise ValueError(f"info is too large: {len(text)} characters as JSON, at most {_LONGEST_ABOUT}")
+    if len(text) > _LONGEST_DESCRIPTION:
+        raise ValueError(f"info is too large: {len(text)} characters as JSON, at most {_LONGEST_DESCRIPTION}")
     return text
 
 

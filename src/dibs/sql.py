@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from dibs.backends import own_connection
+from dibs.backends import caller_connection
 from dibs.backends.sql import versioned
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -64,7 +64,7 @@ def update_versioned(
         2
     """
     change = versioned.Change(table, key, changes, version, column)
-    own = own_connection(connection, "connection", awaits=False)
+    own = caller_connection(connection, "connection", awaits=False)
     return step(versioned.update(own, change))
 
 

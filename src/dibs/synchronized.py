@@ -39,7 +39,7 @@ class Plan(Generic[L]):
     """The arguments of `synchronized`, checked as far as possible without the function."""
 
     def __init__(
-        self, client: Client, face: Callable[[kinds.Lock], L], template: object, on_busy: object, options: Options
+        self, client: Client, api: Callable[[kinds.Lock], L], template: object, on_busy: object, options: Options
     ) -> None:
         if callable(template):
             raise TypeError(f'synchronized needs a name: write @client.synchronized("name") above {label(template)}')
@@ -47,7 +47,7 @@ class Plan(Generic[L]):
             raise ValueError(f'on_busy must be "wait", "skip" or "raise", not {on_busy!r}')
         self.skips = on_busy == "skip"
         self._client = client
-        self._face = face
+        self._api = api
         once = on_busy != "wait" and options.timeout is None
         self._options = options._replace(timeout=0.0) if once else options
         self._template = template if isinstance(template, str) else names.check(template)
@@ -84,7 +84,7 @@ class Plan(Generic[L]):
         return lock
 
     def _lock(self, name: str) -> L:
-        return self._face(kinds.mutex(self._client, name, self._options, share=False))
+        return self._api(kinds.mutex(self._client, name, self._options, share=False))
 
 
 def skipped(function: Callable[..., object], busy: AcquireTimeout) -> None:

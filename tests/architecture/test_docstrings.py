@@ -15,7 +15,7 @@ import dibs
 import dibs.aio
 import dibs.aio.sql
 import dibs.sql
-from architecture.test_faces import AIO, BLOCKING, TWINS, members, public
+from architecture.test_apis import AIO, BLOCKING, TWINS, members, public
 from dibs.bases import WrongWith
 from dibs.info import Seen
 from dibs.testing.faults import LostReply

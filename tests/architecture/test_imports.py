@@ -9,18 +9,18 @@ import pytest
 
 from architecture.sources import Import, imports, modules, ours
 
-FACES = frozenset({"bases", "blocking", "aio", "faces", "sql", "synchronized"})
-OPEN_CORE = frozenset(f"dibs.core.{name}" for name in ("rule", "line", "cells", "deadline", "names", "runtime"))
+API_MODULES = frozenset({"bases", "blocking", "aio", "_shared", "sql", "synchronized"})
+OPEN_CORE = frozenset(f"dibs.core.{name}" for name in ("rule", "queue", "cells", "deadline", "names", "runtime"))
 """What of the core a store may know."""
-SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("cabinet", "common", "ledger", "sql"))
+SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("common", "sql"))
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset({"core", "errors", "info"}),
     "runtime": frozenset({"runtime", "core"}),
     "backends": frozenset({"core", "errors", "info", "url", "runtime"}),
-    "faces": frozenset({"faces", "core", "runtime", "url", "errors", "info", "backends"}),
-    "cli": frozenset({"cli", "faces", "info", "errors"}),
-    "testing": frozenset({"testing", "faces", "core", "runtime", "backends"}),
+    "api": frozenset({"api", "core", "runtime", "url", "errors", "info", "backends"}),
+    "cli": frozenset({"cli", "api", "info", "errors"}),
+    "testing": frozenset({"testing", "api", "core", "runtime", "backends"}),
     "errors": frozenset({"info"}),
     "info": frozenset(),
     "url": frozenset(),
@@ -35,8 +35,8 @@ NOT_IN_CORE = frozenset(
 def room(module: str) -> str:
     """The row of the table that a module belongs to."""
     name = module.partition(".")[2].partition(".")[0]
-    if not name or name in FACES:
-        return "faces"
+    if not name or name in API_MODULES:
+        return "api"
     if name == "__main__":
         return "cli"
     return name if name in MAY_IMPORT else f"{module} belongs to no row of the table"
@@ -57,7 +57,7 @@ def allowed(found: Import) -> bool:
     if here == "backends" and there == "core":
         return found.target in OPEN_CORE
     if here == "testing" and there == "backends":
-        return found.target in ("dibs.backends.memory", "dibs.backends.ledger")
+        return found.target in ("dibs.backends.memory", "dibs.backends.common.atomic_queue")
     return True
 
 

@@ -217,7 +217,7 @@ class Cli:
         self._clients.append(dibs.connect(self.url, **options))
         return self._clients[-1]
 
-    def in_line(self, name: str, count: int) -> dibs.LockInfo:
+    def in_queue(self, name: str, count: int) -> dibs.LockInfo:
         """Until so many wait."""
         client = self._clients[0] if self._clients else self.client()
         until(lambda: len(client.inspect(name).waiters) == count, what=f"{count} in the line of {name!r}")

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dibs.cli import child, main, run, signals, vigil
+from dibs.cli import child, main, run, signals, supervise
 
 INSTANTS: dict[str, tuple[Any, str]] = {
     "forked": (child.Guard, "__init__"),  # the child waits for its order, the guard is not there yet
     "deaf": (signals.Signals, "__enter__"),  # all processes are there, no handler yet
     "asking": (run, "_wait"),
-    "granted": (vigil.Vigil, "begin"),
+    "granted": (supervise.Supervision, "begin"),
     "ordering": (child.Child, "execute"),
-    "ordered": (vigil.Vigil, "keep"),  # the command runs, nobody has looked yet
+    "ordered": (supervise.Supervision, "keep"),  # the command runs, nobody has looked yet
     "ended": (run, "_give_back"),
     "leaving": (child.Guard, "close"),
     "closing": (child.Child, "close"),

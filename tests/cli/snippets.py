@@ -132,7 +132,7 @@ class Place:
             one.communicate(timeout=PATIENCE)
 
 
-def in_line(client: dibs.Client, name: str) -> Mapping[str, Any]:
+def in_queue(client: dibs.Client, name: str) -> Mapping[str, Any]:
     """Until somebody waits for it; gives what that one says of itself."""
     until(lambda: client.inspect(name).waiters, what=f"somebody in the line of {name}")
     return client.inspect(name).waiters[0].info

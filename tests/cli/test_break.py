@@ -19,9 +19,9 @@ import pytest
 import dibs
 from cli.commands import COMMAND, Cli, Done, Terminal, harmful
 from cli.test_ls import HOSTILE
-from dibs.cli import break_, breaks
+from dibs._shared import login
+from dibs.cli import break_, break_log
 from dibs.cli.options import next_command
-from dibs.faces import login
 from dibs.info import LONGEST_REASON, Break, read_break
 from process.children import PATIENCE
 
@@ -49,7 +49,7 @@ def test_it_is_broken_and_the_next_one_gets_it(cli: Cli) -> None:
     ana, bob = cli.holder(owner="ana", lease=10, info={"command": "deploy.sh"}), cli.holder(owner="bob")
     token = ana.takes("a")
     bob.asks("a")
-    cli.in_line("a", 1)
+    cli.in_queue("a", 1)
     done = broken(cli, "a", token, "--reason", "it hangs")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith(f'dibs break: "a" on {cli.url}: broken by {ME} pid ')
@@ -64,7 +64,7 @@ def test_it_is_on_record(cli: Cli) -> None:
     ana = cli.holder(owner="ana")
     token = ana.takes("a")
     assert broken(cli, "a", token, "--reason", "it hangs").returncode == 0
-    found = breaks.last(cli.client(), "a")
+    found = break_log.last(cli.client(), "a")
     assert found is not None
     assert (found.by, found.host, found.token, found.reason) == (login(), os.uname().nodename, token, "it hangs")
     assert found.holder.startswith(f"ana@{os.uname().nodename} pid {ana.pid}, held for ")
@@ -76,7 +76,7 @@ def test_it_is_on_record(cli: Cli) -> None:
     (info,) = cli.json("show", "a")
     assert info["last_break"] == {**found._asdict(), "at": found.at.isoformat(timespec="milliseconds")[:-6] + "Z"}
     assert broken(cli, "a", cli.holder().takes("a")).returncode == 0
-    again = breaks.last(cli.client(), "a")
+    again = break_log.last(cli.client(), "a")
     assert again is not None
     assert (again.token > token, again.reason) == (True, "")
 
@@ -102,7 +102,7 @@ def test_another_token(cli: Cli) -> None:
         assert said in done.stderr
         assert done.stderr.endswith(f", token {token}\n    dibs break a --token {token}\n")
     assert tokens(cli) == [token]
-    assert breaks.last(cli.client(), "a") is None
+    assert break_log.last(cli.client(), "a") is None
     free = broken(cli, "b", 41)
     assert free.returncode == 1
     assert "nobody holds it with token 41. Nothing was changed. It is free.\n" in free.stderr
@@ -119,11 +119,11 @@ def test_one_that_waits_is_no_holder(cli: Cli) -> None:
     ana, bob = cli.holder(), cli.holder()
     token = ana.takes("a")
     bob.asks("a")
-    (waiter,) = cli.in_line("a", 1).waiters
+    (waiter,) = cli.in_queue("a", 1).waiters
     done = broken(cli, "a", waiter.token)
     assert done.returncode == 1
     assert "that one waits; end its process to remove it from the queue" in done.stderr
-    assert (tokens(cli), len(cli.in_line("a", 1).waiters)) == ([token], 1)
+    assert (tokens(cli), len(cli.in_queue("a", 1).waiters)) == ([token], 1)
 
 
 def test_one_holder_of_several(cli: Cli) -> None:
@@ -140,7 +140,7 @@ def test_the_question_shows_whom_it_concerns(cli: Cli) -> None:
     ana, bob = cli.holder(info={"command": "deploy.sh"}), cli.holder(owner="bob")
     token = ana.takes("a")
     bob.asks("a")
-    cli.in_line("a", 1)
+    cli.in_queue("a", 1)
     terminal = asked(cli, "a", token)
     assert f'"a" on {cli.url}\n' in terminal.text
     assert f"held by {ME} pid {ana.pid} (deploy.sh) for " in terminal.text
@@ -177,7 +177,7 @@ def test_the_lock_moves_on_while_the_question_stands(cli: Cli) -> None:
     assert terminal.end() == 1
     assert f"nobody holds it with token {token}. Nothing was changed. Held by:\n  bob@" in terminal.text
     assert tokens(cli) == [second]
-    assert breaks.last(cli.client(), "a") is None
+    assert break_log.last(cli.client(), "a") is None
 
 
 def test_nobody_to_ask(cli: Cli) -> None:
@@ -269,7 +269,7 @@ def test_a_name_too_long_for_a_record(cli: Cli) -> None:
     token = cli.holder().takes(name)
     assert broken(cli, name, token, "--reason", "it hangs").returncode == 0
     assert tokens(cli, name) == []
-    assert breaks.last(cli.client(), name) is None
+    assert break_log.last(cli.client(), name) is None
     assert cli.run("show", name).returncode == 0
 
 
@@ -278,18 +278,18 @@ def test_a_store_without_cells(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(client._core.store), "capabilities", frozenset())
         with pytest.raises(dibs.Unsupported):
             client.cell("a")
-        breaks.record(client, "a", RECORD)
-        assert breaks.last(client, "a") is None
+        break_log.record(client, "a", RECORD)
+        assert break_log.last(client, "a") is None
 
 
 def test_what_is_written_is_read() -> None:
     with dibs.connect("memory://breaks") as client:
-        assert breaks.last(client, "a") is None
-        breaks.record(client, "a", RECORD)
-        assert breaks.last(client, "a") == RECORD
+        assert break_log.last(client, "a") is None
+        break_log.record(client, "a", RECORD)
+        assert break_log.last(client, "a") == RECORD
         long = Break(RECORD.at, "é" * 9999, "é" * 9999, 1, 2, "é" * 9999, "\udcff" * 9999)
-        breaks.record(client, "a", long)
-        found = breaks.last(client, "a")
+        break_log.record(client, "a", long)
+        found = break_log.last(client, "a")
         assert found is not None
         assert (found.token, len(found.reason), len(found.by)) == (2, LONGEST_REASON, 80)
         assert harmful(found.told(RECORD.at)) == []

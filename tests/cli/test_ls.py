@@ -43,11 +43,11 @@ def test_what_costs_most_waiting_comes_first(cli: Cli) -> None:
     ana, bob = cli.holder(owner="ana", info={"command": "deploy.sh --all"}), cli.holder(owner="bob")
     tokens = {name: ana.takes(name, key=name) for name in ("a", "b", "c", "d")}
     bob.asks("d", key="first")
-    cli.in_line("d", 1)
+    cli.in_queue("d", 1)
     bob.asks("d", key="second")
-    cli.in_line("d", 2)
+    cli.in_queue("d", 2)
     bob.asks("b", key="third")
-    cli.in_line("b", 1)
+    cli.in_queue("b", 1)
     done = cli.run("ls")
     assert (done.returncode, done.stderr) == (0, "")
     found = rows(done.stdout)
@@ -180,7 +180,7 @@ class TestWithRich:
         ana, bob = cli.holder(owner="[red]ana[/red]"), cli.holder()
         ana.takes("a\u202e[b]:smile:")
         bob.asks("a\u202e[b]:smile:")
-        cli.in_line("a\u202e[b]:smile:", 1)
+        cli.in_queue("a\u202e[b]:smile:", 1)
         terminal = cli.terminal("ls", COLUMNS="200")
         assert terminal.end() == 0
         assert "┃" in terminal.text

@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 
 from cli.snippets import ROOT
-from dibs.cli import run, talk
+from dibs.cli import output, run
 from dibs.cli.main import COMMANDS
 
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ SHARED = {"--url", "--url-file", "--namespace", "--json"}
 
 
 def constants() -> dict[str, int]:
-    found = {name: value for name, value in vars(talk).items() if name.isupper() and not name.startswith("_")}
+    found = {name: value for name, value in vars(output).items() if name.isupper() and not name.startswith("_")}
     assert {"OK", "LOST", "BY_SIGNAL"} <= found.keys()
     return found
 
@@ -47,7 +47,7 @@ def test_the_commands_of_a_status_are_those_that_use_it() -> None:
 def test_the_signals_that_the_page_names() -> None:
     for number, word in ((130, "SIGINT"), (141, "SIGPIPE"), (143, "SIGTERM")):
         assert f"{number} " in STATUSES
-        assert number == talk.BY_SIGNAL + signal.Signals[word]
+        assert number == output.BY_SIGNAL + signal.Signals[word]
 
 
 def section(command: str) -> str:

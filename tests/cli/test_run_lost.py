@@ -224,7 +224,7 @@ def test_a_hold_that_was_waited_for_is_not_taken_for_one_that_is_not_renewed(cli
     hold = client.lock("x").acquire()
     assert hold is not None
     command = Logged(cli, "x", "--lease", "30")
-    cli.in_line("x", 1)
+    cli.in_queue("x", 1)
     hold.release()
     command.begun()
     until(lambda: client.inspect("x").holders[0].remaining > 7.5, what="the first renewal")

@@ -104,7 +104,7 @@ def test_permits_are_counted(cli: Cli) -> None:
     assert tries(cli, "--of", "5", "--permits", "2") == 0
     assert tries(cli, "--of", "5") == 0
     second = cli.start("run", "x", "--of", "5", "--permits", "3", "--", "echo", "ran")
-    (waiter,) = cli.in_line("x", 1).waiters
+    (waiter,) = cli.in_queue("x", 1).waiters
     assert waiter.weight == 3
     hold.release()
     assert second.hear() == "ran"

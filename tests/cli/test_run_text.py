@@ -17,7 +17,7 @@ import pytest
 
 import dibs
 from cli.commands import ASCII, COMMAND, Cli
-from dibs.cli.about import shown
+from dibs.cli.description import shown
 from process.children import PATIENCE
 
 OPTIONS = [

@@ -42,11 +42,11 @@ def test_one_line_and_another_only_when_something_changed(cli: Cli) -> None:
     holder, next_one = cli.holder(info={"command": "deploy.sh"}), cli.holder(owner="ben")
     holder.takes("x")
     next_one.asks("x")
-    cli.in_line("x", 1)
+    cli.in_queue("x", 1)
     first = cli.start("run", "x", "--", "echo", "ran")
-    cli.in_line("x", 2)
+    cli.in_queue("x", 2)
     second = cli.start("run", "x", "--timeout", "120", "--", "true")
-    cli.in_line("x", 3)
+    cli.in_queue("x", 3)
     held = rf'waiting for "x": held by {ME}@{HOST} pid {holder.pid} \(deploy.sh\) for \d+(\.\d+)? s'
     you = r" \(same login on this host\)"
     said = first.hear_error()

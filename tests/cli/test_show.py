@@ -27,7 +27,7 @@ def test_holders_and_the_line_in_order(cli: Cli) -> None:
     token = ana.takes("a", info={"note": "é b", "tags": ["x"]})
     for place, key in enumerate(("first", "second"), 1):
         bob.asks("a", key=key)
-        info = cli.in_line("a", place)
+        info = cli.in_queue("a", place)
     done = cli.run("show", "a", TZ="XYZ-3")
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()
@@ -87,7 +87,7 @@ def test_it_says_which_identity_is_the_same(cli: Cli, monkeypatch: pytest.Monkey
     for wrong in ({"DIBS_NAME": "mine", "DIBS_TOKEN": str(theirs)}, {"DIBS_NAME": "theirs", "DIBS_TOKEN": str(token)}):
         assert shown("theirs", **wrong).endswith("(same host)")
     assert "(same process)" in cli.run("show", "theirs").stdout
-    monkeypatch.setattr("dibs.cli.talk.host", lambda: "another")
+    monkeypatch.setattr("dibs.cli.output.host", lambda: "another")
     assert "(same login on another host)" in cli.run("show", "mine").stdout
     assert "(same" not in cli.run("show", "theirs").stdout
 

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import dibs
-from cli.snippets import Block, Job, Place, blocks, in_line, job, mappings
+from cli.snippets import Block, Job, Place, blocks, in_queue, job, mappings
 from lab.servers import ports
 from lab.servers.shared_postgresql import postgresql
 
@@ -169,7 +169,7 @@ def _waits(one: Job, place: Place) -> None:
     with dibs.connect(one.url) as client:
         with client.lock(one.name):
             started = place.start(one)
-            said = in_line(client, one.name)
+            said = in_queue(client, one.name)
         _ran(one, *place.end(started))
     if any("url=" in option for option in one.options):
         assert said["url"].startswith("https://git.example/")

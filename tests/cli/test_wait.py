@@ -26,7 +26,7 @@ def test_it_waits_until_the_lock_is_given_back_and_takes_nothing(cli: Cli) -> No
     running = cli.start("wait", "a", "--json", "--timeout", "1h")
     bob = cli.holder()
     bob.asks("a")
-    info = cli.in_line("a", 1)
+    info = cli.in_queue("a", 1)
     assert (len(info.holders), running.process.poll()) == (1, None)
     ana.gives()
     bob.took()
@@ -69,7 +69,7 @@ def test_a_time_that_is_none(cli: Cli, timeout: str) -> None:
 def test_ctrl_c(cli: Cli) -> None:
     cli.holder().takes("a")
     terminal = cli.terminal("wait", "a")
-    cli.in_line("a", 0)
+    cli.in_queue("a", 0)
     directory = cli.path.with_name(cli.path.name + ".d")
     until(lambda: len(list(directory.glob("*.sock"))) == 3, what="the third client of the store")
     terminal.type("\x03")

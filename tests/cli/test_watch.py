@@ -137,7 +137,7 @@ def test_all_locks_with_a_prefix(cli: Cli) -> None:
     assert json.loads(literal.hear())["name"] == "job:*1"
     ana.gives("other")
     bob.asks("job:2")
-    cli.in_line("job:2", 1)
+    cli.in_queue("job:2", 1)
     assert re.fullmatch(r'"job:2": bob@.+ joined the queue; held by ana@.+; 1 waiting', told(watching))
     ana.gives("job:*1")
     assert re.fullmatch(r'"job:\*1": ana@.+ no longer holds it, after .+; free; 0 waiting', told(watching))

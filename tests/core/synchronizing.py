@@ -1,4 +1,4 @@
-"""Both faces for the tests of `synchronized`: a body is written once, as async, and so is what a test does with it."""
+"""Both APIs for the tests of `synchronized`: a body is written once, as async, and so is what a test does with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _fresh = count(1)
 Body = Callable[..., Coroutine[Any, Any, Any]]
 
 
-class Face:
-    """One store, seen through one face. The blocking client `other` is somebody else."""
+class Api:
+    """One store, seen through one API. The blocking client `other` is somebody else."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Face:
         return (dibs.aio if self.is_aio else dibs).connect(url or self.url, **options)
 
     def function(self, body: Body) -> Callable[..., Any]:
-        """The body as the user of this face has it; its coroutine never suspends in the blocking one."""
+        """The body as the user of this API has it; its coroutine never suspends in the blocking one."""
         if self.is_aio:
             return body
 

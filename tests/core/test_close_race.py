@@ -12,7 +12,7 @@ import pytest
 import dibs
 import dibs.aio
 from dibs.core import acquire
-from dibs.core.line import LOOK
+from dibs.core.queue import LOOK
 from dibs.core.rule import Claim
 from process.children import until
 
@@ -21,7 +21,7 @@ SOON = 50.0
 
 @pytest.fixture(autouse=True)
 def _nobody_wakes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acquire, "_GLANCE", 20 * SOON)
+    monkeypatch.setattr(acquire, "_POLL_INTERVAL", 20 * SOON)
 
 
 def test_in_asyncio() -> None:
@@ -32,7 +32,7 @@ def test_in_asyncio() -> None:
             pending = asyncio.create_task(client.lock("a").acquire())
             while not (await other.inspect("a")).waiters:
                 await asyncio.sleep(0.001)
-            line: Any = client._core.opened._line
+            line: Any = client._core.opened._queue
             renew = line.renew
 
             async def renew_meanwhile(claims: Sequence[Claim], until: float) -> Any:
@@ -64,7 +64,7 @@ def test_in_threads() -> None:
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         until(lambda: other.inspect("a").waiters)
-        line: Any = client._core.opened._line
+        line: Any = client._core.opened._queue
         renew = line.renew
 
         async def renew_meanwhile(claims: Sequence[Claim], until: float) -> Any:
@@ -85,7 +85,7 @@ def test_a_client_that_is_closed_in_the_middle_of_a_free_acquire_holds_nothing(m
     with dibs.connect("memory://close-free") as other:
         client = dibs.connect("memory://close-free")
         assert not client.inspect("a").holders  # the way to the store is opened at first use
-        line: Any = client._core.opened._line
+        line: Any = client._core.opened._queue
         usual = line.take_now
 
         def closed_meanwhile(claim: Claim, place: Any, end: float) -> Any:

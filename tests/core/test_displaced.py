@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import LINE
+from dibs.core.queue import QUEUE
 from dibs.runtime.threads import step
 from dibs.testing.contract.harness import World, eventually
-from lab.witness import faces_of
+from lab.witness import apis_of
 from process.children import until
 
-both_faces = faces_of("memory", "memory://nowhere")
+both_apis = apis_of("memory", "memory://nowhere")
 LEASE = 4.0
 LONG = 60.0
 PATIENCE = 15.0
@@ -28,7 +28,7 @@ def url() -> str:
     return f"memory://displaced-{next(_numbers)}"
 
 
-@both_faces
+@both_apis
 async def test_a_hold_behind_another_is_lost(world: World, url: str) -> None:
     """Somebody broke it, another one has it; then a late copy of its join stands there again, and is even renewed."""
     first, second = world.client(url, lease=LEASE), world.client(url, lease=LONG)
@@ -39,26 +39,26 @@ async def test_a_hold_behind_another_is_lost(world: World, url: str) -> None:
     await bob(lambda: second.break_("a", token=hold.token))
     theirs = await bob(lambda: second.lock("a").acquire(timeout=PATIENCE))
     watchdog = second._core.watchdog._open_for_renewals()
-    standing = step(watchdog._line.join(late, LINE, second._core.now() + PATIENCE))
+    standing = step(watchdog._queue.join(late, QUEUE, second._core.now() + PATIENCE))
     assert standing is not None
     assert not standing.holds, "it stands, and behind the other"
     await eventually(lambda: hold.lost.is_set() and lost)
-    await world.in_line(second, "a", 0)
+    await world.in_queue(second, "a", 0)
     theirs.check()
     with pytest.raises(dibs.LockLost):
         await ana(hold.release)
     await bob(theirs.release)
 
 
-@both_faces
+@both_apis
 async def test_what_was_said_of_a_waiter_does_not_end_its_hold(world: World, url: str) -> None:
     """The renewal was sent while it waited; the grant came by a message; then the answer arrives."""
     first, second = world.client(url, lease=LEASE), world.client(url, lease=LONG)
     ana, bob = world.actors("ana", "bob")
     theirs = await bob(lambda: second.lock("a").acquire())
     watchdog = first._core.watchdog
-    port = watchdog._open_for_renewals()
-    usual, said = port.renew, []
+    executor = watchdog._open_for_renewals()
+    usual, said = executor.renew, []
 
     async def renew(grants: Any, end: float) -> Any:
         """In the watchdog's own thread."""
@@ -68,7 +68,7 @@ async def test_what_was_said_of_a_waiter_does_not_end_its_hold(world: World, url
             until(pending.done, PATIENCE, "it was granted")
         return standings
 
-    port.renew = renew
+    executor.renew = renew
     pending = ana.start(lambda: first.lock("a").acquire(timeout=PATIENCE))
     await eventually(lambda: said)
     await bob(theirs.release)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dibs.backends.common.executor import Executor
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import ThreadRuntime, step
 

@@ -13,7 +13,7 @@ import pytest
 import dibs
 import dibs.aio
 from core.watchdog_desk import LEASE, Desk
-from dibs.cli import breaks
+from dibs.cli import break_log
 from dibs.core.deadline import FOREVER
 from dibs.core.rule import Standing
 from dibs.info import Break
@@ -101,7 +101,7 @@ def test_a_claim_that_the_store_no_longer_has_was_broken() -> None:
 def test_a_watchdog_that_stood_still(dibs_client: KitClient) -> None:
     still = r"stood still for at least 17 s .* lease of 30 s"
     with pytest.raises(dibs.LockLost, match=still) as caught, dibs_client.lock("job") as hold:
-        with dibs_client.pause_keeper():
+        with dibs_client.pause_watchdog():
             dibs_client.clock.advance(60)
         assert hold.lost_reason == "standstill"
     assert caught.value.reason == "standstill"
@@ -122,7 +122,7 @@ BY_WHOM = r"lost \(token \d+\): broken by root@ci-7 pid 77 at 2030-01-01 12:00:0
 def test_leaving_a_broken_lock_says_by_whom(dibs_client: KitClient) -> None:
     with pytest.raises(dibs.LockLost, match=BY_WHOM), dibs_client.lock("job") as hold:
         dibs_client.break_("job", token=hold.token)
-        breaks.record(dibs_client, "job", RECORD._replace(token=hold.token))
+        break_log.record(dibs_client, "job", RECORD._replace(token=hold.token))
     with pytest.raises(dibs.LockLost, match=BY_WHOM):
         hold.check()
 
@@ -130,7 +130,7 @@ def test_leaving_a_broken_lock_says_by_whom(dibs_client: KitClient) -> None:
 def test_a_record_of_another_break_is_not_told(dibs_client: KitClient) -> None:
     with pytest.raises(dibs.LockLost, match="somebody broke it") as caught, dibs_client.lock("job") as hold:
         dibs_client.break_("job", token=hold.token)
-        breaks.record(dibs_client, "job", RECORD._replace(token=hold.token + 1))
+        break_log.record(dibs_client, "job", RECORD._replace(token=hold.token + 1))
     assert "root" not in str(caught.value)
 
 
@@ -138,7 +138,7 @@ def test_by_whom_in_asyncio(dibs_aio_client: KitAioClient) -> None:
     async def broken() -> None:
         async with dibs_aio_client.lock("job") as hold:
             await dibs_aio_client.break_("job", token=hold.token)
-            breaks.record(dibs.connect("memory://"), "job", RECORD._replace(token=hold.token))
+            break_log.record(dibs.connect("memory://"), "job", RECORD._replace(token=hold.token))
 
     with pytest.raises(dibs.LockLost, match=BY_WHOM):
         asyncio.run(broken())

@@ -94,17 +94,17 @@ def test_news_do_not_renew_what_is_not_to_be_renewed(client: Any) -> None:
 def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client: Any, other: Any) -> None:
     """A renewal is answered, then the claim is taken away, then the answer arrives."""
     hold = client.lock("a").acquire()
-    port = client._core.watchdog._open_for_renewals()
-    usual = port.renew
+    executor = client._core.watchdog._open_for_renewals()
+    usual = executor.renew
 
     async def renew(grants: Any, end: float) -> Any:
-        port.renew = usual
+        executor.renew = usual
         standings = await usual(grants, end)
         other.break_("a", token=hold.token)
         client._core.me.news(claim_of(hold).id)
         return standings
 
-    port.renew = renew
+    executor.renew = renew
     tell(client, claim_of(hold))
     assert hold.lost.wait(PATIENCE)
 
@@ -113,7 +113,7 @@ def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client:
 def test_news_that_come_before_the_join_is_answered_are_not_lost(client: Any, other: Any, path: str) -> None:
     """The claim is granted and taken away while the answer that says so is on its way."""
     client.inspect("a")  # the way to the store is opened at first use
-    line = client._core.opened._line
+    line = client._core.opened._queue
     usual_take, usual_join = line.take_now, line.join
 
     def take_now(claim: Claim, place: Any, end: float) -> Any:

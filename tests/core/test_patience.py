@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.backends.memory import MemoryLine
+from dibs.backends.memory import MemoryQueue
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import ThreadRuntime
 
@@ -34,7 +34,7 @@ class Clock:
 ASKED: dict[str, tuple[str, Callable[[dibs.Client], Any]]] = {
     "acquire": ("join", lambda client: client.lock("a").acquire(timeout=1)),
     "acquire, for ever": ("join", lambda client: client.lock("a").acquire()),
-    "inspect": ("line", lambda client: client.inspect("a")),
+    "inspect": ("inspect", lambda client: client.inspect("a")),
 }
 
 
@@ -48,7 +48,7 @@ def test_the_last_answer_is_not_too_late(monkeypatch: pytest.MonkeyPatch, asked:
         left.append(given[-1] - clock.now)
         raise StoreUnavailable("it is read-only")
 
-    monkeypatch.setattr(MemoryLine, verb, fail)
+    monkeypatch.setattr(MemoryQueue, verb, fail)
     client = dibs.connect(f"memory://patience-{asked[:7]}", retry=1)
     with pytest.raises(StoreUnavailable, match="read-only"):
         ask(client)

@@ -13,7 +13,7 @@ import pytest
 from dibs.backends.common import connections
 from dibs.backends.common.connections import Begun, Connection, Pool
 from dibs.backends.common.round_trip import RoundTrip
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.errors import Closed, StoreUnavailable
 from process.children import until
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.testing.contract.harness import FACES
+from dibs.testing.contract.harness import APIS
 
 SECRET = "s3cr3t"
 BAD_NAMES: dict[str, object] = {
@@ -204,13 +204,13 @@ def shown(error: Exception) -> str:
 
 
 @pytest.mark.parametrize("cases", [names, times, blocking, counts, infos, owners, options, urls])
-@pytest.mark.parametrize("api", FACES)
+@pytest.mark.parametrize("api", APIS)
 def test_bad_input_is_refused_before_any_io(
     api: str, cases: Callable[[ModuleType, Any], Cases], tmp_path: Path
 ) -> None:
     path, wrong = tmp_path / "never.db", []
-    client = FACES[api].connect(f"sqlite:///{path}")
-    for case, call, error, said in cases(FACES[api], client):
+    client = APIS[api].connect(f"sqlite:///{path}")
+    for case, call, error, said in cases(APIS[api], client):
         raised = refusal(api, call)
         if not isinstance(raised, error) or not re.search(said, str(raised)):
             wrong.append(f"{str(case)[:200]}: {raised!r:.300}")

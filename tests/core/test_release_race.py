@@ -9,7 +9,7 @@ import pytest
 
 import dibs
 from dibs.core.grants import Grant
-from dibs.core.kinds.taken import Taken
+from dibs.core.kinds.hold_stack import HoldStack
 from dibs.core.rule import Claim
 from dibs.runtime.threads import step
 from process.children import until
@@ -42,7 +42,7 @@ def test_two_threads_release_one_hold() -> None:
     with dibs.connect("memory://release-race") as client:
         hold = client.lock("job").acquire()
         assert hold is not None
-        line: Any = client._core.opened._line
+        line: Any = client._core.opened._queue
         usual, other = line.leave_now, list[threading.Thread]()
 
         def meanwhile(claim: Claim, end: float) -> Any:
@@ -81,7 +81,7 @@ def test_a_leave_without_an_answer_is_asked_again_and_is_no_loss(done: bool) -> 
     with dibs.connect("memory://release-race") as client:
         hold = client.lock("job").acquire()
         assert hold is not None
-        line: Any = client._core.opened._line
+        line: Any = client._core.opened._queue
         usual = line.leave_now
 
         def unanswered(claim: Claim, end: float) -> Any:
@@ -130,14 +130,14 @@ def test_who_releases_what_is_past_its_max_hold_before_the_watchdog_has_noticed_
 
 def test_a_release_that_is_interrupted_at_its_start_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was to be released: the watchdog does it, as nobody will release it again."""
-    usual, interrupts = Taken.latest, [KeyboardInterrupt]
+    usual, interrupts = HoldStack.latest, [KeyboardInterrupt]
 
-    def latest(self: Taken[Any]) -> Any:
+    def latest(self: HoldStack[Any]) -> Any:
         if interrupts:
             raise interrupts.pop()
         return usual(self)
 
-    monkeypatch.setattr(Taken, "latest", latest)
+    monkeypatch.setattr(HoldStack, "latest", latest)
     with dibs.connect("memory://interrupted-release") as client, dibs.connect("memory://interrupted-release") as other:
         lock = client.lock("a")
         lock.acquire()

@@ -13,14 +13,14 @@ from dibs.core.rule import Entry, fits, head
 
 @dataclass
 class Drawn:
-    """A line as a store may find it, in ticket order."""
+    """A queue as a store may find it, in ticket order."""
 
     entries: list[Entry]
     now: float
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> Drawn:
+def queues(draw: st.DrawFn) -> Drawn:
     capacity = draw(st.integers(1, 6))
     entries = []
     for ticket in range(draw(st.integers(0, 12))):
@@ -46,20 +46,20 @@ def lines(draw: st.DrawFn) -> Drawn:
     return Drawn(entries, float(draw(st.integers(0, 20))))
 
 
-def naive_holding(line: list[tuple[int, int]], capacity: int) -> list[int]:
+def naive_holding(queue: list[tuple[int, int]], capacity: int) -> list[int]:
     """Tickets of those who hold: all that is ahead, plus one's own, is at most the capacity."""
     holding = []
-    for place, (ticket, weight) in enumerate(line):
-        ahead = sum(other for _, other in line[:place])
+    for place, (ticket, weight) in enumerate(queue):
+        ahead = sum(other for _, other in queue[:place])
         if ahead + weight <= capacity:
             holding.append(ticket)
     return holding
 
 
-def prefix(holding: list[int], line: list[tuple[int, int]]) -> list[int]:
+def prefix(holding: list[int], queue: list[tuple[int, int]]) -> list[int]:
     """Nobody passes: as soon as one must wait, so must all behind it."""
     found = []
-    for ticket, _ in line:
+    for ticket, _ in queue:
         if ticket not in holding:
             break
         found.append(ticket)
@@ -70,7 +70,7 @@ def tickets(entries: list[Entry]) -> list[int]:
     return [entry.ticket for entry in entries]
 
 
-@given(lines())
+@given(queues())
 def test_head_is_the_rule(drawn: Drawn) -> None:
     entries, now = drawn.entries, drawn.now
     seen = head(entries, lambda entry: entry.until <= now)
@@ -84,7 +84,7 @@ def test_head_is_the_rule(drawn: Drawn) -> None:
     assert seen.blocked is (behind[0] if behind else None)
 
 
-@given(lines())
+@given(queues())
 def test_freed_are_exactly_those_who_did_not_hold_before(drawn: Drawn) -> None:
     entries, now = drawn.entries, drawn.now
     seen = head(entries, lambda entry: entry.until <= now)
@@ -94,7 +94,7 @@ def test_freed_are_exactly_those_who_did_not_hold_before(drawn: Drawn) -> None:
     assert tickets(seen.freed) == [entry.ticket for entry in seen.holding if entry.ticket not in held]
 
 
-@given(lines())
+@given(queues())
 def test_everything_gone_ahead_of_the_first_that_waits_is_seen(drawn: Drawn) -> None:
     entries, now = drawn.entries, drawn.now
     seen = head(entries, lambda entry: entry.until <= now)
@@ -102,7 +102,7 @@ def test_everything_gone_ahead_of_the_first_that_waits_is_seen(drawn: Drawn) -> 
     assert tickets(seen.gone) == [entry.ticket for entry in looked_at if entry.until <= now]
 
 
-@given(lines())
+@given(queues())
 def test_next_is_the_first_end_of_anything_seen_alive(drawn: Drawn) -> None:
     entries, now = drawn.entries, drawn.now
     seen = head(entries, lambda entry: entry.until <= now)
@@ -110,7 +110,7 @@ def test_next_is_the_first_end_of_anything_seen_alive(drawn: Drawn) -> None:
     assert seen.next == min((entry.until for entry in alive), default=inf)
 
 
-@given(lines(), st.integers(0, 11))
+@given(queues(), st.integers(0, 11))
 def test_who_holds_goes_on_holding_when_others_leave(drawn: Drawn, leaver: int) -> None:
     # The argument on top of rule.py: the weight ahead of a claim can only fall, so a grant is never taken back.
     entries = drawn.entries
@@ -121,7 +121,7 @@ def test_who_holds_goes_on_holding_when_others_leave(drawn: Drawn, leaver: int) 
     assert set(tickets(before)) - {leaver + 1} <= set(tickets(after))
 
 
-@given(lines(), st.data())
+@given(queues(), st.data())
 def test_who_holds_goes_on_holding_when_a_weight_falls(drawn: Drawn, data: st.DataObject) -> None:
     entries = drawn.entries
     for entry in entries:
@@ -135,16 +135,16 @@ def test_who_holds_goes_on_holding_when_a_weight_falls(drawn: Drawn, data: st.Da
     assert tickets(seen.freed) == [ticket for ticket in tickets(seen.holding) if ticket not in before]
 
 
-@given(lines())
+@given(queues())
 def test_the_walk_goes_no_further_than_the_rule_looks(drawn: Drawn) -> None:
     walked = []
 
-    def line() -> object:
+    def queue() -> object:
         for entry in drawn.entries:
             walked.append(entry)
             yield entry
 
-    seen = head(line(), lambda entry: entry.until <= drawn.now)  # type: ignore[arg-type]
+    seen = head(queue(), lambda entry: entry.until <= drawn.now)  # type: ignore[arg-type]
     if seen.blocked is not None:
         assert walked[-1] is seen.blocked
 

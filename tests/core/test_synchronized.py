@@ -1,4 +1,4 @@
-"""`synchronized` in both faces: the body runs under the lock, and what happens when that is busy, lost or cancelled."""
+"""`synchronized` in both APIs: the body runs under the lock, and what happens when that is busy, lost or cancelled."""
 
 from __future__ import annotations
 
@@ -18,137 +18,137 @@ import pytest
 
 import dibs
 import dibs.aio
-from core.synchronizing import Face, fresh_url
+from core.synchronizing import Api, fresh_url
 from process.children import PATIENCE
 
 
 @pytest.fixture(params=["blocking", "aio"])
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    found = Face(request.param, fresh_url())
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    found = Api(request.param, fresh_url())
     yield found
     found.end()
 
 
-def test_the_body_runs_under_the_lock(face: Face) -> None:
+def test_the_body_runs_under_the_lock(api: Api) -> None:
     async def pay(number: int, *, twice: bool = False) -> tuple[int, bool, list[str]]:
-        return number, twice, [holder.owner for holder in face.other.inspect(f"invoice:{number}").holders]
+        return number, twice, [holder.owner for holder in api.other.inspect(f"invoice:{number}").holders]
 
-    paying = face.client.synchronized("invoice:{number}", owner="ana")(face.function(pay))
-    assert face.call(paying, 42, twice=True) == (42, True, ["ana"])
-    assert face.other.inspect("invoice:42").holders == ()
+    paying = api.client.synchronized("invoice:{number}", owner="ana")(api.function(pay))
+    assert api.call(paying, 42, twice=True) == (42, True, ["ana"])
+    assert api.other.inspect("invoice:42").holders == ()
 
 
-def test_one_at_a_time(face: Face) -> None:
+def test_one_at_a_time(api: Api) -> None:
     inside, most = 0, 0
 
     async def work() -> None:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        await face.pause()
+        await api.pause()
         inside -= 1
 
-    one_at_a_time = face.client.synchronized("one", timeout=PATIENCE)(face.function(work))
-    face.together(*[one_at_a_time] * 8)
+    one_at_a_time = api.client.synchronized("one", timeout=PATIENCE)(api.function(work))
+    api.together(*[one_at_a_time] * 8)
     assert most == 1
 
 
-def test_it_waits_by_default(face: Face) -> None:
+def test_it_waits_by_default(api: Api) -> None:
     ran = []
 
     async def work() -> int:
         ran.append(True)
         return 7
 
-    waiting = face.client.synchronized("name")(face.function(work))
-    with face.let_go_once_waited_for("name"):
-        assert face.call(waiting) == 7
+    waiting = api.client.synchronized("name")(api.function(work))
+    with api.let_go_once_waited_for("name"):
+        assert api.call(waiting) == 7
     assert ran
 
 
-def test_busy_is_an_error_that_says_who(face: Face) -> None:
+def test_busy_is_an_error_that_says_who(api: Api) -> None:
     async def work() -> None:
         pytest.fail("it ran without the lock")
 
     for options in ({"timeout": 0.05}, {"on_busy": "raise"}, {"on_busy": "raise", "timeout": 0.05}):
-        trying = face.client.synchronized("name", **options)(face.function(work))
-        with face.other.lock("name", owner="bob"), pytest.raises(dibs.Busy, match=r'"name" on .*held by bob') as caught:
-            face.call(trying)
+        trying = api.client.synchronized("name", **options)(api.function(work))
+        with api.other.lock("name", owner="bob"), pytest.raises(dibs.Busy, match=r'"name" on .*held by bob') as caught:
+            api.call(trying)
         assert isinstance(caught.value, TimeoutError)
 
 
-def test_a_skipped_call_gives_none_and_is_in_the_log(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skipped_call_gives_none_and_is_in_the_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     ran = []
 
     async def nightly_report() -> int:
         ran.append(True)
         return 7
 
-    skipping = face.client.synchronized("report", on_busy="skip")(face.function(nightly_report))
-    with caplog.at_level(logging.INFO, "dibs"), face.other.lock("report", owner="bob"):
-        assert face.call(skipping) is None
+    skipping = api.client.synchronized("report", on_busy="skip")(api.function(nightly_report))
+    with caplog.at_level(logging.INFO, "dibs"), api.other.lock("report", owner="bob"):
+        assert api.call(skipping) is None
     assert not ran
     (record,) = [record for record in caplog.records if record.name == "dibs"]
     assert record.levelno == logging.INFO
     for part in ("skipped", "nightly_report", '"report" on', "held by bob"):
         assert part in record.getMessage()
     caplog.clear()
-    assert face.call(skipping) == 7
+    assert api.call(skipping) == 7
     assert not caplog.records
 
 
 @pytest.mark.parametrize("on_busy", ["skip", "raise"])
-def test_with_a_timeout_skip_and_raise_wait_too(face: Face, on_busy: str) -> None:
+def test_with_a_timeout_skip_and_raise_wait_too(api: Api, on_busy: str) -> None:
     async def work() -> int:
         return 7
 
-    patient = face.client.synchronized("name", on_busy=on_busy, timeout=PATIENCE)(face.function(work))
-    with face.let_go_once_waited_for("name"):
-        assert face.call(patient) == 7
+    patient = api.client.synchronized("name", on_busy=on_busy, timeout=PATIENCE)(api.function(work))
+    with api.let_go_once_waited_for("name"):
+        assert api.call(patient) == 7
 
 
-def test_a_body_or_a_field_that_waits_in_vain_is_not_skipped(face: Face) -> None:
+def test_a_body_or_a_field_that_waits_in_vain_is_not_skipped(api: Api) -> None:
     class Invoice:
         @property
         def id(self) -> int:
-            with face.other.lock("inner", timeout=0):
+            with api.other.lock("inner", timeout=0):
                 return 42
 
     async def pay(invoice: Invoice) -> int:
         return invoice.id
 
     for name in ("outer", "invoice:{invoice.id}"):
-        skipping = face.client.synchronized(name, on_busy="skip")(face.function(pay))
-        with face.other.lock("inner"), pytest.raises(dibs.AcquireTimeout, match='"inner"'):
-            face.call(skipping, Invoice())
+        skipping = api.client.synchronized(name, on_busy="skip")(api.function(pay))
+        with api.other.lock("inner"), pytest.raises(dibs.AcquireTimeout, match='"inner"'):
+            api.call(skipping, Invoice())
 
 
-def test_the_bodys_exception_is_raised_and_the_lock_given_back(face: Face) -> None:
+def test_the_bodys_exception_is_raised_and_the_lock_given_back(api: Api) -> None:
     async def work(mine: BaseException) -> None:
         raise mine
 
-    failing = face.client.synchronized("name", on_busy="skip")(face.function(work))
+    failing = api.client.synchronized("name", on_busy="skip")(api.function(work))
     for mine in (ValueError("mine"), GeneratorExit("mine")):
         with pytest.raises(type(mine), match="mine") as caught:
-            face.call(failing, mine)
+            api.call(failing, mine)
         assert caught.value is mine
-        assert not face.other.inspect("name").holders
+        assert not api.other.inspect("name").holders
 
 
-def test_it_is_not_re_entrant(face: Face) -> None:
+def test_it_is_not_re_entrant(api: Api) -> None:
     async def work(depth: int) -> None:
         if depth:
             again = recursive(depth - 1)
-            await again if face.is_aio else None
+            await again if api.is_aio else None
 
-    recursive = face.client.synchronized("name", timeout=0.05)(face.function(work))
-    face.call(recursive, 0)
+    recursive = api.client.synchronized("name", timeout=0.05)(api.function(work))
+    api.call(recursive, 0)
     with pytest.raises(dibs.AcquireTimeout):
-        face.call(recursive, 1)
-    assert not face.other.inspect("name").holders
+        api.call(recursive, 1)
+    assert not api.other.inspect("name").holders
 
 
-def test_a_lock_that_was_taken_away_is_said_on_leaving(face: Face) -> None:
+def test_a_lock_that_was_taken_away_is_said_on_leaving(api: Api) -> None:
     told: list[str] = []
     heard = Event()
 
@@ -157,89 +157,89 @@ def test_a_lock_that_was_taken_away_is_said_on_leaving(face: Face) -> None:
         heard.set()
 
     async def work(number: int) -> int:
-        face.other.break_(f"invoice:{number}", token=face.other.inspect(f"invoice:{number}").holders[0].token)
-        await face.until(heard.is_set)
+        api.other.break_(f"invoice:{number}", token=api.other.inspect(f"invoice:{number}").holders[0].token)
+        await api.until(heard.is_set)
         return number
 
-    losing = face.client.synchronized("invoice:{number}", on_lost=on_lost, lease=3)(face.function(work))
+    losing = api.client.synchronized("invoice:{number}", on_lost=on_lost, lease=3)(api.function(work))
     with pytest.raises(dibs.LockLost, match="invoice:42"):
-        face.call(losing, 42)
+        api.call(losing, 42)
     assert told == ["invoice:42"]
 
 
-def test_a_hold_that_is_too_old_is_lost(face: Face) -> None:
+def test_a_hold_that_is_too_old_is_lost(api: Api) -> None:
     async def work() -> None:
-        await face.until(lambda: not face.other.inspect("name").holders)
+        await api.until(lambda: not api.other.inspect("name").holders)
 
-    long = face.client.synchronized("name", max_hold=0.2)(face.function(work))
+    long = api.client.synchronized("name", max_hold=0.2)(api.function(work))
     with pytest.raises(dibs.LockLost):
-        face.call(long)
+        api.call(long)
 
 
-def test_methods(face: Face) -> None:
-    synchronized = face.client.synchronized
+def test_methods(api: Api) -> None:
+    synchronized = api.client.synchronized
 
     class Invoice:
         def __init__(self, number: int) -> None:
             self.id = number
 
         @synchronized("invoice:{self.id}")
-        @face.function
+        @api.function
         async def pay(self, amount: int) -> tuple[int, tuple[str, ...]]:
-            return amount, tuple(info.name for info in face.other.locks())
+            return amount, tuple(info.name for info in api.other.locks())
 
         @classmethod
         @synchronized("class:{cls.__name__}")
-        @face.function
+        @api.function
         async def every(cls) -> tuple[str, ...]:
-            return tuple(info.name for info in face.other.locks())
+            return tuple(info.name for info in api.other.locks())
 
         @staticmethod
         @synchronized("static:{number}")
-        @face.function
+        @api.function
         async def alone(number: int) -> tuple[str, ...]:
-            return tuple(info.name for info in face.other.locks())
+            return tuple(info.name for info in api.other.locks())
 
     class Reminder(Invoice):
         def pay(self, amount: int) -> Any:
             return super().pay(amount + 1)
 
     invoice = Invoice(42)
-    assert face.call(invoice.pay, 7) == (7, ("invoice:42",))
-    assert face.call(Invoice.pay, invoice, amount=8) == (8, ("invoice:42",))
-    assert face.call(Reminder(43).pay, 7) == (8, ("invoice:43",))
-    assert face.call(Reminder.every) == ("class:Reminder",)
-    assert face.call(Invoice.alone, 5) == ("static:5",)
-    assert face.call(invoice.alone, number=6) == ("static:6",)
+    assert api.call(invoice.pay, 7) == (7, ("invoice:42",))
+    assert api.call(Invoice.pay, invoice, amount=8) == (8, ("invoice:42",))
+    assert api.call(Reminder(43).pay, 7) == (8, ("invoice:43",))
+    assert api.call(Reminder.every) == ("class:Reminder",)
+    assert api.call(Invoice.alone, 5) == ("static:5",)
+    assert api.call(invoice.alone, number=6) == ("static:6",)
 
 
-def test_it_looks_like_the_function(face: Face) -> None:
+def test_it_looks_like_the_function(api: Api) -> None:
     async def pay(number: int, by: str = "card") -> None:
         """Pays."""
 
-    function = face.function(pay)
-    paying = face.client.synchronized("invoice:{number}")(function)
+    function = api.function(pay)
+    paying = api.client.synchronized("invoice:{number}")(function)
     assert (paying.__name__, paying.__qualname__, paying.__doc__) == ("pay", pay.__qualname__, "Pays.")
     assert paying.__wrapped__ is function
     assert inspect.signature(paying) == inspect.signature(pay)
-    assert inspect.iscoroutinefunction(paying) is face.is_aio
+    assert inspect.iscoroutinefunction(paying) is api.is_aio
 
 
-def test_it_stacks(face: Face) -> None:
+def test_it_stacks(api: Api) -> None:
     async def work(number: int) -> tuple[str, ...]:
-        return tuple(info.name for info in face.other.locks())
+        return tuple(info.name for info in api.other.locks())
 
-    function = face.function(work)
+    function = api.function(work)
 
     @wraps(function)
     def plain(*args: Any, **kwargs: Any) -> Any:
         return paying(*args, **kwargs)
 
-    decorate = face.client.synchronized("b:{number}")
-    paying = decorate(face.client.synchronized("a:{number}", on_busy="skip")(function))
-    assert face.call(plain, 1) == ("a:1", "b:1")
-    assert face.call(partial(paying, number=2)) == ("a:2", "b:2")
-    assert face.call(decorate(function), 3) == ("b:3",), "one decorator for several functions"
+    decorate = api.client.synchronized("b:{number}")
+    paying = decorate(api.client.synchronized("a:{number}", on_busy="skip")(function))
+    assert api.call(plain, 1) == ("a:1", "b:1")
+    assert api.call(partial(paying, number=2)) == ("a:2", "b:2")
+    assert api.call(decorate(function), 3) == ("b:3",), "one decorator for several functions"
 
 
 def test_cancelled_while_waiting_and_while_running() -> None:
@@ -343,12 +343,12 @@ def test_other_processes_get_it_by_its_name(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_closed_client_says_so(face: Face) -> None:
+def test_a_closed_client_says_so(api: Api) -> None:
     async def work() -> None:
         pytest.fail("it ran without the lock")
 
-    client = face.connect()
-    late = client.synchronized("name", on_busy="skip")(face.function(work))
-    face.close(client)
+    client = api.connect()
+    late = client.synchronized("name", on_busy="skip")(api.function(work))
+    api.close(client)
     with pytest.raises(dibs.Closed):
-        face.call(late)
+        api.call(late)

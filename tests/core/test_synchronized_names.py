@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import dibs
 import dibs.aio
-from core.synchronizing import Face, fresh_url
+from core.synchronizing import Api, fresh_url
 
 
 @pytest.fixture(params=["blocking", "aio"])
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    found = Face(request.param, fresh_url())
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    found = Api(request.param, fresh_url())
     yield found
     found.end()
 
@@ -108,35 +108,35 @@ TEMPLATES = {
 }
 
 
-def test_templates(face: Face) -> None:
+def test_templates(api: Api) -> None:
     async def pay(invoice: Invoice, width: int = 4, *rest: int, **options: str) -> list[str]:
-        return names_held(face.other)
+        return names_held(api.other)
 
     for template, name in TEMPLATES.items():
-        paying = face.client.synchronized(template)(face.function(pay))
-        assert face.call(paying, Invoice(), 4, 1, by="card") == [name]
+        paying = api.client.synchronized(template)(api.function(pay))
+        assert api.call(paying, Invoice(), 4, 1, by="card") == [name]
 
 
-def test_a_missing_argument_is_pythons_own_error_and_nothing_is_taken(face: Face) -> None:
+def test_a_missing_argument_is_pythons_own_error_and_nothing_is_taken(api: Api) -> None:
     ran: list[bool] = []
 
-    @face.client.synchronized("invoice:{invoice.id}")
-    @face.function
+    @api.client.synchronized("invoice:{invoice.id}")
+    @api.function
     async def pay(amount: int, invoice: Invoice) -> None:
         ran.append(True)
 
     with (
-        face.other.lock("invoice:42"),  # it would wait for ever
+        api.other.lock("invoice:42"),  # it would wait for ever
         pytest.raises(TypeError, match=r"pay\(\) missing a required argument: 'invoice'"),
     ):
-        face.call(pay, 5)
+        api.call(pay, 5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
-        face.call(pay, 5, Invoice(), colour="red")
+        api.call(pay, 5, Invoice(), colour="red")
     assert not ran
-    assert names_held(face.other) == []
+    assert names_held(api.other) == []
 
 
-def test_what_another_decorator_made_tells_its_own_parameters(face: Face) -> None:
+def test_what_another_decorator_made_tells_its_own_parameters(api: Api) -> None:
     """`inspect.signature` believes `__wrapped__`: with one argument more or less another name would be taken."""
 
     async def inner(db: str, number: int, amount: int) -> None: ...
@@ -148,7 +148,7 @@ def test_what_another_decorator_made_tells_its_own_parameters(face: Face) -> Non
     said = r"has no parameter 'amount', it has .*; put @client.synchronized\(...\) below"
     for takes in (outer, any_outer):
         with pytest.raises(ValueError, match=said):
-            face.client.synchronized("invoice:{amount}")(functools.wraps(inner)(face.function(takes)))
+            api.client.synchronized("invoice:{amount}")(functools.wraps(inner)(api.function(takes)))
 
 
 BAD_VALUES = [
@@ -161,32 +161,32 @@ BAD_VALUES = [
 ]
 
 
-def test_a_bad_name_is_refused_at_the_call_before_any_io(face: Face, tmp_path: Path) -> None:
+def test_a_bad_name_is_refused_at_the_call_before_any_io(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "never.db"
-    client = face.connect(f"sqlite:///{path}")
+    client = api.connect(f"sqlite:///{path}")
 
     @client.synchronized("n:{value}", on_busy="skip")
-    @face.function
+    @api.function
     async def work(value: object) -> None:
         pytest.fail("it has no name")
 
     for value, said in BAD_VALUES:
         with pytest.raises(dibs.BadName, match=said) as caught:
-            face.call(work, value)
+            api.call(work, value)
         assert '"n:{value}"' in caught.value.__notes__[0]
         assert "work" in caught.value.__notes__[0]
-    face.close(client)
+    api.close(client)
     assert not path.exists()
 
 
-def test_a_field_that_fails_at_the_call_surfaces_with_a_note(face: Face) -> None:
-    @face.client.synchronized("invoice:{invoice.number}")
-    @face.function
+def test_a_field_that_fails_at_the_call_surfaces_with_a_note(api: Api) -> None:
+    @api.client.synchronized("invoice:{invoice.number}")
+    @api.function
     async def pay(invoice: Invoice) -> None:
         pytest.fail("it has no name")
 
     with pytest.raises(AttributeError, match="number") as caught:
-        face.call(pay, Invoice())
+        api.call(pay, Invoice())
     (note,) = caught.value.__notes__
     assert "invoice:{invoice.number}" in note
     assert pay.__qualname__ in note
@@ -249,9 +249,9 @@ REFUSED_NAMES: list[tuple[object, dict[str, Any], type[Exception], str]] = [
 """Names and options that no function can be decorated with."""
 
 
-def refused_functions(face: Face) -> list[tuple[str, Any, type[Exception], str]]:
+def refused_functions(api: Api) -> list[tuple[str, Any, type[Exception], str]]:
     """Templates, what they are to decorate, and what is said instead."""
-    fitting = a_coroutine_function if face.is_aio else a_function
+    fitting = a_coroutine_function if api.is_aio else a_function
     asks = r"generator function: .*before its body runs. Take the lock inside it"
     cases: list[tuple[str, Any, type[Exception], str]] = [
         ("n:{a.id}", fitting, ValueError, "n:{a.id}\": .*function has no parameter 'a', it has number"),
@@ -269,7 +269,7 @@ def refused_functions(face: Face) -> list[tuple[str, Any, type[Exception], str]]
         ("n", functools.cached_property(fitting), TypeError, "a cached_property: .*below it"),
         ("n", None, TypeError, "goes around a function, not a NoneType"),
     ]
-    if face.is_aio:
+    if api.is_aio:
         said = r"a_function is not a coroutine function.*async def, or use the client of dibs\.connect\(\)"
         cases += [("n", a_function, TypeError, said), ("n", Calling(), TypeError, "is not a coroutine function")]
     else:
@@ -282,34 +282,34 @@ def refused_functions(face: Face) -> list[tuple[str, Any, type[Exception], str]]
     return cases
 
 
-def test_it_is_refused_while_decorating_without_io(face: Face, tmp_path: Path) -> None:
+def test_it_is_refused_while_decorating_without_io(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "never.db"
-    client = face.connect(f"sqlite:///{path}")
-    own = (1, "cancel_on_lost") if face.is_aio else (True, "unexpected keyword argument")
+    client = api.connect(f"sqlite:///{path}")
+    own = (1, "cancel_on_lost") if api.is_aio else (True, "unexpected keyword argument")
     for name, options, kind, said in [*REFUSED_NAMES, ("n", {"cancel_on_lost": own[0]}, TypeError, own[1])]:
         with pytest.raises(kind, match=said):
             client.synchronized(name, **options)
-    for name, function, kind, said in refused_functions(face):
+    for name, function, kind, said in refused_functions(api):
         with pytest.raises(kind, match=said):
             client.synchronized(name)(function)
-    face.close(client)
+    api.close(client)
     assert not path.exists()
 
 
-def test_what_the_store_cannot_do_is_said_while_decorating(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    face.client.synchronized("n:{number}", fair=True)
-    monkeypatch.setattr(face.client._core.store, "capabilities", frozenset())
+def test_what_the_store_cannot_do_is_said_while_decorating(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.client.synchronized("n:{number}", fair=True)
+    monkeypatch.setattr(api.client._core.store, "capabilities", frozenset())
     with pytest.raises(dibs.Unsupported, match="fair=True"):
-        face.client.synchronized("n:{number}", fair=True)
+        api.client.synchronized("n:{number}", fair=True)
 
 
-def test_what_is_called_like_a_function_is_taken(face: Face) -> None:
+def test_what_is_called_like_a_function_is_taken(api: Api) -> None:
     callables = (
         (Awaiting(), functools.partial(a_coroutine_function))
-        if face.is_aio
+        if api.is_aio
         else (Calling(), functools.partial(a_function))
     )
     for one in callables:
-        assert face.call(face.client.synchronized("n:{number}")(one), 42) == 42
-    if not face.is_aio:
-        assert face.client.synchronized("constant")(max)(1, 2) == 2
+        assert api.call(api.client.synchronized("n:{number}")(one), 42) == 42
+    if not api.is_aio:
+        assert api.client.synchronized("constant")(max)(1, 2) == 2

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 import dibs
 from dibs import backends, errors
+from dibs._shared import show_step
 from dibs.core import names
 from dibs.core.kinds.options import Options
-from dibs.faces import show_step
-from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_about, write_about
+from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_description, write_description
 from dibs.testing.kit import KitClient
 from testing.aside import Aside, until
 
@@ -310,13 +310,13 @@ def test_foreign_text_cannot_steer_a_terminal(text: str) -> None:
 
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=5), st.text(max_size=20))
 def test_what_is_written_about_a_claim_is_read_back(info: dict[str, object], owner: str) -> None:
-    said = read_about(write_about(owner, "host", 7, "main", info))
+    said = read_description(write_description(owner, "host", 7, "main", info))
     assert said == {"owner": owner, "host": "host", "pid": 7, "thread": "main", "info": info}
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_what_foreigners_wrote_is_never_raised(text: str) -> None:
-    Participant(**read_about(text)).label.encode("ascii", "replace")
+    Participant(**read_description(text)).label.encode("ascii", "replace")
 
 
 NONSENSE = [
@@ -328,7 +328,7 @@ NONSENSE = [
 
 def test_nonsense_beside_a_claim_is_shown_as_unknown() -> None:
     for text in NONSENSE:
-        person = Participant(**read_about(text))
+        person = Participant(**read_description(text))
         assert isinstance(person.owner, str), text[:80]
         assert type(person.pid) is int, text[:80]
         assert isinstance(person.info, dict), text[:80]
@@ -338,7 +338,7 @@ def test_nonsense_beside_a_claim_is_shown_as_unknown() -> None:
 
 def test_what_is_not_json_is_refused_before_it_stands_anywhere() -> None:
     with pytest.raises(TypeError, match="that can be written as JSON"):
-        write_about("ana", "host", 7, "main", {"x": float("nan")})
+        write_description("ana", "host", 7, "main", {"x": float("nan")})
 
 
 def test_who_makes_something_of_it_finds_the_fields() -> None:

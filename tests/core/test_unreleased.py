@@ -139,7 +139,7 @@ def test_a_stack_that_is_never_closed(client: dibs.Client) -> None:
 
 
 def test_a_block_that_vanished_is_given_back_and_not_reported(client: dibs.Client) -> None:
-    """As an interrupt in front of the first line of a block leaves it: see `Exit` in faces.py."""
+    """As an interrupt in front of the first line of a block leaves it: see `Exit` in _shared.py."""
     with told() as names:
         lock = client.lock("a", lease=1)
         leave = lock.__exit__

@@ -11,7 +11,7 @@ from core.watchdog_desk import LEASE, Desk, Hold, held
 from dibs.core.deadline import FOREVER
 from dibs.core.give_backs import BATCH
 from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant
-from dibs.core.line import LOOK, YOURS, Replaced
+from dibs.core.queue import LOOK, YOURS, Replaced
 from dibs.core.rule import Claim, Standing
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import step

@@ -1,4 +1,4 @@
-"""`within` as both faces have it, where no server is needed; tests/store/postgresql and mysql have the rest."""
+"""`within` as both APIs have it, where no server is needed; tests/store/postgresql and mysql have the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.backends.sql.own import code_of
+from dibs.backends.sql.caller_connection import code_of
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///x.db", "redis://localhost", "zookeeper://localhost"])

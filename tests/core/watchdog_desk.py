@@ -9,8 +9,8 @@ from typing import Any
 
 from dibs.core.deadline import FOREVER
 from dibs.core.grants import Grant, Request
-from dibs.core.line import Leave
 from dibs.core.loss import Loss, too_old
+from dibs.core.queue import Leave
 from dibs.core.rule import Claim, Standing
 from dibs.core.watchdog import Watchdog
 from dibs.errors import StoreError, StoreUnavailable

@@ -11,9 +11,9 @@ from itertools import count
 
 import pytest
 
-from dibs.backends.zookeeper.wire.link import Bell, Link
+from dibs.backends.zookeeper.wire.exchange import Exchange
 from dibs.backends.zookeeper.wire.session import Connection, Session
-from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.backends.zookeeper.wire.transport import Bell, Transport
 from dibs.runtime.threads import ThreadRuntime
 from interrupts.lines import CHECKS, LINES, Interrupt, Point
 
@@ -37,7 +37,7 @@ class Line:
     """A connection, seen from both of its ends."""
 
     def __init__(self, listener: socket.socket, stack: ExitStack) -> None:
-        self.link = Link(HOST, listener.getsockname()[1], None, PATIENCE)
+        self.link = Transport(HOST, listener.getsockname()[1], None, PATIENCE)
         stack.callback(self.link.close)
         self.peer = stack.enter_context(listener.accept()[0])
 
@@ -98,7 +98,7 @@ def test_an_interrupted_end(listener: socket.socket, mode: str) -> None:
         assert n < MOST_POINTS
         with ExitStack() as stack:
             runtime, line = ThreadRuntime(), Line(listener, stack)
-            stream = Stream(runtime, runtime.inbox(), lambda: None)
+            stream = Exchange(runtime, runtime.inbox(), lambda: None)
             stack.callback(stream.close)
             stream.begin(line.link, Connection(Session(PATIENCE), runtime.now()))
             with Interrupt(n, mode) as interrupt:

@@ -110,7 +110,7 @@ def in_vain_with(client: dibs.Client, name: str) -> None:
         pass
 
 
-def in_vain_outside(client: dibs.Client, name: str) -> None:
+def in_vain_unfair(client: dibs.Client, name: str) -> None:
     assert client.lock(name, fair=False).acquire(timeout=0.02) is None
 
 
@@ -165,7 +165,7 @@ OPERATIONS: dict[str, tuple[Operation, Callable[[dibs.Client, str], object]]] = 
     "multi, by hand": (several_by_hand, nobody),
     "in vain": (in_vain, somebody_holds),
     "in vain, with": (in_vain_with, somebody_holds),
-    "in vain, outside": (in_vain_outside, somebody_holds),
+    "in vain, outside": (in_vain_unfair, somebody_holds),
     "after waiting": (after_waiting, somebody_lets_go),
 }
 

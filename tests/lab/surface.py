@@ -1,4 +1,4 @@
-"""What the worker asks of a lock, and the two faces of dibs behind it; the broken locks have the same surface.
+"""What the worker asks of a lock, and the two APIs of dibs behind it; the broken locks have the same surface.
 
 A `Want` is one acquire. A `Face` takes and gives back what it got (a `Held`); its methods are coroutines, which a
 blocking face finishes in one step, so that the worker is written once. `line` tells who waits where: the use, which
@@ -88,7 +88,7 @@ class Face(Protocol):
 
 
 def lock_of(client: Any, want: Want) -> Any:
-    """The lock to take: the same words in both faces."""
+    """The lock to take: the same words in both APIs."""
     options = {"fair": None if want.fair else False, "renew": want.renew, "info": {"use": want.use}}
     match want.target.kind:
         case "mutex":

@@ -1,4 +1,4 @@
-"""What the tests of faults share, whatever the store: an async text for both faces, and holds judged by the lab.
+"""What the tests of faults share, whatever the store: an async text for both APIs, and holds judged by the lab.
 
     both_faces = faces_of("redis", "redis://127.0.0.1:1")       # each client is told where to go
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from dibs.testing.contract.harness import FACES, Action, World
+from dibs.testing.contract.harness import APIS, Action, World
 from dibs.testing.contract.stores import Subject
 from lab.checkers import Verdict, judge
 from lab.faults import Match
@@ -35,15 +35,15 @@ LONGEST = 50.0
 Test = Callable[..., Coroutine[Any, Any, None]]
 
 
-def faces_of(store: str, nowhere: str) -> Callable[[Test], Callable[..., None]]:
-    """A decorator: once for each face, in a loop of its own; the clients of its `world` are closed however it went.
+def apis_of(store: str, nowhere: str) -> Callable[[Test], Callable[..., None]]:
+    """A decorator: once for each API, in a loop of its own; the clients of its `world` are closed however it went.
     `nowhere`: any URL of that store, which nobody goes to."""
     subject = Subject(store, lambda _: nowhere)
 
-    def both_faces(test: Test) -> Callable[..., None]:
-        def run(face: str, tmp_path: Path, **given: Any) -> None:
+    def both_apis(test: Test) -> Callable[..., None]:
+        def run(api: str, tmp_path: Path, **given: Any) -> None:
             async def play() -> None:
-                world = World(face, subject, tmp_path)
+                world = World(api, subject, tmp_path)
                 try:
                     async with asyncio.timeout(LONGEST):
                         await test(world=world, **given)
@@ -58,9 +58,9 @@ def faces_of(store: str, nowhere: str) -> Callable[[Test], Callable[..., None]]:
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what pytest reads
             [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *asked)]
         )
-        return pytest.mark.parametrize("face", FACES)(run)
+        return pytest.mark.parametrize("api", APIS)(run)
 
-    return both_faces
+    return both_apis
 
 
 class Witness:
@@ -129,7 +129,7 @@ class Witness:
         async def awaited(result: Awaitable[Any]) -> Any:
             return follow(await result)
 
-        return follow(result) if self.world.face == "blocking" else awaited(result)
+        return follow(result) if self.world.api == "blocking" else awaited(result)
 
 
 class First:

@@ -74,7 +74,7 @@ class Spec:
         return cls(**{**said, "targets": [Target(**target) for target in said["targets"]]})
 
 
-def faces(spec: Spec) -> tuple[Face | None, Face | None]:
+def apis(spec: Spec) -> tuple[Face | None, Face | None]:
     """For threads and for tasks; a broken lock has only the first."""
     if spec.url.startswith("broken:"):
         from lab.broken import locks
@@ -111,8 +111,8 @@ def looked_at(hold: Held) -> dict[str, Any]:
 class Actor:
     """One thread or task: a use after the other."""
 
-    def __init__(self, spec: Spec, thread: str, face: Face, pen: Pen, calm: threading.Event, over: threading.Event):
-        self.spec, self.thread, self.face, self.pen = spec, thread, face, pen
+    def __init__(self, spec: Spec, thread: str, api: Face, pen: Pen, calm: threading.Event, over: threading.Event):
+        self.spec, self.thread, self.api, self.pen = spec, thread, api, pen
         self.calm, self.over = calm, over
         self.dice = random.Random(f"{spec.seed}/{spec.proc}/{thread}")
         self.n = 0
@@ -171,7 +171,7 @@ class Actor:
     async def _look(self, name: str) -> None:
         called = clock()
         try:
-            waiting = await self.face.line(name)
+            waiting = await self.api.line(name)
         except dibs.StoreUnavailable:
             return
         self.note("line", called, returned=clock(), name=name, waiting=waiting)
@@ -183,9 +183,9 @@ class Actor:
         hold: Held | None
         try:
             if body == "cancel-acquire":
-                hold = await self._cut_off(lambda: self.face.take(want), body)
+                hold = await self._cut_off(lambda: self.api.take(want), body)
             else:
-                hold = await self.face.take(want)
+                hold = await self.api.take(want)
         except (dibs.StoreUnavailable, asyncio.CancelledError) as error:
             self.note("acquired", outcome="unknown", error=type(error).__name__)
             return None
@@ -219,7 +219,7 @@ class Actor:
                 self.note("fault", kind="body past the lease")
             case "stall":
                 time.sleep(dice.uniform(1.1, 1.6) * lease)
-                self.note("fault", kind="loop blocked" if isinstance(self.face, Tasks) else "deaf for a lease")
+                self.note("fault", kind="loop blocked" if isinstance(self.api, Tasks) else "deaf for a lease")
                 self.note("seen", **looked_at(hold))
             case "hog":
                 end = clock() + dice.uniform(1.1, 1.6) * lease
@@ -230,12 +230,12 @@ class Actor:
             case "fork":
                 self._fork(hold)
             case _:
-                await self.face.nap(dice.choice(SHORT))
+                await self.api.nap(dice.choice(SHORT))
 
     async def _sampled(self, hold: Held, seconds: float) -> None:
         end = clock() + seconds
         while (left := end - clock()) > 0 and not self.over.is_set():
-            await self.face.nap(min(left, self.spec.lease / 20))
+            await self.api.nap(min(left, self.spec.lease / 20))
             self.note("seen", **looked_at(hold))
 
     def _fork(self, hold: Held) -> None:
@@ -254,8 +254,8 @@ class Actor:
         try:
             die_with(parent)
             signal.alarm(_FORK_PATIENCE)
-            if isinstance(self.face, Threads):
-                for harm in (hold.release, self.face.client.close):  # type: ignore[attr-defined]
+            if isinstance(self.api, Threads):
+                for harm in (hold.release, self.api.client.close):  # type: ignore[attr-defined]
                     with suppress(dibs.DibsError):
                         harm()
             status = 0
@@ -267,9 +267,9 @@ class Actor:
         outcome = "ok"
         try:
             if body == "cancel-release":
-                await self._cut_off(lambda: self.face.give(hold), body)
+                await self._cut_off(lambda: self.api.give(hold), body)
             else:
-                await self.face.give(hold)
+                await self.api.give(hold)
         except dibs.LockLost:
             outcome = "lost"
         except (dibs.StoreUnavailable, asyncio.CancelledError):
@@ -278,7 +278,7 @@ class Actor:
 
     async def _cut_off(self, call: Callable[[], Awaitable[Any]], body: str) -> Any:
         """Cancelled at a random instant, unless it is over by then."""
-        if not isinstance(self.face, Tasks):
+        if not isinstance(self.api, Tasks):
             return await call()
         task = asyncio.ensure_future(call())
         await asyncio.wait([task], timeout=self.dice.choice((0, 0.0003, 0.002, 0.02)))
@@ -296,7 +296,7 @@ def run(spec: Spec) -> None:
     threading.Thread(target=_listen, args=(calm, over), daemon=True).start()
     logging.getLogger("dibs").setLevel(logging.ERROR)  # a renewal that failed is warned of; here that is no news
     pen = Pen(spec)
-    blocking, looping = faces(spec)
+    blocking, looping = apis(spec)
     threads = []
     if blocking is not None:
         actors = [Actor(spec, f"t{i}", blocking, pen, calm, over) for i in range(spec.threads)]
@@ -321,10 +321,10 @@ def _listen(calm: threading.Event, over: threading.Event) -> None:
     over.set()
 
 
-def _loop(face: Face, actors: list[Actor]) -> None:
+def _loop(api: Face, actors: list[Actor]) -> None:
     async def all_of_them() -> None:
         await asyncio.gather(*(actor.work() for actor in actors))
-        await face.close()
+        await api.close()
 
     asyncio.run(all_of_them())
 

@@ -18,7 +18,7 @@ from mutants.catalogue import SOURCE, Change, Mutant
 SEED = 17
 _PLACES = (
     ("core", ("core/*.py", "core/kinds/*.py")),
-    ("verbs", ("backends/ledger.py", "backends/cabinet.py", "backends/sqlite/table.py")),
+    ("verbs", ("backends/common/atomic_queue.py", "backends/common/atomic_cells.py", "backends/sqlite/table.py")),
     ("core", ()),
     ("redis", ("backends/redis/lua/*.lua",)),
     ("postgresql", ("backends/postgresql/sql/*.sql",)),

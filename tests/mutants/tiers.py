@@ -73,7 +73,9 @@ _CORE = [
     _full("tests/interrupts"),
 ]
 _QUORUM = [
-    _fast("tests/core/test_panel.py", "tests/core/test_quorum_tally.py", "tests/sim/test_quorum.py", workers=0),
+    _fast(
+        "tests/core/test_quorum_members.py", "tests/core/test_quorum_votes.py", "tests/sim/test_quorum.py", workers=0
+    ),
     _fast("tests/core"),
     _full("tests/store/quorum"),
     _full(*_on("five", CONTRACT)),
@@ -82,12 +84,12 @@ _QUORUM = [
 AREAS: dict[str, tuple[str, list[Stage]]] = {
     # The longest path that a file begins with decides.
     "core/": ("core", _CORE),
-    "core/quorum.py": ("core", _QUORUM),
-    "core/panel.py": ("core", _QUORUM),
-    "core/tally.py": ("core", _QUORUM),
+    "core/quorum/grantor.py": ("core", _QUORUM),
+    "core/quorum/members.py": ("core", _QUORUM),
+    "core/quorum/votes.py": ("core", _QUORUM),
     "runtime/": ("core", _CORE),
-    "backends/ledger.py": ("verbs", _CORE),
-    "backends/cabinet.py": ("verbs", _CORE),
+    "backends/common/atomic_queue.py": ("verbs", _CORE),
+    "backends/common/atomic_cells.py": ("verbs", _CORE),
     "backends/memory.py": ("verbs", _CORE),
     "backends/sqlite/": (
         "sqlite",

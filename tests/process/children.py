@@ -195,7 +195,7 @@ class Crew:
         """An observer in the process of the test."""
         return dibs.connect(self.url, lease=STEADY)
 
-    def in_line(self, name: str, holders: int, waiters: int) -> None:
+    def in_queue(self, name: str, holders: int, waiters: int) -> None:
         """Wait for this queue."""
 
         def found() -> bool:

@@ -54,7 +54,7 @@ def test_c_code_past_the_lease_has_lost_and_knows_it(crew: Crew) -> None:
     program, waiter = crew.start("loops", "c_code", crew.url, crew.lasting), crew.worker(STEADY)
     old = int(program.hear("held")[0])
     waiter.tell("take", "a", STEADY)
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     program.tell("go")
     token, _, got = waiter.hear("took")
     check, lost, deadline, back = program.hear("after")
@@ -81,7 +81,7 @@ def test_many_threads_are_all_served(crew: Crew) -> None:
     # has a connection until its reply, and here all threads ask at the same time.
     assert descriptors <= (size + 10 if crew.url.startswith("redis:") else 10), "nor a descriptor"
     for name in "abcd":
-        crew.in_line(name, 0, 0)
+        crew.in_queue(name, 0, 0)
     program.tell("go")
     program.hear("closed")
     assert program.end() == 0

@@ -81,17 +81,17 @@ def test_a_waiter_whose_clock_jumps_waits_as_long_as_it_said_and_in_its_turn(
     holder, first, second, hasty = start(), start(clock), start(), start(clock)
     with dibs.connect(url) as onlooker:
 
-        def in_line() -> int:
+        def in_queue() -> int:
             return len(onlooker.inspect("door").waiters)
 
         token = int(holder.ask("take", "door", 10, hear="took")[0])
         for waiters, (waiter, timeout) in enumerate(((first, 60), (second, 60), (hasty, 1.2)), 1):
             waiter.tell("take", "door", timeout)
-            until(lambda waiters=waiters: in_line() == waiters, what=f"{waiters} in line")
+            until(lambda waiters=waiters: in_queue() == waiters, what=f"{waiters} in line")
         clock.step(step)
         assert float(hasty.hear("busy")[0]) >= 1.2
         # All look after themselves once a second, so the first has done so by its new time.
-        assert in_line() == 2
+        assert in_queue() == 2
         assert first.silent()
         holder.ask("give", hear="gave")
         next_token = int(first.hear("took")[0])

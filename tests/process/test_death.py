@@ -20,9 +20,9 @@ def test_the_dead_block_nobody(crew: Crew) -> None:
     last.take("b")
     old = holder.take("a")
     dying.tell("take", "a", STEADY)
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     last.tell("take", "a", STEADY)
-    crew.in_line("a", 1, 2)
+    crew.in_queue("a", 1, 2)
     dying.kill()
     dead = holder.kill()
     token, _, got = last.hear("took")
@@ -36,7 +36,7 @@ def test_a_killed_holders_lock_goes_to_the_waiter(crew: Crew) -> None:
     holder, waiter = crew.workers(None, None)
     old = holder.take("a")
     waiter.tell("take", "a", STEADY)
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     dead = holder.kill()
     token, _, got = waiter.hear("took")
     assert float(got) - dead < crew.noticed
@@ -71,7 +71,7 @@ def test_a_line_of_killed_waiters_blocks_nobody(crew: Crew) -> None:
     old = holder.take("a")
     for count, child in enumerate([*dying, last], 1):
         child.tell("take", "a", STEADY)
-        crew.in_line("a", 1, count)
+        crew.in_queue("a", 1, count)
     for child in dying:
         child.kill()
     assert holder.ask("give", "a", hear="gave") == ["ok"]

@@ -37,9 +37,9 @@ def test_a_killed_leader_is_followed_by_the_next_in_line(crew: Crew) -> None:
     follower.tell("follow", "a")
     assert leader(follower)[:2] == (first.pid, old)
     second.tell("lead", "a")
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     third.tell("lead", "a")
-    crew.in_line("a", 1, 2)
+    crew.in_queue("a", 1, 2)
     dead = first.kill()
     token, got = second.hear("leads")
     assert float(got) - dead < AT_ONCE

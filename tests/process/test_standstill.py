@@ -93,7 +93,7 @@ def test_a_holder_loses_by_its_own_deadline(crew: Crew) -> None:
     holder, waiter = settled(crew, LASTING), settled(crew)
     old = holder.take("a")
     waiter.tell("take", "a", PATIENCE)
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     with standstill(crew.path):
         begun, checked = clock(), list[float]()
 

@@ -36,7 +36,7 @@ def test_a_holder_stopped_past_its_lease_has_lost_and_knows_it(crew: Crew, tmp_p
     old = holder.take("a")
     assert holder.ask("write", "a", path, hear="wrote") == ["visible", "accepted"]
     waiter.tell("take", "a", STEADY)
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     holder.freeze()
     stopped = clock()
     token, _, got = waiter.hear("took")
@@ -83,7 +83,7 @@ def test_a_stopped_waiter_is_passed_over_and_served_later(crew: Crew) -> None:
     hold = crew.client.lock("a").acquire(timeout=0)
     assert hold is not None
     sleeper.tell("take", "a", 2 * STEADY)
-    crew.in_line("a", 1, 1)
+    crew.in_queue("a", 1, 1)
     sleeper.freeze()
     begun = clock()
     last.tell("take", "a", STEADY)

@@ -94,7 +94,7 @@ class Worker:
             fenced = connection.execute("UPDATE resource SET fenced = ? WHERE fenced <= ?", (token, token)).rowcount
         say("wrote", "visible" if naive else "hidden", "accepted" if fenced else "refused")
 
-    def line(self, name: str) -> None:
+    def queue(self, name: str) -> None:
         """-> line HOLDERS WAITERS"""
         info = self.client.inspect(name)
         say("line", len(info.holders), len(info.waiters))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.testing.contract.harness import FACES
+from dibs.testing.contract.harness import APIS
 from dibs.testing.contract.seats import ana, bob, seats
 from dibs.testing.contract.worlds import mutex, pytest_pycollect_makeitem, world
 from security.stores import ATTACKED
@@ -27,7 +27,7 @@ __all__ = [
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores = ATTACKED.values()
     if "world" in metafunc.fixturenames:
-        worlds = [pytest.param((one, face), id=f"{one.name}-{face}") for one in stores for face in FACES]
+        worlds = [pytest.param((one, api), id=f"{one.name}-{api}") for one in stores for api in APIS]
         metafunc.parametrize("world", worlds, indirect=True)
     if "seats" in metafunc.fixturenames:
         metafunc.parametrize("seats", [pytest.param(one, id=one.name) for one in stores], indirect=True)

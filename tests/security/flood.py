@@ -1,6 +1,6 @@
 """A hostile process of the same user: forged messages to every socket beside a database, as fast as they go.
 
-flood.py DIRECTORY ENOUGH [ID]   -> flooding, enough (after so many); at a line on stdin: sent ACCEPTED REFUSED SECONDS
+flood.py DIRECTORY ENOUGH [ID]   -> flooding, enough (after so many); at a queue on stdin: sent ACCEPTED REFUSED SECONDS
 
 Without ID the messages are garbage and grants for claims that nobody has; with it, hints to look for that very claim.
 """

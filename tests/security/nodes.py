@@ -22,7 +22,7 @@ class Planter:
         self.client = client
 
     def plant(self, name: str, node: str, data: bytes = b"") -> str:
-        """A child of the line's directory that no session ends; gives its path."""
+        """A child of the queue's directory that no session ends; gives its path."""
         path = f"{directory(name)}/{node}"
         self.client.create(path, data, makepath=True)
         return path

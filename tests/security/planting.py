@@ -25,7 +25,7 @@ def made(connect: Connect, path: Path) -> None:
 
 
 def plant(path: Path, name: str = "a", **columns: Any) -> None:
-    """A claim of nobody's, as it would stand in the line of `name`, but for the columns given."""
+    """A claim of nobody's, as it would stand in the queue of `name`, but for the columns given."""
     row = {
         "name": f"dibs:{name}", "ticket": TICKET, "id": os.urandom(16), "client": os.urandom(16), "kind": "mutex",
         "capacity": 1, "weight": 1, "until": FOREVER, "asked": 0.0, "held": 0.0, "revoked": 0, "about": "{}",

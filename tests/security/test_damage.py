@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.backends.memory import MemoryLine
+from dibs.backends.memory import MemoryQueue
 from security.planting import Connect, execute, made, plant
 from store.sqlite.places import PATIENCE, Taking, beside, url_of
 
@@ -33,7 +33,9 @@ def template(connect: Connect, directory: Path) -> Path:
     path, clean = directory / "made.db", directory / "template.db"
     made(connect, path)
     for number in range(20):
-        plant(path, f"held {number}", ticket=number, id=bytes([number]) * 16, client=b"client", about='{"pid": 1}')
+        plant(
+            path, f"held {number}", ticket=number, id=bytes([number]) * 16, client=b"client", description='{"pid": 1}'
+        )
     execute(path, "INSERT INTO outsiders VALUES ('dibs:x', x'aa', x'bb', 1e12)")
     execute(path, "INSERT INTO clients VALUES (x'cc', 'cc.live', 1, 1, 'cc.sock')")
     execute(path, "UPDATE store SET id = 'store', base = 1000000, reserved = 1000000")
@@ -223,7 +225,7 @@ def test_names_that_a_store_lists_in_a_circle_come_to_an_end(monkeypatch: pytest
     async def lines(line: object, prefix: str, after: str, until: float) -> list[dibs.LockInfo]:
         return [dibs.LockInfo(name=f"dibs:{name}", holders=(dibs.Participant(),)) for name in pages]
 
-    monkeypatch.setattr(MemoryLine, "lines", lines)
+    monkeypatch.setattr(MemoryQueue, "page", lines)
     with dibs.connect("memory://circle") as client:
         assert {info.name for info in islice(client.locks(), 100)} == set(pages)
         assert len(list(islice(client.locks(), 100))) == len(pages)

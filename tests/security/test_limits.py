@@ -35,7 +35,7 @@ async def test_a_crowd_waits_for_one_name(world: World) -> None:
             tokens.append(mine.token)
 
     tasks = [asyncio.create_task(wait()) for _ in range(CROWD)]
-    await world.in_line(client, "a", CROWD)
+    await world.in_queue(client, "a", CROWD)
     await hold.release()
     await asyncio.gather(*tasks)
     assert tokens == sorted(set(tokens))
@@ -43,8 +43,8 @@ async def test_a_crowd_waits_for_one_name(world: World) -> None:
     assert not await world.locks(client)
 
 
-def dies_in_line(path: Path) -> None:
-    """A process that stands in line and is killed there."""
+def dies_in_queue(path: Path) -> None:
+    """A process that stands in the queue and is killed there."""
     if (pid := os.fork()) == 0:
         try:
             taking = Taking(dibs.connect(url_of(path)).lock("a"), 30)
@@ -56,7 +56,7 @@ def dies_in_line(path: Path) -> None:
 
 
 def sizes(path: Path) -> tuple[int, int, int]:
-    """Claims in line, files beside the database, and bytes of it."""
+    """Claims in the queue, files beside the database, and bytes of it."""
     side = path.with_name(path.name + "-wal")
     size = path.stat().st_size + (side.stat().st_size if side.exists() else 0)
     return rows(path, "SELECT count(*) FROM claims")[0][0], len(names_in(beside(path))), size
@@ -67,10 +67,10 @@ def test_waiters_that_die_again_and_again_are_pruned(path: Path, connect: Connec
     client = connect()
     hold = client.lock("a").acquire(timeout=5)
     assert hold is not None
-    dies_in_line(path)
+    dies_in_queue(path)
     first = sizes(path)
     for _ in range(25):
-        dies_in_line(path)
+        dies_in_queue(path)
     last = sizes(path)
     assert last[0] <= first[0] + 1
     assert last[1] <= first[1] + 2
@@ -104,7 +104,7 @@ async def test_times_out_of_proportion(world: World) -> None:
             continue
         hold = await ana(lock.acquire)
         pending = bob.start(waits.acquire)
-        await world.in_line(client, case, 1)
+        await world.in_queue(client, case, 1)
         (holder,) = (await world.inspect(other, case)).holders
         assert holder.token == hold.token, case
         assert "token" in repr(hold)

@@ -1,6 +1,6 @@
 """Forged messages in Redis (case 23): whoever may publish grants nobody anything, and causes few looks, if any.
 
-Who knows the id of a claim can read the line, and who can do that could as well write it: nothing is gained by it.
+Who knows the id of a claim can read the queue, and who can do that could as well write it: nothing is gained by it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import redis
 
 from dibs.testing.contract.harness import World, eventually
 from lab.servers import shared_redis
-from lab.witness import faces_of
+from lab.witness import apis_of
 from store.redis.hashes import Raw
 
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 FLOOD = 15_000
 """Messages; ten thousand a second is what an idle machine hears of them."""
 AT_ONCE = 100
 MOST_LOOKS = 20.0
-"""A second, of one who waits in line. Undisturbed it is one every few seconds."""
+"""A second, of one who waits in the queue. Undisturbed it is one every few seconds."""
 FEW = 20
 """Messages for each look of who wants to hear of changes to a name: it looks again only when it has."""
 FORGED: dict[str, Callable[[bytes], bytes]] = {
@@ -71,13 +71,13 @@ def flood(raw: Raw, channel: str | bytes, message: bytes, count: int = FLOOD) ->
     return sent / seconds, (looks(raw) - before - asked) / seconds
 
 
-@both_faces
+@both_apis
 async def test_forged_letters_to_a_client_that_waits(world: World, url: str, raw: Raw) -> None:
     holding, client = world.client(url), world.client(url)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: holding.lock("a").acquire())
     waiting = bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(holding, "a", 1)
+    await world.in_queue(holding, "a", 1)
     mine = client._core.me.id
     for case, forge in FORGED.items():
         count = FLOOD if case == "somebody who does not wait" else 1000
@@ -93,17 +93,17 @@ async def test_forged_letters_to_a_client_that_waits(world: World, url: str, raw
     await bob(got.release)
 
 
-@both_faces
+@both_apis
 async def test_a_letter_for_another_clients_claim(world: World, url: str, raw: Raw) -> None:
     """On the wrong channel it concerns nobody; and with another word than "yours" it is a look."""
     holding, client, stranger = world.client(url), world.client(url), world.client(url)
     ana, bob, eve = world.actors("ana", "bob", "eve")
     hold = await ana(lambda: holding.lock("a").acquire())
     waiting = bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(holding, "a", 1)
+    await world.in_queue(holding, "a", 1)
     idle = eve.start(lambda: stranger.lock("a").acquire())
-    await world.in_line(holding, "a", 2)
-    first, second = (record["ID"] for record in raw.line().chain()[1:])
+    await world.in_queue(holding, "a", 2)
+    first, second = (record["ID"] for record in raw.queue().chain()[1:])
     for channel, letter in ((stranger, first + b"y"), (client, second + b"y"), (client, first + b"l")):
         raw.client.publish(raw.channel(channel._core.me.id), letter)
     await asyncio.to_thread(flood, raw, raw.channel(stranger._core.me.id), first + b"y", 1000)
@@ -114,15 +114,15 @@ async def test_a_letter_for_another_clients_claim(world: World, url: str, raw: R
     await eve((await idle).release)
 
 
-@both_faces
+@both_apis
 async def test_forged_changes_of_a_name(world: World, url: str, raw: Raw) -> None:
     """Who waits outside looks again, after a pause: it is not granted by that, and the rate has an end."""
     holding, client = world.client(url), world.client(url)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: holding.lock("a").acquire())
     waiting = bob.start(lambda: client.lock("a", fair=False).acquire())
-    await eventually(lambda: raw.client.pubsub_numsub(raw.line().key)[0][1] == 1)
-    rate, looked = await asyncio.to_thread(flood, raw, raw.line().key, b"y" * 17)
+    await eventually(lambda: raw.client.pubsub_numsub(raw.queue().key)[0][1] == 1)
+    rate, looked = await asyncio.to_thread(flood, raw, raw.queue().key, b"y" * 17)
     print(f"figure: {rate:.0f} messages a second about a name, {looked:.0f} looks a second of one outside")
     assert not waiting.done(), "a forged message granted"
     assert looked < rate / FEW
@@ -131,7 +131,7 @@ async def test_forged_changes_of_a_name(world: World, url: str, raw: Raw) -> Non
     await bob((await waiting).release)
 
 
-@both_faces
+@both_apis
 async def test_forged_changes_for_who_follows_a_leader(world: World, url: str, raw: Raw) -> None:
     """A watcher is told of leaders, never of messages."""
     leading, client = world.client(url), world.client(url)
@@ -140,7 +140,7 @@ async def test_forged_changes_for_who_follows_a_leader(world: World, url: str, r
     seen: list[Any] = []
 
     def follow() -> Any:
-        if world.face == "blocking":
+        if world.api == "blocking":
             for leader in client.election("a").watch():
                 seen.append(leader)
                 if leader is None:
@@ -156,8 +156,8 @@ async def test_forged_changes_for_who_follows_a_leader(world: World, url: str, r
         return following()
 
     following = bob.start(follow)
-    await eventually(lambda: seen and raw.client.pubsub_numsub(raw.line().key)[0][1] == 1)
-    rate, looked = await asyncio.to_thread(flood, raw, raw.line().key, b"l")
+    await eventually(lambda: seen and raw.client.pubsub_numsub(raw.queue().key)[0][1] == 1)
+    rate, looked = await asyncio.to_thread(flood, raw, raw.queue().key, b"l")
     print(f"figure: {rate:.0f} messages a second about an election, {looked:.0f} looks a second of a watcher")
     assert len(seen) == 1
     assert looked < rate / FEW
@@ -166,7 +166,7 @@ async def test_forged_changes_for_who_follows_a_leader(world: World, url: str, r
     assert [leader and leader.token for leader in seen] == [hold.token, None]
 
 
-@both_faces
+@both_apis
 async def test_forged_changes_of_a_latch(world: World, url: str, raw: Raw) -> None:
     client = world.client(url)
     ana, bob = world.actors("ana", "bob")

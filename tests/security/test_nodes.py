@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dibs
-from dibs.backends.zookeeper.contenders import prefix_of
+from dibs.backends.zookeeper.queue_rule import prefix_of
 from dibs.testing.contract.seats import Seat
 from lab.servers import shared
 from process.children import PATIENCE, until
@@ -112,7 +112,7 @@ def test_a_hostile_node_in_a_free_directory(
 
 
 def test_a_hostile_node_beside_a_holder(clients: tuple[dibs.Client, dibs.Client], hostile: Planter) -> None:
-    """Ahead of it, in the line of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
+    """Ahead of it, in the queue of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
     client, other = clients
     for number, node in enumerate(NODES.values()):
         name = f"a{number}"
@@ -134,7 +134,7 @@ def test_a_number_that_is_too_high_keeps_nobody_out(clients: tuple[dibs.Client, 
         assert other.lock("a").acquire(timeout=0) is None
         hold.check()
     with other.lock("a", timeout=PATIENCE):
-        """In line before it."""
+        """In the queue before it."""
 
 
 def test_a_hostile_size_of_a_semaphore(clients: tuple[dibs.Client, dibs.Client], hostile: Planter) -> None:

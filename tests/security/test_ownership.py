@@ -166,7 +166,7 @@ async def test_ids_are_not_in_what_an_error_tracker_records(world: World) -> Non
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
     waits = client.lock("a", timeout=3.0)
-    pending = bob.start(waits.__enter__ if world.face == "blocking" else waits.__aenter__)
+    pending = bob.start(waits.__enter__ if world.api == "blocking" else waits.__aenter__)
     secrets = set(await eventually(lambda: len(seen := ids(client)) == 2 and seen))
     with pytest.raises(dibs.AcquireTimeout) as caught:
         await pending

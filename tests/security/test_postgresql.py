@@ -22,12 +22,12 @@ import dibs
 from dibs.testing.contract.harness import World, eventually
 from lab.listener import Listener
 from lab.servers import shared_postgresql
-from lab.witness import faces_of
+from lab.witness import apis_of
 from security.planted import is_said_well, nothing_comes_of_it, others_are_served
 from security.test_access import SECRET, refused
 from store.postgresql.rows import MICROSECONDS, Raw
 
-both_faces = faces_of("postgresql", "postgresql://127.0.0.1:1/postgres")
+both_apis = apis_of("postgresql", "postgresql://127.0.0.1:1/postgres")
 FAR = 2**62
 FLOOD = 3000
 MOST_LOOKS = 20.0
@@ -142,14 +142,14 @@ FORGED = {
 
 
 @pytest.mark.parametrize("case", FORGED)
-@both_faces
+@both_apis
 async def test_forged_letters_to_a_client_that_waits(world: World, url: str, raw: Raw, case: str) -> None:
     """Nobody is granted by them, and nobody looks."""
     holding, client = world.client(url), world.client(url)
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: holding.lock("a").acquire())
     waiting = bob.start(lambda: client.lock("a").acquire(timeout=40))
-    await world.in_line(holding, "a", 1)
+    await world.in_queue(holding, "a", 1)
     channel = f"dibs_{client._core.me.id.hex()}"
     renewed = "SELECT until FROM {s}.dibs_claims WHERE name = 'dibs:a' AND held IS NULL"
     seen, begun = set(raw(renewed)), time.monotonic()

@@ -120,7 +120,7 @@ def test_a_hostile_store_is_refused_or_used_by_one_at_a_time(path: Path, connect
 
 @pytest.mark.parametrize("case", ["a weight below nothing", "held since the end of time", "a kind of its own"])
 def test_a_row_planted_beside_a_holder(path: Path, connect: Connect, case: str) -> None:
-    """Ahead of it, in the line of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
+    """Ahead of it, in the queue of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
     client, other = connect(path, lease=1.5), connect(path)
     hold = client.lock("a").acquire(timeout=30)
     assert hold is not None

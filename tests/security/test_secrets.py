@@ -13,9 +13,9 @@ import pytest
 
 import dibs
 from dibs.testing.contract.harness import World, eventually
-from lab.witness import faces_of
+from lab.witness import apis_of
 
-in_memory = faces_of("memory", "memory://secrets")
+in_memory = apis_of("memory", "memory://secrets")
 """For what is the same on every store."""
 
 
@@ -37,8 +37,8 @@ async def test_claim_ids_are_shown_nowhere(world: World, caplog: pytest.LogCaptu
     ana, bob = world.actors("ana", "bob")
     lock, waits = client.lock("a"), client.lock("a", timeout=2)
     hold = await ana(lock.acquire)
-    pending = bob.start(waits.__enter__ if world.face == "blocking" else waits.__aenter__)
-    await world.in_line(client, "a", 1)
+    pending = bob.start(waits.__enter__ if world.api == "blocking" else waits.__aenter__)
+    await world.in_queue(client, "a", 1)
     secrets = ids(client)
     assert len(secrets) == 2
     texts = [repr(thing) for thing in (client, lock, hold, hold.lost, await world.inspect(client, "a"))]

@@ -18,7 +18,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.testing.contract.harness import FACES
+from dibs.testing.contract.harness import APIS
 from dibs.url import parse
 
 SECRET = "s3cr3t"
@@ -80,16 +80,16 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def printed(error: BaseException) -> str:
-    """What a traceback says of it, without the lines of source, which have no secret in them."""
+    """What a traceback says of it, without the queues of source, which have no secret in them."""
     behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     own = "".join(traceback.format_exception_only(error))
     return own if behind is None else printed(behind) + own
 
 
-def said_of(face: ModuleType, url: str) -> tuple[str, str]:
+def said_of(api: ModuleType, url: str) -> tuple[str, str]:
     """What anyone sees of a URL that is used: printed, and kept in the exceptions behind."""
     try:
-        client = face.connect(url)
+        client = api.connect(url)
     except (ValueError, TypeError, dibs.DibsError) as error:
         words = f"{error!r} {error} {getattr(error, 'store', '')} {getattr(error, 'step', '')}"
         return words + printed(error), " ".join(f"{one!r} {one}" for one in chain(error))
@@ -108,7 +108,7 @@ def test_a_secret_is_shown_nowhere(caplog: pytest.LogCaptureFixture, monkeypatch
     shown, kept = [], []
     for number, url in zip(range(COUNT), urls(25), strict=False):
         if not is_file(url):
-            seen, behind = said_of(list(FACES.values())[number % len(FACES)], url)
+            seen, behind = said_of(list(APIS.values())[number % len(APIS)], url)
             shown += [url] if SECRET in seen else []
             kept += [url] if SECRET in behind else []
     assert SECRET not in caplog.text

@@ -1,4 +1,4 @@
-"""Hostile values in Redis (case 24): whatever stands at a line's key, nobody is granted by it and nobody crashes.
+"""Hostile values in Redis (case 24): whatever stands at a queue's key, nobody is granted by it and nobody crashes.
 
 Whoever may write these could as well delete the claims of others. What counts here is that nonsense never becomes a
 grant, a crash of somebody else's program, or a script that does not end.
@@ -21,7 +21,7 @@ import redis
 import dibs
 from lab.servers import shared_redis
 from security.planted import is_said_well, nothing_comes_of_it, others_are_served
-from store.redis.hashes import SECOND, Line, Raw, usual
+from store.redis.hashes import SECOND, Queue, Raw, usual
 
 HUGE = 2_000_000
 DAY = 86_400 * SECOND
@@ -118,7 +118,7 @@ HARMLESS = {
     "tombstones of nobody",
     "unfair waiters for ever",
 }
-"""A line with that is used by one at a time all the same."""
+"""A queue with that is used by one at a time all the same."""
 
 
 @pytest.fixture
@@ -139,21 +139,21 @@ def clients(url: str) -> Iterator[tuple[dibs.Client, dibs.Client]]:
 
 
 @contextmanager
-def case_of(line: Line, case: str) -> Iterator[None]:
-    """One of many: an error says which, and the line is removed."""
+def case_of(queue: Queue, case: str) -> Iterator[None]:
+    """One of many: an error says which, and the queue is removed."""
     try:
         yield
     except BaseException as error:
         error.add_note(f"case: {case}")
         raise
     finally:
-        line._client.delete(line.key)
+        queue._client.delete(queue.key)
 
 
-def planted(line: Line, case: str) -> bytes:
+def planted(queue: Queue, case: str) -> bytes:
     id = os.urandom(16)
     changed = {field: id if value == "own" else value for field, value in RECORDS[case].items()}
-    return line.plant(id, **changed)
+    return queue.plant(id, **changed)
 
 
 FIELDS = sorted({next(iter(changed)) for changed in RECORDS.values()})
@@ -169,21 +169,21 @@ def test_a_hostile_record_of_a_holder(
 ) -> None:
     """It stands there as a holder: the name is busy, or an error says what is wrong. On others' nobody notices."""
     for case in cases_of(field):
-        with case_of(hostile.line(), case):
-            planted(hostile.line(), case)
+        with case_of(hostile.queue(), case):
+            planted(hostile.queue(), case)
             nothing_comes_of_it(clients[0], url)
             others_are_served(*clients)
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_hostile_record_beside_a_holder(clients: tuple[dibs.Client, dibs.Client], hostile: Raw, field: str) -> None:
-    """Behind one, in the line of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
+    """Behind one, in the queue of a name that is held: nobody gets in beside the holder, whose own hold is honest."""
     client, other = clients
     for case in cases_of(field):
-        with case_of(hostile.line(), case):
+        with case_of(hostile.queue(), case):
             hold = client.lock("a").acquire(timeout=10)
             assert hold is not None
-            planted(hostile.line(), case)
+            planted(hostile.queue(), case)
             for fair in (None, False):
                 with suppress(dibs.DibsError):
                     assert other.lock("a", fair=fair).acquire(timeout=0) is None, "granted beside a holder"
@@ -194,22 +194,22 @@ def test_a_hostile_record_beside_a_holder(clients: tuple[dibs.Client, dibs.Clien
 
 def test_what_is_no_record(url: str, clients: tuple[dibs.Client, dibs.Client], hostile: Raw) -> None:
     """The error names the key."""
-    line = hostile.line()
+    queue = hostile.queue()
     for case, text in TEXTS.items():
-        with case_of(line, case):
-            line.plant()
-            line.change_head(record=text)
+        with case_of(queue, case):
+            queue.plant()
+            queue.change_head(record=text)
             said = nothing_comes_of_it(clients[0], url)
             assert len(said) >= 6
             answered = [one for one in said if "in time" not in one]  # a busy server takes a while to read a long one
             assert answered
-            assert all(line.key.decode() in one for one in answered)
+            assert all(queue.key.decode() in one for one in answered)
             others_are_served(*clients)
 
 
 def test_what_is_no_line(url: str, clients: tuple[dibs.Client, dibs.Client], hostile: Raw) -> None:
     """The error names the key, and what stands there is left alone; a listing of all names is not ended by it."""
-    key = hostile.line().key
+    key = hostile.queue().key
     plants: dict[str, Callable[[], object]] = {
         "string": lambda: hostile.client.set(key, "x"),
         "list": lambda: hostile.client.rpush(key, "x"),
@@ -219,7 +219,7 @@ def test_what_is_no_line(url: str, clients: tuple[dibs.Client, dibs.Client], hos
         "another's hash": lambda: hostile.client.hset(key, mapping={"first": "ana", "last": "bob"}),
     }
     for kind, plant in plants.items():
-        with case_of(hostile.line(), kind):
+        with case_of(hostile.queue(), kind):
             hostile.client.delete(key)  # a claim of the case before, given back late, leaves a tombstone
             plant()
             before = hostile.client.dump(key)
@@ -233,7 +233,7 @@ def test_what_is_no_line(url: str, clients: tuple[dibs.Client, dibs.Client], hos
 def test_a_hostile_line_is_refused_or_used_by_one_at_a_time(
     url: str, clients: tuple[dibs.Client, dibs.Client], hostile: Raw, case: str
 ) -> None:
-    hostile.line().write("h", HEADS[case])
+    hostile.queue().write("h", HEADS[case])
     client, other = clients
     holds, errors = [], list[dibs.DibsError]()
     for one in (client, other, client):
@@ -251,10 +251,10 @@ def test_a_hostile_line_is_refused_or_used_by_one_at_a_time(
 
 def test_a_circle_of_claims(url: str, clients: tuple[dibs.Client, dibs.Client], hostile: Raw) -> None:
     """A script that does not end would keep the server from everybody."""
-    line = hostile.line()
-    ids = [line.plant(CAPACITY=100, KIND=b"semaphore") for _ in range(5)]
-    line.relink(ids[-1], ids[1])
-    line.change_head(last=b"x" * 16)
+    queue = hostile.queue()
+    ids = [queue.plant(CAPACITY=100, KIND=b"semaphore") for _ in range(5)]
+    queue.relink(ids[-1], ids[1])
+    queue.change_head(last=b"x" * 16)
     said = nothing_comes_of_it(clients[0], url)
     assert any("damaged" in text for text in said)
     with suppress(dibs.DibsError):
@@ -263,8 +263,8 @@ def test_a_circle_of_claims(url: str, clients: tuple[dibs.Client, dibs.Client], 
 
 
 def test_a_record_that_lasts_for_ever_can_be_broken(clients: tuple[dibs.Client, dibs.Client], hostile: Raw) -> None:
-    line = hostile.line()
-    ticket = line.record(line.plant(LEASE=73_000 * DAY, SPAN=73_000 * DAY))["TICKET"]
+    queue = hostile.queue()
+    ticket = queue.record(queue.plant(LEASE=73_000 * DAY, SPAN=73_000 * DAY))["TICKET"]
     client = clients[0]
     assert client.lock("a").acquire(timeout=0) is None
     with pytest.raises(dibs.NotHeld):
@@ -276,13 +276,13 @@ def test_a_record_that_lasts_for_ever_can_be_broken(clients: tuple[dibs.Client, 
 
 def test_a_crowd_of_planted_claims(clients: tuple[dibs.Client, dibs.Client], hostile: Raw) -> None:
     """Five thousand that have expired, more than Lua takes arguments: whoever comes sweeps them, and is served."""
-    line = hostile.line()
-    line.plant_many(5000, SINCE=hostile.now() - DAY)
+    queue = hostile.queue()
+    queue.plant_many(5000, SINCE=hostile.now() - DAY)
     client, other = clients
     with client.lock("a", timeout=10) as hold:
         assert other.lock("a").acquire(timeout=0) is None
         hold.check()
-    assert line.check() == []
+    assert queue.check() == []
 
 
 CELLS: list[dict[str, str]] = [

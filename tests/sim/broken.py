@@ -14,7 +14,7 @@ from textwrap import dedent
 from typing import Any
 from unittest.mock import patch
 
-from dibs.backends import ledger
+from dibs.backends.common import atomic_queue
 from dibs.backends.memory import World
 from dibs.core import acquire, grants, watchdog
 from dibs.core.acquire import QueueGrantor
@@ -28,8 +28,8 @@ from sim.broken_cells import CELLS_BROKEN
 WAITING = 1.0
 """What a waiter's renewal is worth in the twin that lets it shorten."""
 
-_expired, _passed_over = ledger.expired, set[bytes]()
-_answer, _granted, _report, _settle = Grant.answer, Grant.granted, ledger._report, ledger._settle
+_expired, _passed_over = atomic_queue.expired, set[bytes]()
+_answer, _granted, _report, _sweep_head = Grant.answer, Grant.granted, atomic_queue._report, atomic_queue._sweep_head
 
 
 def _with_left(standing: Standing, left: float) -> Standing:
@@ -74,15 +74,15 @@ def _filter_only(table: Any, name: str, gone: Sequence[Entry]) -> None:
 
 
 def _evict_in_silence(table: Any, name: str, now: float, leaves: Any = None, changed: Any = None) -> Any:
-    seen, wakes = _settle(table, name, now, leaves, changed)
+    seen, wakes = _sweep_head(table, name, now, leaves, changed)
     return seen, wakes if leaves is not None or changed is not None else []
 
 
-async def _join_again(self: HoldRegistry, hold: Any, request: Any, about: str) -> bool:
+async def _join_again(self: HoldRegistry, hold: Any, request: Any, description: str) -> bool:
     """Re-entry is a matter for the store."""
     fresh = Grant(request)
     self._add(fresh, hold)
-    return await self._opened().acquire(fresh, hold.weight, about, hold.deadline)
+    return await self._opened().acquire(fresh, hold.weight, description, hold.deadline)
 
 
 def _free_path(name: str, *changes: tuple[str, str]) -> tuple[object, str, Callable[..., Any]]:
@@ -105,24 +105,24 @@ def _no(*_: Any) -> bool:
 
 
 BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
-    "owner check on leave": [(ledger, "is_own", _yes)],
+    "owner check on leave": [(atomic_queue, "is_own", _yes)],
     "deadline from before the send": [(Grant, "answer", _from_the_reply)],
     "margin": [(module, "valid_until", lambda sent_at, left: sent_at + left) for module in (grants, acquire)],
     "left taken from the store": [(Grant, "answer", _own_lease)],
-    "no extension by a repeated join": [(ledger, "_report", _as_new)],
+    "no extension by a repeated join": [(atomic_queue, "_report", _as_new)],
     "no extension by a message": [(Grant, "granted", _by_message)],
-    "renewing never shortens": [(ledger, "extended", lambda entry, length, now: now + min(length, WAITING))],
+    "renewing never shortens": [(atomic_queue, "extended", lambda entry, length, now: now + min(length, WAITING))],
     "no renewal past the deadline": [(watchdog, "may_renew", _yes)],
-    "idempotent join": [(ledger, "known", lambda table, claim: None)],
-    "by": [(ledger, "too_late", _no)],
+    "idempotent join": [(atomic_queue, "known", lambda table, claim: None)],
+    "by": [(atomic_queue, "too_late", _no)],
     "tombstone": [(World, "buried", _no)],
     "own claim re-checked": [(QueueGrantor, "_may_count_on", _yes)],
     "expiry as a write": [
-        (ledger, "expired", _pass_over),
-        (ledger, "sweep", _filter_only),
-        (ledger, "renewable", _yes),
+        (atomic_queue, "expired", _pass_over),
+        (atomic_queue, "sweep", _filter_only),
+        (atomic_queue, "renewable", _yes),
     ],
-    "eviction signals": [(ledger, "_settle", _evict_in_silence)],
+    "eviction signals": [(atomic_queue, "_sweep_head", _evict_in_silence)],
     "re-entry settled locally": [(HoldRegistry, "_acquire_shared", _join_again)],
     "global order of multi": [(multi, "in_order", list)],
     "doubt about an unanswered join": [(Grant, "doubt", lambda self: None)],
@@ -147,7 +147,7 @@ BROKEN: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
 
 @contextmanager
 def broken(safeguard: str) -> Iterator[None]:
-    """Without that safeguard, of lines or of cells."""
+    """Without that safeguard, of queues or of cells."""
     twins = BROKEN.get(safeguard) or CELLS_BROKEN[safeguard]
     patches = [patch.object(owner, name, twin) for owner, name, twin in twins]
     for each in patches:

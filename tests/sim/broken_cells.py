@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dibs.backends import cabinet, ledger
+from dibs.backends.common import atomic_cells, atomic_queue
 from dibs.backends.memory import World
-from dibs.core.cells import FENCE, Kept, Spot, Write, record_of
+from dibs.core.cells import FENCE, CellKey, CellValue, Write, record_of
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.election import Election
 from dibs.core.kinds.latch import Latch, State
 from dibs.core.kinds.options import MOST
-from dibs.core.kinds.slot import Slot
+from dibs.core.kinds.versioned_slot import VersionedSlot
 from dibs.errors import Conflict, StoreUnavailable
 from sim.server import CellDesk
 
-_put, _admit, _slot_put, _change = cabinet.put, cabinet.admit, Slot.put, Election.change
+_put, _admit, _slot_put, _change = atomic_cells.put, atomic_cells.admit, VersionedSlot.put, Election.change
 
 
 def _at_any_version(table: Any, write: Write, now: float) -> Any:
     """Whatever stands there is written over."""
-    version = table.cell(write.spot).version
-    return _put(table, Write(write.spot, write.value, version, write.id, write.by, write.asked), now)
+    version = table.cell(write.cell_key).version
+    return _put(table, Write(write.cell_key, write.value, version, write.id, write.by, write.asked), now)
 
 
 def _at_any_time(table: Any, write: Write, now: float) -> Any:
     return _put(table, write, min(now, write.by))
 
 
-async def _whoever_won(self: Slot, value: bytes, version: int) -> int:
+async def _whoever_won(self: VersionedSlot, value: bytes, version: int) -> int:
     """A conflict is taken for success: the value was written, if not by us."""
     try:
         return await _slot_put(self, value, version)
@@ -37,15 +37,15 @@ async def _whoever_won(self: Slot, value: bytes, version: int) -> int:
         return version + 1
 
 
-async def _ask_as_another(self: Slot, value: bytes, version: int) -> int:
+async def _ask_as_another(self: VersionedSlot, value: bytes, version: int) -> int:
     """Each question to a silent store is a wish of its own."""
     end = self.patience()
     return await self.ask(
-        lambda cells: cells.put(Write(self.spot, value, version, self.client.runtime.fresh_id(), end), end), end
+        lambda cells: cells.put(Write(self.cell_key, value, version, self.client.runtime.fresh_id(), end), end), end
     )
 
 
-async def _fail_as_if_undone(self: Slot, value: bytes, version: int) -> int:
+async def _fail_as_if_undone(self: VersionedSlot, value: bytes, version: int) -> int:
     """An end that is unknown is reported like one that is not."""
     try:
         return await _slot_put(self, value, version)
@@ -74,9 +74,11 @@ async def _wait_for_nought(self: Latch, timeout: float | None, armed: bool) -> b
     return True
 
 
-def _only_put_down(self: CellDesk, spot: Spot, seen: int, key: bytes, client: bytes, over: Sequence[Any]) -> bool:
+def _only_put_down(
+    self: CellDesk, cell_key: CellKey, seen: int, key: bytes, client: bytes, over: Sequence[Any]
+) -> bool:
     """Who watches has looked just before, has it not?"""
-    self._world.watch(spot, client, key)
+    self._world.watch(cell_key, client, key)
     return False
 
 
@@ -97,8 +99,8 @@ def _refuse_the_same(table: Any, name: str, token: int, shared: bool) -> int:
 def _remember_the_newest(table: Any, name: str, token: int, shared: bool) -> int:
     highest = _admit(table, name, token, shared)
     if not shared:
-        spot = Spot(FENCE, name)
-        table.keep(spot, Kept(record_of(token), table.cell(spot).version))
+        cell_key = CellKey(FENCE, name)
+        table.keep(cell_key, CellValue(record_of(token), table.cell(cell_key).version))
     return highest
 
 
@@ -112,19 +114,21 @@ async def _look_first(self: Election, seen: int | None) -> Any:
 
 CELLS_BROKEN = {
     "id of a write": [(World, "written", lambda self, write: None)],
-    "one id for one wish": [(Slot, "put", _ask_as_another)],
-    "version of a put": [(cabinet, "put", _at_any_version)],
-    "by of a put": [(cabinet, "put", _at_any_time)],
-    "a conflict is no success": [(Slot, "put", _whoever_won)],
-    "the unknown is said to be unknown": [(Slot, "put", _fail_as_if_undone)],
+    "one id for one wish": [(VersionedSlot, "put", _ask_as_another)],
+    "version of a put": [(atomic_cells, "put", _at_any_version)],
+    "by of a put": [(atomic_cells, "put", _at_any_time)],
+    "a conflict is no success": [(VersionedSlot, "put", _whoever_won)],
+    "the unknown is said to be unknown": [(VersionedSlot, "put", _fail_as_if_undone)],
     "generation of a count": [(Latch, "count_down", _count_what_is_there)],
     "generation of a wait": [(Latch, "wait", _wait_for_nought)],
     "watching begins with a look": [(CellDesk, "watch", _only_put_down)],
-    "a change is told": [(cabinet, "tell", _tell_nobody)],
-    "a change of leader is told": [(ledger, "tell", _tell_nobody)],
-    "stale tokens are refused": [(cabinet, "admit", _let_all_in)],
-    "the same token is let in again": [(cabinet, "admit", _refuse_the_same)],
-    "the mark never falls": [(cabinet, "admit", _remember_the_newest)],
-    "readers raise no mark": [(cabinet, "admit", lambda table, name, token, shared: _admit(table, name, token, False))],
+    "a change is told": [(atomic_cells, "tell", _tell_nobody)],
+    "a change of leader is told": [(atomic_queue, "tell", _tell_nobody)],
+    "stale tokens are refused": [(atomic_cells, "admit", _let_all_in)],
+    "the same token is let in again": [(atomic_cells, "admit", _refuse_the_same)],
+    "the mark never falls": [(atomic_cells, "admit", _remember_the_newest)],
+    "readers raise no mark": [
+        (atomic_cells, "admit", lambda table, name, token, shared: _admit(table, name, token, False))
+    ],
     "what a watcher saw last": [(Election, "change", _look_first)],
 }

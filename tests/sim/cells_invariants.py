@@ -9,14 +9,14 @@ the nodes'.
 
 from __future__ import annotations
 
-from dibs.backends.ledger import LINES
+from dibs.backends.common.atomic_queue import QUEUES
 from dibs.backends.memory import World
-from dibs.core.cells import CELL, FENCE, LATCH, Kept, Spot, Write, token_of
+from dibs.core.cells import CELL, FENCE, LATCH, CellKey, CellValue, Write, token_of
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE
 from sim.clockwork import Node, Sim, Task
 from sim.deeds import DONE, NOT_DONE, Deed, Following, Truth
 from sim.invariants import PROMPT, Violation
-from sim.world import GLANCE
+from sim.world import POLL_INTERVAL
 
 CALMED = 2.5
 """In quiet times: how long whoever has not looked since the last fault may take to do so."""
@@ -36,13 +36,13 @@ class CellWatcher:
         self._writes: dict[bytes, tuple[Deed, float, float]] = {}
         """Whose wish it is, until when by its own clock it may happen, and the length that drift is reckoned from."""
         self._deeds: list[Deed] = []
-        self._opened: dict[tuple[Spot, int], float] = {}
+        self._opened: dict[tuple[CellKey, int], float] = {}
         """Generations of latches, and when each has opened."""
         self._marks: dict[str, int] = {}
         """Of each fence: the highest exclusive token that was let in."""
         self._begun: dict[str, int] = {}
         """Of each fence: the highest exclusive token that anybody came with."""
-        self._elections: dict[Spot, Truth] = {}
+        self._elections: dict[CellKey, Truth] = {}
         self.stepped = False
         self.ended = 0
         self._quiet_since = FOREVER
@@ -50,21 +50,23 @@ class CellWatcher:
 
     # What users do.
 
-    def begins(self, node: Node, verb: str, spot: Spot, amount: int = 0, timeout: float | None = None) -> Deed:
-        deed = Deed(len(self._deeds), node, verb, spot, amount, FOREVER if timeout is None else node.now() + timeout)
+    def begins(self, node: Node, verb: str, cell_key: CellKey, amount: int = 0, timeout: float | None = None) -> Deed:
+        deed = Deed(
+            len(self._deeds), node, verb, cell_key, amount, FOREVER if timeout is None else node.now() + timeout
+        )
         self._deeds.append(deed)
         assert self._sim.running is not None
         self._doing[self._sim.running] = deed
-        if spot.space == CELL:
-            deed.floor = self._world.cell(spot).version
-        elif spot.space == LINES:
-            self._truth(spot)
-        elif spot.space == FENCE:
-            deed.floor = self._marks.get(spot.name, 0)
+        if cell_key.space == CELL:
+            deed.floor = self._world.cell(cell_key).version
+        elif cell_key.space == QUEUES:
+            self._truth(cell_key)
+        elif cell_key.space == FENCE:
+            deed.floor = self._marks.get(cell_key.name, 0)
             if verb == "admit":
-                self._begun[spot.name] = max(self._begun.get(spot.name, 0), amount)
+                self._begun[cell_key.name] = max(self._begun.get(cell_key.name, 0), amount)
         if self._sim.trace is not None:
-            self._sim.note(node.name, f"{verb} {spot.name} {amount or ''} begins, deed {deed.number}")
+            self._sim.note(node.name, f"{verb} {cell_key.name} {amount or ''} begins, deed {deed.number}")
         return deed
 
     def ends(self, deed: Deed, outcome: str) -> None:
@@ -73,7 +75,7 @@ class CellWatcher:
         deed.outcome = outcome
         self.ended += 1
         if self._sim.trace is not None:
-            self._sim.note(deed.node.name, f"{deed.verb} {deed.spot.name} is {outcome}, deed {deed.number}")
+            self._sim.note(deed.node.name, f"{deed.verb} {deed.cell_key.name} is {outcome}, deed {deed.number}")
         if outcome is NOT_DONE and deed.made is not None:
             self._fail(f"{self._named(deed)} was reported as not done, and it happened")
         if outcome is DONE and deed.made is None and deed.verb in ("arm", "set", "update"):
@@ -82,9 +84,9 @@ class CellWatcher:
     def got(self, deed: Deed, value: bytes | None, version: int) -> None:
         """A cell was read: every version has one word more than the one before."""
         if len((value or b"").split()) != version:
-            self._fail(f"{deed.spot.name}: {value!r} was read as version {version}")
-        if not deed.floor <= version <= self._world.cell(deed.spot).version:
-            self._fail(f"{deed.spot.name}: version {version} was read when {deed.floor} stood there already")
+            self._fail(f"{deed.cell_key.name}: {value!r} was read as version {version}")
+        if not deed.floor <= version <= self._world.cell(deed.cell_key).version:
+            self._fail(f"{deed.cell_key.name}: version {version} was read when {deed.floor} stood there already")
 
     def changed(self, deed: Deed, version: int) -> None:
         if version != deed.made:
@@ -103,35 +105,35 @@ class CellWatcher:
 
     def let_in(self, deed: Deed) -> None:
         if deed.amount < deed.floor:
-            self._fail(f"{deed.spot.name}: token {deed.amount} was let in after {deed.floor}")
+            self._fail(f"{deed.cell_key.name}: token {deed.amount} was let in after {deed.floor}")
 
     def kept_out(self, deed: Deed) -> None:
-        if self._begun.get(deed.spot.name, 0) <= deed.amount:
-            self._fail(f"{deed.spot.name}: token {deed.amount} was refused, and nobody came with a higher one")
+        if self._begun.get(deed.cell_key.name, 0) <= deed.amount:
+            self._fail(f"{deed.cell_key.name}: token {deed.amount} was refused, and nobody came with a higher one")
 
     def led(self, deed: Deed, token: int) -> None:
-        if token not in self._truth(deed.spot).led:
-            self._fail(f"{deed.spot.name}: token {token} was said to lead and never did")
+        if token not in self._truth(deed.cell_key).led:
+            self._fail(f"{deed.cell_key.name}: token {token} was said to lead and never did")
 
-    def follows(self, node: Node, spot: Spot) -> Following:
-        following = Following(node, spot)
+    def follows(self, node: Node, cell_key: CellKey) -> Following:
+        following = Following(node, cell_key)
         assert self._sim.running is not None
         self._doing[self._sim.running] = following
-        self._truth(spot)
+        self._truth(cell_key)
         return following
 
     def follows_no_more(self, following: Following) -> None:
         self._let_go(following)
 
     def yields(self, following: Following, token: int) -> None:
-        name, last = following.spot.name, following.last
+        name, last = following.cell_key.name, following.last
         if self._sim.trace is not None:
             self._sim.note(following.node.name, f"sees token {token} lead {name}")
         if token == last:
             self._fail(f"{name}: token {token} was yielded twice in a row")
         if token and token <= following.highest and not self.stepped:
             self._fail(f"{name}: token {token} was yielded after {following.highest}")
-        if token not in self._truth(following.spot).led:
+        if token not in self._truth(following.cell_key).led:
             self._fail(f"{name}: token {token} was yielded and never led")
         following.last = token
         following.highest = max(following.highest, token)
@@ -147,10 +149,10 @@ class CellWatcher:
             if isinstance(doing, Deed) and doing.verb == "wait" and doing.first is not None:
                 doing.unseen = not self._is_through(doing)
 
-    def looked(self, kept: Kept) -> None:
+    def looked(self, cell_value: CellValue) -> None:
         deed = self._doing.get(self._sim.running)  # type: ignore[arg-type]
-        if isinstance(deed, Deed) and deed.first is None and deed.spot.space == LATCH:
-            deed.first = generation, left = _read(kept)
+        if isinstance(deed, Deed) and deed.first is None and deed.cell_key.space == LATCH:
+            deed.first = generation, left = _read(cell_value)
             deed.awaited = generation + (0 if left else 1)
 
     def writes(self, write: Write, reckoned_from: float) -> None:
@@ -160,21 +162,21 @@ class CellWatcher:
 
     # What the server does.
 
-    def refused(self, write: Write, before: Kept) -> None:
-        if self._world.cell(write.spot) != before:
-            self._fail(f"{write.spot.name}: a put that was refused changed it")
+    def refused(self, write: Write, before: CellValue) -> None:
+        if self._world.cell(write.cell_key) != before:
+            self._fail(f"{write.cell_key.name}: a put that was refused changed it")
 
-    def put(self, write: Write, before: Kept, version: int) -> None:
+    def put(self, write: Write, before: CellValue, version: int) -> None:
         if write.id not in self._writes:
             return
         deed, by, length = self._writes[write.id]
-        after = self._world.cell(write.spot)
+        after = self._world.cell(write.cell_key)
         if after == before:
             if version != deed.made:
                 self._fail(f"{self._named(deed)} was reported at version {version} and made {deed.made}")
             return
         if not before.version == write.version == after.version - 1 == version - 1:
-            self._fail(f"{write.spot.name}: version {after.version} after {before.version}, for {write.version}")
+            self._fail(f"{write.cell_key.name}: version {after.version} after {before.version}, for {write.version}")
         if deed.made is not None:
             self._fail(f"{self._named(deed)} happened twice")
         if deed.outcome is NOT_DONE:
@@ -182,18 +184,18 @@ class CellWatcher:
         if deed.node.now() > by + DRIFT * length and not self.stepped:
             self._fail(f"{self._named(deed)} happened {deed.node.now() - by:.3f} s after its last instant")
         deed.made = version
-        if write.spot.space == LATCH:
+        if write.cell_key.space == LATCH:
             self._check_latch(deed, before, after)
         elif after.value != (before.value or b"") + deed.word():
-            self._fail(f"{write.spot.name}: {after.value!r} was written over {before.value!r}")
+            self._fail(f"{write.cell_key.name}: {after.value!r} was written over {before.value!r}")
 
-    def admitted(self, name: str, token: int, shared: bool, before: Kept, highest: int) -> None:
+    def admitted(self, name: str, token: int, shared: bool, before: CellValue, highest: int) -> None:
         mark = self._marks.get(name, 0)
         if token_of(before) != mark or highest != mark:
             self._fail(f"{name}: {highest} was answered when {mark} was the highest admitted")
         if not shared:
             self._marks[name] = mark = max(mark, token)
-        if token_of(self._world.cell(Spot(FENCE, name))) != mark:
+        if token_of(self._world.cell(CellKey(FENCE, name))) != mark:
             self._fail(f"{name}: the record is not {mark} after token {token} {'shared' if shared else 'exclusive'}")
 
     # After every step.
@@ -225,16 +227,16 @@ class CellWatcher:
         """Everybody is through: what stands in the store is what the deeds have made of it, and all know."""
         for doing in self._doing.values():
             if self._owed(doing):
-                self._fail(f"{doing.node.name}: nobody tells it of {doing.spot.name}")
-        for spot, kept in self._world.cells.items():
-            if spot.space == CELL:
-                self._check_value(spot, (kept.value or b"").split())
+                self._fail(f"{doing.node.name}: nobody tells it of {doing.cell_key.name}")
+        for cell_key, kept in self._world.cells.items():
+            if cell_key.space == CELL:
+                self._check_value(cell_key, (kept.value or b"").split())
 
     def _owed(self, doing: Deed | Following) -> bool:
         if doing.node.dead:
             return False
         if isinstance(doing, Following):
-            return doing.last != self._elections[doing.spot].token
+            return doing.last != self._elections[doing.cell_key].token
         return doing.first is None or self._is_through(doing)
 
     def _check_deadline(self, deed: Deed) -> None:
@@ -245,16 +247,16 @@ class CellWatcher:
                 self._fail(f"{self._named(deed)} goes on {late:.3f} s after its time was over")
 
     def _check_wait(self, deed: Deed) -> None:
-        since = self._opened.get((deed.spot, deed.awaited))
+        since = self._opened.get((deed.cell_key, deed.awaited))
         if since is not None and deed.first is not None and self._is_late(deed, since, PROMPT):
             self._fail(f"{self._named(deed)}: generation {deed.awaited} opened at {since:.3f} s, and it still waits")
 
     def _check_following(self, following: Following) -> None:
-        truth = self._elections[following.spot]
-        enough = PROMPT if truth.told else GLANCE + PROMPT
+        truth = self._elections[following.cell_key]
+        enough = PROMPT if truth.told else POLL_INTERVAL + PROMPT
         if following.last != truth.token and self._is_late(following, truth.since, enough):
             self._fail(
-                f"{following.spot.name}: {following.node.name} sees {following.last} lead,"
+                f"{following.cell_key.name}: {following.node.name} sees {following.last} lead,"
                 f" and it is {truth.token} since {truth.since:.3f} s"
             )
 
@@ -266,7 +268,7 @@ class CellWatcher:
             return self._sim.now - max(since, self._quiet_since) > CALMED
         return self._sim.now - max(since, doing.calm_at) > enough
 
-    def _check_latch(self, deed: Deed, before: Kept, after: Kept) -> None:
+    def _check_latch(self, deed: Deed, before: CellValue, after: CellValue) -> None:
         (generation, left), now = _read(before), _read(after)
         if deed.verb == "arm":
             if left:
@@ -279,21 +281,21 @@ class CellWatcher:
         if now != wanted:
             self._fail(f"{self._named(deed)} made {now} of {(generation, left)}")
         if not now[1]:
-            self._opened[deed.spot, now[0]] = self._sim.now
+            self._opened[deed.cell_key, now[0]] = self._sim.now
 
     def _is_through(self, deed: Deed) -> bool:
         assert deed.first is not None
-        return (not deed.armed and not deed.first[1]) or (deed.spot, deed.awaited) in self._opened
+        return (not deed.armed and not deed.first[1]) or (deed.cell_key, deed.awaited) in self._opened
 
-    def _check_value(self, spot: Spot, words: list[bytes]) -> None:
+    def _check_value(self, cell_key: CellKey, words: list[bytes]) -> None:
         for deed in self._deeds:
-            if deed.spot == spot and deed.verb in ("set", "update"):
+            if deed.cell_key == cell_key and deed.verb in ("set", "update"):
                 times = words.count(b"%d" % deed.number)
                 if times > (deed.outcome is not NOT_DONE) or times < (deed.outcome is DONE):
                     self._fail(f"{self._named(deed)} is {deed.outcome} and stands {times} times in {words}")
 
-    def _truth(self, spot: Spot) -> Truth:
-        return self._elections.setdefault(spot, Truth(spot.name))
+    def _truth(self, cell_key: CellKey) -> Truth:
+        return self._elections.setdefault(cell_key, Truth(cell_key.name))
 
     def _let_go(self, doing: Deed | Following) -> None:
         for task, other in list(self._doing.items()):
@@ -301,7 +303,7 @@ class CellWatcher:
                 del self._doing[task]
 
     def _named(self, deed: Deed) -> str:
-        return f"{deed.node.name}: {deed.verb} {deed.spot.name} (deed {deed.number})"
+        return f"{deed.node.name}: {deed.verb} {deed.cell_key.name} (deed {deed.number})"
 
     def _fail(self, what: str) -> None:
         """Said again at the next look: in a user's task a `finally` may have put another error in its place."""
@@ -309,6 +311,6 @@ class CellWatcher:
         raise self._failed
 
 
-def _read(kept: Kept) -> tuple[int, int]:
-    generation, left = map(int, (kept.value or b"0 0").split())
+def _read(cell_value: CellValue) -> tuple[int, int]:
+    generation, left = map(int, (cell_value.value or b"0 0").split())
     return generation, left

@@ -6,9 +6,9 @@ interrupted; one whose process died has no end).
 
 from __future__ import annotations
 
-from dibs.backends.ledger import foremost
+from dibs.backends.common.atomic_queue import foremost
 from dibs.backends.memory import World
-from dibs.core.cells import Spot
+from dibs.core.cells import CellKey
 from dibs.core.deadline import FOREVER
 from sim.clockwork import Node
 
@@ -19,15 +19,28 @@ class Deed:
     """One operation of a user."""
 
     __slots__ = (
-        "amount", "armed", "awaited", "calm_at", "deadline", "first", "floor", "made", "node", "number", "outcome",
-        "spot", "stood", "unseen", "verb",
+        "amount",
+        "armed",
+        "awaited",
+        "calm_at",
+        "cell_key",
+        "deadline",
+        "first",
+        "floor",
+        "made",
+        "node",
+        "number",
+        "outcome",
+        "stood",
+        "unseen",
+        "verb",
     )  # fmt: skip
 
-    def __init__(self, number: int, node: Node, verb: str, spot: Spot, amount: int, deadline: float) -> None:
+    def __init__(self, number: int, node: Node, verb: str, cell_key: CellKey, amount: int, deadline: float) -> None:
         self.number = number
         self.node = node
         self.verb = verb
-        self.spot = spot
+        self.cell_key = cell_key
         self.amount = amount
         """Of an arm or a count: how many. Of an admit: the token."""
         self.deadline = deadline
@@ -60,11 +73,11 @@ class Deed:
 class Following:
     """One watch of an election, from its beginning."""
 
-    __slots__ = ("calm_at", "highest", "last", "node", "spot")
+    __slots__ = ("calm_at", "cell_key", "highest", "last", "node")
 
-    def __init__(self, node: Node, spot: Spot) -> None:
+    def __init__(self, node: Node, cell_key: CellKey) -> None:
         self.node = node
-        self.spot = spot
+        self.cell_key = cell_key
         self.last: int | None = None
         self.highest = 0
         self.calm_at = FOREVER
@@ -86,7 +99,7 @@ class Truth:
 
     def look(self, world: World, store_now: float, now: float) -> None:
         token = foremost(world, self._name, store_now)[0]
-        stands = next((entry.ticket for entry in world.line(self._name)), 0)
+        stands = next((entry.ticket for entry in world.queue(self._name)), 0)
         if token != self.token or stands != self._stands:
             self.token, self._stands, self.since = token, stands, now
             self.told = token == stands

@@ -19,15 +19,15 @@ if __name__ == "__main__":
 from sim import schedule
 from sim.broken import broken
 from sim.invariants import Violation
-from sim.schedule import HABITS, LINES
+from sim.schedule import HABITS, QUEUES
 
 TAIL = 60
-"""Lines of a trace that are shown with a failure; the replay shows all."""
+"""Queues of a trace that are shown with a failure; the replay shows all."""
 
 
 class Found(NamedTuple):
     of: str
-    """The kind of schedule: of lines, or of cells."""
+    """The kind of schedule: of queues, or of cells."""
     seed: int
     what: str
     crashed: bool
@@ -51,7 +51,7 @@ class Sum(NamedTuple):
 NOTHING = Sum(0, 0, 0, Counter(), 0, [])
 
 
-def explore(first: int, count: int, *, of: str = LINES, until_found: bool = False) -> Sum:
+def explore(first: int, count: int, *, of: str = QUEUES, until_found: bool = False) -> Sum:
     """Schedules `first` to `first + count - 1`. What goes wrong in one is kept and the next one comes."""
     total = NOTHING
     for seed in range(first, first + count):
@@ -73,13 +73,13 @@ def _found(of: str, seed: int, violation: Violation) -> Found:
 
 def told(found: Found, without: str | None = None) -> str:
     """A failure as a reader needs it: what, the command that shows it again, and how it came to it."""
-    which = str(found.seed) if found.of == LINES else f"{found.of} {found.seed}"
+    which = str(found.seed) if found.of == QUEUES else f"{found.of} {found.seed}"
     command = f"python tests/sim/explore.py {which}" + (f' "{without}"' if without else "")
     lines = trace_of(found.seed, without, found.of)
     return "\n".join([found.what, f"replay: {command}", *lines[-TAIL:]])
 
 
-def trace_of(seed: int, without: str | None = None, of: str = LINES) -> list[str]:
+def trace_of(seed: int, without: str | None = None, of: str = QUEUES) -> list[str]:
     with broken(without) if without else nullcontext():
         try:
             trace = schedule.run(seed, trace=True, of=of).trace
@@ -92,7 +92,7 @@ def trace_of(seed: int, without: str | None = None, of: str = LINES) -> list[str
 
 
 def main(args: list[str]) -> int:
-    of = args.pop(0) if args and args[0] in HABITS else LINES
+    of = args.pop(0) if args and args[0] in HABITS else QUEUES
     if not args or not args[0].isdigit():
         print(__doc__)
         return 64

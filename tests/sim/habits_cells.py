@@ -11,19 +11,19 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dibs.backends.ledger import LINES
-from dibs.core.cells import CELL, FENCE, LATCH, Spot
+from dibs.backends.common.atomic_queue import QUEUES
+from dibs.core.cells import CELL, FENCE, LATCH, CellKey
 from dibs.core.kinds.cell import Cell
 from dibs.core.kinds.election import Election
 from dibs.core.kinds.fence import Fence
 from dibs.core.kinds.latch import Latch
 from dibs.core.kinds.lock import Lock
-from dibs.core.line import ELECTION
+from dibs.core.queue import ELECTION
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import DibsError, StaleToken
 from sim.clockwork import Interrupted
 from sim.deeds import DONE, NOT_DONE, UNKNOWN, Deed
-from sim.habits_lines import some_options
+from sim.habits_queues import some_options
 from sim.workload import ENOUGH, SEATS, Process, Users
 
 PATIENCE = (0.3, 0.3, 1.0, 3.0)
@@ -87,10 +87,10 @@ class CellHabits:
 
     @contextmanager
     def _deed(
-        self, process: Process, verb: str, spot: Spot, amount: int = 0, timeout: float | None = None
+        self, process: Process, verb: str, cell_key: CellKey, amount: int = 0, timeout: float | None = None
     ) -> Iterator[Deed]:
         """What ends without a word of doubt was done, or was not."""
-        deed = self._seen.begins(process.node, verb, spot, amount, timeout)
+        deed = self._seen.begins(process.node, verb, cell_key, amount, timeout)
         try:
             yield deed
         except Interrupted:
@@ -103,22 +103,22 @@ class CellHabits:
 
     async def _latch(self, process: Process) -> bool:
         """Whoever looks at the server sees what would be of use; the dice have the last word."""
-        latch, spot, draw = Latch(process.client, "latch"), Spot(LATCH, "latch"), self._dice.random()
-        is_open = (self._users.network.server.world.cell(spot).value or b" 0").endswith(b" 0")
+        latch, cell_key, draw = Latch(process.client, "latch"), CellKey(LATCH, "latch"), self._dice.random()
+        is_open = (self._users.network.server.world.cell(cell_key).value or b" 0").endswith(b" 0")
         if draw < 0.2:
             await self._wait(process, latch, self._dice.choice((0.0, 0.05, 1.0, 2.0)), self._dice.random() < 0.5)
         elif draw < (0.8 if is_open else 0.3):
             count = self._dice.choice((1, 1, 1, 2, 3))
-            with self._deed(process, "arm", spot, count):
+            with self._deed(process, "arm", cell_key, count):
                 await latch.arm(count)
         else:
             n = self._dice.choice((1, 1, 2))
-            with self._deed(process, "count", spot, n):
+            with self._deed(process, "count", cell_key, n):
                 await latch.count_down(n)
         return True
 
     async def _wait(self, process: Process, latch: Latch, timeout: float | None, armed: bool) -> None:
-        with self._deed(process, "wait", Spot(LATCH, latch.name), timeout=timeout) as deed:
+        with self._deed(process, "wait", CellKey(LATCH, latch.name), timeout=timeout) as deed:
             deed.armed = armed
             self._seen.waited(deed, await latch.wait(timeout, armed))
 
@@ -129,18 +129,18 @@ class CellHabits:
                 await self._wait(process, latch, None, armed=True)
 
     async def _cell(self, process: Process) -> bool:
-        cell, spot, draw = Cell(process.client, "cell"), Spot(CELL, "cell"), self._dice.random()
+        cell, cell_key, draw = Cell(process.client, "cell"), CellKey(CELL, "cell"), self._dice.random()
         if draw < 0.5:
-            with self._deed(process, "update", spot) as deed:
+            with self._deed(process, "update", cell_key) as deed:
                 _, version = await cell.update(lambda value: (value or b"") + deed.word())
                 self._seen.changed(deed, version)
             return True
-        with self._deed(process, "get", spot, timeout=self.retry) as deed:
+        with self._deed(process, "get", cell_key, timeout=self.retry) as deed:
             value, version = await cell.get()
             self._seen.got(deed, value, version)
         if draw < 0.8:
             await process.runtime.sleep(self._users.length() / 10)
-            with self._deed(process, "set", spot, timeout=self.retry) as deed:
+            with self._deed(process, "set", cell_key, timeout=self.retry) as deed:
                 self._seen.changed(deed, await cell.set((value or b"") + deed.word(), version))
         return True
 
@@ -162,7 +162,7 @@ class CellHabits:
 
     async def _admit(self, process: Process, token: int, shared: bool) -> None:
         fence, verb = Fence(process.client, "fence"), "admit shared" if shared else "admit"
-        with self._deed(process, verb, Spot(FENCE, "fence"), token, self.retry) as deed:
+        with self._deed(process, verb, CellKey(FENCE, "fence"), token, self.retry) as deed:
             try:
                 await fence.admit(token, shared, None)
             except StaleToken:
@@ -173,7 +173,7 @@ class CellHabits:
     async def _election(self, process: Process) -> bool:
         election = Election(process.client, "election", some_options(self._users))
         if self._dice.random() < 0.2:
-            with self._deed(process, "leader", Spot(LINES, "election"), timeout=self.retry) as deed:
+            with self._deed(process, "leader", CellKey(QUEUES, "election"), timeout=self.retry) as deed:
                 leader = await election.leader()
                 self._seen.led(deed, 0 if leader is None else leader.token)
             return True
@@ -189,7 +189,7 @@ class CellHabits:
     async def _follow_election(self, process: Process) -> None:
         election = Election(process.client, "election", some_options(self._users))
         while not process.client.closed:
-            following = self._seen.follows(process.node, Spot(LINES, "election"))
+            following = self._seen.follows(process.node, CellKey(QUEUES, "election"))
             seen: int | None = None
             try:
                 while True:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dibs.core.deadline import FOREVER
 from dibs.core.grants import HELD, Grant, Hold
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
 from dibs.core.rule import Claim, Entry, head
 from sim.clockwork import Node, Sim
 
@@ -121,7 +121,7 @@ class Watcher:
             if not hold.is_lost():
                 self._fail(f"{node.name}: a forked child holds {hold.name} like its parent")
 
-    def keeps(self, node: Node, me: Me, renewing: dict[bytes, Grant]) -> None:
+    def keeps(self, node: Node, me: ClientIdentity, renewing: dict[bytes, Grant]) -> None:
         """Where a client's grants can be seen."""
         self._watchdogs[me.id] = (node, renewing)
 
@@ -133,13 +133,13 @@ class Watcher:
                 self._fail(f"{use.node.name}: {use.name} was renewed past its own deadline")
 
     def before(self, verb: str, what: Any) -> list[Entry]:
-        """A verb that removes: the line as it stands."""
+        """A verb that removes: the queue as it stands."""
         if verb == "evict":
-            return self._line(what)
+            return self._queue(what)
         for use in self.hands.values():
             if use.id == what.id and use.weight():
                 self._fail(f"{what.name} left the line while {use.node.name} holds it (token {use.grant.token})")
-        return self._line(what.name)
+        return self._queue(what.name)
 
     def after(self, verb: str, what: Any, before: list[Entry] | None, answer: object) -> None:
         if self._sim.trace is not None:
@@ -155,7 +155,7 @@ class Watcher:
     def becomes_quiet(self) -> None:
         """From now on whoever comes to hold must be told at once; signals of before may have been lost."""
         self.quiet = True
-        for name in self._server.world.lines:
+        for name in self._server.world.queues:
             self._look_who_holds(name)
         self._exempt.update(self._untold)
         self._untold.clear()
@@ -220,7 +220,7 @@ class Watcher:
     def _check_join(self, claim: Claim) -> None:
         if claim.id in self.left_ids and claim.id in self._server.world.places and not self.stepped:
             self._fail(f"{claim.name}: a ghost: a join that came after its leave was answered stands in the line")
-        if [entry.id for entry in self._line(claim.name)].count(claim.id) > 1:
+        if [entry.id for entry in self._queue(claim.name)].count(claim.id) > 1:
             self._fail(f"{claim.name}: one claim stands in the line twice")
 
     def _check_removed(self, verb: str, what: Any, before: list[Entry]) -> None:
@@ -231,11 +231,11 @@ class Watcher:
                     self._fail(f"a leave removed another's claim, ticket {entry.ticket}")
                 self._broken.add(entry.ticket)
 
-    def _line(self, name: str) -> list[Entry]:
-        return list(self._server.world.lines.get(name, {}).values())
+    def _queue(self, name: str) -> list[Entry]:
+        return list(self._server.world.queues.get(name, {}).values())
 
     def _look_who_holds(self, name: str) -> None:
-        line, now = self._line(name), self._server.node.now()
+        line, now = self._queue(name), self._server.node.now()
         if line:
             for entry in head(line, lambda entry: entry.until <= now).holding:
                 if entry.id not in self._exempt and not self._knows(entry):

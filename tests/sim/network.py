@@ -27,7 +27,7 @@ DOUBTFUL = 0.01
 
 
 class Desk(Protocol):
-    """Where the server answers: its lines, or its cells."""
+    """Where the server answers: its queues, or its cells."""
 
     def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
         """The store's time and the answer; an error is an answer too."""

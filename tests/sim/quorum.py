@@ -21,23 +21,24 @@ from unittest.mock import patch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from dibs.backends import ledger
-from dibs.backends.quorum import QuorumStore
-from dibs.core import grants, panel, quorum, watchdog
+from dibs.backends.common import atomic_queue
+from dibs.core import grants, watchdog
 from dibs.core.client import Client
 from dibs.core.grants import HELD, Hold
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
+from dibs.core.quorum import grantor, members
+from dibs.core.quorum.store import QuorumStore
 from dibs.core.rule import Claim
 from dibs.core.runtime import Job
 from dibs.errors import DibsError
 from sim.broken import BROKEN as LINES_BROKEN
 from sim.clockwork import Interrupted, Node, Parked, Sim
+from sim.executors import SimExecutor, SimStore
 from sim.faults import FINE, Fate
 from sim.invariants import Violation
 from sim.network import Network
-from sim.ports import SimPort, SimStore
 from sim.world import SimRuntime
 
 LEASE = 1.0
@@ -52,7 +53,7 @@ BREAK = 0.04
 LAST_CALL = 0.02
 
 
-class Hands:
+class TaskGroup:
     """Tasks of the simulator, which no one can cancel: like threads, they go on when nobody waits for them."""
 
     def __init__(self, runtime: SimRuntime) -> None:
@@ -83,11 +84,11 @@ class Hands:
 
 
 class Runtime(SimRuntime):
-    def aside(self) -> Runtime:
+    def separate(self) -> Runtime:
         return self
 
-    def hands(self, count: int) -> Hands:
-        return Hands(self)
+    def task_group(self, count: int) -> TaskGroup:
+        return TaskGroup(self)
 
 
 class Blind:
@@ -113,10 +114,10 @@ class Member:
         self.world.sim.note(self.node.name, "FAULT starts anew without its data")
 
 
-class MemberPort(SimPort):
+class MemberExecutor(SimExecutor):
     """Seam 2 over a member's network, with what a voter has besides."""
 
-    def __init__(self, member: Member, store: SimStore, runtime: SimRuntime, me: Me) -> None:
+    def __init__(self, member: Member, store: SimStore, runtime: SimRuntime, me: ClientIdentity) -> None:
         super().__init__(store, runtime, me)
         self._member = member
 
@@ -125,7 +126,7 @@ class MemberPort(SimPort):
         return bool(await self._ask("stamp", self._wire(claim), token, until=until))
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
-        await self._ask("line", claim.name, until=until)
+        await self._ask("inspect", claim.name, until=until)
         return (self._member.node.now() - self._member.began) / self._member.node.rate
 
     async def identity(self, until: float) -> str:
@@ -138,9 +139,9 @@ class MemberStore(SimStore):
         self.member = member
         self.shown = f"sim://{member.node.name}"
 
-    def open(self, runtime: SimRuntime, me: Me) -> MemberPort:
+    def open(self, runtime: SimRuntime, me: ClientIdentity) -> MemberExecutor:
         super().open(runtime, me)
-        return MemberPort(self.member, self, runtime, me)
+        return MemberExecutor(self.member, self, runtime, me)
 
 
 class World:
@@ -194,7 +195,7 @@ class World:
                 table = member.network.server.world
                 entry = table.places.get(claim.id)
                 if entry is not None:
-                    ledger.evict(table, claim.name, entry.ticket, member.node.now())
+                    atomic_queue.evict(table, claim.name, entry.ticket, member.node.now())
                     self.sim.note(member.node.name, f"FAULT breaks ticket {entry.ticket}")
 
     def _plan(self) -> None:
@@ -241,7 +242,7 @@ class World:
         runtime = Runtime(self.sim, node)
         client = Client(
             QuorumStore([MemberStore(member) for member in self.members]), runtime, lease=LEASE, owner=None, info={},
-            namespace="", retry=10.0, identity=("user", node.name, 1), note="", make_grantor=quorum.quorum_grantor(),
+            namespace="", retry=10.0, identity=("user", node.name, 1), note="", make_grantor=grantor.quorum_grantor(),
         )  # type: ignore[arg-type]  # fmt: skip
         return client, node
 
@@ -317,21 +318,21 @@ def _from_now(grant: grants.Grant, standing: grants.Standing, sent_at: float) ->
     grant.answer(standing, max(sent_at, *(hold.context.now() for hold in grant.holds)))
 
 
-def _stamps_anyway(table: Any, claim: Claim, token: int, now: float) -> tuple[bool, list[ledger.Wake]]:
+def _stamps_anyway(table: Any, claim: Claim, token: int, now: float) -> tuple[bool, list[atomic_queue.Wake]]:
     table.last_ticket = max(table.last_ticket, token)
     return True, []
 
 
-async def _keeps(self: quorum.QuorumGrantor, grant: grants.Grant, ballot: quorum.Ballot) -> None:
+async def _keeps(self: grantor.QuorumGrantor, grant: grants.Grant, ballot: grantor.Ballot) -> None:
     self._watchdog.take(grant)
 
 
 BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
-    "majority": [(panel, "majority", _half)],
-    "validity from before round one": [(quorum, "answer_from", _from_now)],
-    "round two looks before it stamps": [(ledger, "stamp", _stamps_anyway)],
-    "given back after a failure": [(quorum.QuorumGrantor, "_withdraw", _keeps)],
-    "restart guard": [(panel.Health, "sits_out", lambda *_: False)],
+    "majority": [(members, "majority", _half)],
+    "validity from before round one": [(grantor, "answer_from", _from_now)],
+    "round two looks before it stamps": [(atomic_queue, "stamp", _stamps_anyway)],
+    "given back after a failure": [(grantor.QuorumGrantor, "_withdraw", _keeps)],
+    "restart guard": [(members.Health, "sits_out", lambda *_: False)],
     "margin": LINES_BROKEN["margin"],
 }
 """What keeps a quorum safe, each replaced by what does without."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sim.clockwork import Sim
 from sim.faults import FEWEST, KINDS, STEPPED, Faults
 from sim.habits_cells import CellHabits
-from sim.habits_lines import LineHabits
+from sim.habits_queues import QueueHabits
 from sim.invariants import Violation, Watcher
 from sim.network import Network
 from sim.workload import ENOUGH, Habits, Process, Users
@@ -25,8 +25,8 @@ LOOKING_OUT = 6.0
 """What closing a client tells those who follow may miss them, if they look for themselves in that very instant."""
 EVERY_STEPPED = 8
 """One schedule in so many also steps clocks: there two valid holders are possible, and everything else must hold."""
-LINES, CELLS = "lines", "cells"
-HABITS: dict[str, Callable[[Users], Habits]] = {LINES: LineHabits, CELLS: CellHabits}
+QUEUES, CELLS = "lines", "cells"
+HABITS: dict[str, Callable[[Users], Habits]] = {QUEUES: QueueHabits, CELLS: CellHabits}
 
 _log = logging.getLogger("dibs")
 
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     trace: list[tuple[float, str, str]] | None
 
 
-def run(seed: int, trace: bool = False, of: str = LINES) -> Outcome:
+def run(seed: int, trace: bool = False, of: str = QUEUES) -> Outcome:
     """Deterministic: the same seed gives the same steps, whatever machine it runs on."""
     sim = Sim(seed, trace)
     _log.disabled = True  # lost renewals are what this is about
@@ -91,7 +91,7 @@ def _close(sim: Sim, users: Users) -> None:
 def _check_nothing_is_left(users: Users, network: Network) -> None:
     world = network.server.world
     alive = {process.client.me.id: process for process in users.alive()}
-    for name, line in world.lines.items():
+    for name, line in world.queues.items():
         for entry in line.values():
             if entry.client in alive:
                 raise Violation(f"{name}: ticket {entry.ticket} stays behind after the client was closed")

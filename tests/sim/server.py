@@ -1,7 +1,7 @@
 """The memory store as a server: its own verbs, on a clock of its own, under the eyes of the watchers.
 
-`Server` answers for lines, `CellDesk` for values and for whoever watches a value or a line. To watch is one step here:
-either something has changed already, or the watcher is put down. The signal itself travels, and may get lost.
+`Server` answers for queues, `CellDesk` for values and for whoever watches a value or a queue. To watch is one step
+here: either something has changed already, or the watcher is put down. The signal itself travels, and may get lost.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dibs.backends import ledger
-from dibs.backends.ledger import LINES
-from dibs.backends.memory import MemoryCells, MemoryLine, World
-from dibs.core.cells import FENCE, Kept, Spot, Write
-from dibs.core.line import Me
+from dibs.backends.common import atomic_queue
+from dibs.backends.common.atomic_queue import QUEUES
+from dibs.backends.memory import MemoryCells, MemoryQueue, World
+from dibs.core.cells import FENCE, CellKey, CellValue, Write
+from dibs.core.queue import ClientIdentity
 from dibs.errors import DibsError
 from dibs.runtime.threads import step
 from sim.cells_invariants import CellWatcher
@@ -28,16 +28,16 @@ REMOVING = frozenset({"leave", "evict"})
 
 
 class Server:
-    """The lines."""
+    """The queues."""
 
     def __init__(self, sim: Sim, watcher: Watcher) -> None:
         dice: random.Random = sim.dice("server's clock")
         self.node = Node(sim, "store", dice.uniform(10, 1000), dice.uniform(0.96, 1.04))
         self.world = World("sim")
         self.runtime = SimRuntime(sim, self.node)
-        self.nobody = Me(b"", self.runtime.inbox(), 0.0, lambda _: None)
+        self.nobody = ClientIdentity(b"", self.runtime.inbox(), 0.0, lambda _: None)
         """The memory store's own client: nobody waits there."""
-        self._line = MemoryLine(self.world, self.runtime, self.nobody)
+        self._queue = MemoryQueue(self.world, self.runtime, self.nobody)
         self._watcher = watcher
 
     def run(self, verb: str, args: tuple[Any, ...]) -> tuple[float, Any]:
@@ -48,7 +48,7 @@ class Server:
             return self.node.now(), [None] * len(args[0])
         before = self._watcher.before(verb, args[0]) if verb in REMOVING else None
         try:
-            answer = step(getattr(self._line, verb)(*args, 0.0))
+            answer = step(getattr(self._queue, verb)(*args, 0.0))
         except DibsError as error:
             answer = error
         self._watcher.after(verb, args[0], before, answer)
@@ -74,11 +74,11 @@ class CellDesk:
             self._sim.note("store", f"{verb} {_shown(args[0])} -> {str(answer)[:60]}")
         return self._node.now(), answer
 
-    def get(self, spot: Spot) -> Kept:
-        return step(self._cells.get(spot, 0.0))
+    def get(self, cell_key: CellKey) -> CellValue:
+        return step(self._cells.get(cell_key, 0.0))
 
     def put(self, write: Write) -> int:
-        before = self._world.cell(write.spot)
+        before = self._world.cell(write.cell_key)
         try:
             version = step(self._cells.put(write, 0.0))
         except DibsError:
@@ -88,28 +88,30 @@ class CellDesk:
         return version
 
     def admit(self, name: str, token: int, shared: bool) -> int:
-        before = self._world.cell(Spot(FENCE, name))
+        before = self._world.cell(CellKey(FENCE, name))
         highest = step(self._cells.admit(name, token, shared, 0.0))
         self.watcher.admitted(name, token, shared, before, highest)
         return highest
 
-    def watch(self, spot: Spot, seen: int, key: bytes, client: bytes, over: Sequence[tuple[Spot, bytes]]) -> bool:
+    def watch(
+        self, cell_key: CellKey, seen: int, key: bytes, client: bytes, over: Sequence[tuple[CellKey, bytes]]
+    ) -> bool:
         """True: it has changed already. Whoever was put down before and watches no longer is struck out."""
         for past in over:
             self._world.unwatch(*past)
-        if self.changed(spot, seen):
+        if self.changed(cell_key, seen):
             return True
-        self._world.watch(spot, client, key)
+        self._world.watch(cell_key, client, key)
         return False
 
-    def changed(self, spot: Spot, seen: int) -> bool:
+    def changed(self, cell_key: CellKey, seen: int) -> bool:
         """A look, without being put down."""
-        if spot.space == LINES:
-            return ledger.foremost(self._world, spot.name, self._node.now())[0] != seen
-        return self._world.cell(spot).version != seen
+        if cell_key.space == QUEUES:
+            return atomic_queue.foremost(self._world, cell_key.name, self._node.now())[0] != seen
+        return self._world.cell(cell_key).version != seen
 
 
 def _shown(what: object) -> str:
     if isinstance(what, Write):
-        return f"{what.spot.name}@{what.version} {what.value!r}"
-    return what.name if isinstance(what, Spot) else str(what)
+        return f"{what.cell_key.name}@{what.version} {what.value!r}"
+    return what.name if isinstance(what, CellKey) else str(what)

@@ -20,10 +20,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sim.explore import NOTHING, Sum, explore, told
-from sim.schedule import CELLS, LINES
+from sim.schedule import CELLS, QUEUES
 
 _CHUNK = 200
-_SHARES = {LINES: 0.75, CELLS: 0.25}
+_SHARES = {QUEUES: 0.75, CELLS: 0.25}
 """Of the time."""
 
 

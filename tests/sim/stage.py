@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dibs.core.cells import Spot
+from dibs.core.cells import CellKey
 from dibs.core.grants import Hold
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options
@@ -129,10 +129,10 @@ class Stage:
     # What stands in the store.
 
     def value(self, space: str, name: str = "x") -> tuple[bytes | None, int]:
-        return self.server.world.cell(Spot(space, name))
+        return self.server.world.cell(CellKey(space, name))
 
-    def line(self, name: str = "x") -> list[Entry]:
-        return list(self.server.world.lines.get(name, {}).values())
+    def queue(self, name: str = "x") -> list[Entry]:
+        return list(self.server.world.queues.get(name, {}).values())
 
     def left(self, entry: Entry) -> float:
         return entry.until - self.server.node.now()

@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from dibs.backends import ledger
+from dibs.backends.common import atomic_queue
 from dibs.core.rule import Entry
 from sim.broken import BROKEN, WAITING, broken
 from sim.broken_cells import CELLS_BROKEN
 from sim.explore import explore
-from sim.schedule import CELLS, LINES
+from sim.schedule import CELLS, QUEUES
 
 FIRST, WITHIN = 14_000, 2_000
 """The first seed, and how many are tried: a change of the core may move a violation to another schedule."""
@@ -39,7 +39,7 @@ FROM = {
     "the mark never falls": 14_073,
 }
 """Where the search begins instead, for violations that not every tenth schedule shows."""
-EVERY = [*((LINES, name) for name in BROKEN), *((CELLS, name) for name in CELLS_BROKEN)]
+EVERY = [*((QUEUES, name) for name in BROKEN), *((CELLS, name) for name in CELLS_BROKEN)]
 
 
 def check(of: str, safeguard: str, first: int, count: int) -> None:
@@ -69,7 +69,7 @@ def test_a_short_renewal_is_harmless_as_long_as_it_shortens_nothing() -> None:
     def extended(entry: Entry, length: float, now: float) -> float:
         return max(entry.until, now + min(length, WAITING))
 
-    with patch.object(ledger, "extended", extended):
+    with patch.object(atomic_queue, "extended", extended):
         assert not explore(FIRST, 60).found
 
 

@@ -16,11 +16,11 @@ import pytest
 from sim.broken import broken
 from sim.explore import Found, Sum, explore, told, trace_of
 from sim.faults import KINDS, STEPPED
-from sim.schedule import CELLS, LINES
+from sim.schedule import CELLS, QUEUES
 
-FIRST = {LINES: 250, CELLS: 100}
-KNOWN = {LINES: 2_000, CELLS: 500}
-FRESH = {LINES: 400, CELLS: 150}
+FIRST = {QUEUES: 250, CELLS: 100}
+KNOWN = {QUEUES: 2_000, CELLS: 500}
+FRESH = {QUEUES: 400, CELLS: 150}
 
 
 def check(of: str, first: int, count: int) -> Sum:

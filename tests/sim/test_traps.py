@@ -12,7 +12,7 @@ import pytest
 
 from dibs.core.grants import HELD
 from dibs.core.kinds.multi import Multi
-from dibs.core.line import LOOK
+from dibs.core.queue import LOOK
 from dibs.errors import LockLost, NotHeld
 from sim.stage import Fate, Stage
 
@@ -22,7 +22,7 @@ def test_a_repeated_join_counts_for_no_more_than_the_store_says(stage: Stage) ->
     ana = stage.process("ana")
     stage.next("reply", "join", Fate(lost=True, broken=0.4))
     hold = stage.done(stage.take(ana, stage.lock(ana)))
-    (entry,) = stage.line()
+    (entry,) = stage.queue()
     assert hold.remaining() < stage.left(entry) < 0.65
     assert stage.faults_left() == 0
 
@@ -33,7 +33,7 @@ def test_a_late_waiting_renewal_shortens_nothing(stage: Stage) -> None:
     first, second = stage.lock(ana, lease=3.0), stage.lock(bob, lease=3.0)
     held = stage.done(stage.take(ana, first))
     waiting = stage.take(bob, second)
-    stage.until(lambda: len(stage.line()) == 2)
+    stage.until(lambda: len(stage.queue()) == 2)
     stage.next("request", "renew", Fate(delay=2.5, broken=0.1))
     ends = []
     for n in range(500):
@@ -41,7 +41,7 @@ def test_a_late_waiting_renewal_shortens_nothing(stage: Stage) -> None:
             assert stage.faults_left() == 0
             stage.give(ana, first, held)
         stage.pass_time(0.01)
-        ends.append(stage.line()[-1].until)
+        ends.append(stage.queue()[-1].until)
     assert stage.done(waiting).grant.state is HELD
     assert ends == sorted(ends)
 
@@ -90,15 +90,15 @@ def test_an_evicted_waiter_joins_again_at_the_end_with_a_new_id(stage: Stage) ->
     locks = {process: stage.lock(process) for process in (ana, bob, cyd)}
     held = stage.done(stage.take(ana, locks[ana]))
     stopped = stage.take(bob, locks[bob])
-    stage.until(lambda: len(stage.line()) == 2)
-    old = stage.line()[1].id
+    stage.until(lambda: len(stage.queue()) == 2)
+    old = stage.queue()[1].id
     bob.node.pause()
     patient = stage.take(cyd, locks[cyd])
     stage.pass_time(2.0)
     bob.node.resume()
-    stage.until(lambda: len(stage.line()) == 3)
-    assert old not in [entry.id for entry in stage.line()]
-    assert stage.line()[2].client == bob.client.me.id
+    stage.until(lambda: len(stage.queue()) == 3)
+    assert old not in [entry.id for entry in stage.queue()]
+    assert stage.queue()[2].client == bob.client.me.id
     stage.done(stage.give(ana, locks[ana], held))
     token = stage.done(patient).token
     stage.done(stage.give(cyd, locks[cyd], patient.result))
@@ -126,9 +126,9 @@ def test_the_dead_are_passed_over_without_anyones_help(stage: Stage, who: str) -
     lock = stage.lock(ana)
     held = stage.done(stage.take(ana, lock))
     stage.take(bob, stage.lock(bob))
-    stage.until(lambda: len(stage.line()) == 2)
+    stage.until(lambda: len(stage.queue()) == 2)
     last = stage.take(cyd, stage.lock(cyd))
-    stage.until(lambda: len(stage.line()) == 3)
+    stage.until(lambda: len(stage.queue()) == 3)
     bob.node.die()
     if who == "holder":
         ana.node.die()
@@ -145,7 +145,7 @@ def test_a_join_delivered_after_its_leave_makes_no_ghost(stage: Stage) -> None:
     stage.until(lambda: given_up.over)
     assert given_up.error is not None
     stage.pass_time(2.0)
-    assert not stage.line()
+    assert not stage.queue()
     assert stage.done(stage.take(bob, stage.lock(bob), 0.0)) is not None
 
 
@@ -156,9 +156,9 @@ def test_a_join_that_was_repeated_and_left_makes_no_ghost(stage: Stage) -> None:
     stage.next("request", "join", Fate(delay=0.8, broken=0.01))
     hold = stage.done(stage.take(ana, lock))
     stage.done(stage.give(ana, lock, hold))
-    assert not stage.line()
+    assert not stage.queue()
     stage.pass_time(0.9)
-    assert not stage.line()
+    assert not stage.queue()
 
 
 def test_an_interrupted_second_join_of_an_outsider_makes_no_ghost(stage: Stage) -> None:
@@ -173,17 +173,17 @@ def test_an_interrupted_second_join_of_an_outsider_makes_no_ghost(stage: Stage) 
     outside.task.interrupt()
     stage.done(stage.give(ana, lock, held))
     stage.pass_time(4.0)
-    assert not stage.line()
+    assert not stage.queue()
     assert not stage.server.world.outside
 
 
 def test_a_broken_outsider_whose_first_join_comes_late_makes_no_ghost(stage: Stage) -> None:
     """The second copy was granted and then broken by an operator; the first one comes while another holds. No renewal
-    finds an outsider, so the store says that the claim is gone; it stays outside unless it is given back."""
+    finds an unfair waiter, so the store says that the claim is gone; it stays outside unless it is given back."""
     ana, bob = stage.process("ana"), stage.process("bob")
     stage.next("request", "join", Fate(delay=0.6, broken=0.01))
     hold = stage.done(stage.take(ana, stage.lock(ana, lease=3.0, fair=False)))
-    stage.done(stage.go(bob, bob.client.break_("x", stage.line()[0].ticket)))
+    stage.done(stage.go(bob, bob.client.break_("x", stage.queue()[0].ticket)))
     stage.done(stage.take(bob, stage.lock(bob, lease=10.0)))
     stage.until(lambda: stage.server.world.outside)
     stage.until(hold.is_lost)
@@ -199,11 +199,11 @@ def test_a_broken_lock_is_not_taken_again_by_an_id_in_doubt(stage: Stage) -> Non
     held = stage.done(stage.take(ana, first))
     stage.next("reply", "join", Fate(lost=True, broken=0.3))
     doubtful = stage.take(bob, stage.lock(bob))
-    stage.until(lambda: len(stage.line()) == 2)
+    stage.until(lambda: len(stage.queue()) == 2)
     waiting = stage.take(cyd, stage.lock(cyd))
-    stage.until(lambda: len(stage.line()) == 3)
+    stage.until(lambda: len(stage.queue()) == 3)
     stage.done(stage.give(ana, first, held))  # bob holds in the store, and was sent a signal
-    stage.done(stage.go(ana, ana.client.break_("x", stage.line()[0].ticket)))
+    stage.done(stage.go(ana, ana.client.break_("x", stage.queue()[0].ticket)))
     hold = stage.done(waiting)
     stage.pass_time(1.0)
     assert not doubtful.over
@@ -218,9 +218,9 @@ def test_a_broken_hold_that_comes_to_stand_behind_another_is_lost(stage: Stage) 
     broken = stage.done(stage.take(ana, stage.lock(ana)))
     stage.done(stage.go(bob, bob.client.break_("x", broken.token)))
     hold = stage.done(stage.take(bob, stage.lock(bob)))
-    stage.until(lambda: len(stage.line()) == 2, 0.3)
+    stage.until(lambda: len(stage.queue()) == 2, 0.3)
     assert stage.until(lambda: broken.grant.state is not HELD) < 0.5, "at its next renewal"
-    stage.until(lambda: len(stage.line()) == 1)
+    stage.until(lambda: len(stage.queue()) == 1)
     assert broken.is_lost()
     assert not hold.is_lost()
 
@@ -229,8 +229,8 @@ def test_forged_signals_are_only_a_reason_to_look(stage: Stage) -> None:
     ana, bob = stage.process("ana"), stage.process("bob")
     stage.done(stage.take(ana, stage.lock(ana)))
     waiting = stage.take(bob, stage.lock(bob))
-    stage.until(lambda: len(stage.line()) == 2)
-    id = stage.line()[1].id
+    stage.until(lambda: len(stage.queue()) == 2)
+    id = stage.queue()[1].id
     for n in range(200):
         bob.client.me.inbox.deliver(n.to_bytes(16, "big"), b"y")
         bob.client.me.inbox.deliver(id, LOOK.value if n % 2 else b"\xff forged")
@@ -244,9 +244,9 @@ def test_a_grant_by_message_counts_only_while_the_own_claim_surely_stands(stage:
     first = stage.lock(ana)
     held = stage.done(stage.take(ana, first))
     late = stage.take(bob, stage.lock(bob))
-    stage.until(lambda: len(stage.line()) == 2)
+    stage.until(lambda: len(stage.queue()) == 2)
     third = stage.take(cyd, stage.lock(cyd, lease=3.0))
-    stage.until(lambda: len(stage.line()) == 3)
+    stage.until(lambda: len(stage.queue()) == 3)
     bob.node.pause()
     stage.done(stage.give(ana, first, held))
     hold = stage.done(third)
@@ -262,7 +262,7 @@ def test_a_confirmation_that_arrives_too_late_is_asked_for_again(stage: Stage) -
     first = stage.lock(ana)
     held = stage.done(stage.take(ana, first))
     waiting = stage.take(bob, stage.lock(bob, renew=False))
-    stage.until(lambda: len(stage.line()) == 2)
+    stage.until(lambda: len(stage.queue()) == 2)
     stage.next("reply", "renew", Fate(delay=0.01))
     stage.done(stage.give(ana, first, held))
     stage.until(lambda: stage.faults_left() == 0)
@@ -289,7 +289,7 @@ def test_a_lost_confirmation_does_not_end_a_wait_in_line(stage: Stage) -> None:
     first = stage.lock(ana)
     held = stage.done(stage.take(ana, first))
     waiting = stage.take(bob, stage.lock(bob, renew=False), 30.0)
-    stage.until(lambda: len(stage.line()) == 2)
+    stage.until(lambda: len(stage.queue()) == 2)
     stage.next("request", "renew", Fate(lost=True, broken=0.05))
     stage.done(stage.give(ana, first, held))
     hold = stage.done(waiting)
@@ -305,7 +305,7 @@ def test_a_lost_claim_is_not_renewed_on_its_way_out(stage: Stage) -> None:
     ana.node.resume()
     stage.pass_time(0.01)
     assert hold.grant.state is not HELD
-    assert not stage.line()
+    assert not stage.queue()
     assert sum("renew" in text for _, _, text in stage.sim.trace or []) == 0
 
 
@@ -360,14 +360,14 @@ def test_a_member_that_is_lost_while_the_rest_is_awaited_ends_the_attempt(stage:
     multi = _several(stage, ana, "a", "b")
     hold = multi.begin()
     taking = stage.go(ana, ana.take(multi, hold))
-    stage.until(lambda: len(stage.line("b")) == 2)
-    (member,) = stage.line("a")
+    stage.until(lambda: len(stage.queue("b")) == 2)
+    (member,) = stage.queue("a")
     stage.done(stage.go(bob, bob.client.break_("a", member.ticket)))
     stage.pass_time(0.5)
     stage.done(stage.give(bob, other, held))
     holds = stage.done(taking)
     assert not any(hold.is_lost() for hold in holds)
-    assert stage.line("a")[0].ticket > member.ticket
+    assert stage.queue("a")[0].ticket > member.ticket
 
 
 def test_a_cancelled_release_of_several_gives_all_of_them_back(stage: Stage) -> None:

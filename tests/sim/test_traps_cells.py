@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dibs.backends import cabinet
+from dibs.backends.common import atomic_cells
 from dibs.backends.memory import World
 from dibs.core.cells import CELL, FENCE, LATCH
 from dibs.core.kinds.cell import Cell
@@ -19,7 +19,7 @@ from dibs.core.rule import RW_CAPACITY
 from dibs.errors import Closed, Conflict, StaleToken, StoreUnavailable
 from sim.stage import Doing, Fate, Stage
 from sim.workload import Process
-from sim.world import GLANCE
+from sim.world import POLL_INTERVAL
 
 LOST = Fate(lost=True, broken=0.05)
 PROMPT = 0.01
@@ -209,7 +209,7 @@ def test_a_wait_that_misses_the_signal_looks_for_itself(stage: Stage) -> None:
     stage.pass_time(0.1)
     stage.next("signal", "ana", Fate(lost=True))
     stage.runs(bob, latch(bob).count_down())
-    assert PROMPT < stage.until(lambda: waiting.over) < GLANCE
+    assert PROMPT < stage.until(lambda: waiting.over) < POLL_INTERVAL
     assert waiting.get() is True
 
 
@@ -297,7 +297,7 @@ class Resource:
         self._table = World("resource")
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
-        return cabinet.admit(self._table, name, token, shared)
+        return atomic_cells.admit(self._table, name, token, shared)
 
     async def write(self, process: Process, token: int) -> None:
         await fence(process).admit(token, False, self)  # nothing is awaited between this and the change
@@ -350,7 +350,7 @@ def test_a_resource_that_checks_in_the_step_of_the_change_keeps_the_stopped_out(
 
 
 class Follower:
-    """Keeps what a watch yields, as a face does."""
+    """Keeps what a watch yields, as a API does."""
 
     def __init__(self, stage: Stage, process: Process) -> None:
         self.tokens: list[int] = []
@@ -387,10 +387,10 @@ def test_a_leader_that_dies_or_whose_coming_nobody_heard_of_is_found_by_looking(
     if lost:
         stage.next("signal", "bob", Fate(lost=True))
     _, hold = _lead(stage, ana)
-    assert stage.until(lambda: seen == [0, hold.token]) < (GLANCE if lost else PROMPT)
+    assert stage.until(lambda: seen == [0, hold.token]) < (POLL_INTERVAL if lost else PROMPT)
     ana.node.die()
     stage.watcher.died(ana.node)
-    stage.until(lambda: seen == [0, hold.token, 0], 1.0 + GLANCE + PROMPT)
+    stage.until(lambda: seen == [0, hold.token, 0], 1.0 + POLL_INTERVAL + PROMPT)
 
 
 def test_who_was_stopped_sees_the_newest_leader_and_never_an_older_one(stage: Stage) -> None:
@@ -416,7 +416,7 @@ def test_a_change_that_comes_while_the_follower_is_busy_is_not_missed(stage: Sta
     assert leader.token == token == hold.token
 
 
-@pytest.mark.parametrize("verb", ["watch", "changed", "line"])
+@pytest.mark.parametrize("verb", ["watch", "changed", "inspect"])
 def test_who_follows_goes_on_after_a_lost_message(stage: Stage, verb: str) -> None:
     ana, bob = stage.process("ana"), stage.process("bob")
     following = Follower(stage, bob)

@@ -1,8 +1,8 @@
 """Who uses the store in a schedule: three seats, each a process with a task or two. What they do is their `Habits`.
 
-A process uses the core as the faces do. When it dies, another one takes its seat and goes on. A task goes on until its
+A process uses the core as the APIs do. When it dies, another one takes its seat and goes on. A task goes on until its
 seat has done enough and every fault has happened. While faults happen, bodies may outlast a lease; after that they are
-short, so that whoever still waits then waits for the line and not for a user.
+short, so that whoever still waits then waits for the queue and not for a user.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from weakref import ref
 from dibs.core.acquire import queue_grantor
 from dibs.core.client import Client
 from dibs.core.grants import Frame, Hold
+from dibs.core.kinds.hold_stack import Takes
 from dibs.core.kinds.lock import Lock
-from dibs.core.kinds.taken import Takes
 from dibs.errors import DibsError
 from sim.clockwork import Interrupted, Node, Sim
+from sim.executors import SimStore
 from sim.faults import Faults
 from sim.invariants import Watcher
 from sim.network import Network
-from sim.ports import SimStore
 from sim.world import FOLLOWER, WATCHDOG, SimRuntime
 
 SEATS, QUOTA = 3, 7
@@ -42,7 +42,7 @@ class Habits(Protocol):
     """What the users of a schedule do, and what must be true of it."""
 
     names: dict[str, str]
-    """The lines that they use, and the kind that each is of."""
+    """The queues that they use, and the kind that each is of."""
     retry: float
     """How patient their clients are."""
 
@@ -90,13 +90,13 @@ class Process:
         self.taking += 1
         here = Frame()
         try:
-            hold.asker = ref(here)
+            hold.lifeline = ref(here)
             taken = lock.take(hold)
             if taken is not True and taken is not False:
                 taken = await taken
             if not taken and not await lock.acquire(hold):
                 return []
-            hold.asker = None
+            hold.lifeline = None
             holds = [hold] if isinstance(hold, Hold) else hold.parts
             for each in holds:
                 self._users.watcher.taken(self.node, each)
@@ -234,7 +234,7 @@ class Users:
             return await self.habits.use(process)
         except Interrupted:
             for hold in process.hands[:]:
-                if hold.taker is self.sim.running:
+                if hold.caller is self.sim.running:
                     process.let_go(hold)
                     process.client.registry.abandon(hold)
         except DibsError as error:

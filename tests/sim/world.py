@@ -14,7 +14,7 @@ from sim.clockwork import Node, Parked, Sim
 
 T = TypeVar("T")
 INSTANT = 1e-9
-GLANCE = 1.0
+POLL_INTERVAL = 1.0
 """How often who watches something in the store looks for itself: a signal can get lost, a leader die without a word."""
 WATCHDOG = "watchdog"
 """What the tasks are called that are not a user's."""
@@ -206,10 +206,10 @@ class SimRuntime:
     def inbox(self) -> SimInbox:
         return SimInbox(self)
 
-    def taker(self) -> object:
+    def caller(self) -> object:
         return self.sim.running
 
-    def taker_name(self) -> str:
+    def caller_name(self) -> str:
         return "nobody" if self.sim.running is None else self.sim.running.name
 
     def fresh_id(self) -> bytes:
@@ -227,7 +227,7 @@ class SimRuntime:
     def call_back(self, callback: Callable[[], object]) -> None:
         self.sim.soon(self.node, callback)
 
-    def is_through(self, taker: object) -> bool:
+    def is_through(self, caller: object) -> bool:
         return False
 
     def after_fork(self) -> None:

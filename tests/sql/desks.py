@@ -17,7 +17,7 @@ import pytest
 
 import dibs.aio.sql
 import dibs.sql
-from dibs.backends import own_connection
+from dibs.backends import caller_connection
 from dibs.runtime.threads import step
 from sql.openers import OPENERS, Opened, by_psycopg, by_pymysql
 
@@ -89,7 +89,7 @@ class Desk:
 
     async def run(self, opened: Opened, text: str) -> list[Any]:
         """A statement without values: a driver that formats with `%` does so even then."""
-        own = own_connection(opened.connection, "connection", awaits=self.awaits)
+        own = caller_connection(opened.connection, "connection", awaits=self.awaits)
         _, rows = await own.run(text.replace("%", "%%") if own.mark(1) == "%s" else text, ())
         return rows
 

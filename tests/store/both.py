@@ -1,4 +1,4 @@
-"""A line twice: as a server renders it, and by the verbs of ledger.py in memory. Whatever is asked of the one is asked
+"""A queue twice: as a server renders it, and by the verbs of ledger.py in memory. Whatever is asked of the one is asked
 of the other, and every answer must be the same: who holds, who is told so, what is gone, refused or void.
 
 Tickets and ids' fates are compared, not their values. The server's clock runs under the shim and steps by tens of
@@ -17,10 +17,10 @@ from typing import Any, Protocol
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from dibs.backends import ledger
-from dibs.backends.ledger import Wake
+from dibs.backends.common import atomic_queue
+from dibs.backends.common.atomic_queue import Wake
 from dibs.backends.memory import World
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, Place
+from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, Place
 from dibs.core.rule import RW_CAPACITY, Claim, Entry, Standing
 from dibs.errors import Mismatch
 from dibs.runtime.threads import step
@@ -50,7 +50,7 @@ on_a_server = settings(
 
 
 class Side(Protocol):
-    """A line on a server, looked into past dibs."""
+    """A queue on a server, looked into past dibs."""
 
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None: ...
 
@@ -72,7 +72,7 @@ class Side(Protocol):
 
 
 class Both:
-    """One line. `seats`: the clients that take part; `side`: given its name, and the world in memory."""
+    """One queue. `seats`: the clients that take part; `side`: given its name, and the world in memory."""
 
     def __init__(self, seats: list[Seat], clock: Clock, side: Callable[[str, World], Side]) -> None:
         self._seats, self._clock = seats, clock
@@ -99,19 +99,19 @@ class Both:
         ours = self._seats[seat].claim(self._name, by=claim["waiting"], **claim)
         twin = Claim(
             ours.id, ours.name, ours.kind, ours.capacity, ours.weight, ours.lease, ours.waiting,
-            ours.by + self._clock.offset, ours.client, ours.about,
+            ours.by + self._clock.offset, ours.client, ours.description,
         )  # fmt: skip
         self._pairs.append((self._seats[seat], ours, twin))
         self._places.append(place)
         self.rejoin(len(self._pairs) - 1)
 
     def rejoin(self, number: int) -> None:
-        """Where it asked to stand at first: nobody goes from outside into the line by the same id."""
+        """Where it asked to stand at first: nobody goes from outside into the queue by the same id."""
         if not self._pairs:
             return
         seat, ours, twin = self._pairs[number % len(self._pairs)]
         place = self._places[number % len(self._pairs)]
-        theirs, wakes = self._of_memory(lambda: ledger.join(self._world, twin, place, self.now()))
+        theirs, wakes = self._of_memory(lambda: atomic_queue.join(self._world, twin, place, self.now()))
         with suppress(Mismatch):
             found: Any = "mismatch"
             found = seat.join(ours, place)
@@ -129,8 +129,8 @@ class Both:
         if not mine:
             return
         twins = [twin for _, _, twin in mine]
-        theirs, wakes = ledger.renew(self._world, twins, self.now())
-        after, _ = ledger.renew(self._world, twins, self.now())
+        theirs, wakes = atomic_queue.renew(self._world, twins, self.now())
+        after, _ = atomic_queue.renew(self._world, twins, self.now())
         self._side.before_renewing(self._seats[seat])
         ours = self._seats[seat].renew(*(ours for _, ours, _ in mine))
         for standings in zip(ours, theirs, after, strict=True):
@@ -140,7 +140,7 @@ class Both:
     def amend(self, number: int, weight: int) -> None:
         if self._pairs:
             seat, ours, twin = self._pairs[number % len(self._pairs)]
-            wakes = ledger.amend(self._world, twin, weight, self.now())
+            wakes = atomic_queue.amend(self._world, twin, weight, self.now())
             seat.amend(ours, weight)
             self._woken(wakes)
 
@@ -148,20 +148,20 @@ class Both:
         if self._pairs:
             seat, ours, twin = self._pairs[number % len(self._pairs)]
             twin.asked = True  # the server looks for any id
-            stood, wakes = ledger.leave(self._world, twin, answered, self.now())
+            stood, wakes = atomic_queue.leave(self._world, twin, answered, self.now())
             assert seat.leave(ours, answered=answered) == stood
             self._woken(wakes)  # who leaves is among those outside until it has left
             self._side.left(ours, stood)
 
     def evict(self, number: int) -> None:
         """A server keeps a late copy of its join out, as behind a leave; a store of one process has none."""
-        if self._by_ticket(number, ledger.evict, Seat.evict):
+        if self._by_ticket(number, atomic_queue.evict, Seat.evict):
             _, ours, _ = self._pairs[number % len(self._pairs)]
             self._world.bury(ours.id, self.now() + ours.waiting, self.now())
             self.rejoin(number)
 
     def revoke(self, number: int) -> None:
-        self._by_ticket(number, ledger.revoke, Seat.revoke)
+        self._by_ticket(number, atomic_queue.revoke, Seat.revoke)
 
     def _by_ticket(self, number: int, theirs: Any, ours: Any) -> bool:
         """One that never was, too."""
@@ -185,13 +185,13 @@ class Both:
 
     def check(self) -> None:
         """What onlookers see, and what stands there."""
-        info = ledger.view(self._world, self._name, self.now(), datetime.now(UTC))
-        seen = step(self._seats[0].line.line(self._name, self._seats[0].soon))
+        info = atomic_queue.view(self._world, self._name, self.now(), datetime.now(UTC))
+        seen = step(self._seats[0].queue.inspect(self._name, self._seats[0].soon))
         ours = {claim.ticket: place for place, (_, claim, _) in enumerate(self._pairs)}
         theirs = {claim.ticket: place for place, (_, _, claim) in enumerate(self._pairs)}
         assert [ours[one.token] for one in seen.holders] == [theirs[one.token] for one in info.holders]
         assert [ours[one.token] for one in seen.waiters] == [theirs[one.token] for one in info.waiters]
-        self._side.check(list(self._world.line(self._name)), self.now())
+        self._side.check(list(self._world.queue(self._name)), self.now())
 
     def _of_memory(self, verb: Callable[[], Any]) -> Any:
         """A mismatch takes the wakes of those who were evicted with it: they look by themselves."""
@@ -217,13 +217,13 @@ class Both:
 
 @st.composite
 def deeds(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """Mostly claims of one kind on the line, some of another."""
+    """Mostly claims of one kind on the queue, some of another."""
     usual = draw(st.sampled_from(KINDS))
     found: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(1, 30))):
         kind, capacity = usual if draw(st.integers(0, 7)) else draw(st.sampled_from(KINDS))
         seat = draw(st.integers(0, 1))
-        places = st.sampled_from([LINE, LINE, LINE, OUTSIDE, NOWHERE])
+        places = st.sampled_from([QUEUE, QUEUE, QUEUE, UNFAIR, NOWHERE])
         claim = {
             "kind": kind,
             "capacity": capacity,

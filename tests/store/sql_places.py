@@ -40,8 +40,8 @@ class Place:
             made = psycopg.connect(self.url, autocommit=autocommit)
         return self._stack.enter_context(closing(made))
 
-    def taker(self, mode: str) -> Taker:
-        return Taker(self, mode)
+    def caller(self, mode: str) -> Caller:
+        return Caller(self, mode)
 
     def rows(self, text: str, *values: Any, by: Any = None) -> list[Any]:
         now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
@@ -70,7 +70,7 @@ class Place:
         until(lambda: len(client.inspect(name).waiters) == count, 60, f"{count} in the queue")
 
 
-class Taker:
+class Caller:
     """Takes in one mode, by a client of its own."""
 
     def __init__(self, place: Place, mode: str) -> None:

@@ -169,15 +169,15 @@ PAIRS = [(first, second) for first in MODES for second in MODES if first != seco
 def test_one_mode_at_a_time(place: Place, name: str, first: str, second: str) -> None:
     """Twice: the first time the name is not marked yet, the second time it is. PostgreSQL lets a session and a
     transaction wait for each other."""
-    ana, bob = place.taker(first), place.taker(second)
+    ana, bob = place.caller(first), place.caller(second)
     both_wait = place.store == "postgresql" and "lease" not in (first, second)
     tokens = []
-    for taker in (ana, bob):  # connect: a free lock is then taken by one try
-        taker.take(f"{name}-other", timeout=60)
-        taker.give()
+    for caller in (ana, bob):  # connect: a free lock is then taken by one try
+        caller.take(f"{name}-other", timeout=60)
+        caller.give()
     for _ in range(2):
-        for taker, other in ((ana, bob), (bob, ana)):
-            tokens.append(taker.take(name, timeout=0))
+        for caller, other in ((ana, bob), (bob, ana)):
+            tokens.append(caller.take(name, timeout=0))
             for timeout in (0, 0.1) if both_wait else (0, None):
                 if both_wait:
                     assert other.take(name, timeout=timeout) is None
@@ -187,34 +187,34 @@ def test_one_mode_at_a_time(place: Place, name: str, first: str, second: str) ->
                         other.take(name, timeout=timeout)
                     assert (caught.value.name, caught.value.store) == (name, other.client._core.shown)
                     assert "use one mode for one name" in str(caught.value)
-            if place.store == "postgresql" or taker.mode != "within":  # MySQL shows no transaction's lock
-                assert taker.client.inspect(name).holders[0].token == tokens[-1]
-            taker.give()
+            if place.store == "postgresql" or caller.mode != "within":  # MySQL shows no transaction's lock
+                assert caller.client.inspect(name).holders[0].token == tokens[-1]
+            caller.give()
     assert None not in tokens
     assert tokens == sorted(set(tokens), key=lambda token: token or 0)
 
 
 @pytest.mark.parametrize("other", ["session", "within"])
 def test_a_lease_that_is_over_is_in_nobodys_way(place: Place, name: str, other: str) -> None:
-    place.taker("lease").take(name)
+    place.caller("lease").take(name)
     place.rows("UPDATE {claims} SET until = 1 WHERE name = %s", place.key(name))
-    assert place.taker(other).take(name, timeout=0)
+    assert place.caller(other).take(name, timeout=0)
     with pytest.raises(dibs.Mismatch):
-        place.taker("lease").take(name, timeout=0)
+        place.caller("lease").take(name, timeout=0)
 
 
 @pytest.mark.parametrize("other", ["session", "within"])
 def test_a_renewal_that_is_on_its_way_is_waited_for(place: Place, name: str, other: str) -> None:
     """It extends a lease that looks over to everybody else until it commits."""
-    place.taker("lease").take(name)
-    taker, renewing = place.taker(other), place.own()
-    taker.take(f"{name}-first")
-    taker.give()
+    place.caller("lease").take(name)
+    caller, renewing = place.caller(other), place.own()
+    caller.take(f"{name}-first")
+    caller.give()
     place.rows("UPDATE {claims} SET until = 1 WHERE name = %s", place.key(name))
     extended = "UPDATE {claims} SET until = {now} + 600000000 WHERE name = %s"
     place.rows(extended, place.key(name), by=renewing)
     with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(taker.take, name, timeout=LONG)
+        pending = pool.submit(caller.take, name, timeout=LONG)
         until(place.blocked, LONG, "it waits for the renewal")
         assert not pending.done()
         renewing.commit()
@@ -231,10 +231,10 @@ def test_all_modes_at_once(place: Place, name: str) -> None:
     is_over = threading.Event()
 
     def work(mode: str, seed: int) -> None:
-        taker, dice = place.taker(mode), random.Random(seed)
+        caller, dice = place.caller(mode), random.Random(seed)
         while not is_over.is_set():
             try:
-                token = taker.take(name, timeout=dice.choice([0, 0.02]))
+                token = caller.take(name, timeout=dice.choice([0, 0.02]))
             except dibs.Mismatch:
                 continue
             if token is not None:
@@ -245,7 +245,7 @@ def test_all_modes_at_once(place: Place, name: str) -> None:
                 entered[mode] += 1
                 is_over.wait(0.001)  # long enough for others to come in
                 inside.remove(mode)
-            taker.give()
+            caller.give()
 
     with ThreadPoolExecutor(3) as pool:
         pending = [pool.submit(work, mode, seed) for seed, mode in enumerate(MODES)]

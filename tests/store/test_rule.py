@@ -67,7 +67,7 @@ def subscribed(url: str) -> Seat:
     while True:
         seat = Seat(url)
         seat.joined(name=f"dibs:warm-{seat.me.id.hex()}")
-        if seat.line._subscriber.hears():
+        if seat.queue._subscriber.hears():
             return seat
         seat.close()
 

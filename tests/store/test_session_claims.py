@@ -23,7 +23,7 @@ from dibs.backends.common.session_claims import (
     SessionPool,
 )
 from dibs.backends.common.wakeup import Readiness
-from dibs.core.line import LOOK, YOURS, Me, Signal
+from dibs.core.queue import LOOK, YOURS, ClientIdentity, Signal
 from dibs.core.rule import Claim
 from dibs.errors import StoreUnavailable
 from dibs.runtime.threads import ThreadRuntime, step
@@ -91,7 +91,7 @@ class Stage:
         self.runtime = ThreadRuntime(lambda: time.monotonic() + self.shift)
         self.news: list[bytes] = []
         self.wires: list[Wire] = []
-        me = Me(b"m" * 16, self.runtime.inbox(), LEASE, self.news.append)
+        me = ClientIdentity(b"m" * 16, self.runtime.inbox(), LEASE, self.news.append)
         self.pool = SessionPool(self._connect, self.runtime, me, RoundTrip(), "nowhere", 2)
         self.claims: SessionClaims[One, Wire] = SessionClaims(self.pool, hear, self.runtime.now)
 

@@ -43,9 +43,9 @@ def test_one_that_was_closed_meanwhile_is_not_waited_for(poll: Any, ends: Ends) 
 def test_a_number_that_a_closed_socket_bore_is_attended_to_anew(ends: Ends) -> None:
     """Whoever closed it, libpq as a rule, has told nobody."""
     ours, theirs = ends
-    with closing(socket.socket()) as before, closing(Wakeup()) as poked:
+    with closing(socket.socket()) as before, closing(Wakeup()) as woken:
         number = before.fileno()
-        poked.attend(number)
+        woken.attend(number)
         before.detach()
         duplicate = socket.socket(fileno=socket.dup(ours.fileno()))
         with closing(duplicate):
@@ -53,9 +53,9 @@ def test_a_number_that_a_closed_socket_bore_is_attended_to_anew(ends: Ends) -> N
             again = socket.socket(fileno=socket.dup(duplicate.fileno()))
             with closing(again):
                 assert again.fileno() == number, "the lowest that is free"
-                poked.attend(number)
+                woken.attend(number)
                 theirs.send(b"!")
-                assert poked.sleep(PATIENCE) == [number]
+                assert woken.sleep(PATIENCE) == [number]
 
 
 def test_the_end_of_a_connection_is_told_to_whom_it_belongs(ends: Ends) -> None:
@@ -67,11 +67,11 @@ def test_the_end_of_a_connection_is_told_to_whom_it_belongs(ends: Ends) -> None:
         told.append(whose)
         is_told.set()
 
-    hangups = Disconnects(ThreadRuntime(), tell, lambda: None)
+    disconnects = Disconnects(ThreadRuntime(), tell, lambda: None)
     owner, former = Whose(), Whose()
-    with closing(hangups):
-        hangups.attend(ours.fileno(), owner)
-        hangups.ignore(ours.fileno(), former)  # who had a connection of that number before, and is late to say so
+    with closing(disconnects):
+        disconnects.attend(ours.fileno(), owner)
+        disconnects.ignore(ours.fileno(), former)  # who had a connection of that number before, and is late to say so
         theirs.close()
         assert is_told.wait(PATIENCE)
     assert told == [owner]
@@ -81,13 +81,13 @@ def test_who_is_ignored_is_told_nothing(ends: Ends) -> None:
     ours, theirs = ends
     told: list[Whose] = []
     seen = threading.Event()
-    hangups = Disconnects(ThreadRuntime(), told.append, seen.set)
+    disconnects = Disconnects(ThreadRuntime(), told.append, seen.set)
     owner, other = Whose(), Whose()
     here, there = socket.socketpair()
-    with closing(hangups), closing(here), closing(there):
-        hangups.attend(here.fileno(), other)
-        hangups.attend(ours.fileno(), owner)
-        hangups.ignore(ours.fileno(), owner)
+    with closing(disconnects), closing(here), closing(there):
+        disconnects.attend(here.fileno(), other)
+        disconnects.attend(ours.fileno(), owner)
+        disconnects.ignore(ours.fileno(), owner)
         theirs.close()
         seen.clear()
         assert seen.wait(PATIENCE), "it has looked since"

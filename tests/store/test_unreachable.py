@@ -46,7 +46,7 @@ def failure(call: Callable[[], Any]) -> str:
         call()
     shown = "".join(traceback.format_exception(caught.value))
     assert type(caught.value) is dibs.StoreUnavailable
-    assert "dibs.core.line." not in shown, "a private class is shown"
+    assert "dibs.core.queue." not in shown, "a private class is shown"
     assert SECRET not in shown
     return str(caught.value)
 

@@ -15,7 +15,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.backends.memory import MemoryLine
+from dibs.backends.memory import MemoryQueue
 from dibs.core.rule import Standing
 from dibs.testing import stage
 from dibs.testing.kit import KitAioClient, KitClient
@@ -101,17 +101,17 @@ def test_no_step_is_made_while_another_thread_is_between_two_lines(
     dibs_client: KitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, go = threading.Event(), threading.Event()
-    join = MemoryLine.join
+    join = MemoryQueue.join
 
-    async def slow(line: MemoryLine, *asked: Any) -> Standing | None:
-        standing = await join(line, *asked)
+    async def slow(queue: MemoryQueue, *asked: Any) -> Standing | None:
+        standing = await join(queue, *asked)
         inside.set()
         go.wait(60)
         return standing
 
     monkeypatch.setattr(stage, "GLANCES", 100_000)
-    monkeypatch.setattr(MemoryLine, "join", slow)
-    taker = Aside(lambda: dibs_client.lock("job").acquire())
+    monkeypatch.setattr(MemoryQueue, "join", slow)
+    caller = Aside(lambda: dibs_client.lock("job").acquire())
     assert inside.wait(PATIENCE)
     before = dibs_client.clock.now()
     mover = Aside(lambda: dibs_client.clock.advance(3600))
@@ -119,7 +119,7 @@ def test_no_step_is_made_while_another_thread_is_between_two_lines(
     assert dibs_client.clock.now() - before < 3600
     go.set()
     mover.result()
-    taker.result().check()
+    caller.result().check()
     assert dibs_client.clock.now() - before >= 3600
 
 
@@ -128,21 +128,21 @@ def test_a_thread_that_is_stuck_does_not_stop_the_clock(
 ) -> None:
     inside, go = threading.Event(), threading.Event()
 
-    async def stuck(line: MemoryLine, *asked: Any) -> None:
+    async def stuck(queue: MemoryQueue, *asked: Any) -> None:
         inside.set()
         go.wait(60)
 
     monkeypatch.setattr(stage, "GLANCES", 20)
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryLine, "join", stuck)
-        taker = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))
+        patch.setattr(MemoryQueue, "join", stuck)
+        caller = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))
         assert inside.wait(PATIENCE)
         before = dibs_client.clock.now()
         dibs_client.clock.advance(3600)
         assert dibs_client.clock.now() - before >= 3600
     go.set()
     with pytest.raises(dibs.StoreUnavailable, match="too late"):
-        taker.result()
+        caller.result()
 
 
 @pytest.mark.usefixtures("restless_threads")

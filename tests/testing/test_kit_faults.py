@@ -1,4 +1,4 @@
-"""expire, steal, lose_reply, pause_keeper: each alone, together, in both faces, and misused."""
+"""expire, steal, lose_reply, pause_watchdog: each alone, together, in both APIs, and misused."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_without_a_verb_it_is_a_request_of_the_application(dibs_client: KitClien
         dibs_client.clock.advance(3600)
         assert lost.verb is None
         assert len(dibs_client.inspect("job").holders) == 1, "a look is repeated"
-        assert lost.verb == "line"
+        assert lost.verb == "inspect"
 
 
 def test_a_verb_that_nobody_sends(dibs_client: KitClient) -> None:
@@ -189,13 +189,13 @@ def test_a_verb_that_nobody_sends(dibs_client: KitClient) -> None:
         dibs_client.lose_reply("watch")
 
 
-# pause_keeper
+# pause_watchdog
 
 
 def test_a_hold_is_lost_when_its_lease_is_over_and_its_watchdog_stands_still(dibs_client: KitClient) -> None:
     told: list[dibs.Hold] = []
     hold = taken(dibs_client, on_lost=told.append)
-    with dibs_client.pause_keeper():
+    with dibs_client.pause_watchdog():
         dibs_client.clock.advance(15)
         hold.check()
         dibs_client.clock.advance(15)
@@ -208,8 +208,8 @@ def test_a_hold_is_lost_when_its_lease_is_over_and_its_watchdog_stands_still(dib
 
 def test_a_resumed_watchdog_goes_on(dibs_client: KitClient) -> None:
     hold = taken(dibs_client)
-    pause = dibs_client.pause_keeper()
-    with dibs_client.pause_keeper():
+    pause = dibs_client.pause_watchdog()
+    with dibs_client.pause_watchdog():
         dibs_client.clock.advance(10)
     dibs_client.clock.advance(5)
     assert hold.remaining <= 12, "pauses add up"
@@ -226,7 +226,7 @@ def test_only_the_watchdogs_that_are_named_stand_still(dibs_client: KitClient) -
     mine = taken(dibs_client, "mine")
     waiter = Aside(lambda: dibs_client.lock("job").acquire(timeout=600))
     until(lambda: dibs_client.inspect("job").waiters)
-    with dibs_client.pause_keeper(stopped):
+    with dibs_client.pause_watchdog(stopped):
         dibs_client.clock.advance(31)
         assert first is not None
         assert first.lost.is_set()
@@ -237,12 +237,12 @@ def test_only_the_watchdogs_that_are_named_stand_still(dibs_client: KitClient) -
 
 def test_what_cannot_be_paused(dibs_client: KitClient, tmp_path: object) -> None:
     with pytest.raises(TypeError, match="takes clients"):
-        dibs_client.pause_keeper("job")
+        dibs_client.pause_watchdog("job")
     with (
         dibs.connect(f"sqlite:///{tmp_path}/locks.db") as file,
         pytest.raises(ValueError, match="connected to a memory store during this test"),
     ):
-        dibs_client.pause_keeper(file)
+        dibs_client.pause_watchdog(file)
 
 
 # Together
@@ -251,7 +251,7 @@ def test_what_cannot_be_paused(dibs_client: KitClient, tmp_path: object) -> None
 def test_a_lost_reply_while_the_watchdog_stands_still(dibs_client: KitClient) -> None:
     """What could not be given back stays until the lease is over, or until the watchdog goes on."""
     hold = taken(dibs_client)
-    with dibs_client.pause_keeper():
+    with dibs_client.pause_watchdog():
         dibs_client.lose_reply("join")
         with pytest.raises(dibs.StoreUnavailable):
             dibs_client.lock("other").acquire(timeout=0)
@@ -278,7 +278,7 @@ def test_every_fault_in_asyncio(dibs_aio_client: KitAioClient) -> None:
         thief.release()
         theirs = await asyncio.wait_for(waiter, PATIENCE)
         assert theirs is not None
-        with dibs_aio_client.pause_keeper(dibs_aio_client):
+        with dibs_aio_client.pause_watchdog(dibs_aio_client):
             dibs_aio_client.clock.advance(30)
         assert theirs.lost.is_set()
         with pytest.raises(dibs.LockLost):

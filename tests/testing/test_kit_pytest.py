@@ -118,7 +118,7 @@ seen = []
 def leave_everything(client):
     hold = client.lock("job", on_lost=seen.append).acquire()
     named = dibs.connect("memory://jobs").lock("job").acquire()
-    client.pause_keeper()
+    client.pause_watchdog()
     client.lose_reply("leave")
     client.lose_reply("leave")
     client.clock.advance(20)
@@ -149,7 +149,7 @@ def test_leaves(dibs_client, round):
 def test_leaves_in_asyncio(dibs_aio_client):
     async def main():
         await dibs_aio_client.lock("job").acquire()
-        dibs_aio_client.pause_keeper()
+        dibs_aio_client.pause_watchdog()
         asyncio.create_task(dibs_aio_client.lock("job").acquire())
         await asyncio.sleep(0)
     asyncio.run(main())
@@ -165,7 +165,7 @@ def test_leaves_in_a_loop_that_stays_open(dibs_aio_client):
 def test_finds_nothing():
     assert "DIBS_URL" not in os.environ
     assert len(_worlds) == 2
-    assert not any(world.lines or world.inboxes or world.cells or world.tombs for world in _worlds.values())
+    assert not any(world.queues or world.inboxes or world.cells or world.tombs for world in _worlds.values())
     end = time.monotonic() + 60
     while any("dibs" in line for frames in stacks() for line in frames):
         assert time.monotonic() < end, stacks()
@@ -247,7 +247,7 @@ async def test_it(dibs_aio_client, dibs_client):
 
 async def test_left_open(dibs_aio_client):
     assert await dibs_aio_client.lock("job").acquire(timeout=0)
-    dibs_aio_client.pause_keeper()
+    dibs_aio_client.pause_watchdog()
 
 async def test_overlap(dibs_aio_client):
     await dibs_aio_client.lock("job").acquire()

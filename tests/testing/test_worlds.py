@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from dibs.testing.contract.clocks import clock_of
-from dibs.testing.contract.harness import FACES, World, eventually, lasted, passed
+from dibs.testing.contract.harness import APIS, World, eventually, lasted, passed
 from dibs.testing.contract.stores import PARTS, SERVERLESS, Subject, chosen
 from dibs.testing.contract.worlds import _in_a_loop
 
 MEMORY = Subject("memory", SERVERLESS["memory"])
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_world_ends_with_its_test_also_if_that_fails(face: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", APIS)
+def test_a_world_ends_with_its_test_also_if_that_fails(api: str, tmp_path: Path) -> None:
     clients: list[Any] = []
 
     async def body(world: World) -> None:
@@ -32,7 +32,7 @@ def test_a_world_ends_with_its_test_also_if_that_fails(face: str, tmp_path: Path
     test = _in_a_loop(body)
     assert not inspect.iscoroutinefunction(test)
     with pytest.raises(ZeroDivisionError):
-        test(world=World(face, MEMORY, tmp_path))
+        test(world=World(api, MEMORY, tmp_path))
     assert "closed" in repr(clients[0])
     assert "an actor of this test" not in {thread.name for thread in threading.enumerate()}
 
@@ -52,8 +52,8 @@ def test_what_a_store_can_do_is_known_without_opening_it(store: str) -> None:
     assert not place.exists()
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_on_memory_time_passes_only_while_a_test_waits_for_it(face: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", APIS)
+def test_on_memory_time_passes_only_while_a_test_waits_for_it(api: str, tmp_path: Path) -> None:
     async def body(world: World) -> None:
         client = world.client(lease=100)
         ana, bob = world.actors("ana", "bob")
@@ -71,7 +71,7 @@ def test_on_memory_time_passes_only_while_a_test_waits_for_it(face: str, tmp_pat
         assert 90 <= world.now() - begun < 100
 
     with clock_of(MEMORY):
-        _in_a_loop(body)(world=World(face, MEMORY, tmp_path))
+        _in_a_loop(body)(world=World(api, MEMORY, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ exclusive
 from dibs.aio.client import Client, connect
 from dibs.aio.election import Election
 from dibs.aio.locks import Hold, HoldEvent, Lock, RLock, RWLock, Semaphore
-from dibs.aio.ownerless import Cell, Fence, Latch
+from dibs.aio.primitives import Cell, Fence, Latch
 from dibs.aio.several import Multi, MultiHold, Striped, multi
 from dibs.aio.within import Within, WithinHold, WithinLock
 from dibs.info import Finding, LockInfo, Participant

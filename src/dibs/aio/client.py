@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from dibs._shared import Connection, ExcType, Raised, Seconds, Target, Trace, enclosing, make_client
 from dibs.aio.election import Election
 from dibs.aio.locks import Hold, Lock, RLock, RWLock, Semaphore
-from dibs.aio.ownerless import Cell, Fence, Latch
+from dibs.aio.primitives import Cell, Fence, Latch
 from dibs.aio.several import Striped
 from dibs.aio.within import Within
 from dibs.bases import AsyncWith
@@ -21,7 +22,6 @@ from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
-from dibs.faces import Connection, Kind, Raised, Seconds, Target, Trace, enclosing, make_client
 from dibs.info import Finding, LockInfo
 from dibs.runtime.aio import AioRuntime
 
@@ -438,7 +438,7 @@ class Client(AsyncWith):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         await self.close()
 
     def __repr__(self) -> str:

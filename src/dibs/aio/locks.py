@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self
 from weakref import ref
 
+from dibs._shared import ExcType, H, Raised, Seconds, Timeout, Trace, instant
 from dibs.bases import AsyncWith, HoldFacts, Named, Owned
 from dibs.core.grants import Frame
 from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.hold_stack import Takes
 from dibs.core.kinds.options import UNSET
-from dibs.core.kinds.taken import Takes
 from dibs.errors import LockLost
-from dibs.faces import H, Kind, Raised, Seconds, Timeout, Trace, instant
 
 
 class HoldEvent:
@@ -76,7 +76,7 @@ class AnyHold(AsyncWith):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         given = self._lock.give(self._core)
         if given is not True:
             await self._lock.end(self._core, raised, given)
@@ -130,15 +130,15 @@ async def acquire(core: Takes[Any], hold: Any, shown: H) -> H | None:
     """Acquire, and abandon the hold on any exception, until the caller has it."""
     here = Frame()
     try:
-        hold.asker = ref(here)
+        hold.lifeline = ref(here)
         if core.on_lost is not None:
-            core.told(hold, shown)
+            core.set_callbacks(hold, shown)
         taken = core.take(hold)
         if not isinstance(taken, bool):
             taken = await taken
         if not taken and not await core.acquire(hold):
             return None
-        hold.asker = None
+        hold.lifeline = None
         return shown
     except BaseException:
         core.drop(hold)
@@ -149,15 +149,15 @@ async def enter(core: Takes[Any], hold: Any, shown: H, cancels: Callable[[], obj
     """Acquire for an `async with` statement: raises if it is busy."""
     here = Frame()
     try:
-        hold.asker = ref(here)
+        hold.lifeline = ref(here)
         if core.on_lost is not None or cancels is not None:
-            core.told(hold, shown, cancels)
+            core.set_callbacks(hold, shown, cancels)
         taken = core.take(hold, entered=True)
         if not isinstance(taken, bool):
             taken = await taken
         if not taken:
             await core.enter(hold)
-        hold.asker = None
+        hold.lifeline = None
         return shown
     except BaseException:
         core.drop(hold)
@@ -170,11 +170,13 @@ async def release(core: Takes[Any], hold: Any) -> None:
         await core.release(hold, given)
 
 
-class AnyLock(AsyncWith):
+class AnyLock(AsyncWith, Generic[H]):
     """The common part of `Lock` and `Multi`."""
 
     __slots__ = ("_core",)
     _core: Takes[Any]
+    _shows: ClassVar[type[Any]]
+    """The class of its holds."""
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Release the latest hold that the calling thread or task acquired with this object.
@@ -191,9 +193,14 @@ class AnyLock(AsyncWith):
         """
         return release(self._core, self._core.latest())
 
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        hold = self._core.taken.opened_here()
-        self._core.taken.left(hold)
+    async def __aenter__(self) -> H:
+        hold = self._core.begin()
+        shown: H = self._shows(hold, self._core)
+        return await enter(self._core, hold, shown)
+
+    async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
+        hold = self._core.hold_stack.opened_here()
+        self._core.hold_stack.left(hold)
         given = self._core.give(hold)
         if given is not True:
             await self._core.end(hold, raised, given)
@@ -222,7 +229,7 @@ class _Canceller:
         return self._fired and self._task.uncancel() <= self._before and isinstance(raised, asyncio.CancelledError)
 
 
-class Lock(AnyLock, Owned):
+class Lock(AnyLock[Hold], Owned):
     """A lock on one name, made by a client. `Client.lock` makes an exclusive one that is not re-entrant.
 
     The sides of a read-write lock, a stripe, a number of permits and the lead of an election are locks too.
@@ -248,6 +255,7 @@ class Lock(AnyLock, Owned):
 
     __slots__ = ("__weakref__", "_cancellers")
     _core: kinds.Lock
+    _shows = Hold
 
     def __init__(self, core: kinds.Lock) -> None:
         self._core = core
@@ -298,9 +306,9 @@ class Lock(AnyLock, Owned):
         await self._core.revoke()
 
     async def __aenter__(self) -> Hold:
-        hold = self._core.begin()
         if not self._core.options.cancel_on_lost:
-            return await enter(self._core, hold, Hold(hold, self._core))
+            return await super().__aenter__()
+        hold = self._core.begin()
         self._cancellers[hold] = canceller = _Canceller(hold)
         try:
             return await enter(self._core, hold, Hold(hold, self._core), canceller)
@@ -308,8 +316,8 @@ class Lock(AnyLock, Owned):
             self._cancellers.pop(hold, None)
             raise
 
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        canceller = self._cancellers.pop(self._core.taken.opened_here(), None) if self._cancellers else None
+    async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
+        canceller = self._cancellers.pop(self._core.hold_stack.opened_here(), None) if self._cancellers else None
         if canceller is not None and canceller.was_it(raised):
             try:
                 await super().__aexit__(None, None, None)

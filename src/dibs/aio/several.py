@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from dibs import faces
-from dibs.aio.locks import AnyHold, AnyLock, Hold, HoldEvent, Lock, RLock, Semaphore, acquire, enter
+from dibs import _shared
+from dibs._shared import Seconds, Timeout
+from dibs.aio.locks import AnyHold, AnyLock, Hold, HoldEvent, Lock, RLock, Semaphore, acquire
 from dibs.bases import Named, NoToken, Owned
 from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.faces import Seconds, Timeout
 
 
 class MultiHold(AnyHold, NoToken):
@@ -47,14 +47,15 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
         TypeError: A lock is of the other API, or is no lock.
         ValueError: There is no lock.
     """
-    return Multi(CoreMulti(faces.members(locks, Lock, Multi), timeout, Hold))
+    return Multi(CoreMulti(_shared.members(locks, Lock, Multi), timeout, Hold))
 
 
-class Multi(AnyLock, Owned):
+class Multi(AnyLock[MultiHold], Owned):
     """Several locks as one: see `multi`. Its `name` is the names of all, joined by commas."""
 
     __slots__ = ()
     _core: CoreMulti
+    _shows = MultiHold
 
     def acquire(self, *, timeout: Timeout = UNSET, blocking: bool = True) -> Coroutine[Any, Any, MultiHold | None]:
         """Acquire all of them, or none, and wait while one is busy.
@@ -86,10 +87,6 @@ class Multi(AnyLock, Owned):
             StoreUnavailable: A store did not answer within its client's `retry` seconds.
         """
         return await self._core.locked()
-
-    async def __aenter__(self) -> MultiHold:
-        hold = self._core.begin()
-        return await enter(self._core, hold, MultiHold(hold, self._core))
 
 
 class Striped(Named):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from dibs.backends import own_connection
+from dibs.backends import caller_connection
 from dibs.backends.sql import versioned
 from dibs.runtime.aio import AioRuntime
 
@@ -46,7 +46,7 @@ async def update_versioned(
         Conflict: The row has another version, or is gone. Nothing was changed.
     """
     change = versioned.Change(table, key, changes, version, column)
-    own = own_connection(connection, "connection", awaits=True)
+    own = caller_connection(connection, "connection", awaits=True)
     return await versioned.update(own, change)
 
 

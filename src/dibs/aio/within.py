@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from dibs._shared import ExcType, Raised, Seconds, Timeout, Trace
 from dibs.bases import AsyncWith, Granted, Named, Unpicklable
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
-from dibs.faces import Kind, Raised, Seconds, Timeout, Trace
 
 
 class Within(Unpicklable):
@@ -81,7 +81,7 @@ class WithinLock(AsyncWith, Named):
     async def __aenter__(self) -> WithinHold:
         return WithinHold(await self._core.enter())
 
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
 
 
@@ -94,7 +94,7 @@ class WithinHold(AsyncWith, Granted):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
 
     def __repr__(self) -> str:

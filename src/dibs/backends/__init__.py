@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from dibs.core.cells import Admits
-from dibs.core.line import Store
+from dibs.core.queue import Store
 from dibs.errors import MissingDriver, Unsupported
 from dibs.url import QUORUM, Url, members
 
@@ -60,22 +60,22 @@ _TRANSACTIONS = {
     "sqlite3.Connection": "dibs.backends.sqlite.within:SqliteTransaction",
 }
 _OWN = {
-    "asyncmy.connection.Connection": "dibs.backends.sql.own:of_asyncmy",
-    "django.db.backends.base.base.BaseDatabaseWrapper": "dibs.backends.sql.own:of_django",
-    "django.utils.connection.ConnectionProxy": "dibs.backends.sql.own:of_django",
-    "psycopg.AsyncConnection": "dibs.backends.sql.own:of_async_psycopg",
-    "psycopg.Connection": "dibs.backends.sql.own:of_psycopg",
-    "pymysql.connections.Connection": "dibs.backends.sql.own:of_pymysql",
-    "sqlalchemy.engine.base.Connection": "dibs.backends.sql.own:of_sqlalchemy",
-    "sqlalchemy.ext.asyncio.engine.AsyncConnection": "dibs.backends.sql.own:of_async_sqlalchemy",
-    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "dibs.backends.sql.own:of_async_sqlalchemy",
-    "sqlalchemy.ext.asyncio.session.AsyncSession": "dibs.backends.sql.own:of_async_sqlalchemy",
-    "sqlalchemy.orm.scoping.scoped_session": "dibs.backends.sql.own:of_sqlalchemy",
-    "sqlalchemy.orm.session.Session": "dibs.backends.sql.own:of_sqlalchemy",
-    "sqlite3.Connection": "dibs.backends.sql.own:of_sqlite",
+    "asyncmy.connection.Connection": "dibs.backends.sql.caller_connection:of_asyncmy",
+    "django.db.backends.base.base.BaseDatabaseWrapper": "dibs.backends.sql.caller_connection:of_django",
+    "django.utils.connection.ConnectionProxy": "dibs.backends.sql.caller_connection:of_django",
+    "psycopg.AsyncConnection": "dibs.backends.sql.caller_connection:of_async_psycopg",
+    "psycopg.Connection": "dibs.backends.sql.caller_connection:of_psycopg",
+    "pymysql.connections.Connection": "dibs.backends.sql.caller_connection:of_pymysql",
+    "sqlalchemy.engine.base.Connection": "dibs.backends.sql.caller_connection:of_sqlalchemy",
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": "dibs.backends.sql.caller_connection:of_async_sqlalchemy",
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "dibs.backends.sql.caller_connection:of_async_sqlalchemy",
+    "sqlalchemy.ext.asyncio.session.AsyncSession": "dibs.backends.sql.caller_connection:of_async_sqlalchemy",
+    "sqlalchemy.orm.scoping.scoped_session": "dibs.backends.sql.caller_connection:of_sqlalchemy",
+    "sqlalchemy.orm.session.Session": "dibs.backends.sql.caller_connection:of_sqlalchemy",
+    "sqlite3.Connection": "dibs.backends.sql.caller_connection:of_sqlite",
 }
 _FENCE = "dibs.backends.sql.fence:OwnTransaction"
-_QUORUM = "dibs.backends.quorum:QuorumStore"
+_QUORUM = "dibs.core.quorum.store:QuorumStore"
 _QUORUMS = frozenset({"quorum+redis", "quorum+rediss"})
 """For error texts."""
 _UNSUPPORTED = frozenset({"consul", "etcd"})
@@ -131,11 +131,13 @@ def make_quorum(stores: Sequence[Store], guard: object) -> Store:
 def transaction(connection: object, *, awaits: bool) -> Admits:
     """Wrap a connection of the caller, for a fence in its transaction."""
     target = _by_class(_TRANSACTIONS, connection)
-    made: Admits = _load(target)(connection) if target else _load(_FENCE)(own_connection(connection, "within", awaits))
+    made: Admits = (
+        _load(target)(connection) if target else _load(_FENCE)(caller_connection(connection, "within", awaits))
+    )
     return made
 
 
-def own_connection(connection: object, what: str, awaits: bool) -> Any:
+def caller_connection(connection: object, what: str, awaits: bool) -> Any:
     """Wrap a connection of the caller (`Own` of sql/own.py); it must be of the same API, sync or async."""
     target = _by_class(_OWN, connection)
     if target is None:

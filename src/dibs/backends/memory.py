@@ -13,11 +13,11 @@ from math import inf
 from time import time
 from typing import ClassVar, TypeVar
 
-from dibs.backends import cabinet, ledger
-from dibs.backends.ledger import LINES, Tombs, Wake
-from dibs.core.cells import UNSET, Cells, Kept, Spot, Write
+from dibs.backends.common import atomic_cells, atomic_queue
+from dibs.backends.common.atomic_queue import QUEUES, Tombs, Wake
+from dibs.core.cells import UNSET_CELL, CellKey, Cells, CellValue, Write
 from dibs.core.deadline import FOREVER
-from dibs.core.line import (
+from dibs.core.queue import (
     ATOMIC_TRY,
     CELLS,
     ELECTION,
@@ -27,8 +27,8 @@ from dibs.core.line import (
     RECORDS,
     RW,
     VOTES,
+    ClientIdentity,
     Leave,
-    Me,
     Place,
     Signal,
     Voter,
@@ -45,9 +45,9 @@ T = TypeVar("T")
 
 
 class World:
-    """One memory store: the table that the verbs of ledger and cabinet work on."""
+    """One memory store: the table that the verbs of ledger and atomic cells work on."""
 
-    glance = float("inf")
+    poll_interval = float("inf")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,15 +57,15 @@ class World:
 
     def reset(self) -> None:
         self.mutex = mutex()
-        self.lines: dict[str, dict[int, Entry]] = {}
+        self.queues: dict[str, dict[int, Entry]] = {}
         self.places: dict[bytes, Entry] = {}
         self.tombs = Tombs()
         self.outside: dict[str, dict[bytes, tuple[bytes, float]]] = {}
         """The unfair waiters of each name: by id, the client and the instant when the entry ends."""
-        self.cells: dict[Spot, Kept] = {}
+        self.cells: dict[CellKey, CellValue] = {}
         self.writes: dict[bytes, int] = {}
         self.ends: list[tuple[float, bytes]] = []
-        self.watchers: dict[Spot, dict[bytes, bytes]] = {}
+        self.watchers: dict[CellKey, dict[bytes, bytes]] = {}
 
     def wake(self, wakes: Sequence[Wake]) -> None:
         for wake in wakes:
@@ -73,26 +73,26 @@ class World:
             if inbox is not None:
                 inbox.deliver(wake.id, wake.signal.value)
 
-    def line(self, name: str) -> Iterable[Entry]:
-        there = self.lines.get(name)
-        return there.values() if there else ledger.NOBODY
+    def queue(self, name: str) -> Iterable[Entry]:
+        there = self.queues.get(name)
+        return there.values() if there else atomic_queue.NOBODY
 
     def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
         return {claim.id: self.places[claim.id] for claim in claims if claim.id in self.places}
 
     def add(self, name: str, entry: Entry) -> None:
-        self.lines.setdefault(name, {})[entry.ticket] = entry
+        self.queues.setdefault(name, {})[entry.ticket] = entry
         self.places[entry.id] = entry
 
     def write(self, name: str, entries: Sequence[Entry]) -> None:
         """Does nothing: verbs change the entries of the queue in place."""
 
     def remove(self, name: str, entry: Entry) -> None:
-        line = self.lines.get(name)
-        if line is not None:
-            line.pop(entry.ticket, None)
-            if not line:
-                self.lines.pop(name, None)
+        queue = self.queues.get(name)
+        if queue is not None:
+            queue.pop(entry.ticket, None)
+            if not queue:
+                self.queues.pop(name, None)
         self.places.pop(entry.id, None)
 
     def ticket(self, now: float) -> int:
@@ -114,11 +114,11 @@ class World:
     def buried(self, id: bytes) -> bool:
         return id in self.tombs
 
-    def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
+    def unfair_waiters(self, name: str) -> list[tuple[bytes, bytes]]:
         there = self.outside.get(name)
         return [(client, id) for id, (client, _) in there.items()] if there else []
 
-    def stay_outside(self, name: str, claim: Claim, until: float) -> None:
+    def wait_unfair(self, name: str, claim: Claim, until: float) -> None:
         now, there = until - claim.waiting, self.outside.get(name, {})
         self.outside[name] = {id: (client, over) for id, (client, over) in there.items() if over > now}
         self.outside[name][claim.id] = (claim.client, until)
@@ -128,11 +128,11 @@ class World:
         if there is not None and there.pop(id, None) is not None and not there:
             del self.outside[name]
 
-    def cell(self, spot: Spot) -> Kept:
-        return self.cells.get(spot, UNSET)
+    def cell(self, cell_key: CellKey) -> CellValue:
+        return self.cells.get(cell_key, UNSET_CELL)
 
-    def keep(self, spot: Spot, kept: Kept) -> None:
-        self.cells[spot] = kept
+    def keep(self, cell_key: CellKey, cell_value: CellValue) -> None:
+        self.cells[cell_key] = cell_value
 
     def written(self, write: Write) -> int | None:
         return self.writes.get(write.id)
@@ -143,16 +143,16 @@ class World:
         heappush(self.ends, (write.by, write.id))
         self.writes[write.id] = version
 
-    def watch(self, spot: Spot, client: bytes, key: bytes) -> None:
-        self.watchers.setdefault(spot, {})[key] = client
+    def watch(self, cell_key: CellKey, client: bytes, key: bytes) -> None:
+        self.watchers.setdefault(cell_key, {})[key] = client
 
-    def unwatch(self, spot: Spot, key: bytes) -> None:
-        there = self.watchers.get(spot)
+    def unwatch(self, cell_key: CellKey, key: bytes) -> None:
+        there = self.watchers.get(cell_key)
         if there is not None and there.pop(key, None) is not None and not there:
-            del self.watchers[spot]
+            del self.watchers[cell_key]
 
-    def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
-        return [(client, key) for key, client in self.watchers.pop(spot, {}).items()]
+    def dismiss(self, cell_key: CellKey) -> list[tuple[bytes, bytes]]:
+        return [(client, key) for key, client in self.watchers.pop(cell_key, {}).items()]
 
 
 _worlds: dict[str, World] = {}
@@ -170,12 +170,12 @@ class MemoryStore:
         self._world = _worlds.setdefault(url.host, World(url.host))
         self._me: bytes | None = None
 
-    def open(self, runtime: Runtime, me: Me) -> Voter:
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Voter:
         self._world.inboxes[me.id] = me.inbox
         self._me = me.id
-        return MemoryLine(self._world, runtime, me)
+        return MemoryQueue(self._world, runtime, me)
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return MemoryCells(self._world, runtime, me)
 
     def close(self) -> None:
@@ -190,10 +190,10 @@ class MemoryStore:
             self._world.reset()
 
 
-class MemoryLine:
+class MemoryQueue:
     """Seam 2 over a world; only `watch` and `await_change` wait."""
 
-    def __init__(self, world: World, runtime: Runtime, me: Me) -> None:
+    def __init__(self, world: World, runtime: Runtime, me: ClientIdentity) -> None:
         self._world = world
         self._runtime = runtime
         self._me = me
@@ -202,28 +202,28 @@ class MemoryLine:
         world, name = self._world, claim.name
         with world.mutex:
             now = self._runtime.now()
-            if name in world.lines or claim.asked or now > claim.by or claim.kind == ELECTION:
+            if name in world.queues or claim.asked or now > claim.by or claim.kind == ELECTION:
                 return None
             claim.asked = True
             world.last_ticket = claim.ticket = ticket = world.last_ticket + 1
             entry = Entry(
                 ticket, claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
-                now + claim.lease, now, now, False, claim.about,
+                now + claim.lease, now, now, False, claim.description,
             )  # fmt: skip
-            world.lines[name] = {ticket: entry}
+            world.queues[name] = {ticket: entry}
             world.places[claim.id] = entry
         return Standing(ticket, True, claim.lease, FOREVER, False)
 
     def leave_now(self, claim: Claim, until: float) -> bool | None:
         world, name = self._world, claim.name
         with world.mutex:
-            line = world.lines.get(name)
-            if line is None or len(line) > 1 or name in world.outside or claim.kind == ELECTION:
+            queue = world.queues.get(name)
+            if queue is None or len(queue) > 1 or name in world.outside or claim.kind == ELECTION:
                 return None
             entry = world.places.get(claim.id)
-            if entry is None or entry.ticket not in line:
+            if entry is None or entry.ticket not in queue:
                 return None
-            del world.lines[name], world.places[claim.id]
+            del world.queues[name], world.places[claim.id]
         return True
 
     def _write(self, verb: Callable[..., tuple[T, list[Wake]]], *arguments: object) -> T:
@@ -234,21 +234,21 @@ class MemoryLine:
         return reply
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        return self._write(ledger.join, claim, place)
+        return self._write(atomic_queue.join, claim, place)
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        return self._write(ledger.renew, claims)
+        return self._write(atomic_queue.renew, claims)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         with self._world.mutex:
-            wakes = ledger.amend(self._world, claim, weight, self._runtime.now())
+            wakes = atomic_queue.amend(self._world, claim, weight, self._runtime.now())
         self._world.wake(wakes)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
-        return self._write(ledger.leave, claim, answered)
+        return self._write(atomic_queue.leave, claim, answered)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        return self._write(ledger.leave_all, leaving)
+        return self._write(atomic_queue.leave_all, leaving)
 
     async def connect(self, until: float) -> None:
         """Does nothing: there is no connection."""
@@ -257,7 +257,7 @@ class MemoryLine:
         return 0.0
 
     async def stamp(self, claim: Claim, token: int, until: float) -> bool:
-        return self._write(ledger.stamp, claim, token)
+        return self._write(atomic_queue.stamp, claim, token)
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
         return inf  # lost memory means a lost process: no client remains
@@ -268,30 +268,30 @@ class MemoryLine:
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._me.inbox.wait(claim.id, until))
 
-    async def line(self, name: str, until: float) -> LockInfo:
+    async def inspect(self, name: str, until: float) -> LockInfo:
         with self._world.mutex:
-            return ledger.view(self._world, name, self._runtime.now(), datetime.now(UTC))
+            return atomic_queue.view(self._world, name, self._runtime.now(), datetime.now(UTC))
 
-    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         with self._world.mutex:
-            found = sorted(name for name in self._world.lines if name.startswith(prefix) and name > after)
-            lines = ((name, list(self._world.line(name))) for name in found)
-            return ledger.page(self._world, lines, self._runtime.now(), datetime.now(UTC))
+            found = sorted(name for name in self._world.queues if name.startswith(prefix) and name > after)
+            lines = ((name, list(self._world.queue(name))) for name in found)
+            return atomic_queue.page(self._world, lines, self._runtime.now(), datetime.now(UTC))
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        return self._write(ledger.revoke, name, token)
+        return self._write(atomic_queue.revoke, name, token)
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        return self._write(ledger.evict, name, token)
+        return self._write(atomic_queue.evict, name, token)
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        spot = Spot(LINES, name)
+        cell_key = CellKey(QUEUES, name)
         with self._world.mutex:
-            foremost, over = ledger.foremost(self._world, name, self._runtime.now())
+            foremost, over = atomic_queue.foremost(self._world, name, self._runtime.now())
             if foremost != seen:
                 return
-            self._world.watch(spot, self._me.id, key)
-        await _wait(self._world, self._me, spot, key, min(over, until))
+            self._world.watch(cell_key, self._me.id, key)
+        await _wait(self._world, self._me, cell_key, key, min(over, until))
 
     async def identity(self, until: float) -> str:
         return f"memory:{self._world.name}"
@@ -315,38 +315,38 @@ class MemoryLine:
 class MemoryCells:
     """Seam 3 over a world."""
 
-    def __init__(self, world: World, runtime: Runtime, me: Me) -> None:
+    def __init__(self, world: World, runtime: Runtime, me: ClientIdentity) -> None:
         self._world = world
         self._runtime = runtime
         self._me = me
 
-    async def get(self, spot: Spot, until: float) -> Kept:
-        return self._world.cell(spot)
+    async def get(self, cell_key: CellKey, until: float) -> CellValue:
+        return self._world.cell(cell_key)
 
     async def put(self, write: Write, until: float) -> int:
         with self._world.mutex:
-            version, wakes = cabinet.put(self._world, write, self._runtime.now())
+            version, wakes = atomic_cells.put(self._world, write, self._runtime.now())
         self._world.wake(wakes)
         return version
 
-    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
+    async def watch(self, cell_key: CellKey, version: int, key: bytes, until: float) -> None:
         with self._world.mutex:
-            if self._world.cell(spot).version != version:
+            if self._world.cell(cell_key).version != version:
                 return
-            self._world.watch(spot, self._me.id, key)
-        await _wait(self._world, self._me, spot, key, until)
+            self._world.watch(cell_key, self._me.id, key)
+        await _wait(self._world, self._me, cell_key, key, until)
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         with self._world.mutex:
-            return cabinet.admit(self._world, name, token, shared)
+            return atomic_cells.admit(self._world, name, token, shared)
 
     def close(self) -> None:
         """Nothing of this machine is held."""
 
 
-async def _wait(world: World, me: Me, spot: Spot, key: bytes, until: float) -> None:
+async def _wait(world: World, me: ClientIdentity, cell_key: CellKey, key: bytes, until: float) -> None:
     try:
         await me.inbox.wait(key, until)
     finally:
         with world.mutex:
-            world.unwatch(spot, key)
+            world.unwatch(cell_key, key)

@@ -3,7 +3,7 @@
 from dibs.blocking.client import Client, connect
 from dibs.blocking.election import Election
 from dibs.blocking.locks import Hold, HoldEvent, Lock, RLock, RWLock, Semaphore
-from dibs.blocking.ownerless import Cell, Fence, Latch
+from dibs.blocking.primitives import Cell, Fence, Latch
 from dibs.blocking.several import Multi, MultiHold, Striped, multi
 from dibs.blocking.within import Within, WithinHold, WithinLock
 from dibs.info import LockInfo, Participant

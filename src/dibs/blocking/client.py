@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from dibs._shared import Connection, ExcType, Raised, Seconds, Target, Trace, enclosing, make_client
 from dibs.bases import SyncWith
 from dibs.blocking.election import Election
 from dibs.blocking.entry import ask
 from dibs.blocking.locks import Hold, Lock, RLock, RWLock, Semaphore
-from dibs.blocking.ownerless import Cell, Fence, Latch
+from dibs.blocking.primitives import Cell, Fence, Latch
 from dibs.blocking.several import Striped
 from dibs.blocking.within import Within
 from dibs.core.client import Client as CoreClient
@@ -22,7 +23,6 @@ from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
-from dibs.faces import Connection, Kind, Raised, Seconds, Target, Trace, enclosing, make_client
 from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -428,7 +428,7 @@ class Client(SyncWith):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Self
 from weakref import ref
 
+from dibs._shared import ExcType, H, Raised, Seconds, Timeout, Trace, instant
 from dibs.bases import HoldFacts, Named, Owned, SyncWith
 from dibs.blocking.entry import LOOPS, ask, modules, warn_in_a_loop
 from dibs.core.grants import Frame
 from dibs.core.grants import Hold as CoreHold
 from dibs.core.kinds import lock as kinds
+from dibs.core.kinds.hold_stack import Takes
 from dibs.core.kinds.options import UNSET
-from dibs.core.kinds.taken import Takes
 from dibs.errors import NotHeld
-from dibs.faces import H, Kind, Raised, Seconds, Timeout, Trace, instant
 from dibs.runtime.threads import step
 
 
@@ -83,7 +83,7 @@ class AnyHold(SyncWith):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         lock, hold = self._lock, self._core
         try:
             if (given := lock.give(hold)) is not True:
@@ -140,10 +140,10 @@ class Exit:
 
     The statement looks `__exit__` up before it enters, and keeps it on its stack until the block has ended. But an
     interrupt may end the block before the first instruction of our method. The hold has only a weak reference to this
-    `__exit__` (`Hold.asker`). So the reference is then dead, and the watchdog gives the hold back.
+    `__exit__` (`Hold.lifeline`). So the reference is then dead, and the watchdog gives the hold back.
     """
 
-    def __init__(self, leave: Callable[[Any, Kind, Raised, Trace], None]) -> None:
+    def __init__(self, leave: Callable[[Any, ExcType, Raised, Trace], None]) -> None:
         self._leave = leave
 
     def __get__(self, lock: object, owner: type) -> Callable[..., None]:
@@ -198,12 +198,12 @@ class AnyLock(SyncWith, Generic[H]):
         try:
             if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
                 warn_in_a_loop()
-            hold.asker = ref(here)
+            hold.lifeline = ref(here)
             if core.on_lost is not None:
-                core.told(hold, shown)
+                core.set_callbacks(hold, shown)
             if core.take(hold) is not True and not step(core.acquire(hold)):
                 return None
-            hold.asker = None
+            hold.lifeline = None
             return shown
         except BaseException:
             core.drop(hold)
@@ -216,29 +216,29 @@ class AnyLock(SyncWith, Generic[H]):
         try:
             if LOOPS in modules and modules[LOOPS]._get_running_loop() is not None:
                 warn_in_a_loop()
-            hold.asker = ref(here)
+            hold.lifeline = ref(here)
             if core.on_lost is not None:
-                core.told(hold, shown)
+                core.set_callbacks(hold, shown)
             if core.take(hold, entered=True) is not True:
                 step(core.enter(hold))
-            hold.asker = entering(self)
+            hold.lifeline = entering(self)
             return shown
         except BaseException:
             core.drop(hold)
             raise
 
     @Exit
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         core, hold = self._core, None
         try:
-            hold, entered = core.taken.opened_here(), core.taken.entered
+            hold, entered = core.hold_stack.opened_here(), core.hold_stack.entered
             if hold in entered:
                 entered.remove(hold)
             if (given := core.give(hold)) is not True:
                 step(core.end(hold, raised, given))
         except BaseException:
             with suppress(RuntimeError):  # an interrupt may come before the hold is found; NotHeld is a RuntimeError
-                core.drop(hold or core.taken.opened_here())
+                core.drop(hold or core.hold_stack.opened_here())
             raise
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dibs import faces
+from dibs import _shared
+from dibs._shared import Seconds, Timeout
 from dibs.bases import Named, NoToken, Owned
 from dibs.blocking.entry import ask
 from dibs.blocking.locks import AnyHold, AnyLock, Hold, HoldEvent, Lock, RLock, Semaphore
@@ -10,7 +11,6 @@ from dibs.core.kinds.multi import Multi as CoreMulti
 from dibs.core.kinds.multi import MultiHold as CoreMultiHold
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.striped import Striped as CoreStriped
-from dibs.faces import Seconds, Timeout
 
 
 class MultiHold(AnyHold, NoToken):
@@ -60,7 +60,7 @@ def multi(*locks: Lock | RLock | Semaphore | Multi, timeout: Seconds | None = No
         ...     [part.name for part in hold.holds]
         ['a', 'b']
     """
-    return Multi(CoreMulti(faces.members(locks, Lock, Multi), timeout, Hold))
+    return Multi(CoreMulti(_shared.members(locks, Lock, Multi), timeout, Hold))
 
 
 class Multi(AnyLock[MultiHold], Owned):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from dibs._shared import ExcType, Raised, Seconds, Timeout, Trace
 from dibs.bases import Granted, Named, SyncWith, Unpicklable
 from dibs.blocking.entry import ask
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
-from dibs.faces import Kind, Raised, Seconds, Timeout, Trace
 
 
 class Within(Unpicklable):
@@ -96,7 +96,7 @@ class WithinLock(SyncWith, Named):
     def __enter__(self) -> WithinHold:
         return WithinHold(ask(self._core.enter()))
 
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
 
 
@@ -116,7 +116,7 @@ class WithinHold(SyncWith, Granted):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 It shows the holder and asks on the terminal; `--yes` is for callers without one. The store compares the token once
 more: a lock that has moved on stays as it is. Who broke it and why goes to stderr, to the system's log where there is
-one, and into the store (breaks.py). Without a token, or with one that nobody holds, it lists the holders and the
+one, and into the store (break_log.py). Without a token, or with one that nobody holds, it lists the holders and the
 command that breaks each.
 
 Exit status: 0 broken, 1 not broken (another token, or the answer was no), 64 no token, or no terminal and no --yes.
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import dibs
-from dibs.cli import breaks
+from dibs._shared import login, place
+from dibs.cli import break_log
 from dibs.cli import options as given
 from dibs.cli.options import Parser, UsageError, add_store, connect, next_command
-from dibs.cli.talk import NO, OK, UNREACHABLE, USAGE, age, describe, host, lock_object, put_json, same, say, who
-from dibs.faces import login, place
+from dibs.cli.output import NO, OK, UNREACHABLE, USAGE, age, describe, host, lock_object, put_json, same, say, who
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
 _MEANING = """\
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
             return UNREACHABLE
         said = f'"{options.name}" on {place(client)}: broken {what}'
         _log(said)
-        breaks.record(client, options.name, broken)
+        break_log.record(client, options.name, broken)
         return _answer(options, info, broken, said)
 
 

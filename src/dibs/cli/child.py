@@ -22,8 +22,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import NoReturn
 
+from dibs.cli.output import BY_SIGNAL, CANNOT_RUN, NOT_FOUND
 from dibs.cli.system import LONGEST_NAP, die_with, exists, given_environment, lives, now, open_files, rename
-from dibs.cli.talk import BY_SIGNAL, CANNOT_RUN, NOT_FOUND
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _SETTLE = 0.05

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dibs.cli.looking import ONE_LOOK
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, put
+from dibs.cli.output import OK, put
 
 _MOST_NAMES = 1000
 _BASH = """\

@@ -36,10 +36,10 @@ from dibs.cli.demo_screen import Screen, has_colour, is_live
 from dibs.cli.demo_show import Event, Lines, Objects, Outcome, Show
 from dibs.cli.demo_worker import NAME, NAMESPACE, Resource
 from dibs.cli.options import Parser, connect, time
+from dibs.cli.output import BY_SIGNAL, NO, OK
 from dibs.cli.system import now
-from dibs.cli.talk import BY_SIGNAL, NO, OK
 
-_GLANCE = 0.03
+_POLL_INTERVAL = 0.03
 _PATIENCE = 30.0
 """Seconds without a finished turn after which the demo gives up."""
 _ATTEMPTS = 3
@@ -118,7 +118,7 @@ class Demo:
             self._start(name, self.pauses.get(name))
         turns, moved_at = 0, now()
         while not all(worker.done for worker in self.workers.values()):
-            for key, _ in self.selector.select(_GLANCE):
+            for key, _ in self.selector.select(_POLL_INTERVAL):
                 for said in key.data.heard():
                     self._hear(key.data, said)
             if self.signals:

@@ -28,7 +28,7 @@ from types import FrameType
 
 from dibs.cli.demo_show import BOLD, DIM, GREEN, RED, YELLOW, Event, Lines, Outcome, painted, write
 from dibs.cli.demo_worker import Record
-from dibs.cli.talk import ordinal
+from dibs.cli.output import ordinal
 from dibs.info import LockInfo
 
 Piece = tuple[str, str]
@@ -138,9 +138,9 @@ class Picture:
     def _strip(self, name: str, width: int) -> Line:
         takes = self.takes[-width:]
         line: Line = [(self.marks.lane * (width - len(takes)), DIM)]
-        for token, taker in takes:
+        for token, caller in takes:
             fate = self.fates.get(token)
-            line += [(self.marks.lane, DIM) if taker != name else (fate, RED) if fate else (self.marks.took, GREEN)]
+            line += [(self.marks.lane, DIM) if caller != name else (fate, RED) if fate else (self.marks.took, GREEN)]
         return line
 
     def _doing(self, name: str, at: float, info: LockInfo) -> Doing:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dibs.cli.demo_worker import Audit, Record
-from dibs.cli.talk import harmless, put_json
+from dibs.cli.output import harmless, put_json
 from dibs.info import LockInfo, duration, printable
 
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 
 import dibs
+from dibs._shared import statements
 from dibs.cli.options import Parser, UsageError, add_store, connect
-from dibs.cli.talk import NO, OK, put, put_json
-from dibs.faces import statements
+from dibs.cli.output import NO, OK, put, put_json
 from dibs.info import Finding
 
 _WORDS = {"promise": "ok", "note": "note", "danger": "DANGER"}

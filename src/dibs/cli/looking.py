@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import dibs
-from dibs.cli.talk import say
+from dibs.cli.output import say
 
 T = TypeVar("T")
 
-GLANCE = 0.2
+POLL_INTERVAL = 0.2
 """Seconds between two looks."""
 ONE_LOOK = 1.0
 """How long one look may take: the `retry` of a client that looks."""
@@ -44,5 +44,5 @@ def looks(look: Callable[[], T], command: str, until: float = float("inf")) -> I
                 say("the store responds again", command=command)
             heard = time.monotonic()
             yield seen
-        pause = max(GLANCE, _REST * (time.monotonic() - began))  # a long queue takes long to read
+        pause = max(POLL_INTERVAL, _REST * (time.monotonic() - began))  # a long queue takes long to read
         time.sleep(min(pause, max(until - time.monotonic(), 0.0)))

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
+from dibs._shared import place
 from dibs.cli import options as given
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, age, lock_object, put, put_json, same, say, who
-from dibs.faces import place
+from dibs.cli.output import OK, age, lock_object, put, put_json, same, say, who
 from dibs.info import LockInfo, clip, duration
 
 MOST_DRESSED = 200

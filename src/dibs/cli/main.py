@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from dibs.cli.talk import (
+from dibs.cli.output import (
     BY_SIGNAL,
     NOT_BY_SYSTEM,
     OK,

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dibs
-from dibs import faces
-from dibs.cli.talk import USAGE, say
-from dibs.faces import NAMESPACE
+from dibs import _shared
+from dibs._shared import NAMESPACE
+from dibs.cli.output import USAGE, say
 from dibs.info import command_line
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h|d|)")
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """The message repeats the unknown word, which may be a URL after a mistyped `--url`."""
-        from dibs.cli.about import without_passwords  # noqa: PLC0415  (seldom needed)
+        from dibs.cli.description import without_passwords  # noqa: PLC0415  (seldom needed)
 
         say(f"{without_passwords(message)} (see dibs {self.command} --help)", command=self.command)
         raise SystemExit(USAGE)
@@ -94,7 +94,7 @@ def connect(options: argparse.Namespace, command: str, **more: Any) -> dibs.Clie
     url = options.url
     if options.url_file is not None:
         url = _read_url(options, command)
-    elif url is not None and faces.has_secret(url):
+    elif url is not None and _shared.has_secret(url):
         _warn(options, command, "every user of this machine can see the password in --url; use DIBS_URL or --url-file")
     if (url or os.environ.get("DIBS_URL") or "").lower().startswith("memory:"):
         raise UsageError("memory:// is private to one process, so commands cannot share it. Next: use sqlite:////path")
@@ -116,7 +116,7 @@ def next_command(options: argparse.Namespace, command: str, name: str, *more: st
     words, note = list(more), ""
     if options.url_file is not None:
         words += ["--url-file", options.url_file]
-    elif options.url is not None and faces.has_secret(options.url):
+    elif options.url is not None and _shared.has_secret(options.url):
         words += ["--url-file", "FILE"]
         note = " (put the URL with its password into FILE)"
     elif options.url is not None:

@@ -22,16 +22,16 @@ from functools import partial
 from typing import Any
 
 import dibs
-from dibs import faces
+from dibs import _shared
 from dibs.cli import options as given
-from dibs.cli.about import shown
 from dibs.cli.child import CannotRun, Child, Guard
+from dibs.cli.description import shown
 from dibs.cli.options import Parser, add_store, connect, here_only, next_command, pairs
+from dibs.cli.output import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
 from dibs.cli.signals import Signalled, Signals
+from dibs.cli.supervise import BROKEN, MAX_HOLD, STANDSTILL, UNREACHABLE, Supervision
 from dibs.cli.system import let_go_of_streams
-from dibs.cli.talk import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
 from dibs.cli.terminal import Terminal, end_by_interrupt
-from dibs.cli.vigil import BROKEN, MAX_HOLD, STANDSTILL, UNREACHABLE, Vigil
 from dibs.cli.waiting import Narrator, in_the_way
 from dibs.info import duration, printable
 
@@ -52,27 +52,27 @@ def main(arguments: Sequence[str]) -> int:
             closing(Terminal()) as terminal,
         ):
             let_go_of_streams()
-            vigil = Vigil(child, guard, terminal, signals, options.lease, options.max_hold)
-            status = _run(options, client, acquire, vigil)
-    if terminal.there and status == BY_SIGNAL + signal.SIGINT and (vigil.interrupted or vigil.by_ctrl_c):
-        end_by_interrupt(everybody=not vigil.interrupted)
+            supervision = Supervision(child, guard, terminal, signals, options.lease, options.max_hold)
+            status = _run(options, client, acquire, supervision)
+    if terminal.there and status == BY_SIGNAL + signal.SIGINT and (supervision.interrupted or supervision.by_ctrl_c):
+        end_by_interrupt(everybody=not supervision.interrupted)
     return status
 
 
-def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vigil: Vigil) -> int:
+def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, supervision: Supervision) -> int:
     try:
-        vigil.signals.interrupt(True)
+        supervision.signals.interrupt(True)
         hold = _wait(options, client, acquire)
-        vigil.signals.interrupt(False)
+        supervision.signals.interrupt(False)
     except Signalled as came:
-        vigil.interrupted = came.number == signal.SIGINT
+        supervision.interrupted = came.number == signal.SIGINT
         return BY_SIGNAL + came.number
     if hold is None:
         return _busy(options, client)
     messages: list[tuple[str, str]] = []  # printed after the release: stderr may block
     try:
-        status = _execute(options, hold, vigil)
-        if not vigil.cause and (others := vigil.child.leaves_others()):
+        status = _execute(options, hold, supervision)
+        if not supervision.cause and (others := supervision.child.leaves_others()):
             messages.append(("left-behind", f"the command left processes that continue without the lock: {others}"))
     except CannotRun as error:
         word = options.command[0]
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace, client: dibs.Client, acquire: Acquire, vig
         status = error.status
     except dibs.LockLost:  # before the command started
         status = LOST
-    status = _give_back(options, client, hold, vigil, status)
+    status = _give_back(options, client, hold, supervision, status)
     for event, text in messages:
         _tell(options, event, text)
     return status
@@ -103,16 +103,16 @@ def _wait(options: argparse.Namespace, client: dibs.Client, acquire: Acquire) ->
         return acquire()
 
 
-def _execute(options: argparse.Namespace, hold: dibs.Hold, vigil: Vigil) -> int:
-    vigil.terminal.lend(vigil.child.group)
+def _execute(options: argparse.Namespace, hold: dibs.Hold, supervision: Supervision) -> int:
+    supervision.terminal.lend(supervision.child.group)
     try:
-        vigil.begin(hold)
-        vigil.child.execute(_environment(options, hold))
-        vigil.keep(hold)
+        supervision.begin(hold)
+        supervision.child.execute(_environment(options, hold))
+        supervision.keep(hold)
     finally:
-        vigil.terminal.take_back()
-    assert vigil.child.status is not None
-    return vigil.child.status
+        supervision.terminal.take_back()
+    assert supervision.child.status is not None
+    return supervision.child.status
 
 
 def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]:
@@ -126,14 +126,16 @@ def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]
     url = os.environ.get("DIBS_URL")
     if url and not options.pass_url:
         try:
-            said["DIBS_URL"] = faces.without_secret(url)
+            said["DIBS_URL"] = _shared.without_secret(url)
         except ValueError:  # unused: --url was given. The command must fail with it, not use another store
             said["DIBS_URL"] = "***"
     return said
 
 
-def _give_back(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, vigil: Vigil, status: int) -> int:
-    lost = bool(vigil.cause) or hold.lost.is_set()
+def _give_back(
+    options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, supervision: Supervision, status: int
+) -> int:
+    lost = bool(supervision.cause) or hold.lost.is_set()
     try:
         hold.release()
     except dibs.LockLost:
@@ -144,33 +146,33 @@ def _give_back(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold
         )
     if not lost:
         return status
-    text = f'"{printable(options.name)}": {_why(options, client, hold, vigil)} (token {hold.token})'
-    reason = vigil.cause or hold.lost_reason
-    _tell(options, "lost", text, reason=reason, token=hold.token, status=vigil.child.status)
+    text = f'"{printable(options.name)}": {_why(options, client, hold, supervision)} (token {hold.token})'
+    reason = supervision.cause or hold.lost_reason
+    _tell(options, "lost", text, reason=reason, token=hold.token, status=supervision.child.status)
     return LOST
 
 
-def _why(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, vigil: Vigil) -> str:
+def _why(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, supervision: Supervision) -> str:
     """Why the lock was lost, and how the command ended."""
-    if vigil.child.status is None:
+    if supervision.child.status is None:
         return "the lock was lost before the command started"
-    if not vigil.cause:
+    if not supervision.cause:
         return (
             f"the lock was lost{_by_whom(client, hold)} while the command ran; "
-            f"the command ended by itself with status {vigil.child.status}"
+            f"the command ended by itself with status {supervision.child.status}"
         )
     return {
         BROKEN: f"the lock was taken away{_by_whom(client, hold)}; the command was terminated",
         MAX_HOLD: f"the lock reached --max-hold ({duration(options.max_hold or 0)}); the command was terminated",
         UNREACHABLE: "the lock was lost because the store did not confirm its renewal; the command was terminated",
         STANDSTILL: "the lock was lost because dibs run was stopped for longer than the lease; the command was killed",
-    }[vigil.cause]
+    }[supervision.cause]
 
 
 def _by_whom(client: dibs.Client, hold: dibs.Hold) -> str:
-    from dibs.cli import breaks  # noqa: PLC0415  (not needed to start)
+    from dibs.cli import break_log  # noqa: PLC0415  (not needed to start)
 
-    last = breaks.last(client, hold.name)
+    last = break_log.last(client, hold.name)
     return f" by {last.breaker} ({last.why})" if last is not None and last.token == hold.token else ""
 
 

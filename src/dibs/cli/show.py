@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from dibs.cli import breaks
+from dibs._shared import place
+from dibs.cli import break_log
 from dibs.cli import options as given
 from dibs.cli.ls import kind
 from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.talk import OK, age, lock_object, ordinal, put, put_json, same
-from dibs.faces import place
+from dibs.cli.output import OK, age, lock_object, ordinal, put, put_json, same
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
 _LONGEST_VALUE, _LONGEST_INFO = 200, 1000
@@ -30,7 +30,7 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     with connect(options, "show") as client:
-        info, broken, store = client.inspect(options.name), breaks.last(client, options.name), place(client)
+        info, broken, store = client.inspect(options.name), break_log.last(client, options.name), place(client)
     if options.json:
         put_json({**lock_object(info), "last_break": None if broken is None else broken.to_json()})
     else:

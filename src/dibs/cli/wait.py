@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from dibs._shared import place
 from dibs.cli import options as given
 from dibs.cli.looking import ONE_LOOK, looks
 from dibs.cli.options import Parser, add_store, connect, next_command
-from dibs.cli.talk import BUSY, OK, held_by, lock_object, put_json, say
-from dibs.faces import place
+from dibs.cli.output import BUSY, OK, held_by, lock_object, put_json, say
 from dibs.info import duration
 
 

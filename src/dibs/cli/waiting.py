@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 import dibs
-from dibs.cli.talk import held_by, host, ordinal, runs_under
+from dibs.cli.output import held_by, host, ordinal, runs_under
 from dibs.info import LockInfo, Participant, printable
 
 _FIRST, _AGAIN = 2.0, 1.0

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import dibs
+from dibs._shared import place
 from dibs.cli import options as given
 from dibs.cli.looking import ONE_LOOK, looks
 from dibs.cli.options import Parser, UsageError, add_store, connect
-from dibs.cli.talk import OK, age, held_by, instant, lock_object, participant_object, put, put_json, same, say, who
-from dibs.faces import place
+from dibs.cli.output import OK, age, held_by, instant, lock_object, participant_object, put, put_json, same, say, who
 from dibs.info import LockInfo, Participant, clip
 
 _LONGEST_NAME = 60

@@ -25,8 +25,8 @@ from dibs.core.deadline import (
     valid_until,
 )
 from dibs.core.grants import HELD, OVER, WAITS, Grant, Hold, Request
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Line, Me, Place, Replaced, Store
 from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
+from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS, ClientIdentity, Place, Queue, Replaced, Store
 from dibs.core.registry import Given, HoldRegistry
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Runtime
@@ -34,15 +34,17 @@ from dibs.errors import LockLost, StoreError, StoreUnavailable
 
 _BARGE_PAUSE = 0.005
 """Unfair waiters spread their tries after a wakeup over this many seconds."""
-_GLANCE = 15.0
+_POLL_INTERVAL = 15.0
 """How often a waiter without a signal schedules its renewal again, in case the watchdog missed it."""
 
 
 class QueueGrantor:
     """Seam 1 over seam 2; see `Grantor` in registry.py."""
 
-    def __init__(self, line: Line, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> None:
-        self._line = line
+    def __init__(
+        self, queue: Queue, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float
+    ) -> None:
+        self._queue = queue
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
@@ -51,18 +53,18 @@ class QueueGrantor:
         self._watchdog = registry.watchdog
         self._give_backs = registry.watchdog.give_backs
         self._retry = retry
-        self.connect, self.round_trip, self.close = line.connect, line.round_trip, line.close
-        self.give_back = line.leave_all
-        self.line, self.lines, self.revoke, self.evict = line.line, line.lines, line.revoke, line.evict
-        self.await_change, self.identity, self.doctor = line.await_change, line.identity, line.doctor
+        self.connect, self.round_trip, self.close = queue.connect, queue.round_trip, queue.close
+        self.give_back = queue.leave_all
+        self.inspect, self.page, self.revoke, self.evict = queue.inspect, queue.page, queue.revoke, queue.evict
+        self.await_change, self.identity, self.doctor = queue.await_change, queue.identity, queue.doctor
 
-    def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
+    def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
         if self._give_backs.is_full:
             return False
         sent_at, deadline = self._now(), hold.deadline
         claim = Claim(
             self._runtime.fresh_id(), request.name, request.kind, request.capacity, hold.weight,
-            request.lease, request.waiting, sent_at + request.waiting, self._me.id, about, False, None, prepared,
+            request.lease, request.waiting, sent_at + request.waiting, self._me.id, description, False, None, prepared,
         )  # fmt: skip
         hold.grant = grant = Grant(request, hold)
         grant.claim = claim
@@ -74,10 +76,10 @@ class QueueGrantor:
         if self._registry.closed:  # after adopting: close() either sees the claim there, or is seen here
             self._registry.check_open()
         # An unfair waiter only tries here: `join` must subscribe it before it may wait.
-        place = LINE if request.fair and deadline > sent_at else NOWHERE
+        place = QUEUE if request.fair and deadline > sent_at else NOWHERE
         until = sent_at + (self._retry if deadline == FOREVER else max(LEAST_PATIENCE, deadline - sent_at))
         try:
-            answer = self._line.take_now(claim, place, until)
+            answer = self._queue.take_now(claim, place, until)
         except StoreUnavailable as error:
             grant.first = error
             return False
@@ -131,7 +133,7 @@ class QueueGrantor:
             self._expected.pop(claim.id, None)
             if grant.watchers:
                 grant.tell_watchers()
-            left = self._line.leave_now(claim, until)
+            left = self._queue.leave_now(claim, until)
         except StoreUnavailable:
             return self._leave_again(claim, until)
         except BaseException:
@@ -141,7 +143,7 @@ class QueueGrantor:
         if isinstance(left, bool):
             grant.leaving = False
             return left
-        return self._line.leave(claim, True, until) if left is None else self._leave_soon(claim, left, until)
+        return self._queue.leave(claim, True, until) if left is None else self._leave_soon(claim, left, until)
 
     @staticmethod
     def _is_ended_elsewhere(hold: Hold, grant: Grant) -> Given:
@@ -157,11 +159,11 @@ class QueueGrantor:
             stood = await left
         except StoreUnavailable:
             return await self._leave_again(claim, until)
-        return await self._line.leave(claim, True, until) if stood is None else stood
+        return await self._queue.leave(claim, True, until) if stood is None else stood
 
     async def _leave_again(self, claim: Claim, until: float) -> bool:
         """Retry an unknown leave. True in any case: the first copy may have removed the claim."""
-        await self._line.leave(claim, True, until)
+        await self._queue.leave(claim, True, until)
         return True
 
     async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None:
@@ -179,7 +181,7 @@ class QueueGrantor:
         claim = self._claim(grant)
         try:
             if self._watchdog.take(grant):
-                await self._left(grant, self._line.leave(claim, grant.answered, until))
+                await self._left(grant, self._queue.leave(claim, grant.answered, until))
             elif grant.dropped:  # the watchdog gives it back: wait for that here, too
                 await self._left(grant, self._leave_again(claim, until))
             elif grant.loss is not None:
@@ -208,20 +210,20 @@ class QueueGrantor:
             grant.leaving = False
 
     async def acquire(  # noqa: C901, PLR0912, PLR0915  (the one waiting loop, in one piece)
-        self, grant: Grant, weight: int, about: str, deadline: float
+        self, grant: Grant, weight: int, description: str, deadline: float
     ) -> bool:
         if self._give_backs.is_full:
             await self._give_backs.room(self._runtime, self._patience(deadline, self._now()))
         sent_at = self._now()
         began = sent_at if grant.claim is None else grant.sent_at  # the free path chose the place then
-        place = NOWHERE if deadline <= began else LINE if grant.request.fair else OUTSIDE
+        place = NOWHERE if deadline <= began else QUEUE if grant.request.fair else UNFAIR
         give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         first, grant.first = grant.first, None
         try:
             while True:
                 claim = grant.claim
                 if claim is None or sent_at > claim.by:
-                    claim = self._fresh_claim(grant, weight, about, sent_at)
+                    claim = self._fresh_claim(grant, weight, description, sent_at)
                 elif claim.asked:
                     self._registry.check_open()
                     grant.answered = False  # until the reply: an interrupt may leave this join in flight
@@ -232,7 +234,7 @@ class QueueGrantor:
                     if first is not None:
                         sent_at, standing = grant.sent_at, first
                     else:
-                        standing = await self._line.join(claim, place, give_up)
+                        standing = await self._queue.join(claim, place, give_up)
                     if standing is not None and standing.holds:
                         grant.answer(standing, sent_at)
                         if not self._enough_left(grant):  # a slow reply counts once a renewal confirms it
@@ -264,7 +266,7 @@ class QueueGrantor:
                     await self._withdraw(grant)
                     if standing is None:
                         raise StoreUnavailable("the store answered too late to count")
-                    if held_back := standing.held_back if place is OUTSIDE else grant.held_back:
+                    if held_back := standing.held_back if place is UNFAIR else grant.held_back:
                         raise held_back
                     return False
                 give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
@@ -285,7 +287,7 @@ class QueueGrantor:
 
     def _least(self) -> float:
         """Seconds that the store has to answer, however short the timeout of the caller is."""
-        return attempt(LEAST_PATIENCE, self._line.round_trip())
+        return attempt(LEAST_PATIENCE, self._queue.round_trip())
 
     async def _after_no(
         self, grant: Grant, place: Place, standing: Standing | None, sent_at: float, deadline: float
@@ -295,11 +297,11 @@ class QueueGrantor:
             self._retire(grant)
             return False
         grant.answered = not grant.doubtful
-        if place is OUTSIDE:
-            await self._wait_outside(grant, deadline)
-        elif place is LINE:
+        if place is UNFAIR:
+            await self._wait_unfair(grant, deadline)
+        elif place is QUEUE:
             grant.answer(standing, sent_at)
-            if await self._wait_in_line(grant, deadline):
+            if await self._wait_in_queue(grant, deadline):
                 return True
             if self._now() < deadline:
                 self._retire(grant)
@@ -314,20 +316,20 @@ class QueueGrantor:
 
     async def lighten(self, grant: Grant, weight: int, until: float) -> None:
         claim = self._claim(grant)
-        await self._line.amend(claim, weight, until)
+        await self._queue.amend(claim, weight, until)
         claim.weight = min(claim.weight, weight)
 
     async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]:
-        return await self._line.renew([self._claim(grant) for grant in grants], until)
+        return await self._queue.renew([self._claim(grant) for grant in grants], until)
 
-    async def _wait_in_line(self, grant: Grant, deadline: float) -> bool:
+    async def _wait_in_queue(self, grant: Grant, deadline: float) -> bool:
         """True: held. False: timed out, or the claim was evicted and a new id must join."""
         claim = self._claim(grant)
         grant.state = WAITS
         self._watchdog.schedule(grant)
         is_told = False
         while (now := self._now()) < deadline:
-            signal = await self._line.watch(claim, min(deadline, now + _GLANCE))
+            signal = await self._queue.watch(claim, min(deadline, now + _POLL_INTERVAL))
             self._registry.check_open()
             if signal is None:
                 self._watchdog.schedule(grant)
@@ -371,7 +373,7 @@ class QueueGrantor:
     async def _look(self, grant: Grant, until: float) -> Standing | None:
         """Renew this claim, to learn its state. None: the claim is gone."""
         sent_at = self._now()
-        (standing,) = await self._line.renew([self._claim(grant)], until)
+        (standing,) = await self._queue.renew([self._claim(grant)], until)
         if isinstance(standing, StoreUnavailable):
             raise standing
         if standing is not None:
@@ -379,9 +381,9 @@ class QueueGrantor:
             self._watchdog.schedule(grant)
         return standing
 
-    async def _wait_outside(self, grant: Grant, deadline: float) -> None:
+    async def _wait_unfair(self, grant: Grant, deadline: float) -> None:
         look_at = self._now() + grant.request.waiting / 3
-        if await self._line.watch(self._claim(grant), min(deadline, look_at)) is not None:
+        if await self._queue.watch(self._claim(grant), min(deadline, look_at)) is not None:
             await self._runtime.sleep(min(self._runtime.jitter(_BARGE_PAUSE), max(deadline - self._now(), 0.0)))
 
     async def _withdraw(self, grant: Grant) -> None:
@@ -389,8 +391,8 @@ class QueueGrantor:
         claim = grant.claim
         try:
             if self._watchdog.take(grant) and claim is not None:
-                until = self._now() + attempt(LEAVE_PATIENCE, self._line.round_trip())
-                await self._line.leave(claim, grant.answered, until)
+                until = self._now() + attempt(LEAVE_PATIENCE, self._queue.round_trip())
+                await self._queue.leave(claim, grant.answered, until)
         except StoreUnavailable as error:
             self._watchdog.heard(error)
             self._watchdog.give_back(self._claim(grant), grant.answered)
@@ -399,14 +401,14 @@ class QueueGrantor:
                 self._watchdog.give_back(claim, grant.answered)
             raise
 
-    def _fresh_claim(self, grant: Grant, weight: int, about: str, now: float) -> Claim:
+    def _fresh_claim(self, grant: Grant, weight: int, description: str, now: float) -> Claim:
         """Make a claim; the watchdog adopts it before its join is sent."""
         if grant.claim is not None:
             self._retire(grant)
         request = grant.request
         claim = Claim(
             self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
-            request.lease, request.waiting, now + request.waiting, self._me.id, about,
+            request.lease, request.waiting, now + request.waiting, self._me.id, description,
         )  # fmt: skip
         grant.ask_as(claim)
         self._expected[claim.id] = None
@@ -428,6 +430,8 @@ class QueueGrantor:
         return grant.claim
 
 
-def queue_grantor(store: Store, runtime: Runtime, me: Me, registry: HoldRegistry, retry: float) -> QueueGrantor:
+def queue_grantor(
+    store: Store, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float
+) -> QueueGrantor:
     """The `make_grantor` of `Client` for a store that has queues."""
     return QueueGrantor(store.open(runtime, me), runtime, me, registry, retry)

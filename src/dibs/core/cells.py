@@ -27,30 +27,32 @@ LARGEST = 65_536
 """The size limit of a value, in bytes."""
 
 
-class Spot(NamedTuple):
+class CellKey(NamedTuple):
     """The key of a value or a queue that can be watched: a name in a space."""
 
     space: str
     name: str
 
 
-class Kept(NamedTuple):
+class CellValue(NamedTuple):
     """A value and its version; unset, it is None at version 0."""
 
     value: bytes | None
     version: int
 
 
-UNSET = Kept(None, 0)
+UNSET_CELL = CellValue(None, 0)
 
 
 class Write:
     """One compare-and-set request. Its id is random and used for this request only."""
 
-    __slots__ = ("asked", "by", "id", "spot", "value", "version")
+    __slots__ = ("asked", "by", "cell_key", "id", "value", "version")
 
-    def __init__(self, spot: Spot, value: bytes, version: int, id: bytes, by: float, asked: bool = False) -> None:
-        self.spot = spot
+    def __init__(
+        self, cell_key: CellKey, value: bytes, version: int, id: bytes, by: float, asked: bool = False
+    ) -> None:
+        self.cell_key = cell_key
         self.value = value
         self.version = version
         """The version that the value must have."""
@@ -71,27 +73,27 @@ class Admits(Protocol):
 class Cells(Admits, Protocol):
     """One way to talk to the cells of a store."""
 
-    async def get(self, spot: Spot, until: float) -> Kept: ...
+    async def get(self, cell_key: CellKey, until: float) -> CellValue: ...
 
     async def put(self, write: Write, until: float) -> int:
         """Write the value, and return its new version."""
 
-    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
+    async def watch(self, cell_key: CellKey, version: int, key: bytes, until: float) -> None:
         """Wait for a change. The writer notifies the inbox under `key`, which expects it already."""
 
     def close(self) -> None:
         """Free local resources."""
 
 
-def token_of(kept: Kept) -> int:
+def token_of(cell_value: CellValue) -> int:
     """Parse the record of a fence; an unset fence has admitted no token."""
-    if kept.value is None:
+    if cell_value.value is None:
         return 0
-    if not kept.value.isdigit() or len(kept.value) > 20:
+    if not cell_value.value.isdigit() or len(cell_value.value) > 20:
         raise StoreError(
             "dibs did not write the record of this fence", step="find the program that writes there, and stop it"
         )
-    return int(kept.value)
+    return int(cell_value.value)
 
 
 def record_of(token: int) -> bytes:

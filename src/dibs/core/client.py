@@ -12,15 +12,15 @@ from typing import Any, Protocol, TypeVar, cast
 from dibs.core import names
 from dibs.core.cells import Cells
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest
-from dibs.core.grants import HELD, LOST, WatchdogPort
-from dibs.core.line import DDL, LEASES, LOOK, Encloses, Enclosing, InTables, Me, Replaced, Store
+from dibs.core.grants import HELD, LOST, WatchdogExecutor
 from dibs.core.log import log
 from dibs.core.loss import CLOSED, EXITED, FORKED
+from dibs.core.queue import DDL, LEASES, LOOK, ClientIdentity, Encloses, Enclosing, InTables, Replaced, Store
 from dibs.core.registry import Grantor, HoldRegistry
 from dibs.core.runtime import Event, Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.errors import DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
-from dibs.info import Finding, LockInfo, show_command, write_about
+from dibs.info import Finding, LockInfo, show_command, write_description
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
@@ -33,11 +33,11 @@ _LOOK_OUT = 5.0
 """How long to wait for a change notice before polling."""
 
 
-class OpenedGrantor(Grantor, WatchdogPort, Protocol):
+class OpenedGrantor(Grantor, WatchdogExecutor, Protocol):
     """One way to the store, for callers or for a lane of the watchdog."""
 
 
-MakeGrantor = Callable[[Any, Runtime, Me, HoldRegistry, float], OpenedGrantor]
+MakeGrantor = Callable[[Any, Runtime, ClientIdentity, HoldRegistry, float], OpenedGrantor]
 """Called with the store, the runtime, the identity of the client, the registry, and the `retry` seconds."""
 
 
@@ -89,7 +89,7 @@ class Client:
         self._begin()
 
     def _begin(self) -> None:
-        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
+        self.me = ClientIdentity(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
         mutex = self.runtime.mutex()
         self.registry = HoldRegistry(self.runtime, self.shown, mutex)
         self.watchdog = self.registry.watchdog = Watchdog(
@@ -190,14 +190,14 @@ class Client:
 
     def about(self, label: str, info: Mapping[str, Any] | None) -> str:
         """The description that others see of a claim of this thread or task; cached without `info`."""
-        name = self.runtime.taker_name()
+        name = self.runtime.caller_name()
         if info:
-            return write_about(label, self.host, self.pid, name, {**self.info, **info})
+            return write_description(label, self.host, self.pid, name, {**self.info, **info})
         text = self._abouts.get((label, name))
         if text is None:
             if len(self._abouts) >= _ABOUTS:
                 self._abouts.clear()
-            text = self._abouts[label, name] = write_about(label, self.host, self.pid, name, self.info)
+            text = self._abouts[label, name] = write_description(label, self.host, self.pid, name, self.info)
         return text
 
     def is_me(self, host: str, pid: int) -> bool:
@@ -230,7 +230,7 @@ class Client:
     async def look(self, name: str, encoded: str, patience: float | None = None) -> LockInfo:
         await self.ready()
         until = self.now() + (self.retry if patience is None else patience)
-        return self._named(await self.patiently(name, lambda: self.opened.line(encoded, until), until), name)
+        return self._named(await self.patiently(name, lambda: self.opened.inspect(encoded, until), until), name)
 
     async def look_together(self, name: str, encoded: str, patience: float) -> LockInfo | None:
         """The queue, for the error of a caller that timed out; None: the store did not answer.
@@ -260,7 +260,7 @@ class Client:
         """A page of busy queues, and the name after which the next page starts; `""` is the end."""
         await self.ready()
         until = self.now() + self.retry
-        found = await self.patiently(None, lambda: self.opened.lines(self.prefix + prefix, after, until), until)
+        found = await self.patiently(None, lambda: self.opened.page(self.prefix + prefix, after, until), until)
         own = [self._named(info, info.name[len(self.prefix) :]) for info in found if info.holders or info.waiters]
         end = max((info.name for info in found), default="")
         return own, end if end > after else ""  # a damaged store must not make the caller loop for ever
@@ -321,13 +321,13 @@ class Client:
             return None
         self.watchdog.give_backs.is_closing = True
         for grant in list(self.watchdog.renewing.values()):
-            if all(self.runtime.is_through(hold.taker) for hold in grant.holds):
+            if all(self.runtime.is_through(hold.caller) for hold in grant.holds):
                 self.watchdog.lose(grant, EXITED)
         return self.watchdog.give_backs.when_idle(self.runtime.blocking(), self._spare())
 
-    def _spare(self) -> WatchdogPort | None:
+    def _spare(self) -> WatchdogExecutor | None:
         """A connected way to the store: that of the callers, unless it belongs to an event loop."""
-        return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.port
+        return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.executor
 
     def end_exit(self) -> None:
         if not self.watchdog.renewing:
@@ -372,7 +372,7 @@ class Client:
         self._encloses = cast("Enclosing", self.store).open_within(self.runtime, self.me)
         return self._encloses
 
-    def _open_for_watchdog(self) -> WatchdogPort:
+    def _open_for_watchdog(self) -> WatchdogExecutor:
         return self._grantor(self.runtime.blocking())
 
     def _grantor(self, runtime: Runtime) -> OpenedGrantor:

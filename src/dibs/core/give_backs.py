@@ -14,9 +14,9 @@ from itertools import count
 from typing import NamedTuple
 
 from dibs.core.deadline import FOREVER, attempt
-from dibs.core.grants import HELD, Grant, WatchdogPort
-from dibs.core.line import Replaced
+from dibs.core.grants import HELD, Grant, WatchdogExecutor
 from dibs.core.log import log
+from dibs.core.queue import Replaced
 from dibs.core.rule import Claim
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
@@ -45,18 +45,18 @@ class GiveBacks:
     def __init__(
         self,
         runtime: Runtime,
-        open_port: Callable[[], WatchdogPort],
+        open_executor: Callable[[], WatchdogExecutor],
         heard: Callable[[StoreError], None],
         *,
         claims_expire: bool,
     ) -> None:
         """`claims_expire`: claims end by lease, so that retries for a claim end with its lease."""
         self._now = runtime.now
-        self._open_port = open_port
+        self._open_executor = open_executor
         self._heard = heard
         self._claims_expire = claims_expire
-        self._port: WatchdogPort | None = None
-        self._spare: WatchdogPort | None = None
+        self._executor: WatchdogExecutor | None = None
+        self._spare: WatchdogExecutor | None = None
         """A connected port, for a client that closes."""
         self.is_closing = False
         """There are no more acquires."""
@@ -103,7 +103,7 @@ class GiveBacks:
             self._worker.ring()
             await event.wait(min(until, self._now() + _LONGEST_WAIT))
 
-    def when_idle(self, runtime: Runtime, spare: WatchdogPort | None = None) -> Event:
+    def when_idle(self, runtime: Runtime, spare: WatchdogExecutor | None = None) -> Event:
         """For a client that closes: an event that is set once the store has accepted or refused every leave. Uses the
         connected `spare` port, because there may be no time to connect."""
         event = runtime.event()
@@ -114,17 +114,17 @@ class GiveBacks:
 
     def stop(self) -> None:
         self._worker.stop()
-        if self._port is not None:
-            self._port.close()
+        if self._executor is not None:
+            self._executor.close()
 
     async def turn(self) -> float | None:
         for _ in range(len(self._too_heavy)):
             await self._lighten(self._too_heavy.popleft())
         while batch := self._next_batch():
-            port = self._open()
+            executor = self._open()
             try:
-                until = self._now() + attempt(_ATTEMPT, port.round_trip())
-                answers = await port.give_back([(item.claim, item.answered) for item in batch], until)
+                until = self._now() + attempt(_ATTEMPT, executor.round_trip())
+                answers = await executor.give_back([(item.claim, item.answered) for item in batch], until)
             except StoreError as error:
                 answers = [error] * len(batch)
             except Closed:
@@ -195,9 +195,9 @@ class GiveBacks:
         weight = grant.heaviest()
         if grant.state is not HELD or grant.claim is None or weight >= grant.claim.weight:
             return
-        port = self._open()
+        executor = self._open()
         try:
-            await port.lighten(grant, weight, self._now() + attempt(_ATTEMPT, port.round_trip()))
+            await executor.lighten(grant, weight, self._now() + attempt(_ATTEMPT, executor.round_trip()))
         except BaseException as error:
             self._too_heavy.append(grant)
             if not isinstance(error, StoreError):
@@ -205,9 +205,9 @@ class GiveBacks:
             self._heard(error)
             log().warning("lowering the weight of a claim failed, dibs tries again: %s", error)
 
-    def _open(self) -> WatchdogPort:
-        if self._port is None:
+    def _open(self) -> WatchdogExecutor:
+        if self._executor is None:
             if self._spare is not None:
                 return self._spare
-            self._port = self._open_port()
-        return self._port
+            self._executor = self._open_executor()
+        return self._executor

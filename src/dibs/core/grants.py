@@ -8,7 +8,7 @@ ASKING and WAITS may also end as OVER. Validity is never a flag: every question 
 The watchdog's table alone decides which thread ends a grant: the one that takes it out of the table.
 
 A hold exists before anything is sent, so that an exception always finds something to give back. Until the caller has
-the hold, a weak reference ties it to the caller's frame (`asker`). If the frame dies without cleanup, as by an
+the hold, a weak reference ties it to the caller's frame (`lifeline`). If the frame dies without cleanup, as by an
 interrupt within an interrupt, the reference is dead and the watchdog gives the claim back.
 
 Both classes keep their defaults on the class: a free acquire sets only the attributes that it needs.
@@ -22,8 +22,8 @@ from enum import Enum, auto
 from typing import Protocol
 
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
-from dibs.core.line import Leave
 from dibs.core.loss import EXPIRED, GIVEN_BACK, Loss, Trouble, too_old
+from dibs.core.queue import Leave
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import LockLost, LossReason, StoreError, StoreUnavailable
@@ -206,7 +206,7 @@ class Hold:
     """One acquire as this process knows it."""
 
     grant: Grant | None = None
-    asker: Callable[[], object | None] | None = None
+    lifeline: Callable[[], object | None] | None = None
     """A weak reference to the frame or `with` block that needs it; None: the user has it."""
     began = 0.0
     ends_at = FOREVER
@@ -221,13 +221,13 @@ class Hold:
     """Why it was lost, once the loss was noticed."""
 
     def __init__(
-        self, context: HoldContext, name: str, weight: int, taker: object, owner: object, label: str,
+        self, context: HoldContext, name: str, weight: int, caller: object, owner: object, label: str,
         limit: float | None,
     ) -> None:  # fmt: skip
         self.context = context
         self.name = name
         self.weight = weight
-        self.taker = taker
+        self.caller = caller
         self.owner = owner
         self.label = label
         """The name of the owner that others see."""
@@ -240,10 +240,10 @@ class Hold:
         return self.loss is not None
 
     def wanted(self) -> bool:
-        return not self.over and (self.asker is None or self.asker() is not None)
+        return not self.over and (self.lifeline is None or self.lifeline() is not None)
 
     def still(self) -> Hold | None:
-        """The `asker` of the guard that this hold depends on."""
+        """The `lifeline` of the guard that this hold depends on."""
         return self if self.wanted() and not self.is_lost() else None
 
     def is_lost(self) -> bool:
@@ -353,7 +353,7 @@ async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool],
                 grant.watchers.remove(event)
 
 
-class WatchdogPort(Protocol):
+class WatchdogExecutor(Protocol):
     """The store, for a lane of the watchdog: blocking, on a connection of its own."""
 
     async def connect(self, until: float) -> None:

@@ -31,7 +31,7 @@ Given = bool | Awaitable[bool] | None
 class Grantor(Protocol):
     """Seam 1: the way to the store, for callers. A call raises StoreUnavailable at `until`."""
 
-    def take(self, hold: Hold, request: Request, about: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
+    def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
         """The free path of an acquire. True: held. False: call `acquire`, which goes on with the grant of the hold, if
         there is one. In asyncio it may return an awaitable of either."""
 
@@ -41,16 +41,16 @@ class Grantor(Protocol):
 
     async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None: ...
 
-    async def acquire(self, grant: Grant, weight: int, about: str, deadline: float) -> bool:
+    async def acquire(self, grant: Grant, weight: int, description: str, deadline: float) -> bool:
         """Acquire, and wait while it is busy. False: busy until the deadline."""
 
     async def release(self, grant: Grant, until: float) -> None: ...
 
     async def amend(self, grant: Grant, weight: int, until: float) -> None: ...
 
-    async def line(self, name: str, until: float) -> LockInfo: ...
+    async def inspect(self, name: str, until: float) -> LockInfo: ...
 
-    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
+    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
 
     async def revoke(self, name: str, token: int, until: float) -> bool: ...
 
@@ -98,22 +98,22 @@ class HoldRegistry:
     def expire(self, grant: Grant, now: float) -> None:
         self.watchdog.expire(grant, now)
 
-    async def acquire(self, hold: Hold, request: Request, share: bool, about: str) -> bool:
+    async def acquire(self, hold: Hold, request: Request, share: bool, description: str) -> bool:
         """`share`: holds of one owner on this name share a grant."""
         if share:
-            return await self._acquire_shared(hold, request, about)
+            return await self._acquire_shared(hold, request, description)
         if hold.grant is None:
             hold.grant = Grant(request, hold)
-        return await self._opened().acquire(hold.grant, hold.weight, about, hold.deadline)
+        return await self._opened().acquire(hold.grant, hold.weight, description, hold.deadline)
 
-    async def _acquire_shared(self, hold: Hold, request: Request, about: str) -> bool:
+    async def _acquire_shared(self, hold: Hold, request: Request, description: str) -> bool:
         key = (request.name, hold.owner)
         while True:
             mine = Grant(request)
             mine.key = key
             grant = self._shared.setdefault(key, mine)
             if grant is mine:
-                return await self._ask(grant, hold, about)
+                return await self._ask(grant, hold, description)
             if self._enter(grant, hold, request):
                 return True
             if not await self._answer_of(grant, hold.deadline):
@@ -126,7 +126,7 @@ class HoldRegistry:
             await self._release(hold)
             return
         here = Frame()
-        also.asker = ref(here)  # the guard now depends on this call: its hold may end first
+        also.lifeline = ref(here)  # the guard now depends on this call: its hold may end first
         try:
             await self._release(hold)
         finally:
@@ -188,12 +188,12 @@ class HoldRegistry:
         assert self.grantor is not None  # callers have awaited `Client.ready`
         return self.grantor
 
-    async def _ask(self, grant: Grant, hold: Hold, about: str) -> bool:
+    async def _ask(self, grant: Grant, hold: Hold, description: str) -> bool:
         self._add(grant, hold)
         grant.decided = self.runtime.event()
         held = False
         try:
-            held = await self._opened().acquire(grant, hold.weight, about, hold.deadline)
+            held = await self._opened().acquire(grant, hold.weight, description, hold.deadline)
         finally:
             if not held:
                 self.unshare(grant)

@@ -39,14 +39,37 @@ class Claim:
     """One request to hold. Its id is random, new for each acquire, and secret: knowing it allows to end the claim."""
 
     __slots__ = (
-        "about", "asked", "by", "capacity", "client", "id", "kind", "lease", "name", "prepared", "ticket", "waiting",
+        "asked",
+        "by",
+        "capacity",
+        "client",
+        "description",
+        "id",
+        "kind",
+        "lease",
+        "name",
+        "prepared",
+        "ticket",
+        "waiting",
         "weight",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, id: bytes, name: str, kind: str, capacity: int, weight: int, lease: float, waiting: float, by: float,
-        client: bytes, about: str, asked: bool = False, ticket: int | None = None, prepared: Prepared | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        id: bytes,
+        name: str,
+        kind: str,
+        capacity: int,
+        weight: int,
+        lease: float,
+        waiting: float,
+        by: float,
+        client: bytes,
+        description: str,
+        asked: bool = False,
+        ticket: int | None = None,
+        prepared: Prepared | None = None,
+    ) -> None:
         self.id = id
         self.name = name
         self.kind = kind
@@ -57,7 +80,7 @@ class Claim:
         self.by = by
         """A local instant after which a join has no effect."""
         self.client = client
-        self.about = about
+        self.description = description
         self.asked = asked
         """Set by the store before it first sends the join: until then the store cannot have this id."""
         self.ticket = ticket
@@ -66,7 +89,7 @@ class Claim:
         """Shared by the claims of one lock object, description and client; None: nothing is cached."""
 
     def __repr__(self) -> str:
-        return f"<Claim on {self.name!r}: {self.kind}, weight {self.weight}, ticket {self.ticket}, {self.about}>"
+        return f"<Claim on {self.name!r}: {self.kind}, weight {self.weight}, ticket {self.ticket}, {self.description}>"
 
 
 class Standing:
@@ -97,12 +120,23 @@ class Entry:
     """A claim as the store keeps it."""
 
     __slots__ = (
-        "about", "asked", "capacity", "client", "held", "id", "kind", "revoked", "ticket", "until", "was", "weight",
-    )  # fmt: skip
+        "asked",
+        "capacity",
+        "client",
+        "description",
+        "held",
+        "id",
+        "kind",
+        "revoked",
+        "ticket",
+        "until",
+        "was",
+        "weight",
+    )
 
     def __init__(
         self, ticket: int, id: bytes, client: bytes, kind: str, capacity: int, weight: int, until: float, asked: float,
-        held: float | None, revoked: bool, about: str, was: int | None = None,
+        held: float | None, revoked: bool, description: str, was: int | None = None,
     ) -> None:  # fmt: skip
         self.ticket = ticket
         self.id = id
@@ -114,7 +148,7 @@ class Entry:
         self.asked = asked
         self.held = held
         self.revoked = revoked
-        self.about = about
+        self.description = description
         self.was = was
         """Its weight before the current change; None if the change is of another entry."""
 
@@ -142,14 +176,14 @@ def fits(ahead: int, weight: int, capacity: int) -> bool:
     return ahead + weight <= capacity
 
 
-def head(line: Iterable[Entry], gone: Callable[[Entry], bool]) -> Head:
+def head(queue: Iterable[Entry], gone: Callable[[Entry], bool]) -> Head:
     """Walk a queue in ticket order, up to the first entry that must wait. All entries have the same capacity."""
     holding: list[Entry] = []
     freed: list[Entry] = []
     ended: list[Entry] = []
     before = used = 0
     upcoming = float("inf")
-    for entry in line:
+    for entry in queue:
         old = entry.weight if entry.was is None else entry.was
         held_before = fits(before, old, entry.capacity)
         before += old

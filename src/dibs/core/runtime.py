@@ -90,7 +90,7 @@ class Worker(Protocol):
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Hands(Protocol):
+class TaskGroup(Protocol):
     """A fixed number of workers that run in parallel; each runs its own jobs one after the other."""
 
     async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
@@ -116,10 +116,10 @@ class Runtime(Protocol):
 
     def inbox(self) -> Inbox: ...
 
-    def taker(self) -> object:
+    def caller(self) -> object:
         """The current thread or task, as an object, because thread numbers are re-used."""
 
-    def taker_name(self) -> str: ...
+    def caller_name(self) -> str: ...
 
     def fresh_id(self) -> bytes: ...
 
@@ -130,24 +130,24 @@ class Runtime(Protocol):
         """In asyncio, a function to call at every entry: the runtime belongs to the first event loop that uses it."""
 
     @property
-    def soon(self) -> Callable[[Callable[[], None]], object] | None:
+    def call_soon(self) -> Callable[[Callable[[], None]], object] | None:
         """In asyncio, `loop.call_soon`; call it only from the event loop."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Run blocking work on another thread, one call after the other."""
 
-    def aside(self) -> Runtime:
+    def separate(self) -> Runtime:
         """The same runtime with a separate thread for blocking work, so that one store cannot delay another."""
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
         """`turn` returns the longest delay in seconds until the next turn; None: wait until rung."""
 
-    def hands(self, count: int) -> Hands: ...
+    def task_group(self, count: int) -> TaskGroup: ...
 
     def call_back(self, callback: Callable[[], object]) -> None:
         """Run a callback of the user where a slow one delays nothing; its exceptions are logged."""
 
-    def is_through(self, taker: object) -> bool:
+    def is_through(self, caller: object) -> bool:
         """At interpreter exit: whether that thread or task has ended."""
 
     def after_fork(self) -> None:

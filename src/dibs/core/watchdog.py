@@ -29,10 +29,10 @@ from typing import Any
 
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.give_backs import BATCH, GiveBacks
-from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogPort
-from dibs.core.line import LOOK, YOURS, Me, Replaced
+from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogExecutor
 from dibs.core.log import log
 from dibs.core.loss import BROKEN, DISPLACED, EXPIRED, INSTANT, REPLACED, Loss, Trouble
+from dibs.core.queue import LOOK, YOURS, ClientIdentity, Replaced
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
@@ -50,8 +50,8 @@ class Watchdog:
     def __init__(
         self,
         runtime: Runtime,
-        me: Me,
-        open_port: Callable[[], WatchdogPort],
+        me: ClientIdentity,
+        open_executor: Callable[[], WatchdogExecutor],
         mutex: AbstractContextManager[Any],
         *,
         claims_expire: bool = True,
@@ -64,8 +64,8 @@ class Watchdog:
         self._now = runtime.now
         self._me = me
         self._mutex = mutex
-        self._open_port = open_port
-        self.port: WatchdogPort | None = None
+        self._open_executor = open_executor
+        self.executor: WatchdogExecutor | None = None
         """For renewals."""
         self.is_connected = False
         self.unsorted: dict[bytes, Grant] = {}
@@ -82,7 +82,7 @@ class Watchdog:
         self._warned = False
         self._watcher = runtime.worker(self.watch)
         self._renewer = runtime.worker(self.renew)
-        self.give_backs = GiveBacks(runtime, open_port, self.heard, claims_expire=claims_expire)
+        self.give_backs = GiveBacks(runtime, open_executor, self.heard, claims_expire=claims_expire)
         self.give_back, self.settle = self.give_backs.post, self.give_backs.settle
 
     # Called by user threads: nothing here waits.
@@ -163,14 +163,14 @@ class Watchdog:
                 self._me.inbox.deliver(grant.claim.id, LOOK.value)
 
     def round_trip(self) -> float:
-        return 0.0 if self.port is None else self.port.round_trip()
+        return 0.0 if self.executor is None else self.executor.round_trip()
 
     def stop(self) -> None:
         self._watcher.stop()
         self._renewer.stop()
         self.give_backs.stop()
-        if self.port is not None:
-            self.port.close()
+        if self.executor is not None:
+            self.executor.close()
 
     # The first lane: due grants and losses.
 
@@ -261,8 +261,8 @@ class Watchdog:
     # The second lane: renewals.
 
     async def renew(self) -> float | None:
-        port = self._open_for_renewals()
-        pause = None if self.is_connected else await self._connect(port)
+        executor = self._open_for_renewals()
+        pause = None if self.is_connected else await self._connect(executor)
         while self._due or self._groups:
             for kind in sorted(self._grouped()):
                 group = self._groups[kind]
@@ -270,15 +270,15 @@ class Watchdog:
                 if not group:
                     del self._groups[kind]
                 try:
-                    await self._renew(port, batch)
+                    await self._renew(executor, batch)
                 except Closed:
                     return None
         return pause
 
-    async def _connect(self, port: WatchdogPort) -> float | None:
+    async def _connect(self, executor: WatchdogExecutor) -> float | None:
         """Connect early: when the first renewal is due, the server may accept no more connections."""
         try:
-            await port.connect(self._now() + TICK)
+            await executor.connect(self._now() + TICK)
         except (StoreError, Closed) as error:
             log().debug("no connection for renewals yet: %s", error)
             return TICK if self.renewing else None
@@ -293,7 +293,7 @@ class Watchdog:
                 self._groups.setdefault(kind, {})[grant.claim.id] = grant
         return self._groups
 
-    async def _renew(self, port: WatchdogPort, batch: list[Grant]) -> None:
+    async def _renew(self, executor: WatchdogExecutor, batch: list[Grant]) -> None:
         """Send one batch. It waits at most a sixth of the shortest lease, or two round trips if they take longer."""
         sent_at = self._now()
         batch = [grant for grant in batch if self._is_renewed(grant) and may_renew(grant, sent_at)]
@@ -303,11 +303,11 @@ class Watchdog:
         for grant, claim, _ in asked:
             grant.in_flight = claim
         shortest = min(_lease_of(grant) for grant in batch)
-        round_trip = port.round_trip()
+        round_trip = executor.round_trip()
         if shortest < _ROUND_TRIPS * round_trip and not self._warned:
             self._warn(shortest, round_trip)
         try:
-            standings = await port.renew(batch, sent_at + attempt(shortest / 6, round_trip))
+            standings = await executor.renew(batch, sent_at + attempt(shortest / 6, round_trip))
         except StoreError as error:
             self._renew_again(batch, error, shortest, sent_at)
             return
@@ -392,10 +392,10 @@ class Watchdog:
         now = self._now()
         self.lose(grant, loss if now < grant.until else self._deadline_loss(grant, now), gone=gone)
 
-    def _open_for_renewals(self) -> WatchdogPort:
-        if self.port is None:
-            self.port = self._open_port()
-        return self.port
+    def _open_for_renewals(self) -> WatchdogExecutor:
+        if self.executor is None:
+            self.executor = self._open_executor()
+        return self.executor
 
 
 def at_deadline(grant: Grant, now: float, late: float) -> Loss:

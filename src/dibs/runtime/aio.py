@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from dibs.core.runtime import Event, Gate, Hands, Inbox, Job, Runtime, Source, Worker
+from dibs.core.runtime import Event, Gate, Inbox, Job, Runtime, Source, TaskGroup, Worker
 from dibs.runtime.threads import LAST_CALL, ThreadRuntime, boottime, run_logged
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ class Offloader:
             loop.call_soon_threadsafe(lambda: None if future.done() else answer(value))
 
 
-class Aside:
+class SeparateOffloader:
     """A runtime with its own thread for blocking calls; otherwise another one."""
 
     def __init__(self, runtime: AioRuntime, offloader: Offloader) -> None:
@@ -219,7 +219,7 @@ class Aside:
         return getattr(self._runtime, name)
 
 
-class AioHands:
+class AioTaskGroup:
     """One task per job."""
 
     def __init__(self, runtime: AioRuntime) -> None:
@@ -266,10 +266,10 @@ class AioRuntime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._offloaders = [Offloader(self._threads)]
 
-    def is_through(self, taker: object) -> bool:
-        if isinstance(taker, asyncio.Task):
-            return taker.done() or not taker.get_loop().is_running()
-        return self._threads.is_through(taker)
+    def is_through(self, caller: object) -> bool:
+        if isinstance(caller, asyncio.Task):
+            return caller.done() or not caller.get_loop().is_running()
+        return self._threads.is_through(caller)
 
     def bind(self) -> None:
         loop = asyncio.get_running_loop()
@@ -307,13 +307,13 @@ class AioRuntime:
     def inbox(self) -> Inbox:
         return AioInbox(self)
 
-    def taker(self) -> object:
+    def caller(self) -> object:
         task = asyncio.current_task()
         return threading.current_thread() if task is None else task
 
-    def taker_name(self) -> str:
+    def caller_name(self) -> str:
         task = asyncio.current_task()
-        return self._threads.taker_name() if task is None else task.get_name()
+        return self._threads.caller_name() if task is None else task.get_name()
 
     def fresh_id(self) -> bytes:
         return self._threads.fresh_id()
@@ -321,21 +321,21 @@ class AioRuntime:
     def jitter(self, most: float) -> float:
         return self._threads.jitter(most)
 
-    def soon(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await self._offloaders[0].offload(work)
 
-    def aside(self) -> Runtime:
+    def separate(self) -> Runtime:
         self._offloaders.append(Offloader(self._threads))
-        return cast("Runtime", Aside(self, self._offloaders[-1]))
+        return cast("Runtime", SeparateOffloader(self, self._offloaders[-1]))
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
         return self._threads.worker(turn)
 
-    def hands(self, count: int) -> Hands:
-        return AioHands(self)
+    def task_group(self, count: int) -> TaskGroup:
+        return AioTaskGroup(self)
 
     def call_back(self, callback: Callable[[], object]) -> None:
         loop = self._loop

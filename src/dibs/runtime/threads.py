@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from dibs.core.log import log
-from dibs.core.runtime import Event, Gate, Hands, Inbox, Job, Runtime, Worker
+from dibs.core.runtime import Event, Gate, Inbox, Job, Runtime, TaskGroup, Worker
 from dibs.runtime.inbox import ThreadInbox
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ class _Gathering:
         self._bell.acquire(timeout=patience)
 
 
-class ThreadHands:
+class ThreadTaskGroup:
     """One thread per job; idle threads linger like those of a worker."""
 
     def __init__(self, count: int, runtime: ThreadRuntime, nap: float) -> None:
@@ -297,7 +297,7 @@ class ThreadRuntime:
 
     bind = None
     """Only an event loop needs it."""
-    soon = None
+    call_soon = None
 
     def __init__(self, now: Callable[[], float] = boottime, nap: float = math.inf) -> None:
         self.now = now
@@ -309,8 +309,8 @@ class ThreadRuntime:
         self._workers: list[ThreadWorker] = []
         self._caller = self.worker(self._call)
 
-    def is_through(self, taker: object) -> bool:
-        return taker is threading.main_thread() or (isinstance(taker, threading.Thread) and not taker.is_alive())
+    def is_through(self, caller: object) -> bool:
+        return caller is threading.main_thread() or (isinstance(caller, threading.Thread) and not caller.is_alive())
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -327,9 +327,9 @@ class ThreadRuntime:
     def inbox(self) -> Inbox:
         return ThreadInbox(self.now, self._nap)
 
-    taker = staticmethod(partial(getattr, _Here(), "thread"))
+    caller = staticmethod(partial(getattr, _Here(), "thread"))
 
-    def taker_name(self) -> str:
+    def caller_name(self) -> str:
         return threading.current_thread().name
 
     fresh_id = staticmethod(partial(os.urandom, _ID_SIZE))
@@ -341,7 +341,7 @@ class ThreadRuntime:
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
 
-    def aside(self) -> Runtime:
+    def separate(self) -> Runtime:
         return self
 
     def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
@@ -349,8 +349,8 @@ class ThreadRuntime:
         self._workers.append(worker)
         return worker
 
-    def hands(self, count: int) -> Hands:
-        return ThreadHands(count, self, min(self._nap, LONGEST_NAP))
+    def task_group(self, count: int) -> TaskGroup:
+        return ThreadTaskGroup(count, self, min(self._nap, LONGEST_NAP))
 
     def call_back(self, callback: Callable[[], object]) -> None:
         self._calls.put(callback)

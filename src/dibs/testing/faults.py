@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from dibs import LockInfo, NotHeld, Participant, StoreUnavailable
-from dibs.backends import ledger, memory
-from dibs.backends.memory import MemoryLine, World
+from dibs.backends import memory
+from dibs.backends.common import atomic_queue
+from dibs.backends.memory import MemoryQueue, World
 from dibs.core import names
-from dibs.core.cells import Spot
+from dibs.core.cells import CellKey
 from dibs.core.client import Client
 from dibs.core.grants import HELD, Grant
-from dibs.core.line import LOOK, Line, Me, Place
 from dibs.core.loss import Loss
+from dibs.core.queue import LOOK, ClientIdentity, Place, Queue
 from dibs.core.rule import Claim, Entry, Standing, head
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import step
@@ -77,8 +78,8 @@ class Faults:
                 raise StoreUnavailable(f"the reply to a {verb} was lost, as a test wanted it", step="see lose_reply")
         return reply
 
-    async def wait(self, taker: object, until: float, signal: Awaitable[T]) -> T:
-        with self._stage.parked(taker, until):
+    async def wait(self, caller: object, until: float, signal: Awaitable[T]) -> T:
+        with self._stage.parked(caller, until):
             return await signal
 
 
@@ -104,31 +105,31 @@ class _Wrapped:
         found = getattr(self._store, name)
         return self._opening(found) if name.startswith("open") else found
 
-    def _opening(self, open: Callable[[Runtime, Me], Any]) -> Callable[[Runtime, Me], Any]:
+    def _opening(self, open: Callable[[Runtime, ClientIdentity], Any]) -> Callable[[Runtime, ClientIdentity], Any]:
         return lambda runtime, me: _Port(open(runtime, me), runtime, self._faults)
 
 
 class _Port:
     """A way to talk to a store, on which replies may get lost."""
 
-    def __init__(self, port: Any, runtime: Runtime, faults: Faults) -> None:
-        self._port = port
+    def __init__(self, executor: Any, runtime: Runtime, faults: Faults) -> None:
+        self._executor = executor
         self._runtime = runtime
         self._faults = faults
         self._by_watchdog = not isinstance(runtime, StagedRuntime)  # it works over the blocking runtime underneath
 
     def __getattr__(self, verb: str) -> Any:
-        found = getattr(self._port, verb)
+        found = getattr(self._executor, verb)
         if not inspect.iscoroutinefunction(found):
             return found
         if verb in _WAITING:
-            return lambda *args: self._faults.wait(self._runtime.taker(), args[-1], found(*args))
+            return lambda *args: self._faults.wait(self._runtime.caller(), args[-1], found(*args))
         return lambda *args: self._faults.ask(verb, self._by_watchdog, found(*args))
 
 
 def holders(client: Client, name: str, token: int | None) -> tuple[LockInfo, list[Participant]]:
     """Who holds that name, or that one of them; NotHeld if there is nobody."""
-    info = step(line_of(client).line(client.prefix + names.check(name), 0.0))
+    info = step(queue_of(client).inspect(client.prefix + names.check(name), 0.0))
     found = [holder for holder in info.holders if token is None or holder.token == token]
     if not found:
         who = "nobody holds it" if token is None else f"nobody holds it with token {token}"
@@ -144,7 +145,7 @@ def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
             for owner, grant in grants(stage, world_of(client), encoded):
                 if grant.token == holder.token:
                     _lose(owner, grant)
-            step(line_of(client).evict(encoded, holder.token, 0.0))
+            step(queue_of(client).evict(encoded, holder.token, 0.0))
 
 
 def _lose(owner: Client, grant: Grant) -> None:
@@ -155,7 +156,7 @@ def _lose(owner: Client, grant: Grant) -> None:
 
 
 def grants(stage: Stage, world: World, encoded: str) -> list[tuple[Client, Grant]]:
-    """All that the clients on a stage know of one line."""
+    """All that the clients on a stage know of one queue."""
     return [
         (client, grant)
         for client in stage.clients
@@ -170,9 +171,9 @@ def world_of(client: Client) -> World:
     return world
 
 
-def line_of(client: Client) -> MemoryLine:
+def queue_of(client: Client) -> MemoryQueue:
     """A way to the store on which nothing goes wrong, and which needs no loop."""
-    return MemoryLine(world_of(client), client.runtime.blocking(), client.me)
+    return MemoryQueue(world_of(client), client.runtime.blocking(), client.me)
 
 
 class Usurping:
@@ -186,31 +187,31 @@ class Usurping:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
-        return _UsurpingLine(self, self._store.open(runtime, me), runtime)
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
+        return _UsurpingQueue(self, self._store.open(runtime, me), runtime)
 
     def take_place(self, claim: Claim, now: float) -> Standing:
         """In one step: the victims are gone, the claim holds, and whoever waits still waits, in the old order."""
         world: World = self._store._world
         with world.mutex:
-            line = list(world.line(claim.name))
-            held = head(line, lambda entry: entry.until <= now).holding
-            waiting = [entry for entry in line if entry not in held and entry.until > now]
-            for entry in line:
+            queue = list(world.queue(claim.name))
+            held = head(queue, lambda entry: entry.until <= now).holding
+            waiting = [entry for entry in queue if entry not in held and entry.until > now]
+            for entry in queue:
                 if entry not in held or entry.ticket in self.victims:
                     world.remove(claim.name, entry)
             claim.asked, claim.ticket = True, world.ticket(now)
             world.add(claim.name, Entry(
                 claim.ticket, claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
-                now + claim.lease, now, now, False, claim.about,
+                now + claim.lease, now, now, False, claim.description,
             ))  # fmt: skip
             self._stand_again(world, claim.name, waiting, now)
-            wakes = ledger.tell(world, Spot(ledger.LINES, claim.name))
+            wakes = atomic_queue.tell(world, CellKey(atomic_queue.QUEUES, claim.name))
         world.wake(wakes)
         return Standing(claim.ticket, True, claim.lease, float("inf"), False)
 
     def _stand_again(self, world: World, name: str, waiting: Sequence[Entry], now: float) -> None:
-        """Tickets rise in the order of a line, so those behind get new ones; nobody holds by the old ones yet."""
+        """Tickets rise in the order of a queue, so those behind get new ones; nobody holds by the old ones yet."""
         known = {grant.claim.id: grant.claim for _, grant in grants(self._stage, world, name) if grant.claim}
         for entry in waiting:
             entry.ticket = world.ticket(now)
@@ -219,14 +220,14 @@ class Usurping:
                 known[entry.id].ticket = entry.ticket
 
 
-class _UsurpingLine:
-    def __init__(self, store: Usurping, line: Line, runtime: Runtime) -> None:
+class _UsurpingQueue:
+    def __init__(self, store: Usurping, queue: Queue, runtime: Runtime) -> None:
         self._store = store
-        self._line = line
+        self._queue = queue
         self._runtime = runtime
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
+        return getattr(self._queue, name)
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         return self._store.take_place(claim, self._runtime.now())

@@ -16,13 +16,13 @@ from typing import Any, cast
 import dibs.aio
 import dibs.aio.client
 import dibs.blocking.client
+from dibs._shared import make_client
 from dibs.backends.memory import World, _worlds
 from dibs.core.client import Client
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options
 from dibs.core.registry import HoldRegistry
 from dibs.core.runtime import Runtime
-from dibs.faces import make_client
 from dibs.runtime.threads import ThreadRuntime, step
 from dibs.testing import faults
 from dibs.testing.faults import Faults, LostReply, Usurping, world_of
@@ -50,9 +50,9 @@ class Kit:
         self._use(_worlds.setdefault("", World("")))
         self._undo.callback(_put_back, "DIBS_URL", os.environ.get("DIBS_URL"))
         os.environ["DIBS_URL"] = URL
-        for face in (dibs.blocking.client, dibs.aio.client):
-            self._undo.callback(setattr, face, "make_client", make_client)
-            setattr(face, "make_client", self._make_client)  # noqa: B010  (mypy takes an import for a constant)
+        for api in (dibs.blocking.client, dibs.aio.client):
+            self._undo.callback(setattr, api, "make_client", make_client)
+            setattr(api, "make_client", self._make_client)  # noqa: B010  (mypy takes an import for a constant)
 
     def end(self) -> None:
         """Everything that the test left open is closed, and the store is empty again."""
@@ -78,10 +78,10 @@ class Kit:
     def pause(self, clients: tuple[object, ...]) -> Pause:
         wrong = [client for client in clients if not isinstance(client, dibs.Client | dibs.aio.Client)]
         if wrong:
-            raise TypeError(f"pause_keeper takes clients, not {wrong[0]!r}")
+            raise TypeError(f"pause_watchdog takes clients, not {wrong[0]!r}")
         cores = [client._core for client in clients if isinstance(client, dibs.Client | dibs.aio.Client)]
         if any(core not in self.stage.clients for core in cores):
-            raise ValueError("pause_keeper takes clients that were connected to a memory store during this test")
+            raise ValueError("pause_watchdog takes clients that were connected to a memory store during this test")
         return self.stage.pause([core.watchdog for core in cores] or None)
 
     def steal(self, client: Client, name: str, token: int | None) -> dibs.Hold:
@@ -194,7 +194,7 @@ class _Controls:
         """
         return self._kit.faults.lose_reply(verb)
 
-    def pause_keeper(self, *clients: object) -> Pause:
+    def pause_watchdog(self, *clients: object) -> Pause:
         """Stop the background renewal of clients, until `resume()` of the result, or as long as its `with` lasts.
 
         Args:

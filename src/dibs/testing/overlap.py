@@ -132,9 +132,9 @@ class WatchedRegistry:
     def closed(self, closed: bool) -> None:
         self._registry.closed = closed
 
-    async def acquire(self, hold: Hold, request: Request, share: bool, about: str) -> bool:
+    async def acquire(self, hold: Hold, request: Request, share: bool, description: str) -> bool:
         with self._stage.call(self._runtime, hold.deadline):
-            held = await self._registry.acquire(hold, request, share, about)
+            held = await self._registry.acquire(hold, request, share, description)
             if held:
                 self._record.begin((self._store, request.name), hold)
             return held
@@ -172,9 +172,9 @@ def _in_the_way(spans: dict[Grant, list[Hold]]) -> Hold:
 
 
 def _holder(hold: Hold) -> Holder:
-    taker = hold.taker
-    if isinstance(taker, asyncio.Task):
-        who = f"task {taker.get_name()}"
+    caller = hold.caller
+    if isinstance(caller, asyncio.Task):
+        who = f"task {caller.get_name()}"
     else:
-        who = f"thread {taker.name}" if isinstance(taker, threading.Thread) else repr(taker)
+        who = f"thread {caller.name}" if isinstance(caller, threading.Thread) else repr(caller)
     return Holder(who, hold.token, hold.is_lost())

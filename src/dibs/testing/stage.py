@@ -21,13 +21,13 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, Self, TypeVar, cast
 
+from dibs._shared import ExcType, Raised, Trace
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, seconds
 from dibs.core.give_backs import GiveBacks
 from dibs.core.grants import ASKING, HELD
 from dibs.core.runtime import Event, Runtime, Worker
 from dibs.core.watchdog import Watchdog
-from dibs.faces import Kind, Raised, Trace
 from dibs.runtime.aio import AioRuntime, running_loop
 from dibs.runtime.threads import ThreadRuntime, boottime, step
 
@@ -36,7 +36,7 @@ Turn = Callable[[], Coroutine[Any, Any, float | None]]
 
 NAP = 0.01
 """How soon a waiting thread or task notices that the clock was moved."""
-_GLANCE = 0.0005
+_POLL_INTERVAL = 0.0005
 GLANCES = 2000
 """How often a step looks whether other threads are through, about a second long: one that is stuck elsewhere must not
 stop the clock for ever. Looks are counted, not time: on a machine that stands still nobody gets on."""
@@ -134,30 +134,30 @@ class Stage:
         self._nap = nap
         self._mutex = threading.Lock()
         self._workers: list[StagedWorker] = []
-        self._calls: dict[object, Call] = {}
+        self._calls: dict[object, StageCall] = {}
         self._pauses: list[Pause] = []
         self._pid = os.getpid()
 
     def runtime(self, inner: Runtime, *, may_pause: bool = True) -> Runtime:
         """Of the same face as the given one, on this stage."""
-        of_its_face = AioRuntime if isinstance(inner, AioRuntime) else ThreadRuntime
-        return cast("Runtime", StagedRuntime(self, of_its_face(self.clock.now, self._nap), may_pause))
+        of_its_api = AioRuntime if isinstance(inner, AioRuntime) else ThreadRuntime
+        return cast("Runtime", StagedRuntime(self, of_its_api(self.clock.now, self._nap), may_pause))
 
-    def call(self, runtime: Runtime, deadline: float) -> Call:
+    def call(self, runtime: Runtime, deadline: float) -> StageCall:
         """A context manager around an acquire or a release."""
-        return Call(self._mutex, self._calls, runtime.taker(), deadline)
+        return StageCall(self._mutex, self._calls, runtime.caller(), deadline)
 
     @contextmanager
-    def parked(self, taker: object, until: float = FOREVER) -> Iterator[None]:
+    def parked(self, caller: object, until: float = FOREVER) -> Iterator[None]:
         """Around each wait: a call that waits is not between two lines."""
-        call = self._calls.get(taker)
-        self.waits[taker] = until
+        call = self._calls.get(caller)
+        self.waits[caller] = until
         if call is not None:
             call.active = False
         try:
             yield
         finally:
-            self.waits.pop(taker, None)
+            self.waits.pop(caller, None)
             if call is not None:
                 with self._mutex:
                     call.active = True
@@ -196,7 +196,7 @@ class Stage:
                 if glance > GLANCES or not any(call.is_busy_elsewhere() for call in list(self._calls.values())):
                     yield
                     return
-            time.sleep(_GLANCE)
+            time.sleep(_POLL_INTERVAL)
 
     def next_instant(self, now: float) -> float:
         """When something is due next."""
@@ -224,9 +224,9 @@ class Stage:
         """Whose time is over shall have noticed before more of it passes."""
         late = [call for call in list(self._calls.values()) if call.deadline <= now and not call.is_here()]
         for _ in range(GLANCES):
-            if not any(self._calls.get(call.taker) is call for call in late):
+            if not any(self._calls.get(call.caller) is call for call in late):
                 break
-            time.sleep(_GLANCE)
+            time.sleep(_POLL_INTERVAL)
         for call in late:
             call.deadline = FOREVER  # whoever is stuck is not waited for again
 
@@ -248,11 +248,11 @@ class Stage:
             self.clock.after_fork()
 
 
-class Call:
+class StageCall:
     """One acquire or release under way."""
 
-    def __init__(self, mutex: threading.Lock, calls: dict[object, Call], taker: object, deadline: float) -> None:
-        self.taker = taker
+    def __init__(self, mutex: threading.Lock, calls: dict[object, StageCall], caller: object, deadline: float) -> None:
+        self.caller = caller
         self.deadline = deadline
         self.active = True
         self._mutex = mutex
@@ -261,21 +261,21 @@ class Call:
 
     def is_here(self) -> bool:
         """It cannot go on before whoever asks has returned: a task of the loop that runs in this thread."""
-        return self._loop is running_loop() if self._loop is not None else self.taker is threading.current_thread()
+        return self._loop is running_loop() if self._loop is not None else self.caller is threading.current_thread()
 
     def is_busy_elsewhere(self) -> bool:
         return self.active and not self.is_here()
 
     def __enter__(self) -> None:
         with self._mutex:
-            self._calls[self.taker] = self
+            self._calls[self.caller] = self
 
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
-        self._calls.pop(self.taker, None)
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
+        self._calls.pop(self.caller, None)
 
 
 class Pause:
-    """Clients without background renewal, until `resume()` or the end of `with`: see `KitClient.pause_keeper`."""
+    """Clients without background renewal, until `resume()` or the end of `with`: see `KitClient.pause_watchdog`."""
 
     def __init__(self, stage: Stage, watchdogs: list[Watchdog] | None) -> None:
         self._stage = stage
@@ -291,7 +291,7 @@ class Pause:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Kind, raised: Raised, trace: Trace) -> None:
+    def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         self.resume()
 
 
@@ -342,7 +342,7 @@ class StagedRuntime:
         if self._stage.clock.is_stopped and length > 0:
             await self.event().wait(self._inner.now() + length)
             return
-        with self._stage.parked(self._inner.taker()):
+        with self._stage.parked(self._inner.caller()):
             await self._inner.sleep(length)
 
     def after_fork(self) -> None:
@@ -361,7 +361,7 @@ class StagedEvent:
         self.set = self._event.set
 
     async def wait(self, until: float) -> bool:
-        with self._stage.parked(self._runtime.taker(), until):
+        with self._stage.parked(self._runtime.caller(), until):
             return await self._event.wait(until)
 
 

@@ -17,7 +17,7 @@ from dibs.core.deadline import WAITING_LEASE
 from dibs.testing.contract import harness
 from dibs.testing.contract.harness import Pending, World
 from lab.surface import clock
-from lab.witness import Witness, faces_of
+from lab.witness import Witness, apis_of
 
 PATIENCE = 60.0
 """Seconds that a condition may take to come true; no test measures them."""
@@ -29,7 +29,7 @@ RENEWED = 12.0
 """A lease whose renewals are waited for: every 4 s, with 8 s to spare on a machine that stands still."""
 TIMEOUT = 50.0
 """Of an acquire that must succeed."""
-both_apis = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 """Sync and async API; each client is told its URL, whatever the store."""
 
 
@@ -37,7 +37,7 @@ def usually_sync(test: Any) -> Any:
     """As `both_apis`, with the async API in the soak only: what is tested is the server's part, or shared code."""
     run: Any = both_apis(test)
     run.pytestmark = [mark for mark in run.pytestmark if mark.args[:1] != ("face",)]
-    return pytest.mark.parametrize("face", ["blocking", pytest.param("aio", marks=pytest.mark.soak)])(run)
+    return pytest.mark.parametrize("api", ["blocking", pytest.param("aio", marks=pytest.mark.soak)])(run)
 
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
@@ -49,7 +49,7 @@ async def warm(world: World, client: Any, name: str) -> None:
     ana, bob = world.actors("warmer", "other warmer")
     hold = await ana(lambda: client.lock(name).acquire(timeout=TIMEOUT))
     waiting = bob.start(lambda: client.lock(name).acquire(timeout=TIMEOUT))
-    await world.in_line(client, name, 1)
+    await world.in_queue(client, name, 1)
     await ana(hold.release)
     await bob((await waiting).release)
 

@@ -163,7 +163,7 @@ def test_a_server_that_answers_well_would_be_used(api: str) -> None:
 
 
 def test_a_reply_of_a_megabyte_in_pieces() -> None:
-    answer = wire.Answer()
+    answer = wire.Reply()
     whole = peers_mysql.rows(*[(b"x" * 250,)] * 2000)
     parts = [whole[at : at + 1000] for at in range(0, len(whole), 1000)]
     assert [answer.feed(part) for part in parts] == [False] * (len(parts) - 1) + [True]

@@ -74,7 +74,7 @@ async def check_join_and_leave(
     hold = await asked
     await alone(world, other, name, hold)
     waiting = bob.start(witness.take(other.lock(name), timeout=TIMEOUT))
-    await world.in_line(other, name, 1)
+    await world.in_queue(other, name, 1)
     happened = trouble(proxy)
     leaving, begun = ana.start(witness.give(hold)), clock()
     await eventually(lambda: happened() or (hold.lost.is_set() and not store.lasts))

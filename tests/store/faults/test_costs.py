@@ -29,7 +29,7 @@ async def test_many_wait_and_the_holder_works_on(
     hold = await ana(witness.take(client.lock(name)))
     waiters = [world.actor(f"waiter {number}") for number in range(WAITERS)]
     asked = [waiter.start(witness.take(client.lock(name), timeout=LONG)) for waiter in waiters]
-    await world.in_line(client, name, WAITERS)
+    await world.in_queue(client, name, WAITERS)
     for number in range(5):
         await ana((await ana(lambda number=number: client.lock(f"{name}-{number}").acquire(timeout=TIMEOUT))).release)
     assert len(proxy.open_links) <= CONNECTIONS + 3, "one that listens, and the watchdog's"

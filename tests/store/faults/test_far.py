@@ -1,6 +1,6 @@
 """A healthy server that is far away: connecting takes several round trips, and longer than some callers have.
 
-The line of a store (seam 2) is asked by hand, in threads and in an event loop; the proxy adds the distance.
+The queue of a store (seam 2) is asked by hand, in threads and in an event loop; the proxy adds the distance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dibs.backends import make_store
 from dibs.backends.common import connections
 from dibs.backends.mysql import connection as mysql_connection
 from dibs.backends.redis import connection as redis_connection
-from dibs.core.line import LINE, Line, Me
+from dibs.core.queue import QUEUE, ClientIdentity, Queue
 from dibs.core.rule import Claim, Standing
 from dibs.runtime.aio import AioRuntime
 from dibs.runtime.threads import ThreadRuntime, step
@@ -54,13 +54,13 @@ class Desk:
         self.runtime = runtime
         self.now = runtime.now
         self.store = make_store(parse(url), {})
-        self.me = Me(runtime.fresh_id(), runtime.inbox(), 60.0, lambda _: None)
+        self.me = ClientIdentity(runtime.fresh_id(), runtime.inbox(), 60.0, lambda _: None)
 
     @property
     def soon(self) -> float:
         return float(self.now() + TIMEOUT)
 
-    def line(self) -> Any:
+    def queue(self) -> Any:
         return self.store.open(self.runtime, self.me)
 
     def claim(self, name: str) -> Claim:
@@ -73,7 +73,7 @@ class Desk:
 
 
 def play(url: str, runtime: Any, scene: Play) -> None:
-    """The lines of the sync API never suspend."""
+    """The queues of the sync API never suspend."""
 
     async def whole() -> None:
         if runtime.bind is not None:
@@ -81,7 +81,7 @@ def play(url: str, runtime: Any, scene: Play) -> None:
         with closing(Desk(url, runtime)) as desk:
             await scene(desk)
 
-    if runtime.soon is None:
+    if runtime.call_soon is None:
         step(whole())
     else:
         asyncio.run(whole())
@@ -109,8 +109,8 @@ def test_a_caller_without_time_leaves_the_connection_to_the_next(
     proxy.add(Latency(HOP))
 
     async def scene(desk: Desk) -> None:
-        line = desk.line()
-        await on_few_connections(proxy, lambda: line.line(f"dibs:{name}", desk.now() + HOP))
+        line = desk.queue()
+        await on_few_connections(proxy, lambda: line.inspect(f"dibs:{name}", desk.now() + HOP))
 
     play(store.through(server, proxy), runtime(), scene)
 
@@ -123,7 +123,7 @@ def test_a_caller_without_time_leaves_its_session_to_the_next(
     proxy.add(Latency(HOP))
 
     async def scene(desk: Desk) -> None:
-        line = desk.line()
+        line = desk.queue()
         claim, standing = await on_few_connections(proxy, lambda: joined(line, desk.claim(name), desk.now() + HOP))
         assert standing.holds
         assert await line.leave(claim, True, desk.soon)
@@ -131,8 +131,8 @@ def test_a_caller_without_time_leaves_its_session_to_the_next(
     play(store.through(server, proxy), runtime(), scene)
 
 
-async def joined(line: Line, claim: Claim, until: float) -> tuple[Claim, Standing]:
-    standing = await line.join(claim, LINE, until)
+async def joined(queue: Queue, claim: Claim, until: float) -> tuple[Claim, Standing]:
+    standing = await queue.join(claim, QUEUE, until)
     assert standing is not None
     return claim, standing
 
@@ -153,10 +153,10 @@ def test_a_connection_that_arrives_after_close_is_closed(
     proxy.add(Latency(HOP))
 
     async def scene(desk: Desk) -> None:
-        line = desk.line()
+        line = desk.queue()
         while not proxy.links:  # on a busy machine a caller may be gone before anybody begins to connect for it
             with pytest.raises(dibs.StoreUnavailable):
-                await line.line(f"dibs:{name}", desk.now())
+                await line.inspect(f"dibs:{name}", desk.now())
 
     play(store.through(server, proxy), runtime(), scene)
     until(lambda: [link.up.ended or not link.open for link in proxy.links] == [True], what="it came, and is closed")
@@ -181,7 +181,7 @@ def test_close_ends_a_dial_that_is_under_way(
 
     async def scene(desk: Desk) -> None:
         with pytest.raises(dibs.StoreUnavailable):
-            await desk.line().line(f"dibs:{name}", desk.now() + 0.5)
+            await desk.queue().inspect(f"dibs:{name}", desk.now() + 0.5)
 
     with leaks.watch(within=TIMEOUT):
         play(store.through(server, proxy), runtime(), scene)
@@ -195,7 +195,7 @@ def test_the_round_trip_is_measured_for_all_lines(
     proxy.add(Latency(HOP))
 
     async def scene(desk: Desk) -> None:
-        line, other = desk.line(), desk.line()
+        line, other = desk.queue(), desk.queue()
         assert other.round_trip() == 0.0
         await line.connect(desk.soon)
         assert line.round_trip() >= 2 * HOP
@@ -210,12 +210,12 @@ def test_a_line_that_is_connected_asks_when_nobody_can_connect(
     store: Store, server: Server, proxy: Proxy, name: str, ready: None, runtime: Any
 ) -> None:
     async def scene(desk: Desk) -> None:
-        line = desk.line()
+        line = desk.queue()
         await line.connect(desk.soon)
         await line.connect(desk.soon)
         assert len(proxy.links) == 1
         proxy.add(Refuse())
-        info = await line.line(f"dibs:{name}", desk.soon)
+        info = await line.inspect(f"dibs:{name}", desk.soon)
         assert not info.holders
 
     play(store.through(server, proxy), runtime(), scene)
@@ -237,12 +237,12 @@ def test_a_request_that_was_never_sent_is_no_repetition(
     async def scene(desk: Desk) -> None:
         claim = desk.claim(name)
         with closing(Desk(store.url(server), ThreadRuntime())) as near:
-            line = near.line()
-            standing = step(line.join(claim, LINE, near.soon))
+            line = near.queue()
+            standing = step(line.join(claim, QUEUE, near.soon))
             assert standing is not None
             assert step(line.evict(claim.name, standing.ticket, near.soon))
         proxy.add(Refuse())
-        assert not await desk.line().leave(claim, True, desk.soon)
+        assert not await desk.queue().leave(claim, True, desk.soon)
 
     play(store.through(server, proxy), Healing(), scene)
 
@@ -254,19 +254,19 @@ def test_a_timeout_and_a_hand_over_in_one_round_of_the_loop(
     """The only connection becomes free in the moment in which the one who waits for it gives up."""
 
     async def scene(desk: Desk) -> None:
-        line, key = desk.line(), f"dibs:{name}"
-        await line.line(key, desk.soon)
+        line, key = desk.queue(), f"dibs:{name}"
+        await line.inspect(key, desk.soon)
         held = proxy.hold(DOWN)
-        first = asyncio.create_task(line.line(key, desk.soon))
+        first = asyncio.create_task(line.inspect(key, desk.soon))
         await asyncio.to_thread(held.await_held)
         patience = 0.3
-        second = asyncio.create_task(line.line(key, desk.now() + patience))
+        second = asyncio.create_task(line.inspect(key, desk.now() + patience))
         await asyncio.sleep(0)
         held.deliver()
         time.sleep(2 * patience)  # which blocks the loop: both are due when it goes on
         await first
         await asyncio.gather(second, return_exceptions=True)
-        await line.line(key, desk.soon)
+        await line.inspect(key, desk.soon)
         assert len(proxy.links) == 1
 
     play(one_connection(store, server, proxy), AioRuntime(), scene)
@@ -277,15 +277,15 @@ def test_a_cancelled_task_leaves_its_connection_to_others(
     store: Store, server: Server, proxy: Proxy, name: str, ready: None
 ) -> None:
     async def scene(desk: Desk) -> None:
-        line, key = desk.line(), f"dibs:{name}"
-        await line.line(key, desk.soon)
+        line, key = desk.queue(), f"dibs:{name}"
+        await line.inspect(key, desk.soon)
         held = proxy.hold(DOWN)
-        asked = asyncio.create_task(line.line(key, desk.soon))
+        asked = asyncio.create_task(line.inspect(key, desk.soon))
         await asyncio.to_thread(held.await_held)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         held.deliver()
-        await line.line(key, desk.soon)
+        await line.inspect(key, desk.soon)
         assert len(proxy.links) == 1
 
     play(one_connection(store, server, proxy), AioRuntime(), scene)
@@ -335,10 +335,10 @@ def test_nothing_needs_poll(
     monkeypatch.setattr(connections, "TRUSTED", 0.0)  # each is checked before it is used
 
     async def scene(desk: Desk) -> None:
-        line, claim = desk.line(), desk.claim(name)
-        standing = await line.join(claim, LINE, desk.soon)
+        queue, claim = desk.queue(), desk.claim(name)
+        standing = await queue.join(claim, QUEUE, desk.soon)
         assert standing is not None
         assert standing.holds
-        assert await line.leave(claim, True, desk.soon)
+        assert await queue.leave(claim, True, desk.soon)
 
     play(store.url(server), runtime(), scene)

@@ -42,7 +42,7 @@ async def test_the_waiters_connection_ends(world: World, store: Store, server: S
     before = len(proxy.links)
     proxy.reset()
     await eventually(lambda: len(proxy.links) > before)
-    await world.in_line(relay.client, name, 1)
+    await world.in_queue(relay.client, name, 1)
     relay.hold.check()
     await relay.ana(relay.witness.give(relay.hold))
     won = await relay.pending

@@ -43,7 +43,7 @@ class Raw:
         return {id for (id,) in found}
 
     def lock(self, name: str) -> None:
-        """Until `unlock` no verb passes that changes this line."""
+        """Until `unlock` no verb passes that changes this queue."""
         self.ask("INSERT IGNORE INTO dibs_queues (name, apart) VALUES (%s, 0)", self.key(name))
         self.connection.begin()
         assert self.ask("SELECT 1 FROM dibs_queues WHERE name = %s FOR UPDATE", self.key(name))

@@ -1,4 +1,4 @@
-"""The line of both.py on a MySQL server: the rows of its name, and who is marked as told."""
+"""The queue of both.py on a MySQL server: the rows of its name, and who is marked as told."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dibs.backends.ledger import Wake
+from dibs.backends.common.atomic_queue import Wake
 from dibs.backends.memory import World
-from dibs.core.line import LINE, LOOK, YOURS, Place, Taken
+from dibs.core.queue import LOOK, QUEUE, YOURS, Place, Taken
 from dibs.core.rule import Claim, Entry, Prepared, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
@@ -26,12 +26,12 @@ class FreeSeat(Seat):
         return claim
 
     def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
-        taken = self.line.take_now(claim, place or self.usual, self.soon)
+        taken = self.queue.take_now(claim, place or self.usual, self.soon)
         assert taken is None or isinstance(taken, Standing)
         return super().join(claim, place) if taken is None else taken
 
     def leave(self, claim: Claim, *, answered: bool = True) -> bool:
-        left = self.line.leave_now(claim, self.soon) if answered else None
+        left = self.queue.leave_now(claim, self.soon) if answered else None
         assert left is None or isinstance(left, bool)
         return super().leave(claim, answered=answered) if left is None else left
 
@@ -40,7 +40,7 @@ class FreeSeat(Seat):
 def meanwhile_taking(seat: FreeSeat, claim: Claim) -> Iterator[list[Taken]]:
     """`take_now` in a thread of its own: its answer, once that is there."""
     found: list[Taken] = []
-    thread = threading.Thread(target=lambda: found.append(seat.line.take_now(claim, LINE, seat.soon)))
+    thread = threading.Thread(target=lambda: found.append(seat.queue.take_now(claim, QUEUE, seat.soon)))
     thread.start()
     try:
         yield found
@@ -62,7 +62,7 @@ class MysqlSide:
         """Likewise."""
 
     def before_renewing(self, seat: Seat) -> None:
-        """Who holds only extends its claim, and in memory looks at the line as well: here everybody looks first."""
+        """Who holds only extends its claim, and in memory looks at the queue as well: here everybody looks first."""
         seat.evict(0, self._name)
 
     def tell_time(self, seat: Seat) -> None:

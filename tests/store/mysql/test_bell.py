@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from dibs.backends.mysql import subscriber
-from dibs.core.line import YOURS
+from dibs.core.queue import YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.servers.supervisor import until
@@ -44,7 +44,7 @@ def test_who_rings_is_not_kept(seats: Callable[[], Seat], raw: Raw) -> None:
     held, _ = ana.joined(lease=900)
     waiting, _ = bob.joined(lease=900, waiting=900, by=60)
     with closing(Raw(raw.connection.port)) as onlooker, ThreadPoolExecutor(RINGING + 1) as pool:
-        heard = pool.submit(lambda: step(bob.line.watch(waiting, bob.now() + 120)))
+        heard = pool.submit(lambda: step(bob.queue.watch(waiting, bob.now() + 120)))
         until(lambda: [info for _, info in onlooker.others() if info and "WAIT(" in info])
         ringing = [Raw(raw.connection.port) for _ in range(RINGING)]
         pending = [pool.submit(ring, raw, bob.me.id, seed) for seed, raw in enumerate(ringing)]
@@ -67,7 +67,7 @@ def test_a_forked_child_leaves_the_parent_listening(
     held, _ = ana.joined(lease=900)
     waiting, _ = bob.joined(lease=900, waiting=900, by=60)
     with closing(Raw(raw.connection.port)) as onlooker, ThreadPoolExecutor(1) as pool:
-        heard = pool.submit(lambda: step(bob.line.watch(waiting, bob.now() + 60)))
+        heard = pool.submit(lambda: step(bob.queue.watch(waiting, bob.now() + 60)))
         until(lambda: [info for _, info in onlooker.others() if info and "WAIT(" in info])
         pid = os.fork()
         if pid == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from dibs.core.line import YOURS
+from dibs.core.queue import YOURS
 from dibs.testing.contract.seats import Seat
 from store.mysql.rows import Raw
 
@@ -17,19 +17,19 @@ def calls(raw: Raw) -> int:
 def test_a_hand_off_costs_the_same_however_many_wait(seats: Callable[[], Seat], raw: Raw) -> None:
     figures = {}
     for waiters in (10, 100):
-        giver, taker = seats(), seats()
+        giver, caller = seats(), seats()
         name = f"line of {waiters}"
         held, _ = giver.joined(name=name)
-        first, _ = taker.joined(name=name)
+        first, _ = caller.joined(name=name)
         with ExitStack() as stack:
-            others = [taker.joined(name=name)[0] for _ in range(waiters)]
-            stack.callback(lambda others=others, taker=taker: [taker.leave(claim) for claim in others])
-            taker.told(first)  # it listens
+            others = [caller.joined(name=name)[0] for _ in range(waiters)]
+            stack.callback(lambda others=others, caller=caller: [caller.leave(claim) for claim in others])
+            caller.told(first)  # it listens
             before = statements(raw)
             giver.leave(held)
-            assert taker.hears(first) is YOURS
+            assert caller.hears(first) is YOURS
             figures[waiters] = statements(raw) - before
-            taker.leave(first)
+            caller.leave(first)
     print(f"figure: statements for one hand-off, within routines too: {figures}")
     assert abs(figures[10] - figures[100]) <= 12
 

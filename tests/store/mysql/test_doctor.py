@@ -12,7 +12,7 @@ import dibs
 from dibs.backends.mysql.calls import Query
 from dibs.backends.mysql.executor import MysqlExecutor
 from dibs.backends.mysql.wire import Refusal
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.runtime.threads import ThreadRuntime, step
 from lab.servers.mariadb import MariaDB
 from lab.servers.programs import require

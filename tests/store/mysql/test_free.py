@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from dibs.core.line import LINE
+from dibs.core.queue import QUEUE
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.testing.contract.seats import until
 from lab.clock import Clock
@@ -27,7 +27,7 @@ def seat(url: str) -> Iterator[FreeSeat]:
 
 
 def taken(seat: FreeSeat, claim: Claim) -> Standing | None:
-    found = seat.line.take_now(claim, LINE, seat.soon)
+    found = seat.queue.take_now(claim, QUEUE, seat.soon)
     assert found is None or isinstance(found, Standing)
     return found
 
@@ -49,10 +49,10 @@ def test_a_pair_is_two_statements(seat: FreeSeat, raw: Raw) -> None:
         assert standing.holds
         assert raw.claims("a") == [(standing.ticket, claim.id)]
         tickets.append(standing.ticket)
-        assert seat.line.leave_now(claim, seat.soon) is True
+        assert seat.queue.leave_now(claim, seat.soon) is True
         assert raw.claims("a") == []
     assert tickets == sorted(set(tickets))
-    assert seat.line.leave_now(claim, seat.soon) is None, "it does not stand: `leave` says so"
+    assert seat.queue.leave_now(claim, seat.soon) is None, "it does not stand: `leave` says so"
 
 
 def test_a_take_that_waited_for_too_long_does_nothing(seat: FreeSeat, raw: Raw) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 import pytest
 
 from dibs.backends.mysql import subscriber
-from dibs.core.line import ELECTION, LINE, OUTSIDE, YOURS
+from dibs.core.queue import ELECTION, QUEUE, UNFAIR, YOURS
 from dibs.core.rule import Claim
 from dibs.errors import StoreError
 from dibs.runtime.threads import step
@@ -21,7 +21,7 @@ Made = Callable[[], Seat]
 
 
 def leave_all(seat: Seat, *claims: Claim, answered: bool = True) -> list[StoreError | None]:
-    return list(step(seat.line.leave_all([(claim, answered) for claim in claims], seat.soon)))
+    return list(step(seat.queue.leave_all([(claim, answered) for claim in claims], seat.soon)))
 
 
 def questions(raw: Raw) -> int:
@@ -44,7 +44,7 @@ def test_those_who_waited_behind_are_told(seats: Made, monkeypatch: pytest.Monke
     mine, _ = ana.joined(name="n0")
     theirs, _ = bob.joined(name="n1")
     last, _ = bob.joined(name="n1")
-    outside, _ = bob.joined(OUTSIDE, name="n2")
+    outside, _ = bob.joined(UNFAIR, name="n2")
     gone, _ = bob.joined(name="n0")
     assert bob.told(last) is None  # it listens
     assert leave_all(bob, gone) == [None]
@@ -66,7 +66,7 @@ def test_followers_of_an_election_are_told(seats: Made) -> None:
     told = threading.Event()
 
     def follow() -> None:
-        step(bob.line.await_change("e", standing.ticket, key, bob.soon))
+        step(bob.queue.await_change("e", standing.ticket, key, bob.soon))
         told.set()
 
     thread = threading.Thread(target=follow, daemon=True)
@@ -88,7 +88,7 @@ def test_a_join_that_arrives_afterwards_makes_no_ghost(seat: Seat, raw: Raw) -> 
 def test_a_name_that_is_locked_keeps_no_other_waiting(seat: Seat, raw: Raw) -> None:
     claims = [seat.joined(name=f"n{number % 3}", capacity=5, kind="semaphore")[0] for number in range(9)]
     raw.lock("n1")
-    found = list(step(seat.line.leave_all([(claim, True) for claim in claims], seat.now() + 1.5)))
+    found = list(step(seat.queue.leave_all([(claim, True) for claim in claims], seat.now() + 1.5)))
     assert [error is not None for error in found] == [number % 3 == 1 for number in range(9)]
     raw.unlock()
     assert leave_all(seat, *claims) == [None] * 9
@@ -131,7 +131,7 @@ def test_no_deadlock_with_other_verbs(seats: Made, raw: Raw) -> None:
     thread = threading.Thread(target=renews, daemon=True)
     thread.start()
     for _ in range(6):
-        claims = [(seat, seat.joined(LINE, name=name)[0]) for name in names for seat in (one, other)]
+        claims = [(seat, seat.joined(QUEUE, name=name)[0]) for name in names for seat in (one, other)]
         threads = [
             threading.Thread(target=leave_all, args=(seat, *[claim for at, claim in claims[::step_] if at is seat]))
             for seat, step_ in ((one, 1), (other, -1))
@@ -157,7 +157,7 @@ def test_sessions_are_given_back_together(url: str, raw: Raw) -> None:
     """Those that hold, those that wait, one that the server ended, one that was never there."""
     with closing(Seat(f"{url}&mode=session")) as ana, closing(Seat(f"{url}&mode=session")) as bob:
         held = [ana.joined(name=f"n{number}")[0] for number in range(5)]
-        next_in_line, _ = bob.joined(name="n0")
+        next_in_queue, _ = bob.joined(name="n0")
         waits = [ana.joined(name="n0")[0] for _ in range(3)]
         after, _ = bob.joined(name="n0")
         ((session,),) = raw.ask("SELECT session FROM dibs_sessions WHERE name = %s", raw.key("n4"))
@@ -168,8 +168,8 @@ def test_sessions_are_given_back_together(url: str, raw: Raw) -> None:
         before = questions(raw)
         assert leave_all(ana, *held, *waits, ana.claim("n9")) == [None] * 9
         assert questions(raw) - before <= 8  # one for each that holds, one for all that waited, ours, a sweep
-        assert bob.freed(next_in_line)
-        assert leave_all(bob, next_in_line) == [None]
+        assert bob.freed(next_in_queue)
+        assert leave_all(bob, next_in_queue) == [None]
         assert bob.freed(after)
         assert leave_all(bob, after) == [None]
         calls = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'CALL dibs_2_take(%'"

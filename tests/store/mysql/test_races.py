@@ -15,9 +15,9 @@ from contextlib import closing, contextmanager
 import pymysql
 import pytest
 
-from dibs.backends.mysql import cells, line, subscriber
-from dibs.core.cells import CELL, Spot, Write
-from dibs.core.line import LINE, YOURS
+from dibs.backends.mysql import cells, queue, subscriber
+from dibs.core.cells import CELL, CellKey, Write
+from dibs.core.queue import QUEUE, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
 from lab.servers.supervisor import Server
@@ -43,7 +43,7 @@ def settled_in(seat: Seat) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_was_committed_while_a_join_waited_for_the_name_is_seen(seats: Made, raw: Raw, level: str) -> None:
-    """Whatever isolation the server is set to: the line is read after the lock, not before."""
+    """Whatever isolation the server is set to: the queue is read after the lock, not before."""
     ana, bob = seats(), seats()
     raw.ask(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
     try:
@@ -97,12 +97,12 @@ def test_nothing_that_is_said_is_missed(seats: Made, monkeypatch: pytest.MonkeyP
     claim, stands = one.joined()
     assert stands.holds
     for _ in range(10):
-        for giver, taker in ((one, other), (other, one)):
-            next_claim, next_stands = taker.joined()
+        for giver, caller in ((one, other), (other, one)):
+            next_claim, next_stands = caller.joined()
             assert not next_stands.holds
             giver.leave(claim)
-            assert taker.hears(next_claim) is YOURS
-            claim, one, other = next_claim, taker, giver
+            assert caller.hears(next_claim) is YOURS
+            claim, one, other = next_claim, caller, giver
 
 
 def test_a_reader_that_was_freed_before_anybody_listened(seats: Made) -> None:
@@ -146,7 +146,7 @@ def test_a_join_that_comes_after_its_leave_does_nothing(seat: Seat) -> None:
     claim.asked = True
     assert not seat.leave(claim, answered=False)
     claim.asked = False
-    assert seat.join(claim, LINE) is None
+    assert seat.join(claim, QUEUE) is None
     assert seat.holders() == []
 
 
@@ -196,7 +196,7 @@ def is_alive(raw: Raw) -> bool:
 def test_a_leave_now_and_then_forgets_names_that_nobody_uses(
     seat: Seat, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SWEEPS", 1.0)
+    monkeypatch.setattr(queue, "SWEEPS", 1.0)
     seat.leave(seat.joined()[0])
 
     def is_forgotten() -> bool:
@@ -218,7 +218,7 @@ def test_names_that_nobody_uses_are_forgotten_and_tokens_rise_all_the_same(seat:
     assert not stands.holds
     for one in (claim, other, kept):
         seat.leave(one)
-    step(seat.line.identity(seat.soon))
+    step(seat.queue.identity(seat.soon))
 
 
 def swept(raw: Raw) -> bool:
@@ -282,13 +282,13 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        step(self._cells.watch(SPOT, 0, self.key, self._seat.now() + 60))
+        step(self._cells.watch(CELL_KEY, 0, self.key, self._seat.now() + 60))
 
     def begin(self) -> None:
         self._thread.start()
 
     def put(self) -> int:
-        write = Write(SPOT, b"x", 0, self._seat.runtime.fresh_id(), self._seat.now() + 10)
+        write = Write(CELL_KEY, b"x", 0, self._seat.runtime.fresh_id(), self._seat.now() + 10)
         return step(self._cells.put(write, self._seat.soon))
 
     def has_heard(self) -> bool:
@@ -296,14 +296,14 @@ class Watcher:
         return not self._thread.is_alive()
 
 
-SPOT = Spot(CELL, "a")
+CELL_KEY = CellKey(CELL, "a")
 
 
 def test_a_change_comes_before_who_watches_an_unset_cell_or_is_heard_of(
     seats: Made, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at the cell and the note of who watches it nobody comes, also where no row could be locked."""
-    monkeypatch.setattr(cells, "GLANCE", 60.0)
+    monkeypatch.setattr(cells, "POLL_INTERVAL", 60.0)
     here, there = Watcher(seats()), Watcher(seats())
     settled_in(here._seat)
     raw.connection.begin()
@@ -321,9 +321,9 @@ def test_a_change_comes_before_who_watches_an_unset_cell_or_is_heard_of(
 def test_those_who_watch_do_not_wait_for_each_other(seats: Made, raw: Raw) -> None:
     one, other = Watcher(seats()), Watcher(seats())
     settled_in(one._seat)
-    raw.ask("INSERT INTO dibs_cells VALUES (%s, %s, NULL, 0)", SPOT.space, raw.key("a"))
+    raw.ask("INSERT INTO dibs_cells VALUES (%s, %s, NULL, 0)", CELL_KEY.space, raw.key("a"))
     raw.connection.begin()
-    raw.ask("SELECT 1 FROM dibs_cells WHERE space = %s AND name = %s LOCK IN SHARE MODE", SPOT.space, raw.key("a"))
+    raw.ask("SELECT 1 FROM dibs_cells WHERE space = %s AND name = %s LOCK IN SHARE MODE", CELL_KEY.space, raw.key("a"))
     one.begin()
     with closing(Raw(raw.connection.port)) as onlooker:
         until(lambda: onlooker.ask("SELECT 1 FROM dibs_watchers WHERE id = %s", one.key))

@@ -1,6 +1,6 @@
 """The tables of a store, read and written past dibs.
 
-raw.claims("dibs:a")                  # what stands in a line, in order
+raw.claims("dibs:a")                  # what stands in a queue, in order
 raw.plant("dibs:a", weight=0)         # one more claim, of nobody's, as ours are but for that
 raw("SELECT ... FROM {s}.dibs_claims WHERE name = %s", "dibs:a")
 """

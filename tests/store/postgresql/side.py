@@ -1,4 +1,4 @@
-"""The line of both.py on a PostgreSQL server: the rows of its name, and what is notified."""
+"""The queue of both.py on a PostgreSQL server: the rows of its name, and what is notified."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import psycopg
 
-from dibs.backends.ledger import LINES, Wake
+from dibs.backends.common.atomic_queue import QUEUES, Wake
 from dibs.backends.memory import World
-from dibs.core.cells import Spot
+from dibs.core.cells import CellKey
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LOOK, OUTSIDE, YOURS, Place
+from dibs.core.queue import LOOK, UNFAIR, YOURS, Place
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
@@ -50,25 +50,25 @@ class PostgresqlSide:
     def __init__(self, raw: Raw, spy: Spy, follower: bytes, name: str, world: World) -> None:
         """`follower`: the client that follows the election."""
         self._raw, self._spy, self._follower, self._name = raw, spy, follower, name
-        self._outside: set[bytes] = set()
+        self._unfair: set[bytes] = set()
         """Who is noted as waiting outside, and was not told since."""
         self._watch(world)
 
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
-        if place is OUTSIDE and found is not None and not found.ticket:
-            self._outside.add(ours.id)
-        elif place is OUTSIDE and found is not None:
-            self._outside.discard(ours.id)
+        if place is UNFAIR and found is not None and not found.ticket:
+            self._unfair.add(ours.id)
+        elif place is UNFAIR and found is not None:
+            self._unfair.discard(ours.id)
 
     def left(self, ours: Claim, stood: bool) -> None:
         if not stood:
-            self._outside.discard(ours.id)
+            self._unfair.discard(ours.id)
 
     def before_renewing(self, seat: Seat) -> None:
-        """A renewal looks at the whole line."""
+        """A renewal looks at the whole queue."""
 
     def tell_time(self, seat: Seat) -> None:
-        step(seat.line.identity(seat.soon))
+        step(seat.queue.identity(seat.soon))
 
     def same_next(self, found: Standing, expected: Standing, after: Standing) -> bool:
         """Who holds has no use for it."""
@@ -79,19 +79,19 @@ class PostgresqlSide:
         assert self._raw.claims(self._name) == there, "what stands here does not there"
 
     def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
-        """Exactly who now holds, who follows the election, and those outside, if nobody in line was freed."""
+        """Exactly who now holds, who follows the election, and those outside, if nobody in the queue was freed."""
         heard = self._spy.heard(self._raw)
         if wakes is not None:
             yours = {(wake.id, YOURS.value) for wake in wakes if wake.signal is YOURS}
             to_look = {(wake.id, LOOK.value) for wake in wakes if wake.signal is LOOK}
-            told = {letter for letter in to_look if letter[0] == _WATCHER or letter[0] in self._outside}
+            told = {letter for letter in to_look if letter[0] == _WATCHER or letter[0] in self._unfair}
             assert heard == yours | told
-        self._outside -= {id for id, what in heard if what == LOOK.value}
+        self._unfair -= {id for id, what in heard if what == LOOK.value}
         self._watch(world)
 
     def _watch(self, world: World) -> None:
         """Somebody follows the election, always: who was told follows it no longer."""
-        world.watch(Spot(LINES, self._name), self._follower, _WATCHER)
+        world.watch(CellKey(QUEUES, self._name), self._follower, _WATCHER)
         self._raw(
             "INSERT INTO {s}.dibs_watchers VALUES ('line', %s, %s, %s, %s) ON CONFLICT DO NOTHING",
             self._name, _WATCHER, self._follower, _LONG,

@@ -10,9 +10,9 @@ import pytest
 
 import dibs
 from dibs.backends.postgresql.connection import PostgresqlConnection
-from dibs.backends.postgresql.line import PostgresqlLine
-from dibs.backends.postgresql.session import SessionLine
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS, Replaced
+from dibs.backends.postgresql.queue import PostgresqlQueue
+from dibs.backends.postgresql.session import SessionQueue
+from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS, Replaced
 from dibs.core.rule import RW_CAPACITY, Claim
 from dibs.testing.contract.seats import Seat, until
 from store.postgresql.rows import Raw
@@ -38,7 +38,7 @@ def made(mode: str, url: str) -> Iterator[Made]:
             for _ in range(2):
                 seat.leave(seat.joined(name=NAME)[0])
             claim = seat.claim(NAME)
-            return seat.line.take_now(claim, LINE, seat.soon) is not None and seat.leave(claim)
+            return seat.queue.take_now(claim, QUEUE, seat.soon) is not None and seat.leave(claim)
 
         until(is_warm)
         return seat
@@ -48,8 +48,8 @@ def made(mode: str, url: str) -> Iterator[Made]:
         seat.close()
 
 
-def take(seat: Seat, claim: Claim, place: Any = LINE) -> Any:
-    return seat.line.take_now(claim, place, seat.soon)
+def take(seat: Seat, claim: Claim, place: Any = QUEUE) -> Any:
+    return seat.queue.take_now(claim, place, seat.soon)
 
 
 @in_both_modes
@@ -63,7 +63,7 @@ def test_a_free_name_is_taken_and_left(made: Made) -> None:
         assert claim.asked
         assert seat.holders(NAME) == [standing.ticket]
         tokens.append(standing.ticket)
-        assert seat.line.leave_now(claim, seat.soon) is True
+        assert seat.queue.leave_now(claim, seat.soon) is True
         assert seat.holders(NAME) == []
     assert tokens == sorted(set(tokens))
 
@@ -87,9 +87,9 @@ def test_a_busy_name_is_waited_for_and_its_release_tells(made: Made) -> None:
     assert take(ana, held).holds
     assert not take(bob, trying, NOWHERE).holds
     assert not take(bob, waiting).holds
-    assert ana.line.leave_now(held, ana.soon) is True
+    assert ana.queue.leave_now(held, ana.soon) is True
     assert bob.freed(waiting)
-    assert bob.line.leave_now(waiting, bob.soon) is True
+    assert bob.queue.leave_now(waiting, bob.soon) is True
 
 
 @by_lease
@@ -100,7 +100,7 @@ def test_successors_that_share_are_all_told(made: Made) -> None:
     readers = [bob.claim(NAME, **rw) for _ in range(2)]
     assert take(ana, writer).holds
     assert not any(take(bob, reader).holds for reader in readers)
-    assert ana.line.leave_now(writer, ana.soon) is True
+    assert ana.queue.leave_now(writer, ana.soon) is True
     assert all(bob.freed(reader) for reader in readers)
 
 
@@ -110,7 +110,7 @@ def test_a_claim_that_was_removed_did_not_stand(made: Made) -> None:
     claim = ana.claim(NAME)
     token = take(ana, claim).ticket
     assert bob.evict(token, NAME)
-    assert (ana.line.leave_now(claim, ana.soon) or ana.leave(claim)) is False
+    assert (ana.queue.leave_now(claim, ana.soon) or ana.leave(claim)) is False
 
 
 @in_both_modes
@@ -156,8 +156,8 @@ def test_a_foreign_exception_closes_the_connection_and_is_raised_as_it_is(
         def poll(self, _: float) -> list[Any]:
             raise Interrupt
 
-    lines: Any = seat.line
-    idle = lines._executor._wire.idle if hasattr(lines, "_looks") else lines._claims.pool._idle
+    queues: Any = seat.queue
+    idle = queues._executor._wire.idle if hasattr(queues, "_looks") else queues._claims.pool._idle
     before = [connection.readiness for connection in idle]
     for readiness in before:
         readiness.readable = Poll()
@@ -205,8 +205,8 @@ def test_those_outside_are_told_by_a_claim_that_was_alone(made: Made) -> None:
     ana, bob = made(), made()
     held, outside = ana.claim(NAME), bob.claim(NAME)
     assert take(ana, held).holds
-    assert take(bob, outside, OUTSIDE).ticket == 0
-    assert ana.line.leave_now(held, ana.soon) is True
+    assert take(bob, outside, UNFAIR).ticket == 0
+    assert ana.queue.leave_now(held, ana.soon) is True
     assert bob.hears(outside) not in (None, YOURS)
 
 
@@ -229,7 +229,7 @@ def test_a_sequence_that_was_set_back_gives_no_lower_token(made: Made, raw: Raw)
     raw("SELECT setval('{s}.dibs_tickets', last_value + 3600000000) FROM {s}.dibs_tickets")
     claim = seat.claim(NAME)
     highest = take(seat, claim).ticket
-    assert seat.line.leave_now(claim, seat.soon) is True
+    assert seat.queue.leave_now(claim, seat.soon) is True
     raw("SELECT setval('{s}.dibs_tickets', %s)", highest - 10)
     with pytest.raises(Replaced):
         take(seat, seat.claim(NAME))
@@ -245,10 +245,10 @@ def test_the_two_modes_exclude_each_other(url: str, made: Made) -> None:
             client.lock("a").acquire(timeout=60).release()  # type: ignore[union-attr]
         claim = seat.claim(NAME)
         assert take(seat, claim).holds
-        other = bob if seat.line.__class__.__name__ == "PostgresqlLine" else ana
+        other = bob if seat.queue.__class__.__name__ == "PostgresqlLine" else ana
         with pytest.raises(dibs.Mismatch):
             other.lock("a").acquire(timeout=0)
-        assert seat.line.leave_now(claim, seat.soon) is True
+        assert seat.queue.leave_now(claim, seat.soon) is True
         with other.lock("a", timeout=60), pytest.raises(dibs.Mismatch):
             # In session mode the reason is left to `join`.
             take(seat, refused := seat.claim(NAME)) or seat.join(refused)
@@ -295,7 +295,7 @@ def written(raw: Raw) -> list[Any]:
 def test_in_asyncio_a_free_name_is_asked_for_at_once(url: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is sent by the call itself, and its reply awaited."""
     seen: list[Any] = []
-    for line in (PostgresqlLine, SessionLine):
+    for line in (PostgresqlQueue, SessionQueue):
         for verb in ("take_now", "leave_now"):
             monkeypatch.setattr(line, verb, noting(getattr(line, verb), seen))
 

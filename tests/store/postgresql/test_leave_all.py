@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import dibs
-from dibs.core.line import OUTSIDE
+from dibs.core.queue import UNFAIR
 from dibs.core.rule import Claim
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
@@ -16,7 +16,7 @@ from store.postgresql.rows import Raw
 
 
 def leave_all(seat: Seat, *leaving: tuple[Claim, bool]) -> list[dibs.StoreError | None]:
-    return list(step(seat.line.leave_all(leaving, seat.soon)))  # type: ignore[attr-defined]
+    return list(step(seat.queue.leave_all(leaving, seat.soon)))  # type: ignore[attr-defined]
 
 
 def test_exactly_those_who_are_freed_are_told(raw: Raw, seats: Callable[[], Seat]) -> None:
@@ -54,8 +54,8 @@ def test_a_join_that_was_not_answered_leaves_a_tombstone(raw: Raw, seat: Seat) -
 def test_who_waits_outside_is_no_longer_noted(raw: Raw, seats: Callable[[], Seat]) -> None:
     ana, bob = seats(), seats()
     held, _ = ana.joined(name="dibs:a")
-    outside, _ = bob.joined(OUTSIDE, name="dibs:a")
-    other, _ = bob.joined(OUTSIDE, name="dibs:a")
+    outside, _ = bob.joined(UNFAIR, name="dibs:a")
+    other, _ = bob.joined(UNFAIR, name="dibs:a")
     assert leave_all(bob, (outside, True)) == [None]
     assert [bytes(id) for (id,) in raw("SELECT id FROM {s}.dibs_outsiders")] == [other.id]
     leave_all(ana, (held, True))

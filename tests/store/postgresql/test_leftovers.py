@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dibs.core.cells import Spot
+from dibs.core.cells import CellKey
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
 from store.postgresql.rows import MICROSECONDS, Raw
@@ -16,13 +16,13 @@ ROUNDS = 4
 def test_who_watches_for_long_leaves_one_row(raw: Raw, seat: Seat) -> None:
     """Each look is noted under another key; the last one's is over by then."""
     cells = seat.store.open_cells(seat.runtime, seat.me)
-    spot = Spot("cell", "dibs:a")
+    cell_key = CellKey("cell", "dibs:a")
     seat.leave(seat.joined(name="dibs:warm")[0])
-    step(cells.get(spot, seat.soon))  # it has connected by then
+    step(cells.get(cell_key, seat.soon))  # it has connected by then
     for _ in range(ROUNDS):
         for watch in (
-            lambda key, end: seat.line.await_change("dibs:a", 0, key, end),
-            lambda key, end: cells.watch(spot, 0, key, end),
+            lambda key, end: seat.queue.await_change("dibs:a", 0, key, end),
+            lambda key, end: cells.watch(cell_key, 0, key, end),
         ):
             key = seat.runtime.fresh_id()
             seat.me.inbox.expect(key)
@@ -43,7 +43,7 @@ def test_clients_that_only_lock_remove_what_the_dead_left(raw: Raw, seats: Calla
 
     def swept() -> bool:
         for _ in range(50):
-            step(seat.line.leave_all([(seat.claim(name="dibs:a"), True)], seat.soon))  # type: ignore[attr-defined]
+            step(seat.queue.leave_all([(seat.claim(name="dibs:a"), True)], seat.soon))  # type: ignore[attr-defined]
         return raw("SELECT * FROM {s}.dibs_claims") == []
 
     until(swept)

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 import dibs
-from dibs.core.line import YOURS
+from dibs.core.queue import YOURS
 from dibs.testing.contract.seats import Seat, until
 from process.children import Child
 from store.postgresql.rows import MICROSECONDS, Raw

@@ -30,7 +30,7 @@ import psycopg
 import pytest
 
 import dibs
-from dibs.core.line import LINE, Replaced
+from dibs.core.queue import QUEUE, Replaced
 from dibs.core.rule import Standing
 from dibs.testing.contract.seats import Seat, until
 from lab.servers import shared_postgresql
@@ -49,7 +49,7 @@ def other(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def used(seat: Seat, name: str = NAME) -> int:
-    """It was here, and knows where the line begins; its token."""
+    """It was here, and knows where the queue begins; its token."""
     claim, standing = seat.joined(name=name)
     seat.leave(claim)
     return standing.ticket
@@ -179,7 +179,7 @@ def test_older_tables_are_restored(raw: Raw, url: str, seats: Callable[[], Seat]
         load, env={**os.environ, "PGPASSWORD": LOGIN}, input=done.stdout, capture_output=True, check=True, text=True
     )
     with pytest.raises(Replaced):
-        seat.join(seat.claim(name="dibs:another"), LINE)
+        seat.join(seat.claim(name="dibs:another"), QUEUE)
     assert seat.look(claim) is None
     assert seat.joined(name=NAME)[1].ticket > standing.ticket
 

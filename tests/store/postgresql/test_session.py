@@ -35,7 +35,7 @@ def keys(raw: Raw) -> list[tuple[int, str]]:
     ]
 
 
-def in_line(client: dibs.Client, name: str, count: int) -> None:
+def in_queue(client: dibs.Client, name: str, count: int) -> None:
     until(lambda: len(client.inspect(name).waiters) == count, what=f"{count} in line")
 
 
@@ -61,7 +61,7 @@ def test_a_try_does_not_pass_a_writer_that_waits(connect: Connect, name: str) ->
     with ThreadPoolExecutor(1) as pool:
         with ana.rwlock(name).read:
             pending = pool.submit(bob.rwlock(name).write.acquire, timeout=LONG)
-            in_line(cy, name, 1)
+            in_queue(cy, name, 1)
             assert cy.rwlock(name).read.acquire(timeout=0) is None
         assert pending.result(LONG)
 

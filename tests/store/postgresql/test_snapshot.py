@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dibs.core.line import NOWHERE
+from dibs.core.queue import NOWHERE
 from dibs.testing.contract.seats import Seat
 from store.postgresql.rows import Raw
 
@@ -25,7 +25,7 @@ def pairs(seat: Seat, count: int) -> None:
 
 
 def pages(raw: Raw, since: int) -> int:
-    """That a walk of the line looks at, if it begins there."""
+    """That a walk of the queue looks at, if it begins there."""
     plan: dict[str, Any] = raw(_WALK, NAME, since)[0][0][0]["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
@@ -49,7 +49,7 @@ def test_what_is_left_is_not_walked_over(url: str, raw: Raw, seats: Callable[[],
         pairs(seat, PAIRS)
         raw("SET enable_seqscan = off")
         raw("SET enable_bitmapscan = off")
-        floor = seat.line._executor.floors.of(NAME)  # type: ignore[attr-defined]
+        floor = seat.queue._executor.floors.of(NAME)  # type: ignore[attr-defined]
         assert pages(raw, 0) > 12, "there is something to walk over"
         assert pages(raw, floor) < 8
 
@@ -71,11 +71,11 @@ def test_who_comes_new_begins_where_others_wrote_down(raw: Raw, seats: Callable[
     claim, standing = newcomer.joined(name=NAME)
     assert standing.holds
     assert newcomer.holders(NAME) == [standing.ticket]
-    newcomer.line._executor.floors.forget()  # type: ignore[attr-defined]
+    newcomer.queue._executor.floors.forget()  # type: ignore[attr-defined]
     found = newcomer.look(claim)
     assert found is not None
     assert found.holds
-    newcomer.line._executor.floors.forget()  # type: ignore[attr-defined]
+    newcomer.queue._executor.floors.forget()  # type: ignore[attr-defined]
     assert newcomer.leave(claim)
 
 
@@ -100,7 +100,7 @@ def test_who_walked_for_long_writes_down_where_the_line_begins(raw: Raw, seats: 
 def test_a_floor_that_cannot_be_true_is_forgotten(raw: Raw, seat: Seat) -> None:
     pairs(seat, 1)
     raw("INSERT INTO {s}.dibs_floors VALUES (%s, %s)", NAME, 2**62)
-    seat.line._executor.floors.forget()  # type: ignore[attr-defined]
+    seat.queue._executor.floors.forget()  # type: ignore[attr-defined]
     claim = seat.claim(name=NAME)
     with pytest.raises(ConnectionError):
         seat.join(claim)
@@ -121,7 +121,7 @@ def test_a_sweep_looks_at_a_part_of_what_is_left(raw: Raw, seat: Seat) -> None:
 
 
 def test_tickets_that_were_set_back_are_noticed(url: str, raw: Raw, seat: Seat) -> None:
-    """What is known of a line is no longer true then: it is forgotten, and nobody holds beside anybody else."""
+    """What is known of a queue is no longer true then: it is forgotten, and nobody holds beside anybody else."""
     pairs(seat, 2)
     raw("SELECT setval('{s}.dibs_tickets', date_part('epoch', clock_timestamp())::bigint * 1000000 + 3600000000)")
     pairs(seat, 2)

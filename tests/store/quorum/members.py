@@ -21,7 +21,7 @@ from typing import Any
 
 from dibs import StoreUnavailable
 from dibs.backends.memory import MemoryStore
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
 from dibs.core.rule import Claim, Entry
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import boottime
@@ -87,7 +87,7 @@ class Member:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def open(self, runtime: Runtime, me: Me) -> Port:
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Port:
         return Port(self, self._store.open(runtime, me), runtime)
 
     def forget(self) -> None:
@@ -95,19 +95,19 @@ class Member:
         self.began = boottime()
 
     def entries(self, name: str = "a") -> list[Entry]:
-        return list(self._store._world.line(f"dibs:{name}"))
+        return list(self._store._world.queue(f"dibs:{name}"))
 
 
 class Port:
-    """A line of it."""
+    """A queue of it."""
 
     def __init__(self, member: Member, line: Any, runtime: Runtime) -> None:
         self._member = member
-        self._line = line
+        self._queue = line
         self._runtime = runtime
 
     def __getattr__(self, verb: str) -> Any:
-        found = getattr(self._line, verb)
+        found = getattr(self._queue, verb)
         if not inspect.iscoroutinefunction(found):
             return found
 
@@ -123,7 +123,7 @@ class Port:
         return self._runtime.now() - self._member.began
 
     async def clock(self, until: float) -> float:
-        return await self._ask("clock", self._line.clock, (until,)) + self._member.clock_ahead
+        return await self._ask("clock", self._queue.clock, (until,)) + self._member.clock_ahead
 
     async def _ask(self, verb: str, found: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         member, until = self._member, args[-1]

@@ -1,4 +1,4 @@
-"""A quorum with members that fail, in both faces: what goes on, what is refused, what is given back."""
+"""A quorum with members that fail, in both APIs: what goes on, what is refused, what is given back."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 import dibs
 from dibs.core.deadline import LEAST_PATIENCE
-from dibs.core.panel import Health
+from dibs.core.quorum.members import Health
 from dibs.runtime.threads import ThreadRuntime
 from dibs.testing.contract.harness import World
 from lab.stopwatch import Stopwatch
-from lab.witness import Witness, faces_of
+from lab.witness import Witness, apis_of
 from store.faults.kit import TIMEOUT, eventually, renewed, usually_sync
 from store.quorum.members import DEAF, DOWN, MUTE, WELL, Member, State, beside, quorum_of
 
-both_faces = faces_of("quorum", "quorum+memory://a,b,c")
+both_apis = apis_of("quorum", "quorum+memory://a,b,c")
 NAME = "a"
 LASTING = 6.0
 """A lease, in seconds, that a machine which stands still for a moment does not end."""
@@ -57,7 +57,7 @@ def stands_at(members: list[Member]) -> list[int]:
     return [number for number, member in enumerate(members) if member.entries(NAME)]
 
 
-@both_faces
+@both_apis
 async def test_all_members_bear_one_token_and_it_rises(world: World) -> None:
     client, members = five(world)
     tokens = []
@@ -82,7 +82,7 @@ async def test_a_token_rises_above_what_any_member_of_the_majority_has_given(wor
 
 
 @pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
-@both_faces
+@both_apis
 async def test_two_of_five_may_be_missing(world: World, ill: State) -> None:
     """While it is held, renewed and released; and while the next one takes it, keeps it and releases it."""
     client, members = five(world, lease=LASTING)
@@ -104,7 +104,7 @@ async def test_two_of_five_may_be_missing(world: World, ill: State) -> None:
     witness.acquit()
 
 
-@both_faces
+@both_apis
 async def test_a_dead_member_costs_its_timeout_once(world: World) -> None:
     """It is left out for a moment: of twenty acquisitions that take no time, most do not even ask it."""
     client, members = five(world, lease=3.0)
@@ -117,7 +117,7 @@ async def test_a_dead_member_costs_its_timeout_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("ill", [DOWN, DEAF, MUTE], ids=lambda state: state.name.lower())
-@both_faces
+@both_apis
 async def test_three_of_five_down_is_refused_in_bounded_time(world: World, ill: State) -> None:
     client, members = five(world, lease=9.0)
     for member in members[:3]:
@@ -187,7 +187,7 @@ async def test_three_of_five_down_while_it_is_held_is_a_loss_at_the_own_deadline
     assert again.token > hold.token
 
 
-@both_faces
+@both_apis
 async def test_what_a_failed_ballot_got_is_given_back(world: World) -> None:
     """Also where the answer was lost: there the watchdog goes on until it is answered."""
     client, members = five(world, lease=30)
@@ -202,7 +202,7 @@ async def test_what_a_failed_ballot_got_is_given_back(world: World) -> None:
     assert await world(lambda: another(world, client).lock(NAME).acquire(timeout=0)) is not None
 
 
-@both_faces
+@both_apis
 async def test_a_vote_that_is_gone_from_a_majority_is_a_loss_and_the_rest_is_given_back(world: World) -> None:
     """At the next renewal, long before its own deadline. No revival: what members have forgotten is not put there
     again, though others still have it."""
@@ -332,7 +332,7 @@ async def test_a_holder_is_seen_though_those_who_voted_for_it_answer_last(world:
     hold = await world(client.lock(NAME).acquire)
     members[3].state = members[4].state = WELL
     other = another(world, client)
-    for looked in ("line", "lines"):
+    for looked in ("inspect", "page"):
         for member in members[:2]:
             member.before[looked] = lambda: time.sleep(0.3)
     (holder,) = (await world.inspect(other, NAME)).holders
@@ -341,7 +341,7 @@ async def test_a_holder_is_seen_though_those_who_voted_for_it_answer_last(world:
     assert [holder.token for holder in line.holders] == [hold.token]
 
 
-@both_faces
+@both_apis
 async def test_a_look_waits_once_for_those_who_are_silent(world: World) -> None:
     """They might make a majority of what the others saw; but they were asked before, and said nothing."""
     client, members = five(world, lease=30.0)

@@ -11,7 +11,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.core.line import FAIR, LEASES, QUORUM, RECORDS
+from dibs.core.queue import FAIR, LEASES, QUORUM, RECORDS
 from store.quorum.members import DOWN, MUTE, members_of, memory, quorum_of
 
 THREE = ["memory://one", "memory://two", "memory://three"]

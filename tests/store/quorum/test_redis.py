@@ -19,11 +19,11 @@ from lab.servers.redis_groups import MAIN, cluster, independent, replicated
 from lab.servers.supervisor import Server, until
 from lab.stopwatch import Stopwatch
 from lab.surface import Target
-from lab.witness import Witness, faces_of
+from lab.witness import Witness, apis_of
 from lab.worker import Spec
 from store.faults.kit import TIMEOUT, renewed, usually_sync
 
-both_faces = faces_of("quorum", "quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
+both_apis = apis_of("quorum", "quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
 pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(200)]
 Nodes = tuple[Server, ...]
 LASTING = 12.0
@@ -88,7 +88,7 @@ def held_by_all(client: dibs.Client, nodes: Nodes, name: str) -> dibs.Hold:
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop"])
-@both_faces
+@both_apis
 async def test_any_two_may_be_down(world: World, nodes: Nodes, name: str, kind: str) -> None:
     """Taken with all five, kept and given back with three; then taken, kept and given back with three."""
     client, other = world.client(url_of(nodes), lease=LASTING), world.client(url_of(nodes), lease=LASTING)

@@ -19,12 +19,12 @@ from lab.proxy import Proxy
 from lab.servers import ports
 from lab.servers.supervisor import Server
 from lab.surface import Target
-from lab.witness import First, Witness, faces_of
+from lab.witness import First, Witness, apis_of
 from lab.worker import Spec
 from process.children import until
 from store.faults import kit, stores
 
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 
 
 def asks(name: str, *scripts: Script) -> Match:

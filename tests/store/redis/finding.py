@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dibs.backends.redis.address import Address, Place
+from dibs.backends.redis.address import Address, Endpoint
 from dibs.backends.redis.topology import Topology, topology
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import boottime
@@ -24,8 +24,10 @@ def finder(text: str, **options: Any) -> Topology:
     return topology(Address.of(parse(text), **options), boottime)
 
 
-def at(*places: int | Server) -> str:
-    return ",".join(f"{ports.HOST}:{place if isinstance(place, int) else place.port}" for place in places)
+def at(*endpoints: int | Server) -> str:
+    return ",".join(
+        f"{ports.HOST}:{endpoint if isinstance(endpoint, int) else endpoint.port}" for endpoint in endpoints
+    )
 
 
 def learned(found: Topology, patience: float = PATIENCE) -> Topology:
@@ -47,7 +49,7 @@ def refusal(found: Topology, patience: float = PATIENCE) -> StoreError:
     return caught.value
 
 
-def place(server: Server) -> Place:
+def endpoint(server: Server) -> Endpoint:
     return (ports.HOST, server.port)
 
 

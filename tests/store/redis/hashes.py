@@ -34,8 +34,8 @@ class Raw:
         self.client: Any = client
         self.prefix = prefix
 
-    def line(self, name: str = "dibs:a") -> Line:
-        return Line(self, f"{self.prefix}{name}|line".encode())
+    def queue(self, name: str = "dibs:a") -> Queue:
+        return Queue(self, f"{self.prefix}{name}|line".encode())
 
     @property
     def floor(self) -> bytes:
@@ -71,7 +71,7 @@ class Head:
         return b"2" + digits(self.top) + self.covered + b"%010d" % self.keeps + self.special + form + self.record
 
 
-class Line:
+class Queue:
     def __init__(self, raw: Raw, key: bytes) -> None:
         self._raw = raw
         self._client = raw.client

@@ -1,4 +1,4 @@
-"""The line of both.py on a Redis server: the hash of its name, and what is published."""
+"""The queue of both.py on a Redis server: the hash of its name, and what is published."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from dibs.backends.ledger import LINES, Entry, Wake
+from dibs.backends.common.atomic_queue import QUEUES, Entry, Wake
 from dibs.backends.memory import World
 from dibs.backends.redis.scripts import JOIN
-from dibs.core.cells import Spot
-from dibs.core.line import LOOK, OUTSIDE, YOURS, Place
+from dibs.core.cells import CellKey
+from dibs.core.queue import LOOK, UNFAIR, YOURS, Place
 from dibs.core.rule import Claim, Standing
 from dibs.testing.contract.seats import Seat
 from store.both import SLACK, Pair
@@ -55,20 +55,20 @@ class RedisSide:
 
     def __init__(self, raw: Raw, spy: Spy, name: str, world: World) -> None:
         self._raw, self._spy, self._name = raw, spy, name
-        self._line = raw.line(name)
-        self._outside = 0.0
+        self._queue = raw.queue(name)
+        self._unfair = 0.0
         """Until when somebody may listen there."""
         self._watch(world)
 
     def joined(self, ours: Claim, place: Place, found: Standing | None, now: float) -> None:
-        if place is OUTSIDE and found is not None and not found.holds:
-            self._outside = max(self._outside, now + ours.waiting)
+        if place is UNFAIR and found is not None and not found.holds:
+            self._unfair = max(self._unfair, now + ours.waiting)
 
     def left(self, ours: Claim, stood: bool) -> None:
         """Who listens is not noted there."""
 
     def before_renewing(self, seat: Seat) -> None:
-        """A renewal looks at the whole line."""
+        """A renewal looks at the whole queue."""
 
     def tell_time(self, seat: Seat) -> None:
         seat.holders(self._name)
@@ -77,33 +77,33 @@ class RedisSide:
         return found.next == expected.next or abs(found.next - expected.next) < SLACK
 
     def check(self, stand: list[Entry], now: float) -> None:
-        chain = [record["ID"] for record in self._line.check()]
+        chain = [record["ID"] for record in self._queue.check()]
         assert chain == [entry.id for entry in stand], "what expired is removed here and not there"
-        assert self._line.lasts() > 0 or not self._line.fields(), "a key that stays for ever"
+        assert self._queue.lasts() > 0 or not self._queue.fields(), "a key that stays for ever"
         self._damage()
-        self._raw.client.pexpire(self._line.key, _LONG)  # or what expired would go with it, unseen
+        self._raw.client.pexpire(self._queue.key, _LONG)  # or what expired would go with it, unseen
 
     def woken(self, wakes: list[Wake] | None, pairs: list[Pair], world: World, now: float) -> None:
         """Exactly who now holds, each on its client's channel; and those who listen to the name, if there are any."""
         heard = self._spy.heard()
         yours = {(channel, said[at : at + 17]) for channel, said in heard for at in range(0, len(said), 17)
-                 if channel != self._line.key}  # fmt: skip
+                 if channel != self._queue.key}  # fmt: skip
         if wakes is not None:
             assert yours == {(self._raw.channel(wake.client).encode(), wake.id + b"y") for wake in wakes
                              if wake.signal is YOURS}  # fmt: skip
-        told = any(channel == self._line.key for channel, _ in heard)
+        told = any(channel == self._queue.key for channel, _ in heard)
         to_look = [wake for wake in wakes or [] if wake.signal is LOOK]
         watched = any(wake.id == _WATCHER for wake in to_look)
-        outsiders = self._outside > now + SLACK and len(to_look) > watched
-        if watched or outsiders:
+        unfair_waiters = self._unfair > now + SLACK and len(to_look) > watched
+        if watched or unfair_waiters:
             assert told
         if told:
-            assert watched or self._outside > now - SLACK or wakes is None, "nobody listens"
+            assert watched or self._unfair > now - SLACK or wakes is None, "nobody listens"
         self._watch(world)
 
     def _damage(self) -> None:
         """One sign of the head is no digit any more, another one each time: a join is refused and changes nothing."""
-        before = self._line.fields()
+        before = self._queue.fields()
         if not before:
             return
         head, text = Head(before[b"h"]), before[b"h"]
@@ -111,13 +111,15 @@ class RedisSide:
         places = [*range(43 + len(head.special)), *([43, *range(record + 32, record + 177)] if head.record else [])]
         at = places[next(_damages) % len(places)]
         damaged = {**before, b"h": text[:at] + b"x" + text[at + 1 :]}
-        self._line.write("h", damaged[b"h"])
-        about = usual(0)[113:]
+        self._queue.write("h", damaged[b"h"])
+        description = usual(0)[113:]
         with pytest.raises(redis.ResponseError, match="dibs-damaged"):
-            self._raw.client.eval(JOIN.text, 2, self._line.key, self._raw.floor, about, "l", os.urandom(16), "9" * 16)
-        assert self._line.fields() == damaged
-        self._line.write("h", text)
+            self._raw.client.eval(
+                JOIN.text, 2, self._queue.key, self._raw.floor, description, "l", os.urandom(16), "9" * 16
+            )
+        assert self._queue.fields() == damaged
+        self._queue.write("h", text)
 
     def _watch(self, world: World) -> None:
         """Somebody follows the election, always: who was told follows it no longer."""
-        world.watch(Spot(LINES, self._name), b"watching", _WATCHER)
+        world.watch(CellKey(QUEUES, self._name), b"watching", _WATCHER)

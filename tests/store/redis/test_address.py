@@ -15,10 +15,10 @@ from redis.connection import AbstractConnection, Connection, SSLConnection, Unix
 from redis.exceptions import RedisError
 
 import dibs
+from dibs._shared import has_secret, without_secret
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.asking import ask, translated
+from dibs.backends.redis.discovery import ask, translated
 from dibs.errors import StoreError, StoreUnavailable
-from dibs.faces import has_secret, without_secret
 from dibs.url import parse
 from lab.servers import certificates
 from lab.servers.certificates import Certificates
@@ -45,14 +45,14 @@ def refusal(text: str, **options: Any) -> str:
 
 def connection(text: str, **options: Any) -> AbstractConnection:
     made = address(text, **options)
-    return made.connection(made.places[0], PATIENCE)
+    return made.connection(made.endpoints[0], PATIENCE)
 
 
 def failure(made: Address) -> StoreError:
     """What comes of a connection that does not come about."""
     with pytest.raises(RedisError) as caught:
-        ask(made.connection(made.places[0], PATIENCE), "PING")
-    return translated(caught.value, made.places[0])
+        ask(made.connection(made.endpoints[0], PATIENCE), "PING")
+    return translated(caught.value, made.endpoints[0])
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         ("rediss+cluster://h1/", "cluster", (("h1", 6379),), None),
     ],
 )  # fmt: skip
-def test_servers_and_services(text: str, topology: str, places: object, service: str | None) -> None:
+def test_servers_and_services(text: str, topology: str, endpoints: object, service: str | None) -> None:
     found = address(text)
-    assert (found.topology, found.places, found.service) == (topology, places, service)
+    assert (found.topology, found.endpoints, found.service) == (topology, endpoints, service)
     assert (found.shown, found.replicas, found.wake) == (parse(text).shown, 0, "messages")
 
 

@@ -15,10 +15,10 @@ from lab.faults import Cut, at_message
 from lab.proxy import DOWN, UP, Proxy
 from lab.servers import ports
 from lab.servers.supervisor import Server
-from lab.witness import First, faces_of, fresh_name
+from lab.witness import First, apis_of, fresh_name
 from store.redis.hashes import Raw
 
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 
 
 def test_a_late_copy_of_its_join_does_not_stand_again(seats: Callable[[], Seat], raw: Raw) -> None:
@@ -27,10 +27,10 @@ def test_a_late_copy_of_its_join_does_not_stand_again(seats: Callable[[], Seat],
     _, behind = bob.joined(name="dibs:a")
     assert bob.evict(standing.ticket, "dibs:a")
     assert ana.join(claim) is None
-    assert [record["TICKET"] for record in raw.line().check()] == [behind.ticket]
+    assert [record["TICKET"] for record in raw.queue().check()] == [behind.ticket]
 
 
-@both_faces
+@both_apis
 async def test_who_broke_it_is_told_so_though_the_first_answer_was_lost(
     world: World, server: Server, proxy: Proxy
 ) -> None:

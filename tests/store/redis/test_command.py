@@ -39,7 +39,7 @@ def test_run_waits_for_the_lock_and_shows_the_password_to_nobody(cli: Cli, tmp_p
     told = "echo $DIBS_TOKEN; env; echo here; exec sleep 60"
     words = ("run", "job", "--url-file", str(file), "--timeout", "60", "--", "sh", "-c", told)
     running = cli.start(*words, DIBS_URL=None)
-    cli.in_line("job", 1)
+    cli.in_queue("job", 1)
     client.break_("job", token=hold.token)
     assert int(running.hear()) > hold.token
     heard = []

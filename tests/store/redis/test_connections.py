@@ -33,10 +33,10 @@ from dibs.url import parse
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from lab.witness import faces_of
+from lab.witness import apis_of
 from process.children import until
 
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 SOON = 50.0
 WATCHDOGS = 2
 """Connections of a client's watchdog: of its own, to keep, and to give back."""
@@ -68,11 +68,11 @@ def address(server: Server) -> Address:
     return Address.of(parse(server.url()))
 
 
-def place(server: Server) -> tuple[str, int]:
+def endpoint(server: Server) -> tuple[str, int]:
     return ("127.0.0.1", server.port)
 
 
-@both_faces
+@both_apis
 async def test_one_subscription_however_many_wait(world: World, server: Server, raw: Any) -> None:
     """And those who wait hold no connection."""
     crowd = 30
@@ -83,14 +83,14 @@ async def test_one_subscription_however_many_wait(world: World, server: Server, 
         actor.start(lambda number=number: client.lock("a", fair=None if number % 2 else False).acquire(timeout=50))
         for number, actor in enumerate(waiting)
     ]
-    await world.in_line(client, "a", crowd // 2)
+    await world.in_queue(client, "a", crowd // 2)
     await eventually(lambda: connections(raw).get("commands", 0) <= IDLE + WATCHDOGS)
     assert connections(raw)["messages"] == 1
     await world(hold.release)
     await asyncio.gather(*(_given_back(actor, one) for actor, one in zip(waiting, pending, strict=True)))
     await world.free(client, "a")
     assert connections(raw)["messages"] == 1
-    if world.face == "aio":
+    if world.api == "aio":
         assert connections(raw)["commands"] <= 1 + WATCHDOGS, "all tasks share one"
 
 
@@ -121,7 +121,7 @@ def test_idle_connections_are_few(server: Server, raw: Any) -> None:
 
 def dialler(server: Server) -> Dialler:
     trip = RoundTrip()
-    return Dialler(address(server), boottime, lambda place: trip)
+    return Dialler(address(server), boottime, lambda endpoint: trip)
 
 
 def pool_of(server: Server) -> Servers:
@@ -129,7 +129,7 @@ def pool_of(server: Server) -> Servers:
 
 
 def exchange(pool: Servers, server: Server, *words: str) -> Any:
-    return step(pool.exchange(place(server), [Command(*words)], boottime() + SOON))[0]
+    return step(pool.exchange(endpoint(server), [Command(*words)], boottime() + SOON))[0]
 
 
 @pytest.mark.parametrize("trusted", [0.0, 1e9], ids=["looked at", "trusted"])
@@ -161,7 +161,9 @@ def test_an_exchange_that_ends_early_closes_its_connection(
 
             patched.setattr(RedisConnection, "_read", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                step(pool.exchange(place(server), [Command("ECHO", "one"), Command("ECHO", "two")], boottime() + SOON))
+                step(
+                    pool.exchange(endpoint(server), [Command("ECHO", "one"), Command("ECHO", "two")], boottime() + SOON)
+                )
         assert exchange(pool, server, "ECHO", "three") == b"three"
         until(lambda: connections(raw) == {"commands": 1}, what="the other one is closed")
 
@@ -169,20 +171,20 @@ def test_an_exchange_that_ends_early_closes_its_connection(
 def test_a_server_that_is_silent_delays_nobody_elses_answer(server: Server, raw: Any) -> None:
     """All are asked before any is listened to."""
     with Server(Redis()) as other, closing(pool_of(server)) as pool:
-        there = place(other)
-        for one in (place(server), there):
+        there = endpoint(other)
+        for one in (endpoint(server), there):
             step(pool.exchange(one, [Command("PING")], boottime() + SOON))
         other.stop()
-        parts = {there: [Command("PING")], place(server): [Command("ECHO", "well")]}
+        parts = {there: [Command("PING")], endpoint(server): [Command("ECHO", "well")]}
         found = step(pool.exchange_all(parts, boottime() + 1.0))
         other.resume()
-        assert found[place(server)] == [b"well"]
+        assert found[endpoint(server)] == [b"well"]
         assert isinstance(found[there], StoreUnavailable)
 
 
 def test_the_clock_of_the_server_is_not_thought_to_be_ahead_of_what_it_is(server: Server, raw: Any) -> None:
     """`by` is rounded early: an offset that is too large would let a late join in."""
-    link = dialler(server).to(place(server))(boottime() + SOON, pools.not_watched)
+    link = dialler(server).to(endpoint(server))(boottime() + SOON, pools.not_watched)
     try:
         for _ in range(20):
             link.exchange([Command("EVAL", "local t = redis.call('TIME') return {t[1] * 1000000 + t[2]}", 0)],
@@ -194,32 +196,34 @@ def test_the_clock_of_the_server_is_not_thought_to_be_ahead_of_what_it_is(server
         link.close()
 
 
-class Asking:
+class Discovery:
     """Connections to one server, in the loop that runs."""
 
     def __init__(self, server: Server) -> None:
         self.runtime = AioRuntime()
-        self._place = place(server)
+        self._endpoint = endpoint(server)
         self.streams = AioServers(dialler(server), topology(address(server), boottime), self.runtime)
 
     async def echo(self, word: str) -> str:
-        (reply,) = await self.streams.exchange(self._place, [Command("ECHO", word)], boottime() + SOON)
+        (reply,) = await self.streams.exchange(self._endpoint, [Command("ECHO", word)], boottime() + SOON)
         assert isinstance(reply, bytes)
         return reply.decode()
 
     async def ask(self, *words: str | int) -> Any:
-        return (await self.streams.exchange(self._place, [Command(*words)], boottime() + SOON))[0]
+        return (await self.streams.exchange(self._endpoint, [Command(*words)], boottime() + SOON))[0]
 
 
 def test_cancelled_tasks_leave_the_order_of_answers_alone(server: Server, raw: Any) -> None:
     """Each of those who stay gets its own answer, whoever goes before it is answered."""
 
     async def main() -> None:
-        asking = Asking(server)
+        discovery = Discovery(server)
         dice = random.Random(7)
         for round in range(8):
-            sleeping = asyncio.create_task(asking.ask("DEBUG", "SLEEP", "0.005"))
-            tasks = {f"{round}.{number}": asyncio.create_task(asking.echo(f"{round}.{number}")) for number in range(50)}
+            sleeping = asyncio.create_task(discovery.ask("DEBUG", "SLEEP", "0.005"))
+            tasks = {
+                f"{round}.{number}": asyncio.create_task(discovery.echo(f"{round}.{number}")) for number in range(50)
+            }
             await asyncio.sleep(0)
             gone = dice.sample(sorted(tasks), 25)
             if dice.random() < 0.5:
@@ -231,24 +235,24 @@ def test_cancelled_tasks_leave_the_order_of_answers_alone(server: Server, raw: A
                     assert await task == word
             await sleeping
         assert connections(raw) == {"commands": 1}
-        asking.streams.close()
+        discovery.streams.close()
 
     asyncio.run(main())
 
 
 def test_a_connection_that_is_lost_answers_nobody_and_is_made_anew(server: Server, raw: Any) -> None:
     async def main() -> None:
-        asking = Asking(server)
-        await asking.echo("first")
-        blocked = [asyncio.create_task(asking.ask("BLPOP", "nothing", 0)) for _ in range(5)]
+        discovery = Discovery(server)
+        await discovery.echo("first")
+        blocked = [asyncio.create_task(discovery.ask("BLPOP", "nothing", 0)) for _ in range(5)]
         await eventually(lambda: any(one["cmd"] == "blpop" for one in raw.client_list()))
         raw.client_kill_filter(_type="normal", skipme=True)
         for task in blocked:
             with pytest.raises(StoreUnavailable):
                 await task
-        assert await asking.echo("second") == "second"
+        assert await discovery.echo("second") == "second"
         assert connections(raw) == {"commands": 1}
-        asking.streams.close()
+        discovery.streams.close()
 
     asyncio.run(main())
 
@@ -257,22 +261,22 @@ def test_a_silent_server_is_given_up(server: Server, raw: Any) -> None:
     """The outcome is unknown to the caller; the next question goes out on another connection."""
 
     async def main() -> None:
-        asking = Asking(server)
-        await asking.echo("first")
+        discovery = Discovery(server)
+        await discovery.echo("first")
         with pytest.raises(StoreUnavailable, match="in time"):
-            await asking.ask("BLPOP", "nothing", 0)
-        assert await asking.echo("second") == "second"
-        asking.streams.close()
+            await discovery.ask("BLPOP", "nothing", 0)
+        assert await discovery.echo("second") == "second"
+        discovery.streams.close()
 
     asyncio.run(main())
 
 
 def test_more_than_the_socket_takes_at_once(server: Server, raw: Any) -> None:
     async def main() -> None:
-        asking = Asking(server)
+        discovery = Discovery(server)
         words = [f"{number}".rjust(20_000, "x") for number in range(200)]
-        assert await asyncio.gather(*map(asking.echo, words)) == words
-        asking.streams.close()
+        assert await asyncio.gather(*map(discovery.echo, words)) == words
+        discovery.streams.close()
 
     asyncio.run(main())
 

@@ -36,7 +36,7 @@ ALONE = "at most one valid holder"
 ORDERED = "tokens rise strictly"
 LEAST = "the minimal rights of a user"
 SECRET = "open-sesame"
-BOTH = pytest.mark.parametrize("face", ["blocking", "asyncio"])
+BOTH = pytest.mark.parametrize("api", ["blocking", "asyncio"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,12 +62,12 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clocks.shim(tmp_path_factory)
 
 
-def examined(url: str, face: str = "blocking", **options: object) -> list[dibs.Finding]:
+def examined(url: str, api: str = "blocking", **options: object) -> list[dibs.Finding]:
     async def asked() -> list[dibs.Finding]:
         async with dibs.aio.connect(url, **options) as client:
             return await client.doctor()
 
-    if face == "asyncio":
+    if api == "asyncio":
         return asyncio.run(asked())
     with dibs.connect(url, **options) as client:
         return client.doctor()
@@ -101,9 +101,9 @@ def sentinels(group: Group, count: int = 3) -> str:
 
 
 @BOTH
-def test_a_good_place(server: Server, face: str) -> None:
-    about, *found = examined(server.url(), face)
-    assert about.what == f"redis://{ports.HOST}:{server.port}/0, Redis {version(server)}"
+def test_a_good_place(server: Server, api: str) -> None:
+    description, *found = examined(server.url(), api)
+    assert description.what == f"redis://{ports.HOST}:{server.port}/0, Redis {version(server)}"
     assert said(found, "danger") == []
     promises = said(found, "promise")
     for words in (ALONE, "first come", ORDERED, "survives a crash", "a test message arrived", "within 30 s"):
@@ -112,7 +112,7 @@ def test_a_good_place(server: Server, face: str) -> None:
     assert says(notes, "one server")
     assert says(notes, LEAST)
     assert len(notes) == 2
-    assert not any(SECRET in part for finding in (about, *found) for part in finding)
+    assert not any(SECRET in part for finding in (description, *found) for part in finding)
 
 
 def version(server: Server) -> str:
@@ -185,7 +185,7 @@ def test_a_disk_that_fails(server: Server) -> None:
 
 
 @BOTH
-def test_a_message_that_is_not_heard(server: Server, face: str) -> None:
+def test_a_message_that_is_not_heard(server: Server, api: str) -> None:
     """It is held back on its way here, and nothing else is."""
 
     def is_ours(message: bytes) -> bool:
@@ -193,9 +193,9 @@ def test_a_message_that_is_not_heard(server: Server, face: str) -> None:
 
     with Proxy((ports.HOST, server.port), splitter=splitters.resp) as proxy:
         url = server.url().replace(str(server.port), str(proxy.port))
-        assert said(examined(url, face), "danger") == []
+        assert said(examined(url, api), "danger") == []
         hold = proxy.hold(DOWN, at_message(match=is_ours))
-        found = examined(url, face)
+        found = examined(url, api)
         hold.await_held()
     assert says(said(found, "danger"), "waiters are not told", f":{proxy.port} and did not arrive")
     assert not says(said(found, "promise"), "a test message arrived")

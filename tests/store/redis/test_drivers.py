@@ -1,6 +1,6 @@
 """An existing driver of redis-py, of either API: its settings are honoured, on real servers; what cannot be honoured
-is refused by name; and no secret of it is shown. Drivers of sentinels and clusters: test_where.py and
-test_where_cluster.py."""
+is refused by name; and no secret of it is shown. Drivers of sentinels and clusters: test_topology.py and
+test_topology_cluster.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from redis.sentinel import Sentinel
 import dibs
 import dibs.aio
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.asking import ask
+from dibs.backends.redis.discovery import ask
 from dibs.url import parse
 from lab.servers import certificates
 from lab.servers.certificates import Certificates
@@ -60,7 +60,7 @@ def secured(pems: Certificates) -> Iterator[Server]:
 
 
 def made_by(address: Address) -> Any:
-    return address.connection(address.places[0], PATIENCE)
+    return address.connection(address.endpoints[0], PATIENCE)
 
 
 def seen(address: Address) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_login_database_name_and_keep_alive(module: Any, server: tuple[Server, P
         socket_keepalive=True, socket_keepalive_options={socket.TCP_KEEPIDLE: 77},
     )  # fmt: skip
     address = Address.of_driver(driver)
-    assert (address.topology, address.places) == ("single", (("localhost", port),))
+    assert (address.topology, address.endpoints) == ("single", (("localhost", port),))
     facts = seen(address)
     assert (facts["user"], facts["db"], facts["name"]) == ("ana", "3", "shop")
     assert f"{address!r}" == f"<Address redis://localhost:{port}/3>"
@@ -100,7 +100,7 @@ def test_a_socket_a_url_and_the_protocol(module: Any, server: tuple[Server, Path
             module.ConnectionPool.from_url(f"unix://{path}?db=1", protocol=protocol),
         ):
             address = Address.of_driver(driver)
-            assert (address.places, address.shown) == ((str(path),), f"unix://{path}")
+            assert (address.endpoints, address.shown) == ((str(path),), f"unix://{path}")
             facts = seen(address)
             assert (facts["db"], facts["resp"]) == ("1", str(protocol))
 

@@ -147,7 +147,7 @@ async def test_a_grant_by_message_counts_once_replicas_have_it(world: World, ser
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock(name).acquire())
     pending = bob.start(lambda: other.lock(name).acquire(timeout=TIMEOUT))
-    await world.in_line(other, name, 1)
+    await world.in_queue(other, name, 1)
     await asyncio.to_thread(servers.part)
     await ana(hold.release)
     await eventually(lambda: holders(world, other, name))

@@ -12,9 +12,9 @@ import pytest
 
 import dibs.aio
 from dibs.backends.redis.connection import RedisConnection
-from dibs.backends.redis.line import RedisLine
+from dibs.backends.redis.queue import RedisQueue
 from dibs.backends.redis.scripts import Command
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, YOURS
+from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.testing.contract.seats import Seat
@@ -37,14 +37,14 @@ def warm(seat: Seat) -> None:
 
 
 def taken(seat: Seat, claim: Claim) -> Standing:
-    standing = seat.line.take_now(claim, LINE, seat.soon)
+    standing = seat.queue.take_now(claim, QUEUE, seat.soon)
     assert isinstance(standing, Standing)
     return standing
 
 
 def idle(seat: Seat) -> list[RedisConnection]:
-    line: Any = seat.line
-    return [connection for pool in line._port._wire._pools.values() for connection in pool.idle]
+    queue: Any = seat.queue
+    return [connection for pool in queue._port._transport._pools.values() for connection in pool.idle]
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def test_a_pair(seats: Callable[[], Seat], raw: Raw) -> None:
     standing = taken(ana, claim)
     assert (standing.holds, standing.left, standing.revoked) == (True, claim.lease, False)
     assert claim.asked
-    assert claim.ticket == standing.ticket == raw.line().head().top
+    assert claim.ticket == standing.ticket == raw.queue().head().top
     again = ana.join(claim)
     assert again is not None
     assert (again.ticket, again.holds) == (standing.ticket, True)
@@ -76,28 +76,28 @@ def test_a_pair(seats: Callable[[], Seat], raw: Raw) -> None:
     again = bob.join(waiter)
     assert again is not None
     assert (again.ticket, again.holds) == (waiting.ticket, False)
-    assert len(raw.line().check()) == 2
-    tries = bob.line.take_now(prepared(bob, waiter), NOWHERE, bob.soon)
+    assert len(raw.queue().check()) == 2
+    tries = bob.queue.take_now(prepared(bob, waiter), NOWHERE, bob.soon)
     assert isinstance(tries, Standing)
     assert (tries.ticket, tries.holds) == (0, False)
-    assert ana.line.leave_now(claim, ana.soon) is True
+    assert ana.queue.leave_now(claim, ana.soon) is True
     assert bob.hears(waiter) is YOURS
-    assert ana.line.leave_now(claim, ana.soon) is False
-    raw.line().check()
-    assert bob.line.leave_now(waiter, bob.soon) is True
+    assert ana.queue.leave_now(claim, ana.soon) is False
+    raw.queue().check()
+    assert bob.queue.leave_now(waiter, bob.soon) is True
     assert taken(ana, prepared(ana, claim)).ticket > waiting.ticket
 
 
 def test_nothing_is_sent_where_something_is_missing(seat: Seat, raw: Raw) -> None:
     """A connection, a subscription, what is packed already, a place to wait outside."""
     claim = prepared(seat)
-    assert seat.line.take_now(claim, LINE, seat.soon) is None
-    assert seat.line.leave_now(claim, seat.soon) is None
+    assert seat.queue.take_now(claim, QUEUE, seat.soon) is None
+    assert seat.queue.leave_now(claim, seat.soon) is None
     warm(seat)
-    assert seat.line.take_now(claim, OUTSIDE, seat.soon) is None
+    assert seat.queue.take_now(claim, UNFAIR, seat.soon) is None
     claim.prepared = None
-    assert seat.line.take_now(claim, LINE, seat.soon) is None
-    assert seat.line.leave_now(claim, seat.soon) is None
+    assert seat.queue.take_now(claim, QUEUE, seat.soon) is None
+    assert seat.queue.leave_now(claim, seat.soon) is None
     assert not claim.asked
     assert seat.holders("dibs:a") == []
 
@@ -107,21 +107,21 @@ def test_a_refusal_is_left_to_the_general_path(seat: Seat, raw: Raw) -> None:
     warm(seat)
     claim = prepared(seat)
     raw.client.script_flush()
-    assert seat.line.take_now(claim, LINE, seat.soon) is None
+    assert seat.queue.take_now(claim, QUEUE, seat.soon) is None
     assert len(idle(seat)) == 1
     standing = seat.join(claim)
     assert standing is not None
     assert standing.holds
     raw.client.script_flush()
-    assert seat.line.leave_now(claim, seat.soon) is None
+    assert seat.queue.leave_now(claim, seat.soon) is None
     assert seat.leave(claim)
 
 
 def test_a_damaged_head_is_left_to_the_general_path(seat: Seat, raw: Raw) -> None:
     warm(seat)
-    raw.line().write("h", b"2" + b"x" * 42)
+    raw.queue().write("h", b"2" + b"x" * 42)
     claim = prepared(seat)
-    assert seat.line.take_now(claim, LINE, seat.soon) is None
+    assert seat.queue.take_now(claim, QUEUE, seat.soon) is None
     with pytest.raises(StoreError, match="damaged"):
         seat.join(claim)
 
@@ -134,7 +134,7 @@ def test_an_answer_that_does_not_come(server: Server) -> None:
         claim = prepared(seat)
         (connection,) = idle(seat)
         with stopped(server), pytest.raises(StoreUnavailable, match="in time"):
-            seat.line.take_now(claim, LINE, seat.now())
+            seat.queue.take_now(claim, QUEUE, seat.now())
         assert connection.sock.fileno() == -1
         assert idle(seat) == []
         assert claim.asked
@@ -143,7 +143,7 @@ def test_an_answer_that_does_not_come(server: Server) -> None:
         assert standing.holds
         (connection,) = idle(seat)
         with stopped(server), pytest.raises(StoreUnavailable, match="in time"):
-            seat.line.leave_now(claim, seat.now())
+            seat.queue.leave_now(claim, seat.now())
         assert connection.sock.fileno() == -1
         seat.leave(claim)
         assert seat.holders("dibs:a") == []
@@ -154,14 +154,14 @@ def test_an_answer_that_does_not_come(server: Server) -> None:
 def test_an_interrupt_at_any_line_closes_the_connection(seat: Seat) -> None:
     """Or nothing was sent, or all was read: what it is asked next gets its own answer."""
     struck = 0
-    for function in (RedisLine.take_now, RedisLine.leave_now):
+    for function in (RedisQueue.take_now, RedisQueue.leave_now):
         for line in lines_of(function):
             warm(seat)
             claim = prepared(seat)
             (connection,) = idle(seat)
             with Strike(function, line) as strike, suppress(Soft):
-                seat.line.take_now(claim, LINE, seat.soon)
-                seat.line.leave_now(claim, seat.soon)
+                seat.queue.take_now(claim, QUEUE, seat.soon)
+                seat.queue.leave_now(claim, seat.soon)
             if connection.sock.fileno() != -1:
                 assert connection.exchange([Command("ECHO", "own")], seat.soon) == [b"own"], line
                 if connection not in idle(seat):
@@ -183,7 +183,7 @@ def test_a_pair_in_asyncio(url: str, raw: Raw) -> None:
 
     async def play() -> None:
         async with aio_line(url) as opened:
-            line, now = opened._line, opened._runtime.now
+            queue, now = opened._queue, opened._runtime.now
             claims = [
                 Claim(
                     os.urandom(16), f"dibs:{n}", "mutex", 1, 1, 9.0, 5.0, now() + 5, b"c" * 16, "{}",
@@ -191,7 +191,7 @@ def test_a_pair_in_asyncio(url: str, raw: Raw) -> None:
                 )
                 for n in range(9)
             ]  # fmt: skip
-            futures = [line.take_now(claim, LINE, now() + 9) for claim in claims]
+            futures = [queue.take_now(claim, QUEUE, now() + 9) for claim in claims]
             futures[3].cancel()
             for claim, future in zip(claims, futures, strict=True):
                 if not future.cancelled():
@@ -199,11 +199,11 @@ def test_a_pair_in_asyncio(url: str, raw: Raw) -> None:
             other = Claim(os.urandom(16), "dibs:1", "semaphore", 2, 1, 9.0, 5.0, now() + 5, b"c" * 16, "{}")
             other.prepared = Prepared()
             with pytest.raises(Mismatch):
-                await line.take_now(other, LINE, now() + 9)
+                await queue.take_now(other, QUEUE, now() + 9)
             raw.client.script_flush()
-            assert await line.leave_now(claims[0], now() + 9) is None
-            assert await line.leave(claims[0], True, now() + 9)
-            found = await asyncio.gather(*(line.leave_now(claim, now() + 9) for claim in claims))
+            assert await queue.leave_now(claims[0], now() + 9) is None
+            assert await queue.leave(claims[0], True, now() + 9)
+            found = await asyncio.gather(*(queue.leave_now(claim, now() + 9) for claim in claims))
             assert found == [False] + [True] * 8
 
     asyncio.run(play())

@@ -1,4 +1,4 @@
-"""What a line and a cell cost in Redis: a key that always ends, fields that go with whom they are of, as many commands
+"""What a queue and a cell cost in Redis: a key that always ends, fields that go with whom they are of, as many commands
 for hundreds who wait, or for hundreds of writes, as for ten; and how long a lease can be. That the chain is whole after
 any verbs is seen in tests/store/test_rule.py."""
 
@@ -13,7 +13,7 @@ import pytest
 import redis
 
 import dibs
-from dibs.core.cells import CELL, Spot, Write
+from dibs.core.cells import CELL, CellKey, Write
 from dibs.core.deadline import LONGEST_LEASE
 from dibs.core.rule import Claim
 from dibs.errors import StoreError
@@ -35,9 +35,9 @@ KEPT = {b"value", b"version", b"oldest"}
 
 def test_a_key_lasts_longer_than_whoever_stands_there(seat: Seat, raw: Raw) -> None:
     claim, _ = seat.joined(name="dibs:a", lease=10 * 86_400.0)
-    assert 10 * DAY_MS < raw.line().lasts() <= 10 * DAY_MS + KEPT_MS
+    assert 10 * DAY_MS < raw.queue().lasts() <= 10 * DAY_MS + KEPT_MS
     seat.leave(claim)
-    assert 0 < raw.line().lasts() <= KEPT_MS, "of a long lease nothing stays either"
+    assert 0 < raw.queue().lasts() <= KEPT_MS, "of a long lease nothing stays either"
 
 
 def test_names_that_are_used_once_do_not_pile_up(seats: Callable[[], Seat], raw: Raw) -> None:
@@ -73,22 +73,22 @@ def test_names_of_a_cluster(tmp_path: Path) -> None:
 
 def test_a_renewal_prolongs_the_key(seat: Seat, raw: Raw) -> None:
     """As if the claim were kept since long; while there is time enough the key is left alone, which saves a command."""
-    line = raw.line()
+    queue = raw.queue()
     claim, _ = seat.joined(name="dibs:a")
-    before = line.lasts()
+    before = queue.lasts()
     seat.renew(claim)
-    assert line.lasts() <= before
+    assert queue.lasts() <= before
     soon = raw.now() // 1000 + 15_000
-    raw.client.pexpireat(line.key, soon)
-    line.change_head(keeps=soon // 1000)
+    raw.client.pexpireat(queue.key, soon)
+    queue.change_head(keeps=soon // 1000)
     seat.renew(claim)
-    assert line.lasts() > 20_000
-    assert abs(line.head().keeps * 1000 - raw.now() // 1000 - line.lasts()) < 10_000
+    assert queue.lasts() > 20_000
+    assert abs(queue.head().keeps * 1000 - raw.now() // 1000 - queue.lasts()) < 10_000
 
 
 def test_nothing_stays_but_the_last_ticket(seats: Callable[[], Seat], raw: Raw) -> None:
     """However they went: given back, expired, evicted; a grave keeps a late join out for a while."""
-    ana, bob, line = seats(), seats(), raw.line()
+    ana, bob, line = seats(), seats(), raw.queue()
     short, _ = ana.joined(name="dibs:a", lease=0.5)
     waiter, _ = bob.joined(name="dibs:a", waiting=0.5, by=30)
     last, standing = ana.joined(name="dibs:a", waiting=60)
@@ -118,7 +118,7 @@ def test_a_ticket_is_higher_than_the_last_though_the_clock_is_behind(seat: Seat,
     ahead = raw.now() + 3600 * SECOND
     claim, _ = seat.joined(name="dibs:a")
     seat.leave(claim)
-    raw.line().change_head(top=ahead)
+    raw.queue().change_head(top=ahead)
     tickets = []
     for _ in range(3):
         claim, standing = seat.joined(name="dibs:a")
@@ -131,7 +131,7 @@ def test_a_ticket_is_the_time_where_nothing_is_known_of_earlier_ones(seat: Seat,
     """After FLUSHALL, and once an idle key has expired: tokens go on rising."""
     claim, first = seat.joined(name="dibs:a")
     seat.leave(claim)
-    raw.client.delete(raw.line().key)
+    raw.client.delete(raw.queue().key)
     assert seat.joined(name="dibs:a")[1].ticket > first.ticket
 
 
@@ -143,15 +143,15 @@ def test_a_ticket_is_higher_though_the_clock_was_set_back_and_the_record_is_gone
     raw.client.set(raw.floor, b"%d 0" % ahead)
     tickets = []
     for name in ("dibs:a", "dibs:b", "dibs:a"):
-        raw.client.delete(raw.line(name).key)
+        raw.client.delete(raw.queue(name).key)
         tickets.append(seat.joined(name=name)[1].ticket)
-        raw.client.delete(raw.line(name).key)
+        raw.client.delete(raw.queue(name).key)
     assert before.ticket < ahead < tickets[0]
     assert tickets == sorted(set(tickets))
     claim, passed = seat.joined(name="dibs:c")
     seat.leave(claim)
     raw.client.set(raw.floor, b"%d %d" % (raw.now() - SECOND, passed.ticket))
-    raw.client.delete(raw.line("dibs:c").key)
+    raw.client.delete(raw.queue("dibs:c").key)
     assert seat.joined(name="dibs:c")[1].ticket == passed.ticket + 1, "the clock was set right, and has not come so far"
 
 
@@ -172,9 +172,9 @@ def test_a_ticket_that_a_quorum_agreed_on_is_below_the_floor(seat: Seat, raw: Ra
     """Its clocks may be ahead of this server's."""
     claim, _ = seat.joined(name="dibs:a")
     token = raw.now() + 3600 * SECOND
-    line: Any = seat.line
-    assert step(line.stamp(claim, token, seat.soon))
-    raw.client.delete(raw.line().key)
+    queue: Any = seat.queue
+    assert step(queue.stamp(claim, token, seat.soon))
+    raw.client.delete(raw.queue().key)
     assert seat.joined(name="dibs:a")[1].ticket > token
 
 
@@ -184,7 +184,7 @@ def test_a_damaged_floor(seat: Seat, raw: Raw, text: str) -> None:
     raw.client.set(raw.floor, text)
     with pytest.raises(StoreError, match="damaged"):
         seat.joined(name="dibs:a")
-    assert not raw.client.exists(raw.line().key)
+    assert not raw.client.exists(raw.queue().key)
 
 
 def test_keys_of_all_spaces_differ(url: str, raw: Raw) -> None:
@@ -235,7 +235,7 @@ def verbs_on_a_lock(seat: Seat, raw: Raw, waiters: int) -> list[dict[str, int]]:
         commands(raw, lambda: seat.leave(claims[0])),
         commands(raw, lambda: seat.evict(claims[1].ticket or 0, "dibs:a")),
     ]
-    raw.client.delete(raw.line().key)
+    raw.client.delete(raw.queue().key)
     return found
 
 
@@ -264,7 +264,7 @@ def test_what_an_acquisition_costs(seat: Seat, raw: Raw) -> None:
         seat.leave(claims.pop(0))
 
     assert fewest(hand_over) == 11
-    raw.line().check()
+    raw.queue().check()
 
 
 def reads(raw: Raw, verb: Callable[[], object]) -> int:
@@ -291,7 +291,7 @@ class Writer:
 
     def put(self) -> Write:
         id, by = self._seat.runtime.fresh_id(), self._seat.now() + 900
-        write = Write(Spot(CELL, "dibs:c"), b"x%d" % self.version, self.version, id, by)
+        write = Write(CellKey(CELL, "dibs:c"), b"x%d" % self.version, self.version, id, by)
         self.again(write)
         self.version += 1
         return write

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import LINE
+from dibs.core.queue import QUEUE
 from dibs.errors import Mismatch
 from dibs.testing.contract.seats import Seat
 from store.redis.hashes import SECOND, Raw
@@ -25,7 +25,7 @@ class OldClient:
     """A client of version 0.1.0 on the name "dibs:a"."""
 
     def __init__(self, raw: Raw) -> None:
-        self._raw, self.key = raw, raw.line().key
+        self._raw, self.key = raw, raw.queue().key
         self.id = os.urandom(16)
 
     def join(self) -> Any:
@@ -43,7 +43,7 @@ class OldClient:
 
 def snapshot(raw: Raw) -> tuple[Any, int]:
     """All that stands in the key, and when it expires."""
-    key = raw.line().key
+    key = raw.queue().key
     return raw.client.hgetall(key), raw.client.pexpiretime(key)
 
 
@@ -83,10 +83,10 @@ def test_an_older_client_is_refused(seat: Seat, raw: Raw, use: Callable[[Seat], 
 def test_an_older_client_that_gives_up_ends_nothing(seat: Seat, raw: Raw) -> None:
     """It leaves a tombstone of its own, which says nothing here; above all the key does not expire earlier."""
     claim, _ = seat.joined(name="dibs:a", lease=900.0)
-    lasts, head = raw.line().lasts(), raw.line().fields()[b"h"]
+    lasts, head = raw.queue().lasts(), raw.queue().fields()[b"h"]
     OldClient(raw).leave(answered=False)
-    assert raw.line().lasts() > lasts - 60_000
-    assert raw.line().fields()[b"h"] == head
+    assert raw.queue().lasts() > lasts - 60_000
+    assert raw.queue().fields()[b"h"] == head
     assert seat.leave(claim)
 
 
@@ -100,7 +100,7 @@ def test_an_older_queue_is_refused(seat: Seat, raw: Raw, is_held: bool) -> None:
     before, floor = snapshot(raw), raw.client.get(raw.floor)
     claim = seat.claim(name="dibs:a")
     verbs: list[Callable[[], object]] = [
-        lambda: seat.join(claim, LINE),
+        lambda: seat.join(claim, QUEUE),
         lambda: seat.leave(claim, answered=False),
         lambda: seat.leave(claim),
         lambda: seat.evict(1, "dibs:a"),
@@ -111,13 +111,13 @@ def test_an_older_queue_is_refused(seat: Seat, raw: Raw, is_held: bool) -> None:
             verb()
     assert snapshot(raw) == before
     assert raw.client.get(raw.floor) == floor
-    raw.client.delete(raw.line().key)
+    raw.client.delete(raw.queue().key)
     assert seat.joined(name="dibs:a")[1].holds
 
 
 def test_a_newer_queue_is_refused(seat: Seat, raw: Raw) -> None:
     free(seat)
-    raw.line().write("h", b"3" + raw.line().fields()[b"h"][1:])
+    raw.queue().write("h", b"3" + raw.queue().fields()[b"h"][1:])
     before = snapshot(raw)
     with pytest.raises(Mismatch, match="a newer version of dibs uses the key"):
         seat.joined(name="dibs:a")

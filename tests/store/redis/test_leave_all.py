@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import LINE, YOURS
+from dibs.core.queue import QUEUE, YOURS
 from dibs.core.rule import Claim
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.runtime.threads import step
@@ -26,8 +26,8 @@ MANY = 500
 
 
 def leave_all(seat: Seat, *leaving: tuple[Claim, bool], within: float = 30.0) -> list[StoreError | None]:
-    line: Any = seat.line
-    found: list[StoreError | None] = step(line.leave_all(leaving, seat.now() + within))
+    queue: Any = seat.queue
+    found: list[StoreError | None] = step(queue.leave_all(leaving, seat.now() + within))
     return found
 
 
@@ -63,15 +63,15 @@ def test_an_unanswered_join_leaves_a_tombstone(seat: Seat, raw: Raw) -> None:
     never = seat.claim(name="dibs:b")
     answered, _ = seat.joined(name="dibs:c")
     assert leave_all(seat, (stood, False), (never, False), (answered, True)) == [None] * 3
-    assert seat.join(stood, LINE) is None
-    assert seat.join(never, LINE) is None
-    assert [bool(raw.line(f"dibs:{name}").head().special) for name in "abc"] == [True, True, False]
+    assert seat.join(stood, QUEUE) is None
+    assert seat.join(never, QUEUE) is None
+    assert [bool(raw.queue(f"dibs:{name}").head().special) for name in "abc"] == [True, True, False]
 
 
 def test_one_that_is_refused_says_nothing_about_the_others(seat: Seat, raw: Raw) -> None:
     claims = [seat.joined(name=f"dibs:{name}")[0] for name in "abc"]
-    raw.client.delete(raw.line("dibs:b").key)
-    raw.client.set(raw.line("dibs:b").key, "foreign")
+    raw.client.delete(raw.queue("dibs:b").key)
+    raw.client.set(raw.queue("dibs:b").key, "foreign")
     first, second, third = leave_all(seat, *((claim, True) for claim in claims))
     assert (first, third) == (None, None)
     assert isinstance(second, StoreError)

@@ -23,7 +23,7 @@ def test_many_names_come_in_order_and_in_pages(url: str, seat: Seat, raw: Raw) -
     with raw.client.pipeline(transaction=False) as many:
         planting = Raw(many, raw.prefix)
         for name in names:
-            planting.line(f"dibs:{name}").plant_alone(raw.now())
+            planting.queue(f"dibs:{name}").plant_alone(raw.now())
         many.execute()
     before = raw.client.info("commandstats").get("cmdstat_keys", {"calls": 0})["calls"]
     pages = [seat.names("dibs:n")]
@@ -102,7 +102,7 @@ def test_prefixes_keep_apart(tmp_path: Path) -> None:
         assert [info.name for info in long.locks()] == ["a"]
     seats = [Seat(f"{url}?prefix={prefix}{more}") for more in ("", "", "dibs:")]
     try:
-        found = [step(seat.line.identity(seat.soon)) for seat in seats]
+        found = [step(seat.queue.identity(seat.soon)) for seat in seats]
     finally:
         for seat in seats:
             seat.close()
@@ -110,14 +110,14 @@ def test_prefixes_keep_apart(tmp_path: Path) -> None:
 
 
 def test_keys_of_others_are_not_listed(url: str, raw: Raw) -> None:
-    """No text, no line, of another space; and a name that nobody uses any more."""
+    """No text, no queue, of another space; and a name that nobody uses any more."""
     for key in (b"\xff\xfe|line", b"x|cell", b"dibs:x|fence", b"dibs:y"):
         raw.client.set(raw.prefix.encode() + key, "theirs")
     with dibs.connect(url) as client:
         assert client.lock("a").acquire(timeout=30)
         with client.lock("idle", timeout=30):
             """Its last ticket stays for some seconds."""
-        assert raw.client.exists(raw.line("dibs:idle").key)
+        assert raw.client.exists(raw.queue("dibs:idle").key)
         assert [info.name for info in client.locks()] == ["a"]
 
 

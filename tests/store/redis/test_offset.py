@@ -17,9 +17,9 @@ LEASE = 4.0
 LATE = 1.2 * LEASE
 
 
-def idle(line: Any) -> list[Any]:
-    """The connections of a line that nobody uses now."""
-    return [connection for pool in line._port._wire._pools.values() for connection in pool.idle]
+def idle(queue: Any) -> list[Any]:
+    """The connections of a queue that nobody uses now."""
+    return [connection for pool in queue._port._transport._pools.values() for connection in pool.idle]
 
 
 def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
@@ -29,7 +29,7 @@ def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
         async with dibs.aio.connect(url, lease=LEASE) as client:
             await (await client.lock("warm").acquire()).release()
             await client.inspect("other")  # from now on the server knows what is asked below
-            ((stream,),) = [pool.open for pool in client._core.opened._line._port._wire._pools.values()]
+            ((stream,),) = [pool.open for pool in client._core.opened._queue._port._transport._pools.values()]
             looking = asyncio.ensure_future(client.inspect("other"))
             while not stream._slots or stream._out:
                 assert not looking.done(), "it was answered before it could be late"
@@ -46,19 +46,19 @@ def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
 def test_an_unanswered_leave_is_remembered_whatever_its_connection_knows(seat: Seat) -> None:
     """Else the join that it overtook would stand there as a ghost."""
     claim = seat.claim("dibs:a", lease=30.0)
-    step(seat.line.line("dibs:a", seat.soon))
-    step(seat.other_line.line("dibs:a", seat.soon))
-    (link,) = idle(seat.other_line)
+    step(seat.queue.inspect("dibs:a", seat.soon))
+    step(seat.other_queue.inspect("dibs:a", seat.soon))
+    (link,) = idle(seat.other_queue)
     link.offset -= 3600.0
-    step(seat.other_line.leave(claim, False, seat.soon))
+    step(seat.other_queue.leave(claim, False, seat.soon))
     assert seat.join(claim) is None
     assert seat.holders("dibs:a") == []
 
 
 def test_what_is_known_of_the_clock_only_gets_better(seat: Seat) -> None:
     """A late answer says less; one that shows that the clock was set back says more."""
-    step(seat.line.line("dibs:a", seat.soon))
-    (link,) = idle(seat.line)
+    step(seat.queue.inspect("dibs:a", seat.soon))
+    (link,) = idle(seat.queue)
     known, now = link.offset, seat.now()
     there = now + known
     link.sent_at = now - 6

@@ -13,7 +13,7 @@ import redis
 
 import dibs
 import dibs.aio
-from dibs.testing.contract.harness import FACES, World, eventually
+from dibs.testing.contract.harness import APIS, World, eventually
 from lab.faults import BlackHole, Refuse
 from lab.proxy import DOWN, Proxy
 from lab.servers import ports
@@ -21,10 +21,10 @@ from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
 from lab.surface import clock
-from lab.witness import faces_of, fresh_name
+from lab.witness import apis_of, fresh_name
 
 pytestmark = pytest.mark.early
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 
 LEASE = 9.0
 TIME_OUT = 40.0
@@ -40,7 +40,7 @@ def server() -> Iterator[Server]:
         yield made
 
 
-@both_faces
+@both_apis
 async def test_one_damaged_key_ends_no_other_hold(world: World, server: Server) -> None:
     """They are renewed in one batch, and what is refused for good to one is not refused to all."""
     client, ana = world.client(server.url(), lease=LEASE), world.actor("ana")
@@ -111,8 +111,8 @@ class Down(redis.CredentialProvider):
         raise RuntimeError("the token service is down")
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_credentials_that_cannot_be_had(server: Server, face: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("api", APIS)
+def test_credentials_that_cannot_be_had(server: Server, api: str, caplog: pytest.LogCaptureFixture) -> None:
     provider = Down()
     driver = redis.Redis(port=server.port, credential_provider=provider)
     caplog.set_level(logging.DEBUG, "dibs")
@@ -126,7 +126,7 @@ def test_credentials_that_cannot_be_had(server: Server, face: str, caplog: pytes
             client.lock("a").acquire(timeout=0.5)
 
     with pytest.raises(dibs.StoreUnavailable, match=r'"a" on redis://.*RuntimeError.*Next: ') as caught:
-        asyncio.run(ask()) if face == "aio" else ask_blocking()
+        asyncio.run(ask()) if api == "aio" else ask_blocking()
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert 0 < provider.asked < 30, "asked again and again"
     assert len([record for record in caplog.records if record.name.startswith("dibs")]) < 5, caplog.text

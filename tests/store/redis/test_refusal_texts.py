@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 import dibs
-from dibs.backends.redis.answers import LATER, Refusal, final
+from dibs.backends.redis.errors import LATER, Refusal, final
 from dibs.testing.contract.harness import World
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from lab.witness import faces_of
+from lab.witness import apis_of
 
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 
 _RUNNING = "ERR Error running script (call to f_5ac3cc76b5c1ad1b8a3a8f1b1c1f0b3b5d3b2a10): @user_script:{0}: "
 CHECKED = _RUNNING + "@user_script: {0}: {1}"
@@ -83,7 +83,7 @@ def server() -> Iterator[Server]:
         yield made
 
 
-@both_faces
+@both_apis
 async def test_what_we_sent_is_not_shown(world: World, server: Server) -> None:
     """A claim's id is among it: who knows that can give it back."""
     client, ana = world.client(server.url()), world.actor("ana")

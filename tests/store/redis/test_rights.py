@@ -1,5 +1,5 @@
 """The least rights that `doctor` prints: enough for every kind, and none of them too many; and what is said where one
-is missing. With sentinels and in a cluster: test_where.py, test_where_cluster.py."""
+is missing. With sentinels and in a cluster: test_topology.py, test_topology_cluster.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(url: str, **options: Any) -> str:
-    """The line, as whoever runs `dibs doctor` finds it."""
+    """The queue, as whoever runs `dibs doctor` finds it."""
     with dibs.connect(url, **options) as client:
         (found,) = [finding.fix for finding in client.doctor() if finding.what.startswith("the minimal rights")]
     return found

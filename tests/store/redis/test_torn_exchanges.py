@@ -1,7 +1,7 @@
 """An exception that a signal's handler raises amid an exchange: the connection is given up, so that no answer is ever
 taken for another's; whoever had asked asks again, and whoever waits looks.
 
-The functions that send and read are struck at each of their lines (see strikes.py). That the loop goes on after a
+The functions that send and read are struck at each of their queues (see strikes.py). That the loop goes on after a
 handler raised in it is asyncio's way: it tells its exception handler.
 """
 
@@ -32,7 +32,7 @@ from store.redis.strikes import Soft, Strike, line_of, lines_of, parts_of
 TIME_OUT = 50.0
 PUBSUB = "pubsub"
 EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.soak)])
-"""A sample of the lines in every run, all of them in the soak."""
+"""A sample of the queues in every run, all of them in the soak."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def other(server: Server) -> Iterator[dibs.Client]:
 
 
 @asynccontextmanager
-async def asking(url: str) -> AsyncIterator[dibs.aio.Client]:
+async def discovery(url: str) -> AsyncIterator[dibs.aio.Client]:
     """A client whose connections stand; what the loop is told of is not raised anywhere else."""
     asyncio.get_running_loop().set_exception_handler(lambda loop, what: None)
     async with dibs.aio.connect(url, retry=TIME_OUT) as client:
@@ -59,7 +59,7 @@ async def unless_struck(question: Awaitable[Any]) -> Any:
 
 def stream_of(client: Any) -> Stream:
     """Its only one."""
-    ((stream,),) = [pool.open for pool in client._core.opened._line._port._wire._pools.values()]
+    ((stream,),) = [pool.open for pool in client._core.opened._queue._port._transport._pools.values()]
     assert isinstance(stream, Stream)
     return stream
 
@@ -114,7 +114,7 @@ class Questions:
 )
 def test_struck_at_any_line(server: Server, other: dibs.Client, function: Callable[..., Any], every: int) -> None:
     async def play(line: int) -> bool:
-        async with asking(server.url()) as client, asyncio.timeout(TIME_OUT):
+        async with discovery(server.url()) as client, asyncio.timeout(TIME_OUT):
             stream = stream_of(client)
             with Strike(function, line) as strike:
                 questions = Questions(client, other)
@@ -132,7 +132,7 @@ def test_struck_while_it_closes(server: Server, other: dibs.Client, every: int) 
 
     async def play(function: Callable[..., Any], line: int) -> bool:
         with Proxy((ports.HOST, server.port)) as proxy:
-            async with asking(f"redis://{ports.HOST}:{proxy.port}") as client, asyncio.timeout(TIME_OUT):
+            async with discovery(f"redis://{ports.HOST}:{proxy.port}") as client, asyncio.timeout(TIME_OUT):
                 before, stream = proxy.total(UP, "passed")[0], stream_of(client)
                 proxy.add(BlackHole(), DOWN)
                 questions = Questions(client, other)
@@ -154,7 +154,7 @@ def test_struck_while_it_counts_the_time(server: Server) -> None:
 
     async def play(line: int) -> bool:
         with Proxy((ports.HOST, server.port)) as proxy:
-            async with asking(f"redis://{ports.HOST}:{proxy.port}") as client, asyncio.timeout(TIME_OUT):
+            async with discovery(f"redis://{ports.HOST}:{proxy.port}") as client, asyncio.timeout(TIME_OUT):
                 proxy.add(BlackHole(), DOWN)
                 with Strike(Stream._tick, line) as strike, pytest.raises((dibs.StoreUnavailable, Soft)):
                     await client.lock(fresh_name()).acquire(timeout=0)
@@ -171,7 +171,7 @@ def test_struck_amid_more_than_the_socket_takes(server: Server, other: dibs.Clie
     tokens = [other.lock(name).acquire().token for name in names]
 
     async def play() -> None:
-        async with asking(server.url()) as client, asyncio.timeout(TIME_OUT):
+        async with discovery(server.url()) as client, asyncio.timeout(TIME_OUT):
             stream_of(client).connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             asked: list[asyncio.Future[Any]] = []
 
@@ -222,15 +222,15 @@ async def test_struck_while_it_listens(world: World, server: Server, words: str)
         try:
             return client.lock(names[0]).acquire(timeout=TIME_OUT)
         finally:
-            if world.face == "blocking":
+            if world.api == "blocking":
                 armed.__exit__()
 
     before = subscriptions(server)
     first = ana.start(leading)
     try:
-        await world.in_line(other, names[0], 1)
+        await world.in_queue(other, names[0], 1)
         second = bob.start(lambda: client.lock(names[1]).acquire(timeout=TIME_OUT))
-        await world.in_line(other, names[1], 1)
+        await world.in_queue(other, names[1], 1)
         mine = subscriptions(server) - before
         await eve(holds[1].release)
         won = await second

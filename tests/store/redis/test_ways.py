@@ -13,9 +13,9 @@ from lab.servers.certificates import Certificates
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
-from lab.witness import faces_of
+from lab.witness import apis_of
 
-both_faces = faces_of("redis", "redis://127.0.0.1:1")
+both_apis = apis_of("redis", "redis://127.0.0.1:1")
 SECRET = "s3cr3t"
 TIME = 40
 DEAF = f">{SECRET} ~* resetchannels &* +@all -subscribe -psubscribe -ssubscribe"
@@ -77,16 +77,16 @@ def shown_to(pems: Certificates) -> dict[str, Any]:
     return {"ca": pems.authority.certificate, "certificate": pems.client.certificate, "key": pems.client.key}
 
 
-@both_faces
+@both_apis
 async def test_tls_with_a_certificate_of_ones_own(world: World, secure: Server, pems: Certificates) -> None:
     await is_of_use(world, secure.url(), every_kind, **shown_to(pems))
 
 
-@both_faces
+@both_apis
 async def test_much_at_once_over_tls(world: World, secure: Server, pems: Certificates) -> None:
     """More than one record of TLS holds, in both directions: what is read of it is all that came."""
     client = world.client(secure.url(), **shown_to(pems))
-    ana, name = world.actor("ana"), f"large-{world.face}"
+    ana, name = world.actor("ana"), f"large-{world.api}"
     version = await ana(lambda: client.cell(name).set(b"x" * 65_000, 0))
     for _ in range(5):
         version = await ana(lambda version=version: client.cell(name).set(b"y" * 65_000, version))
@@ -94,21 +94,21 @@ async def test_much_at_once_over_tls(world: World, secure: Server, pems: Certifi
         assert value == b"y" * 65_000
 
 
-@both_faces
+@both_apis
 async def test_a_socket_of_the_machine(world: World, server: tuple[Server, str]) -> None:
-    await is_of_use(world, f"unix://{server[1]}?prefix={world.face}:", every_kind)
+    await is_of_use(world, f"unix://{server[1]}?prefix={world.api}:", every_kind)
 
 
-@both_faces
+@both_apis
 async def test_every_kind_without_messages(world: World, server: tuple[Server, str]) -> None:
     """By a user who may not subscribe: no subscription is tried."""
     url = server[0].url(user="deaf", password=SECRET)
-    await is_of_use(world, f"{url}?wake=spin&prefix=spin-{world.face}:", every_kind)
+    await is_of_use(world, f"{url}?wake=spin&prefix=spin-{world.api}:", every_kind)
 
 
-@both_faces
+@both_apis
 async def test_latches_and_followers_without_messages(world: World, server: tuple[Server, str]) -> None:
-    url = f"{server[0].url(user='deaf', password=SECRET)}?wake=spin&prefix=latch-{world.face}:"
+    url = f"{server[0].url(user='deaf', password=SECRET)}?wake=spin&prefix=latch-{world.api}:"
     one, other = world.client(url), world.client(url)
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: one.latch("latch").arm(2))
@@ -120,7 +120,7 @@ async def test_latches_and_followers_without_messages(world: World, server: tupl
     seen: list[Any] = []
 
     def follow() -> Any:
-        if world.face == "blocking":
+        if world.api == "blocking":
             return [seen.append(leader) for leader in _first(other.election("election").watch(), 2)]
 
         async def following() -> None:

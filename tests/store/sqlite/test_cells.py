@@ -14,7 +14,7 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.backends import cabinet
+from dibs.backends.common import atomic_cells
 from dibs.backends.sqlite.database import Database
 from dibs.backends.sqlite.table import SqliteTable
 from lab.stopwatch import Stopwatch
@@ -75,21 +75,21 @@ def test_a_put_is_remembered_until_its_time_and_then_forgotten(path: Path, conne
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Each write of a value: its space, and how it was synced."""
     seen: list[tuple[str, int]] = []
-    put, admit = cabinet.put, cabinet.admit
+    put, admit = atomic_cells.put, atomic_cells.admit
 
     def level(table: SqliteTable) -> int:
         return int(table._execute("PRAGMA synchronous").fetchone()[0])
 
     def seen_put(table: Any, write: Any, now: float) -> Any:
-        seen.append((write.spot.space, level(table)))
+        seen.append((write.cell_key.space, level(table)))
         return put(table, write, now)
 
     def seen_admit(table: Any, *args: Any) -> int:
         seen.append(("fence", level(table)))
         return admit(table, *args)
 
-    monkeypatch.setattr(cabinet, "put", seen_put)
-    monkeypatch.setattr(cabinet, "admit", seen_admit)
+    monkeypatch.setattr(atomic_cells, "put", seen_put)
+    monkeypatch.setattr(atomic_cells, "admit", seen_admit)
     return seen
 
 
@@ -123,7 +123,7 @@ class InterruptAt:
     """KeyboardInterrupt before the n-th line of `Database._sync`, once."""
 
     def __init__(self, line: int) -> None:
-        self._line = line
+        self._queue = line
         self.hit = False
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class InterruptAt:
 
     def _lines(self, frame: FrameType, event: str, arg: object) -> Any:
         at = frame.f_lineno - frame.f_code.co_firstlineno
-        if not self.hit and ((event == "line" and at == self._line) or (event == "return" and not self._line)):
+        if not self.hit and ((event == "line" and at == self._queue) or (event == "return" and not self._queue)):
             self.hit = True
             raise KeyboardInterrupt
         return self._lines

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.backends.ledger import Tombs
+from dibs.backends.common.atomic_queue import Tombs
 from dibs.backends.sqlite import presence
 from dibs.backends.sqlite.database import Database
 from dibs.backends.sqlite.presence import Others
 from dibs.backends.sqlite.store import SqliteStore
 from dibs.backends.sqlite.table import SqliteTable
-from dibs.core.line import LINE, Me
+from dibs.core.queue import QUEUE, ClientIdentity
 from dibs.core.rule import Claim
 from dibs.runtime.threads import ThreadRuntime, boottime, step
 from dibs.url import parse
@@ -88,7 +88,7 @@ def test_a_waiter_that_only_looks_writes_nothing(path: Path) -> None:
     with dibs.connect(url_of(path)) as client:
         client.inspect("a")
     with dibs.connect(url_of(path)) as client, closing(sqlite3.connect(path, isolation_level=None)) as other:
-        me = Me(runtime.fresh_id(), runtime.inbox(), 30.0, lambda _: None)
+        me = ClientIdentity(runtime.fresh_id(), runtime.inbox(), 30.0, lambda _: None)
         line = client._core.store.open(runtime, me)
 
         def claim() -> Claim:
@@ -102,7 +102,7 @@ def test_a_waiter_that_only_looks_writes_nothing(path: Path) -> None:
 
         holder, waiter, tired = claim(), claim(), claim()
         for one in (holder, waiter, tired):
-            assert step(line.join(one, LINE, runtime.now() + 60)) is not None
+            assert step(line.join(one, QUEUE, runtime.now() + 60)) is not None
         assert not writes(waiter)
         assert writes(holder)
         assert writes(waiter, holder)

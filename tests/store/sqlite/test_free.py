@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 
-from dibs.backends import ledger
-from dibs.backends.ledger import Wake
+from dibs.backends.common import atomic_queue
+from dibs.backends.common.atomic_queue import Wake
 from dibs.backends.memory import World
-from dibs.backends.sqlite.line import SqliteLine
+from dibs.backends.sqlite.queue import SqliteQueue
 from dibs.backends.sqlite.store import SqliteStore
-from dibs.core.line import ELECTION, LINE, LOOK, NOWHERE, OUTSIDE, YOURS, Place, Replaced
+from dibs.core.queue import ELECTION, LOOK, NOWHERE, QUEUE, UNFAIR, YOURS, Place, Replaced
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.runtime.threads import boottime, step
 from dibs.testing.contract.seats import Seat
@@ -32,23 +32,23 @@ MUTEX = {"kind": "mutex", "capacity": 1, "weight": 1, "lease": 65.0, "waiting": 
 class FreeSeat(Seat):
     """A client that asks the free path first."""
 
-    line: SqliteLine
+    queue: SqliteQueue
     store: SqliteStore
 
     def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
-        standing = None if claim.asked else self.take(claim, place or LINE)
+        standing = None if claim.asked else self.take(claim, place or QUEUE)
         return super().join(claim, place) if standing is None else standing
 
     def leave(self, claim: Claim, *, answered: bool = True) -> bool:
-        stood = self.line.leave_now(claim, self.soon) if answered else None
+        stood = self.queue.leave_now(claim, self.soon) if answered else None
         return super().leave(claim, answered=answered) if stood is None else stood
 
-    def take(self, claim: Claim, place: Place = LINE) -> Standing | None:
-        return self.line.take_now(claim, place, self.soon)
+    def take(self, claim: Claim, place: Place = QUEUE) -> Standing | None:
+        return self.queue.take_now(claim, place, self.soon)
 
     def renew(self, *claims: Claim) -> list[Standing | None]:
         """As ledger.py has it, without the look that may save the write."""
-        return step(self.line._tell(lambda table, now: ledger.renew(table, claims, now), self.soon))
+        return step(self.queue._tell(lambda table, now: atomic_queue.renew(table, claims, now), self.soon))
 
     def told(self) -> list[tuple[bytes, bytes]]:
         assert self.store.presence is not None
@@ -78,7 +78,7 @@ class Twice(Both):
         self._clock.step(seconds)
 
     def evict(self, number: int) -> None:
-        self._by_ticket(number, ledger.evict, Seat.evict)
+        self._by_ticket(number, atomic_queue.evict, Seat.evict)
 
 
 class SqliteSide:
@@ -124,7 +124,7 @@ def seated(path: Path, count: int, clock: Stepped | None = None) -> Iterator[lis
         for seat in made:
             if clock is not None:
                 seat.now = seat.store.now = seat.store.others._now = clock.now  # type: ignore[method-assign]
-                seat.line = seat.store.open(seat.runtime, seat.me)  # type: ignore[assignment]
+                seat.queue = seat.store.open(seat.runtime, seat.me)  # type: ignore[assignment]
             seat.leave(seat.joined(name="warm")[0])
         yield made
 
@@ -138,9 +138,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Bo
 
 @on_a_server
 @given(deeds())
-@example([("join", 0, LINE, MUTEX), ("join", 1, LINE, MUTEX), ("leave", 0, True), ("leave", 1, True)])
-@example([("join", 0, LINE, MUTEX), ("join", 1, OUTSIDE, MUTEX), ("leave", 0, True), ("rejoin", 1), ("leave", 1, True)])
-@example([("join", 0, LINE, MUTEX), ("step", 600), ("join", 1, LINE, MUTEX), ("leave", 0, True), ("leave", 1, True)])
+@example([("join", 0, QUEUE, MUTEX), ("join", 1, QUEUE, MUTEX), ("leave", 0, True), ("leave", 1, True)])
+@example([("join", 0, QUEUE, MUTEX), ("join", 1, UNFAIR, MUTEX), ("leave", 0, True), ("rejoin", 1), ("leave", 1, True)])
+@example([("join", 0, QUEUE, MUTEX), ("step", 600), ("join", 1, QUEUE, MUTEX), ("leave", 0, True), ("leave", 1, True)])
 def test_the_free_path_and_the_rule_say_the_same(ground: Callable[[], Both], done: list[tuple[Any, ...]]) -> None:
     ground().play(done)
 
@@ -159,7 +159,7 @@ def refused(seat: FreeSeat, claim: Claim) -> None:
     assert rows(seat.store.path, "SELECT * FROM claims") == before
 
 
-@pytest.mark.parametrize("place", [LINE, OUTSIDE, NOWHERE])
+@pytest.mark.parametrize("place", [QUEUE, UNFAIR, NOWHERE])
 def test_an_empty_queue_is_taken_and_left(seat: FreeSeat, path: Path, place: Place) -> None:
     first, second = seat.claim(), seat.claim()
     tickets = []
@@ -171,9 +171,9 @@ def test_an_empty_queue_is_taken_and_left(seat: FreeSeat, path: Path, place: Pla
         assert again is not None
         assert (again.holds, again.ticket) == (True, claim.ticket), "a repeated join only reports"
         assert again.left <= claim.lease
-        assert seat.line.leave_now(claim, seat.soon) is True
+        assert seat.queue.leave_now(claim, seat.soon) is True
         assert rows(path, "SELECT * FROM claims") == []
-        assert seat.line.leave_now(claim, seat.soon) is None
+        assert seat.queue.leave_now(claim, seat.soon) is None
         tickets.append(standing.ticket)
     assert tickets[0] < tickets[1]
 
@@ -211,17 +211,17 @@ def test_an_election_is_told_to_those_who_watch(seat: FreeSeat) -> None:
     claim = seat.claim(kind=ELECTION)
     refused(seat, claim)
     seat.join(claim)
-    assert seat.line.leave_now(claim, seat.soon) is None
+    assert seat.queue.leave_now(claim, seat.soon) is None
 
 
 def test_tickets_that_are_not_reserved_are_not_given(seat: FreeSeat) -> None:
-    table = seat.line._db._table
+    table = seat.queue._db._table
     table._reserved = table._base + int(seat.now() * 1e6)
     refused(seat, seat.claim())
 
 
 def test_a_clock_that_was_set_back_gives_no_ticket(seat: FreeSeat) -> None:
-    seat.line._db._table._last += 3_600_000_000
+    seat.queue._db._table._last += 3_600_000_000
     refused(seat, seat.claim())
 
 
@@ -229,19 +229,19 @@ def test_a_busy_file_is_not_waited_for(seat: FreeSeat, path: Path) -> None:
     held, claim = seat.joined(name="b")[0], seat.claim()
     with standstill(path):
         refused(seat, claim)
-        assert seat.line.leave_now(held, seat.soon) is None
+        assert seat.queue.leave_now(held, seat.soon) is None
     turn = os.open(beside(path) / "turn", os.O_RDWR)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
         refused(seat, claim)
-        assert seat.line.leave_now(held, seat.soon) is None
+        assert seat.queue.leave_now(held, seat.soon) is None
     finally:
         os.close(turn)
     assert seat.leave(held)
 
 
 def test_a_statement_that_would_wait_for_the_disk_is_not_run(seat: FreeSeat) -> None:
-    step(seat.line._step(lambda table, now: None, seat.soon, durable=True))
+    step(seat.queue._step(lambda table, now: None, seat.soon, durable=True))
     refused(seat, seat.claim())
 
 
@@ -249,7 +249,7 @@ def test_a_file_that_was_replaced_is_noticed(seat: FreeSeat, path: Path) -> None
     held = seat.joined(name="b")[0]
     path.rename(path.with_name("away"))
     assert seat.take(seat.claim()) is None
-    assert seat.line.leave_now(held, seat.soon) is None
+    assert seat.queue.leave_now(held, seat.soon) is None
     with pytest.raises(Replaced):
         seat.leave(held)
 
@@ -276,17 +276,17 @@ def test_a_claim_waits_behind_a_holder_and_is_told_when_it_leaves(path: Path) ->
         assert standing.ticket == waiting.ticket > held.ticket  # type: ignore[operator]
         assert rows(path, "SELECT held IS NULL, round(until - asked) FROM claims ORDER BY ticket") == [(0, 10), (1, 5)]
         behind = joined_at_once(ana)
-        assert ana.line.leave_now(held, ana.soon) is True
+        assert ana.queue.leave_now(held, ana.soon) is True
         assert bob.told() == [(waiting.id, YOURS.value)]
         standing = bob.look(waiting)
         assert standing is not None
         assert standing.holds
-        assert bob.line.leave_now(waiting, bob.soon) is True
+        assert bob.queue.leave_now(waiting, bob.soon) is True
         assert ana.told() == [(behind.id, YOURS.value)]
-        assert ana.line.leave_now(behind, ana.soon) is True
+        assert ana.queue.leave_now(behind, ana.soon) is True
 
 
-@pytest.mark.parametrize("place", [OUTSIDE, NOWHERE])
+@pytest.mark.parametrize("place", [UNFAIR, NOWHERE])
 def test_only_a_claim_of_the_queue_waits_in_it(path: Path, place: Place) -> None:
     with seated(path, 2) as (ana, bob):
         acquainted(ana, bob)
@@ -337,13 +337,13 @@ def test_the_rule_decides_whom_a_claim_frees(path: Path, why: str) -> None:
             leaving = ana.joined()[0]
         else:
             leaving = joined_at_once(ana)
-            bob.joined(OUTSIDE if why == "outside" else LINE)
+            bob.joined(UNFAIR if why == "outside" else QUEUE)
         if why == "unseen":
             ana.store.others.alive_until.pop(bob.me.id)
         if why == "expired":
             change(path, "UPDATE claims SET until = 0 WHERE held IS NULL")
         before = rows(path, "SELECT * FROM claims")
-        assert ana.line.leave_now(leaving, ana.soon) is None
+        assert ana.queue.leave_now(leaving, ana.soon) is None
         assert rows(path, "SELECT * FROM claims") == before
         assert bob.told() == []
         assert ana.leave(leaving)
@@ -352,13 +352,13 @@ def test_the_rule_decides_whom_a_claim_frees(path: Path, why: str) -> None:
 def test_only_its_own_id_ends_a_claim(seat: FreeSeat) -> None:
     held, stranger = seat.joined()[0], seat.claim()
     stranger.ticket, stranger.asked = held.ticket, True
-    assert seat.line.leave_now(stranger, seat.soon) is None
-    assert seat.line.leave_now(held, seat.soon) is True
+    assert seat.queue.leave_now(stranger, seat.soon) is None
+    assert seat.queue.leave_now(held, seat.soon) is True
 
 
 def test_the_ticket_is_read_under_the_write_lock(seat: FreeSeat, path: Path) -> None:
     """A process that stands still between its look at the clock and the lock must not bring an old ticket."""
-    claim, table = seat.claim(), seat.line._db._table
+    claim, table = seat.claim(), seat.queue._db._table
     table._clock[0] = 1.0  # what an earlier statement saw
     before = seat.now()
     standing = seat.take(claim)

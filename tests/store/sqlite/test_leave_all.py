@@ -1,4 +1,4 @@
-"""Giving back many claims in one step, on the two stores that share the verbs of backends/ledger.py."""
+"""Giving back many claims in one step, on the two stores that share the verbs of backends/common/atomic_queue.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 
 import dibs
-from dibs.backends.ledger import Tombs
-from dibs.backends.memory import MemoryLine
-from dibs.backends.sqlite.line import SqliteLine
-from dibs.core.line import LINE, YOURS, Me
+from dibs.backends.common.atomic_queue import Tombs
+from dibs.backends.memory import MemoryQueue
+from dibs.backends.sqlite.queue import SqliteQueue
+from dibs.core.queue import QUEUE, YOURS, ClientIdentity
 from dibs.core.rule import Claim, Standing
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -24,12 +24,12 @@ class Seat:
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
-        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), 30.0, lambda _: None)
+        self.me = ClientIdentity(self.runtime.fresh_id(), self.runtime.inbox(), 30.0, lambda _: None)
         self.client = dibs.connect(url)
         self.store = self.client._core.store
         line = self.store.open(self.runtime, self.me)
-        assert isinstance(line, MemoryLine | SqliteLine)
-        self.line = line
+        assert isinstance(line, MemoryQueue | SqliteQueue)
+        self.queue = line
 
     @property
     def soon(self) -> float:
@@ -41,7 +41,7 @@ class Seat:
         return made
 
     def join(self, claim: Claim) -> Standing | None:
-        return step(self.line.join(claim, LINE, self.soon))
+        return step(self.queue.join(claim, QUEUE, self.soon))
 
     def joined(self, name: str) -> Claim:
         claim = self.claim(name)
@@ -49,7 +49,7 @@ class Seat:
         return claim
 
     def close(self) -> None:
-        self.line.close()
+        self.queue.close()
         self.me.inbox.unlisten()
         self.store.close()
         self.client.close()
@@ -75,16 +75,16 @@ def test_all_of_them_leave_and_only_others_are_woken(seat: Callable[[], Seat]) -
     own_waiter, others = ana.joined("n000"), bob.joined("n000")
     nowhere = ana.claim("n001")
     leaving = [(claim, True) for claim in (*holds, own_waiter, nowhere, holds[0])]
-    assert step(ana.line.leave_all(leaving, ana.soon)) == [None] * len(leaving)
-    assert step(bob.line.watch(others, bob.soon)) is YOURS
-    assert step(ana.line.watch(own_waiter, ana.runtime.now())) is None, "it left in the same step"
-    assert [info.name for info in step(bob.line.lines("", "", bob.soon))] == ["n000"]
+    assert step(ana.queue.leave_all(leaving, ana.soon)) == [None] * len(leaving)
+    assert step(bob.queue.watch(others, bob.soon)) is YOURS
+    assert step(ana.queue.watch(own_waiter, ana.runtime.now())) is None, "it left in the same step"
+    assert [info.name for info in step(bob.queue.page("", "", bob.soon))] == ["n000"]
 
 
 def test_a_join_that_comes_late_finds_that_it_left(seat: Callable[[], Seat]) -> None:
     ana = seat()
     claim = ana.claim("a")
-    assert step(ana.line.leave_all([(claim, False)], ana.soon)) == [None]
+    assert step(ana.queue.leave_all([(claim, False)], ana.soon)) == [None]
     assert ana.join(claim) is None
 
 
@@ -97,5 +97,5 @@ def test_who_left_is_known_for_as_long_as_its_join_can_come() -> None:
 
 def test_there_is_nothing_to_connect_to(seat: Callable[[], Seat]) -> None:
     ana = seat()
-    step(ana.line.connect(ana.soon))
-    assert ana.line.round_trip() == 0.0
+    step(ana.queue.connect(ana.soon))
+    assert ana.queue.round_trip() == 0.0

@@ -1,4 +1,4 @@
-"""Watching a value or a line in the file: who is told, what stands in `watchers` meanwhile, and that nothing stays."""
+"""Watching a value or a queue in the file: who is told, what stands in `watchers` meanwhile, and that nothing stays."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 import dibs
 import dibs.aio
-from dibs.backends.sqlite import line
+from dibs.backends.sqlite import queue
 from dibs.backends.sqlite.database import Database
-from dibs.core.cells import LATCH, Spot
+from dibs.core.cells import LATCH, CellKey
 from dibs.runtime.threads import step
 from store.sqlite.places import PATIENCE, beside, names_in, rows, until, url_of
 from store.sqlite.test_replaced import WAYS
@@ -26,9 +26,9 @@ Connect = Callable[..., dibs.Client]
 
 
 @pytest.fixture
-def no_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever hears of a change within a test's patience was told."""
-    monkeypatch.setattr(line, "GLANCE", 1000.0)
+    monkeypatch.setattr(queue, "POLL_INTERVAL", 1000.0)
 
 
 def begin(action: Callable[[], Any]) -> Future[Any]:
@@ -53,7 +53,7 @@ def watched(path: Path, count: int) -> None:
     until(lambda: watchers(path) == count, what=f"{count} who watch")
 
 
-@pytest.mark.usefixtures("no_glance")
+@pytest.mark.usefixtures("no_poll")
 def test_all_who_wait_are_told(path: Path, connect: Connect) -> None:
     """More than a socket keeps, and more than one datagram holds."""
     counter, count = connect(), 600
@@ -70,7 +70,7 @@ def test_all_who_wait_are_told(path: Path, connect: Connect) -> None:
     assert watchers(path) == 0, "whoever was told watches no longer"
 
 
-@pytest.mark.usefixtures("no_glance")
+@pytest.mark.usefixtures("no_poll")
 def test_who_follows_is_told_of_the_next_in_line_and_of_a_broken_one(path: Path, connect: Connect) -> None:
     follower, one, other = connect(retry=60), connect(), connect()
     first = one.election("a").lead().acquire(timeout=5)
@@ -92,7 +92,7 @@ def test_who_follows_is_told_of_the_next_in_line_and_of_a_broken_one(path: Path,
     assert following.result(PATIENCE) is None
 
 
-@pytest.mark.usefixtures("no_glance")
+@pytest.mark.usefixtures("no_poll")
 def test_a_change_that_came_before_the_watching_is_seen_at_once(path: Path, connect: Connect) -> None:
     """Between a look and the watching that follows it; nothing is left standing for it."""
     client: Any = connect()
@@ -102,7 +102,7 @@ def test_a_change_that_came_before_the_watching_is_seen_at_once(path: Path, conn
     end = now() + 30
     key = core.runtime.fresh_id()
     core.me.inbox.expect(key)
-    step(core._cells.watch(Spot(LATCH, "dibs:a"), 0, key, end))
+    step(core._cells.watch(CellKey(LATCH, "dibs:a"), 0, key, end))
     step(core.opened.await_change("dibs:b", 0, key, end))
     step(core.opened.await_change("dibs:b", hold.token - 1, key, end))
     assert now() < end
@@ -110,7 +110,7 @@ def test_a_change_that_came_before_the_watching_is_seen_at_once(path: Path, conn
 
 
 def test_a_lock_tells_nobody(path: Path, connect: Connect) -> None:
-    """Only elections are followed: other lines do not pay for it."""
+    """Only elections are followed: other queues do not pay for it."""
     client, onlooker = connect(), connect()
     changes = onlooker.election("a").watch()
     assert next(changes) is None
@@ -224,7 +224,7 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
             assert closed.wait(PATIENCE)
         return usual(self, *args)
 
-    monkeypatch.setattr(line, "GLANCE", 0.05)
+    monkeypatch.setattr(queue, "POLL_INTERVAL", 0.05)
     monkeypatch.setattr(Database, "read", late)
     waiting = begin(client.latch("a").wait if kind == "latch" else lambda: list(client.election("b").watch()))
     assert looks.wait(PATIENCE)
@@ -243,7 +243,7 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
 def test_watching_ends_when_the_file_is_removed_or_replaced(
     path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], kind: str
 ) -> None:
-    monkeypatch.setattr(line, "GLANCE", 0.1)  # what is found by a look alone is found sooner
+    monkeypatch.setattr(queue, "POLL_INTERVAL", 0.1)  # what is found by a look alone is found sooner
     connect().latch("a").arm(1)
     client = connect()
     waiting = begin(client.latch("a").wait if kind == "latch" else lambda: list(client.election("a").watch()))

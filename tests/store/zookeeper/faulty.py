@@ -14,11 +14,11 @@ from lab.faults import Cut, Match, at_message
 from lab.proxy import UP, Proxy
 from lab.servers import ports
 from lab.servers.supervisor import Server
-from lab.witness import First, Witness, faces_of, fresh_name
+from lab.witness import First, Witness, apis_of, fresh_name
 
-__all__ = ["First", "Witness", "answer_to", "asks", "both_faces", "directory", "fresh_name", "operator", "through"]
+__all__ = ["First", "Witness", "answer_to", "asks", "both_apis", "directory", "fresh_name", "operator", "through"]
 CREATE, DELETE, GET, CREATE2, MULTI = 1, 2, 4, 15, 14
-both_faces = faces_of("zookeeper", "zookeeper://127.0.0.1:1")
+both_apis = apis_of("zookeeper", "zookeeper://127.0.0.1:1")
 
 
 def asks(name: str, *kinds: int) -> Match:

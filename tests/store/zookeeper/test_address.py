@@ -236,7 +236,7 @@ def test_who_does_not_encrypt_does_not_import_ssl() -> None:
     code = (
         "import sys\n"
         "from dibs.backends.zookeeper.address import Address\n"
-        "from dibs.backends.zookeeper.wire.link import Plain\n"
+        "from dibs.backends.zookeeper.wire.transport import Plain\n"
         "from dibs.url import parse\n"
         "Address.of(parse('zookeeper://ana:pw@h1/app')).tls\n"
         "Address.of(parse('zookeepers://ana:pw@h1/app?ca=/x'))\n"

@@ -59,7 +59,7 @@ def test_an_address_without_a_server(api: str, host: str, dead: list[str]) -> No
 
 @pytest.mark.parametrize("manner", [peers.floods, peers.drips_on, is_mute, hangs_up])
 def test_whoever_asks_for_the_version_is_not_kept(manner: Manner) -> None:
-    """Of a server that says no whole line."""
+    """Of a server that says no whole queue."""
     said: list[str] = []
     with Bad(manner) as bad:
         asking = threading.Thread(target=lambda: said.append(version_of(Address.of(parse(bad.url)))), daemon=True)
@@ -119,9 +119,9 @@ def _listener() -> socket.socket:
 def _fill(listener: socket.socket, stack: ExitStack) -> None:
     """Until what comes is dropped."""
     while True:
-        line = stack.enter_context(socket.socket())
-        line.settimeout(0.3)
+        queue = stack.enter_context(socket.socket())
+        queue.settimeout(0.3)
         try:
-            line.connect(listener.getsockname())
+            queue.connect(listener.getsockname())
         except TimeoutError:
             return

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.wire.link import Plain, Tls
+from dibs.backends.zookeeper.wire.transport import Plain, Tls
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.url import parse
 from lab.servers import certificates, ports
@@ -105,7 +105,7 @@ class Echo:
         assert not self._thread.is_alive()
 
 
-class Wire:
+class SessionClient:
     """A channel on a real socket."""
 
     def __init__(self, port: int, channel: Plain | Tls, piece: int = 65536) -> None:
@@ -158,18 +158,18 @@ def test_there_and_back(version: str, host: str, piece: int, pems: Certificates,
     """What is said before it is ready goes out then; the server's goodbye is silence."""
     channel = Tls(ours(), host)
     assert channel.send(b"one ") == b""
-    with Echo(theirs(pems.server, version)) as server, Wire(server.port, channel, piece) as wire:
+    with Echo(theirs(pems.server, version)) as server, SessionClient(server.port, channel, piece) as client:
         assert channel.send(b"two ") == b""
         assert channel.outgoing() == b""
         assert not channel.ready
-        wire.shake()
-        wire.say(b"three")
-        assert wire.hear(13) == b"one two three"
+        client.shake()
+        client.say(b"three")
+        assert client.hear(13) == b"one two three"
         plain = b"\x00" * (100 if piece == 1 else 100_000)
-        wire.say(plain)
-        assert wire.hear(len(plain)) == plain
-        wire.say(GOODBYE)
-        assert wire.step() == b""
+        client.say(plain)
+        assert client.hear(len(plain)) == plain
+        client.say(GOODBYE)
+        assert client.step() == b""
         assert channel.receive(b"") == b""
         assert channel.ready
 
@@ -185,8 +185,8 @@ def test_a_goodbye_before_it_is_ready(ours: Ours) -> None:
 def distrust(server: Echo, channel: Tls) -> StoreError:
     """Why a channel refuses a server, which is told."""
     before = len(server.failures)
-    with pytest.raises(StoreError) as caught, Wire(server.port, channel) as wire:
-        wire.shake()
+    with pytest.raises(StoreError) as caught, SessionClient(server.port, channel) as client:
+        client.shake()
     assert not isinstance(caught.value, StoreUnavailable)
     assert not channel.ready
     assert caught.value.__suppress_context__
@@ -254,14 +254,14 @@ def test_an_authority_that_we_do_not_know(pems: Certificates, ours: Ours) -> Non
 def test_a_server_that_wants_to_know_us(version: str, pems: Certificates, ours: Ours) -> None:
     with Echo(theirs(pems.server, version, known=pems.authority)) as server:
         known = ours(certificate=pems.client.certificate, key=pems.client.key)
-        with Wire(server.port, Tls(known, "localhost")) as wire:
-            wire.shake()
-            wire.say(b"ping")
-            assert wire.hear(4) == b"ping"
+        with SessionClient(server.port, Tls(known, "localhost")) as client:
+            client.shake()
+            client.say(b"ping")
+            assert client.hear(4) == b"ping"
         stranger = ours(certificate=pems.self_signed.together)
         for context in (ours(), stranger):
-            with Wire(server.port, Tls(context, "localhost")) as wire, pytest.raises(StoreError) as caught:
-                wire.hear(1)
+            with SessionClient(server.port, Tls(context, "localhost")) as client, pytest.raises(StoreError) as caught:
+                client.hear(1)
             if context is stranger or version == "1.3":
                 assert "localhost does not accept our certificate" in str(caught.value)
                 assert "certificate=" in str(caught.value.step)
@@ -271,9 +271,9 @@ def test_a_server_that_wants_to_know_us(version: str, pems: Certificates, ours: 
 def test_no_version_in_common(pems: Certificates, ours: Ours) -> None:
     context = ours()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with Echo(theirs(pems.server, "1.2")) as server, Wire(server.port, Tls(context, "localhost")) as wire:
+    with Echo(theirs(pems.server, "1.2")) as server, SessionClient(server.port, Tls(context, "localhost")) as client:
         with pytest.raises(StoreUnavailable, match=r"TLS with localhost failed: .*version") as caught:
-            wire.shake()
+            client.shake()
         assert caught.value.__suppress_context__
 
 
@@ -351,30 +351,30 @@ class OpenSsl:
 
 
 def test_keys_are_renewed(pems: Certificates, ours: Ours) -> None:
-    with OpenSsl(pems.server, "1.3") as server, Wire(server.port, Tls(ours(), "localhost")) as wire:
-        wire.shake()
+    with OpenSsl(pems.server, "1.3") as server, SessionClient(server.port, Tls(ours(), "localhost")) as client:
+        client.shake()
         for number in range(3):
-            wire.say(b"before\n")
+            client.say(b"before\n")
             server.prints("before")
             server.tell(f"hello {number}")
-            assert wire.hear(8) == b"hello %d\n" % number
+            assert client.hear(8) == b"hello %d\n" % number
             server.tell("K")  # new keys, and it wants new ones of ours
-            assert wire.step() == b""
-            wire.say(b"after\n")
+            assert client.step() == b""
+            client.say(b"after\n")
             server.prints("after")
 
 
 def test_hands_are_shaken_anew(pems: Certificates, ours: Ours) -> None:
     channel = Tls(ours(), "localhost")
-    with OpenSsl(pems.server, "1.2") as server, Wire(server.port, channel) as wire:
-        wire.shake()
-        wire.say(b"before\n")
+    with OpenSsl(pems.server, "1.2") as server, SessionClient(server.port, channel) as client:
+        client.shake()
+        client.say(b"before\n")
         server.prints("before")
         server.tell("r")
-        assert wire.step() == b""
+        assert client.step() == b""
         assert channel.send(b"in between\n") == b""  # nothing can be said now
         while channel._kept:
-            assert wire.step() == b""
+            assert client.step() == b""
         server.prints("in between")
         server.tell("hello")
-        assert wire.hear(6) == b"hello\n"
+        assert client.hear(6) == b"hello\n"

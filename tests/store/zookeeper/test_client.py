@@ -21,10 +21,10 @@ from kazoo.client import KazooClient
 import dibs
 import dibs.aio
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.client import QUIET, Wire
-from dibs.backends.zookeeper.wire.link import Bell
-from dibs.backends.zookeeper.wire.session import Call, Connection
-from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.backends.zookeeper.wire.client import QUIET, SessionClient
+from dibs.backends.zookeeper.wire.exchange import Exchange
+from dibs.backends.zookeeper.wire.session import Connection, PendingRequest
+from dibs.backends.zookeeper.wire.transport import Bell
 from dibs.core.runtime import Inbox
 from dibs.testing.contract.harness import World, eventually, passed
 from lab.curator import PATIENCE
@@ -34,13 +34,13 @@ from lab.servers.programs import require
 from lab.servers.supervisor import Server
 from lab.servers.zookeeper import ZooKeeper
 from lab.stopwatch import Stopwatch
-from lab.witness import faces_of, fresh_name
+from lab.witness import apis_of, fresh_name
 from process.children import until
-from store.zookeeper.sharing.sides import FACES, python
+from store.zookeeper.sharing.sides import APIS, python
 
 GET_DATA = 4
 LEASE = 5.0
-both_faces = faces_of("zookeeper", "zookeeper://127.0.0.1:1")
+both_apis = apis_of("zookeeper", "zookeeper://127.0.0.1:1")
 
 
 def through(proxy: Proxy) -> str:
@@ -58,7 +58,7 @@ def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pyt
     asked: list[bytes] = []
     send = Connection.send
 
-    def noting(connection: Connection, calls: Sequence[Call], *, ahead: bool = False) -> bytes:
+    def noting(connection: Connection, calls: Sequence[PendingRequest], *, ahead: bool = False) -> bytes:
         if connection is theirs:  # the holder looks at its own node, too
             asked.extend(call.request.body for call in calls if call.request.operation == GET_DATA)
         return send(connection, calls, ahead=ahead)
@@ -66,7 +66,7 @@ def test_the_own_node_is_watched_before_the_one_ahead(url: str, monkeypatch: pyt
     with dibs.connect(url) as holder, dibs.connect(url) as waiter, ThreadPoolExecutor(1) as pool:
         with waiter.lock("connected", timeout=PATIENCE):
             """And now it waits for nothing else."""
-        theirs = waiter._core.store._opened.wire._stream._connection
+        theirs = waiter._core.store._opened.client._exchange._connection
         hold = holder.lock("ordered").acquire(timeout=PATIENCE)
         assert hold is not None
         monkeypatch.setattr(Connection, "send", noting)
@@ -84,18 +84,18 @@ def test_what_a_closed_loop_was_to_send_goes_out_with_the_next(url: str) -> None
     forgotten: list[Callable[[], None]] = []
     planned: list[Callable[[], None]] = []
 
-    def put_together(stream: Stream, plans: list[Callable[[], None]]) -> bool:
+    def put_together(exchange: Exchange, plans: list[Callable[[], None]]) -> bool:
         """While another answer is awaited; else it would go out at once."""
-        stream.send([Call(codec.sync("/")) for _ in range(200)])
-        return stream.send([Call(codec.sync("/"))], soon=plans.append) and bool(plans)
+        exchange.send([PendingRequest(codec.sync("/")) for _ in range(200)])
+        return exchange.send([PendingRequest(codec.sync("/"))], call_soon=plans.append) and bool(plans)
 
     async def play() -> None:
         async with dibs.aio.connect(url) as client:
             async with client.lock("a"):
                 """Connected."""
-            stream: Stream = client._core.store._opened.wire._stream
-            until(lambda: put_together(stream, forgotten), what="a plan")
-            until(lambda: put_together(stream, planned), what="another plan, as the first was forgotten")
+            exchange: Exchange = client._core.store._opened.client._exchange
+            until(lambda: put_together(exchange, forgotten), what="a plan")
+            until(lambda: put_together(exchange, planned), what="another plan, as the first was forgotten")
 
     asyncio.run(play())
     assert len(forgotten) == 1
@@ -107,16 +107,16 @@ def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: 
     with dibs.connect(url) as client:
         with client.lock("a", timeout=10):
             """Connected."""
-        stream: Stream = client._core.store._opened.wire._stream
+        exchange: Exchange = client._core.store._opened.client._exchange
         wait, stolen = Bell.wait, []
 
-        def slow(bell: Bell, link: object, patience: float) -> bool:
-            link_there = stream._link
-            if bell is stream.bell and link_there is not None and link_there.ready(1.0):
-                stream._read_at = 0.0
-                stolen.append(stream.read_for_the_leader(client._core.now()))
-                stream._deputy = False
-            return wait(bell, link_there, patience)
+        def slow(bell: Bell, transport: object, patience: float) -> bool:
+            transport_there = exchange._transport
+            if bell is exchange.bell and transport_there is not None and transport_there.ready(1.0):
+                exchange._read_at = 0.0
+                stolen.append(exchange.read_for_the_leader(client._core.now()))
+                exchange._deputy = False
+            return wait(bell, transport_there, patience)
 
         monkeypatch.setattr(Bell, "wait", slow)
         lock = client.lock("a", timeout=10)
@@ -132,16 +132,16 @@ def test_an_answer_that_the_heart_read_is_not_waited_for(url: str, monkeypatch: 
 
 def test_who_comes_just_as_the_session_is_taken_up_does_not_wait(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It found no session, and says so only when those who came before it have been told that there is one."""
-    arrive = Wire.arrive
+    arrive = SessionClient.arrive
     found_none, is_up = threading.Event(), threading.Event()
 
-    def late(wire: Wire, inbox: Inbox, key: bytes) -> None:
+    def late(client: SessionClient, inbox: Inbox, key: bytes) -> None:
         if threading.current_thread() is comer:
             found_none.set()
             assert is_up.wait(PATIENCE)
-        arrive(wire, inbox, key)
+        arrive(client, inbox, key)
 
-    monkeypatch.setattr(Wire, "arrive", late)
+    monkeypatch.setattr(SessionClient, "arrive", late)
     with dibs.connect(url, retry=10 * PATIENCE) as client:
         comer = threading.Thread(target=client.inspect, args=("a",), daemon=True)
         comer.start()
@@ -199,7 +199,7 @@ def test_a_try_after_a_reader_was_interrupted_is_answered(url: str, monkeypatch:
         assert lock.acquire(timeout=0) is None
 
 
-@both_faces
+@both_apis
 async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World, server: Server) -> None:
     """Also while nobody but the client's own thread reads: what happens to the lock meanwhile is heard only then."""
     with Proxy((ports.HOST, server.port)) as proxy:
@@ -219,14 +219,14 @@ async def test_a_holders_connection_that_breaks_is_replaced_at_once(world: World
         await ana(hold.release)
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_the_own_node_is_asked_for_while_it_is_exchanged(server: Server, face: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+def test_the_own_node_is_asked_for_while_it_is_exchanged(server: Server, api: str) -> None:
     """A writer becomes a reader by another node. The watch of a hold of 100 ms goes out behind the exchange and finds
     the old node gone: that is no loss. Who reads the answers, and how many at once, differs from round to round."""
-    with Proxy((ports.HOST, server.port)) as proxy, python(face, through(proxy)) as side:
+    with Proxy((ports.HOST, server.port)) as proxy, python(api, through(proxy)) as side:
         client = side.client()
         for number in range(5):
-            hold = side.take(client.rwlock(f"exchanged-{face}-{number}").write)
+            hold = side.take(client.rwlock(f"exchanged-{api}-{number}").write)
             answers = proxy.hold(DOWN)
             changes = side.begin(hold.downgrade)
             answers.await_held()

@@ -16,13 +16,13 @@ from kazoo.client import KazooClient
 import dibs
 import dibs.aio
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.stands import Stands
+from dibs.backends.zookeeper.node_claims import NodeClaims
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.client import Wire
+from dibs.backends.zookeeper.wire.client import SessionClient
 from dibs.backends.zookeeper.wire.codec import Request
+from dibs.backends.zookeeper.wire.exchange import Exchange, Feed
 from dibs.backends.zookeeper.wire.session import PATIENCE as PATIENCE_FOR_A_BEAT
-from dibs.backends.zookeeper.wire.stream import Feed, Stream
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
 from dibs.runtime.threads import ThreadRuntime
 from dibs.testing.contract.harness import eventually
 from dibs.url import parse
@@ -67,10 +67,10 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def standing(client: dibs.aio.Client) -> int:
     """How many claims of it have a node."""
-    return sum(stand.session is not None for stand in client._core.store._opened.stands._table.values())
+    return sum(node_claim.session is not None for node_claim in client._core.store._opened.node_claims._table.values())
 
 
-async def in_line(client: dibs.aio.Client, count: int) -> None:
+async def in_queue(client: dibs.aio.Client, count: int) -> None:
     await eventually(lambda: standing(client) >= count, PATIENCE)
 
 
@@ -90,7 +90,7 @@ def test_waiters_on_one_name_share_listings(url: str, listings: list[bytes], kin
             async with asyncio.TaskGroup() as group:
                 for _ in range(CROWD):
                     group.create_task(one())
-                await in_line(client, CROWD + 1)
+                await in_queue(client, CROWD + 1)
                 await hold.release()
             assert len(served) == CROWD
 
@@ -122,8 +122,8 @@ def test_order_and_exclusion_hold_whoever_goes(url: str, kazoo: KazooClient) -> 
                 client = (first, second)[number // 3 % 2]
                 tasks.append(asyncio.create_task(one(client, number)))
                 if number % 10 == 9:
-                    await in_line(first, sum(n // 3 % 2 == 0 for n in range(number + 1)) + 1)
-                    await in_line(second, sum(n // 3 % 2 == 1 for n in range(number + 1)))
+                    await in_queue(first, sum(n // 3 % 2 == 0 for n in range(number + 1)) + 1)
+                    await in_queue(second, sum(n // 3 % 2 == 1 for n in range(number + 1)))
             nodes = sorted(kazoo.get_children(path), key=lambda name: name[-10:])
             assert len(nodes) == 61
             for number in (4, 5, 30, 31, 32, 59):
@@ -149,7 +149,7 @@ def test_numbers_of_a_directory_that_was_made_anew_are_not_compared(url: str, ka
             hold = await client.lock("crowd").acquire()
             assert hold is not None
             waits = asyncio.create_task(client.lock("crowd").acquire())
-            await in_line(client, 2)
+            await in_queue(client, 2)
             operation = kazoo.transaction()
             # The waiter's node first: with the holder's it would come to hold, and be broken right after.
             for node in sorted(kazoo.get_children(path), key=lambda name: name[-10:], reverse=True):
@@ -187,7 +187,7 @@ def test_a_listing_whose_answer_was_lost_is_asked_for_again(server: Server, url:
             strike = answer_to(proxy, lists)
             proxy.add(Cut(at_message(match=strike)), DOWN)
             waits = asyncio.create_task(wait(client))
-            await in_line(client, 2)
+            await in_queue(client, 2)
             await hold.release()
             waiting = await asyncio.wait_for(waits, PATIENCE)
             assert waiting is not None
@@ -205,7 +205,7 @@ def test_few_tasks_wake_in_one_round_of_the_loop(url: str) -> None:
         async with dibs.aio.connect(url) as client:
             async with client.lock("connected"):
                 """And from here on nothing else is asked."""
-            stream: Stream = client._core.store._opened.wire._stream
+            exchange: Exchange = client._core.store._opened.client._exchange
             inbox, now = client._core.me.inbox, client._core.now
 
             async def wait(key: bytes) -> None:
@@ -223,8 +223,8 @@ def test_few_tasks_wake_in_one_round_of_the_loop(url: str) -> None:
             await asyncio.sleep(0)
             begin_a_round()
             for key in keys:
-                stream.tell(inbox, key, b"!")
-            await asyncio.to_thread(stream.deliver)
+                exchange.tell(inbox, key, b"!")
+            await asyncio.to_thread(exchange.deliver)
             await asyncio.wait(tasks)
 
     asyncio.run(play())
@@ -240,7 +240,7 @@ def test_a_loop_that_was_closed_amidst_does_not_keep_the_next_one_waiting(url: s
         nonlocal feed
         async with client.lock("connected"):
             """And bound to this loop."""
-        feed = client._core.store._opened.wire._stream._feed
+        feed = client._core.store._opened.client._exchange._feed
         feed.put([(b"%d" % number, b"!") for number in range(1000)])
         asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
 
@@ -288,7 +288,7 @@ def test_three_thousand_waiters_are_served(tmp_path: Path) -> None:
                 for _ in range(count):
                     group.create_task(one())
                     await asyncio.sleep(0)
-                await in_line(client, count + 1)
+                await in_queue(client, count + 1)
                 await hold.release()
             await ticking
             rates[count] = count / (served[-1] - served[0])
@@ -310,13 +310,13 @@ def test_a_heartbeat_waits_while_other_replies_come(monkeypatch: pytest.MonkeyPa
     runtime = ThreadRuntime()
     address = Address.of(parse("zookeeper://127.0.0.1:1"))
     broken: list[str] = []
-    owner = Stands(Me(b"", runtime.inbox(), 30.0, lambda _: None), runtime.now)
-    wire = Wire(address, 30.0, runtime, runtime.inbox(), owner, None)
-    monkeypatch.setattr(wire, "_break", broken.append)
-    wire._beat = 100.0
-    wire._stream.heard_at = 105.0
-    assert wire._beat_on(105.0 + 30.0 * PATIENCE_FOR_A_BEAT - 0.1) == 105.0 + 30.0 * PATIENCE_FOR_A_BEAT
+    owner = NodeClaims(ClientIdentity(b"", runtime.inbox(), 30.0, lambda _: None), runtime.now)
+    client = SessionClient(address, 30.0, runtime, runtime.inbox(), owner, None)
+    monkeypatch.setattr(client, "_break", broken.append)
+    client._beat = 100.0
+    client._exchange.heard_at = 105.0
+    assert client._beat_on(105.0 + 30.0 * PATIENCE_FOR_A_BEAT - 0.1) == 105.0 + 30.0 * PATIENCE_FOR_A_BEAT
     assert not broken
-    wire._beat_on(105.0 + 30.0 * PATIENCE_FOR_A_BEAT)
+    client._beat_on(105.0 + 30.0 * PATIENCE_FOR_A_BEAT)
     assert len(broken) == 1
-    wire.close()
+    client.close()

@@ -72,7 +72,7 @@ class Partition:
         """Both holds: the one that is lost, and the one that the waiter gets. `silenced`: do it, once it is time."""
         hold = await self.ana(self.witness.take(self.near.lock(self.name)))
         pending = self.bob.start(self.witness.take(self.far.lock(self.name), timeout=TIMEOUT))
-        await self.world.in_line(self.far, self.name, 1)
+        await self.world.in_queue(self.far, self.name, 1)
         with Believer(self.node.port, LEASE) as believer:
             await eventually(self.witness.watching(lambda: believer.deadline))
             await eventually(self.witness.watching(silenced))
@@ -129,7 +129,7 @@ async def test_a_follower_is_cut_off_right_after_it_answered(
 
     def silenced() -> bool:
         if not holders:
-            holders.append(first_in_line(ensemble, name))
+            holders.append(first_in_queue(ensemble, name))
         return cut.is_set()
 
     monkeypatch.setattr(Session, "beaten", beaten_and_cut)
@@ -138,7 +138,7 @@ async def test_a_follower_is_cut_off_right_after_it_answered(
     partition.witness.acquit()
 
 
-def first_in_line(ensemble: Ensemble, name: str) -> int:
+def first_in_queue(ensemble: Ensemble, name: str) -> int:
     """The session that holds."""
     line = {path: session for path, session in owners(ensemble.leader().ask("dump")).items() if f"/{name}/" in path}
     return line[min(line, key=lambda path: path[-10:])]

@@ -15,7 +15,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 import dibs
-from dibs.backends.zookeeper.contenders import LEASES, LOCKS
+from dibs.backends.zookeeper.queue_rule import LEASES_NODE, LOCKS_NODE
 from dibs.testing.contract.harness import Actor, World
 from dibs.testing.contract.worlds import MUTEXES
 from lab.servers.programs import require
@@ -114,8 +114,8 @@ async def test_a_directory_reaped_all_the_time(world: World, reaper: Server, nam
     [
         ("lock", ""),
         pytest.param("write", "", marks=pytest.mark.soak),
-        pytest.param("semaphore", f"/{LOCKS}", marks=pytest.mark.soak),
-        ("semaphore", f"/{LEASES}"),
+        pytest.param("semaphore", f"/{LOCKS_NODE}", marks=pytest.mark.soak),
+        ("semaphore", f"/{LEASES_NODE}"),
     ],
 )  # each restarts the server
 @usually_sync
@@ -145,7 +145,7 @@ async def test_a_busy_directory_with_a_high_counter_still_serves(world: World, s
     hold = await ana(witness.take(client.lock(name)))
     await asyncio.to_thread(lambda: raise_counter(server, directory(name), HIGH))
     pending = bob.start(witness.take(other.lock(name), timeout=TIME_OUT))
-    await world.in_line(client, name, 1)
+    await world.in_queue(client, name, 1)
     assert await asyncio.to_thread(lambda: numbers(server, name)) == [0, HIGH]
     await ana(witness.give(hold))
     won = await pending
@@ -159,7 +159,7 @@ async def test_a_busy_directory_with_a_high_counter_still_serves(world: World, s
         pytest.param("lock", "", NEAR_ITS_END, marks=pytest.mark.soak),
         ("lock", "", AT_ITS_END),
         pytest.param("write", "", NEAR_ITS_END, marks=pytest.mark.soak),
-        ("semaphore", f"/{LOCKS}", NEAR_ITS_END),
+        ("semaphore", f"/{LOCKS_NODE}", NEAR_ITS_END),
     ],
 )
 @usually_sync

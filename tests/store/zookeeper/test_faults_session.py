@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import OUTSIDE
+from dibs.core.queue import UNFAIR
 from dibs.testing.contract.harness import World
 from dibs.testing.contract.seats import Seat
 from dibs.testing.contract.worlds import MUTEXES
@@ -28,7 +28,7 @@ from lab.servers.zookeeper import ZooKeeper
 from lab.servers.zookeeper_ensemble import left, standing
 from lab.surface import clock
 from store.faults.kit import Relay, eventually, usually_sync
-from store.zookeeper.faulty import (
+from store.zookeeper.faulty import (  # fmt: skip
     CREATE,
     CREATE2,
     DELETE,
@@ -38,12 +38,12 @@ from store.zookeeper.faulty import (
     Witness,
     answer_to,
     asks,
-    both_faces,
+    both_apis,
     directory,
     fresh_name,
     operator,
     through,
-)  # fmt: skip
+)
 
 pytestmark = [pytest.mark.early, pytest.mark.timeout(150)]
 LEASE = 60.0
@@ -75,7 +75,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy((ports.HOST, server.port), splitter=splitters.zookeeper) as made:
         yield made
         made.heal()  # in asyncio, what a client says at its end is still on its way
-        made.wait_for(lambda: all(link.up.ended for link in made.open_links), what="clients have hung up")
+        made.wait_for(lambda: all(transport.up.ended for transport in made.open_links), what="clients have hung up")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_the_connection_is_cut_around_a_delete(
     witness = Witness(world, name)
     hold = await ana(witness.take(mutex(client, name)))
     pending = bob.start(witness.take(mutex(other, name), timeout=TIME_OUT))
-    await world.in_line(other, name, 1)
+    await world.in_queue(other, name, 1)
     deletes = asks(name, DELETE, MULTI)
     strike = First(deletes) if lost == "request" else answer_to(proxy, deletes)
     proxy.add(Cut(at_message(match=strike)), UP if lost == "request" else DOWN)
@@ -155,7 +155,7 @@ async def test_the_connection_is_cut_around_a_delete(
     witness.acquit()
 
 
-@both_faces
+@both_apis
 async def test_a_late_answer_to_a_create(world: World, server: Server, proxy: Proxy, name: str) -> None:
     """Late, but before anybody has given the connection up: what is left of the hold counts from the asking."""
     client = world.client(through(proxy), lease=LEASE)
@@ -175,11 +175,11 @@ async def test_a_late_answer_to_a_create(world: World, server: Server, proxy: Pr
     witness.acquit()
 
 
-@both_faces
+@both_apis
 async def test_an_acquire_that_gives_up_on_a_cut_line_leaves_nothing(
     world: World, server: Server, proxy: Proxy, name: str
 ) -> None:
-    """Its create was sent, its answer is late, its time is over: once the line is well, the node goes."""
+    """Its create was sent, its answer is late, its time is over: once the queue is well, the node goes."""
     client, other = world.client(through(proxy), lease=LEASE), world.client(server.url(), lease=LEASE)
     ana, bob = world.actors("ana", "bob")
     await warm(world, client, name, MUTEXES["lock"])
@@ -197,23 +197,23 @@ async def test_an_acquire_that_gives_up_on_a_cut_line_leaves_nothing(
         assert kazoo.exists(directory(name)) is None or kazoo.get_children(directory(name)) == []
 
 
-@both_faces
+@both_apis
 async def test_a_session_that_ends_while_it_waits(world: World, server: Server, proxy: Proxy, name: str) -> None:
-    """Its place is gone with it: it stands at the end of the line, and is served there."""
+    """Its place is gone with it: it stands at the end of the queue, and is served there."""
     near, far = world.client(server.url(), lease=LEASE), world.client(through(proxy), lease=SHORT)
     ana, bob, eve = world.actors("ana", "bob", "eve")
     witness = Witness(world, name)
     hold = await ana(witness.take(near.lock(name)))
     second = bob.start(witness.take(far.lock(name), timeout=TIME_OUT))
-    await world.in_line(near, name, 1)
+    await world.in_queue(near, name, 1)
     (before,) = (await world.inspect(near, name)).waiters
     third = eve.start(witness.take(near.lock(name), timeout=TIME_OUT))
-    await world.in_line(near, name, 2)
+    await world.in_queue(near, name, 2)
     proxy.add(Refuse())
     proxy.reset()
-    await world.in_line(near, name, 1)
+    await world.in_queue(near, name, 1)
     proxy.heal()
-    await world.in_line(near, name, 2)
+    await world.in_queue(near, name, 2)
     tokens = [one.token for one in (await world.inspect(near, name)).waiters]
     assert before.token not in tokens
     await ana(witness.give(hold))
@@ -227,7 +227,7 @@ async def test_a_session_that_ends_while_it_waits(world: World, server: Server, 
 
 
 def only_node(server: Server, name: str, place: int = 0) -> str:
-    """The path of the claim at that place in the line of a lock."""
+    """The path of the claim at that place in the queue of a lock."""
     with operator(server) as kazoo:
         children = sorted(kazoo.get_children(directory(name)), key=lambda child: child[-10:])
     return f"{directory(name)}/{children[place]}"
@@ -239,7 +239,7 @@ def delete(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("waited", [False, True], ids=["that came first", "that waited before"])
-@both_faces
+@both_apis
 async def test_an_operator_removes_a_holder(world: World, server: Server, name: str, waited: bool) -> None:
     """It is told by the watch of its own node, which one that stood in the queue has had since then."""
     relay = Relay(world, name, server.url(), LEASE)
@@ -262,7 +262,7 @@ async def test_an_operator_removes_a_holder(world: World, server: Server, name: 
     await world.free(relay.other, name)
 
 
-@both_faces
+@both_apis
 async def test_an_operator_removes_a_waiter(world: World, server: Server, name: str) -> None:
     """It joins the queue again, at its end, and is served."""
     relay = Relay(world, name, server.url(), LEASE)
@@ -287,7 +287,7 @@ def test_an_unfair_waiter_that_left_hears_nothing_of_its_late_watch(server: Serv
         mine, _ = ana.joined(name=name)
         held = proxy.hold(UP, at_message(match=lambda message: asks(name, GET)(message) and message[-1:] == b"\1"))
         outside = bob.claim(name)
-        bob.join(outside, OUTSIDE)
+        bob.join(outside, UNFAIR)
         held.await_held()
         bob.leave(outside)
         ana.leave(mine)

@@ -14,11 +14,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 import dibs
-from dibs.backends.zookeeper.contenders import prefix_of
-from dibs.backends.zookeeper.line import ZookeeperLine
+from dibs.backends.zookeeper.queue import ZookeeperQueue
+from dibs.backends.zookeeper.queue_rule import prefix_of
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.session import Call, Session
-from dibs.core.line import LINE, LOOK, NOWHERE, YOURS
+from dibs.backends.zookeeper.wire.session import PendingRequest, Session
+from dibs.core.queue import LOOK, NOWHERE, QUEUE, YOURS
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.runtime.threads import step
 from lab.curator import PATIENCE
@@ -33,17 +33,17 @@ GET_CHILDREN = 12
 NAME = "dibs:free"
 
 
-class Taker:
+class Caller:
     """A client's queue, and claims on one name."""
 
     def __init__(self, client: dibs.Client, kind: str = "mutex") -> None:
         with client.lock("free", timeout=PATIENCE):
             """Connected, and the directory is there."""
-        self.line: ZookeeperLine = client._core.opened._line
-        self.wire = client._core.store._opened.wire
-        self.wire._quiet = 3600.0  # the heart does not begin to read
-        self.wire.send(())
-        until(lambda: not self.wire._leads, what="nobody reads")
+        self.queue: ZookeeperQueue = client._core.opened._queue
+        self.client = client._core.store._opened.client
+        self.client._quiet = 3600.0  # the heart does not begin to read
+        self.client.send(())
+        until(lambda: not self.client._leads, what="nobody reads")
         self.now = client._core.now
         self.prepared = Prepared()
         self.kind = kind
@@ -58,7 +58,7 @@ class Taker:
 
     def take(self, claim: Claim) -> Standing:
         """Once nothing else is on its way: the heart may be beating."""
-        return until(lambda: self.line.take_now(claim, LINE, self.in_time), what="a straight line")
+        return until(lambda: self.queue.take_now(claim, QUEUE, self.in_time), what="a straight line")
 
     def taken(self) -> Claim:
         claim = self.claim()
@@ -69,7 +69,7 @@ class Taker:
         answers: list[bool | None] = []
 
         def answered() -> bool:
-            answers.append(self.line.leave_now(claim, self.in_time))
+            answers.append(self.queue.leave_now(claim, self.in_time))
             return answers[-1] is not None
 
         until(answered, what="a straight line")
@@ -82,9 +82,9 @@ def url(server: Server, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def taker(url: str) -> Iterator[Taker]:
+def caller(url: str) -> Iterator[Caller]:
     with dibs.connect(url) as client:
-        yield Taker(client)
+        yield Caller(client)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def path(url: str) -> str:
 
 
 def test_a_free_lock_is_taken_and_left_by_three_requests(
-    taker: Taker, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     general: list[int] = []
     encode = codec.encode
@@ -105,114 +105,114 @@ def test_a_free_lock_is_taken_and_left_by_three_requests(
     monkeypatch.setattr(codec, "encode", noting)
     tickets = []
     for _ in range(3):
-        claim = taker.taken()
+        claim = caller.taken()
         (name,) = kazoo.get_children(path)
         assert name.startswith(prefix_of(claim.id))
         data, stat = kazoo.get(f"{path}/{name}")
         assert (stat.czxid, data.startswith(b'{"owner": "o", "session": ')) == (claim.ticket, True)
         tickets.append(claim.ticket)
-        assert taker.leave(claim)
+        assert caller.leave(claim)
         assert kazoo.get_children(path) == []
     assert tickets == sorted(set(tickets))
     assert not {CREATE2, GET_CHILDREN, DELETE} & set(general), "nothing goes the general way"
-    assert not taker.wire._owner.busy(), "nothing is kept of claims that left"
+    assert not caller.client._owner.busy(), "nothing is kept of claims that left"
 
 
-def test_a_lock_that_is_held_is_waited_for(taker: Taker, url: str) -> None:
+def test_a_lock_that_is_held_is_waited_for(caller: Caller, url: str) -> None:
     with dibs.connect(url) as other:
         hold = other.lock("free").acquire(timeout=PATIENCE)
         assert hold is not None
-        claim = taker.claim()
-        taker.line._me.inbox.expect(claim.id)
-        standing = taker.take(claim)
+        claim = caller.claim()
+        caller.queue._me.inbox.expect(claim.id)
+        standing = caller.take(claim)
         assert (standing.holds, standing.ticket > hold.token) == (False, True)
         hold.release()
-    assert step(taker.line.watch(claim, taker.in_time)) is YOURS
-    assert taker.leave(claim)
+    assert step(caller.queue.watch(claim, caller.in_time)) is YOURS
+    assert caller.leave(claim)
 
 
 def test_the_end_of_the_node_ahead_is_no_grant_while_the_own_node_is_not_watched(
-    taker: Taker, url: str, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, url: str, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two claims of one client wait behind another client's. Somebody removes the node of the second one."""
-    monkeypatch.setattr("dibs.backends.zookeeper.stands.WATCHED_AFTER", 3600.0)
+    monkeypatch.setattr("dibs.backends.zookeeper.node_claims.WATCHED_AFTER", 3600.0)
     with dibs.connect(url) as other:
         hold = other.lock("free").acquire(timeout=PATIENCE)
         assert hold is not None
-        first, second = taker.claim(), taker.claim()
+        first, second = caller.claim(), caller.claim()
         for claim in (first, second):
-            taker.line._me.inbox.expect(claim.id)
-            standing = step(taker.line.join(claim, LINE, taker.in_time))
+            caller.queue._me.inbox.expect(claim.id)
+            standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
             assert not standing.holds
         (name,) = [name for name in kazoo.get_children(path) if name.startswith(prefix_of(second.id))]
         kazoo.delete(f"{path}/{name}")
         hold.release()
-    assert step(taker.line.watch(first, taker.in_time)) is YOURS
-    step(taker.line.leave(first, True, taker.in_time))
-    assert step(taker.line.watch(second, taker.in_time)) is LOOK
-    assert step(taker.line.renew([second], taker.in_time)) == [None]
+    assert step(caller.queue.watch(first, caller.in_time)) is YOURS
+    step(caller.queue.leave(first, True, caller.in_time))
+    assert step(caller.queue.watch(second, caller.in_time)) is LOOK
+    assert step(caller.queue.renew([second], caller.in_time)) == [None]
 
 
-def test_a_node_that_somebody_removed_is_missed(taker: Taker, kazoo: KazooClient, path: str) -> None:
-    claim = taker.taken()
+def test_a_node_that_somebody_removed_is_missed(caller: Caller, kazoo: KazooClient, path: str) -> None:
+    claim = caller.taken()
     (name,) = kazoo.get_children(path)
     kazoo.delete(f"{path}/{name}")
-    assert not taker.leave(claim)
+    assert not caller.leave(claim)
 
 
-def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(taker: Taker) -> None:
-    claim, news = taker.taken(), []
-    stand = taker.line._stands.find(claim.id)
-    assert stand is not None
-    until(lambda: list(stand._own.values()) == [0], what="the own node is watched")
-    taker.line._me.news = news.append
-    assert taker.leave(claim)
-    step(taker.line._sync(taker.in_time))
+def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(caller: Caller) -> None:
+    claim, news = caller.taken(), []
+    node_claim = caller.queue._node_claims.find(claim.id)
+    assert node_claim is not None
+    until(lambda: list(node_claim._own.values()) == [0], what="the own node is watched")
+    caller.queue._me.news = news.append
+    assert caller.leave(claim)
+    step(caller.queue._sync(caller.in_time))
     assert news == []
-    assert not taker.wire._stream.watches, "the event came, and nothing is watched any more"
+    assert not caller.client._exchange.watches, "the event came, and nothing is watched any more"
 
 
-def test_an_unusual_claim_is_left_to_join_unsent(taker: Taker) -> None:
-    taken = taker.taken()
-    beside, trying, semaphore = taker.claim(), taker.claim(), taker.claim("dibs:other")
+def test_an_unusual_claim_is_left_to_join_unsent(caller: Caller) -> None:
+    taken = caller.taken()
+    beside, trying, semaphore = caller.claim(), caller.claim(), caller.claim("dibs:other")
     semaphore.kind, semaphore.prepared = "semaphore", None
-    pending = Call(codec.sync("/"))
-    for claim, place in ((beside, LINE), (trying, NOWHERE), (semaphore, LINE)):
-        assert taker.line.take_now(claim, place, taker.in_time) is None
+    pending = PendingRequest(codec.sync("/"))
+    for claim, place in ((beside, QUEUE), (trying, NOWHERE), (semaphore, QUEUE)):
+        assert caller.queue.take_now(claim, place, caller.in_time) is None
         assert not claim.asked
-    assert taker.leave(taken)
-    taker.wire._stream._connection.pending.append(pending)
+    assert caller.leave(taken)
+    caller.client._exchange._connection.pending.append(pending)
     try:
-        assert taker.line.take_now(beside, LINE, taker.in_time) is None, "a reply of another request is due"
+        assert caller.queue.take_now(beside, QUEUE, caller.in_time) is None, "a reply of another request is due"
         assert not beside.asked
     finally:
-        taker.wire._stream._connection.pending.remove(pending)
-    with taker.wire._inbox._mutex:
-        assert taker.wire._inbox._leader is None, "nobody is left to lead"
+        caller.client._exchange._connection.pending.remove(pending)
+    with caller.client._inbox._mutex:
+        assert caller.client._inbox._leader is None, "nobody is left to lead"
 
 
 @pytest.mark.parametrize("what", ["no directory", "another kind", "numbers used up"])
 def test_whatever_is_not_simple_is_settled_by_join(
-    taker: Taker, kazoo: KazooClient, path: str, what: str, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, kazoo: KazooClient, path: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = taker.claim("dibs:new" if what == "no directory" else NAME)
+    claim = caller.claim("dibs:new" if what == "no directory" else NAME)
     stranger = f"{path}/foreign-0000000000"
     if what == "another kind":
         kazoo.create(stranger)
     if what == "numbers used up":
-        monkeypatch.setattr("dibs.backends.zookeeper.line._REFUSE_AT", b"0000000000")
+        monkeypatch.setattr("dibs.backends.zookeeper.queue._REFUSE_AT", b"0000000000")
         for module in ("line", "queue"):
             monkeypatch.setattr(f"dibs.backends.zookeeper.{module}.REFUSE_AT", 0)
-    assert taker.line.take_now(claim, LINE, taker.in_time) is None
+    assert caller.queue.take_now(claim, QUEUE, caller.in_time) is None
     assert claim.asked == (what == "another kind")
     if what == "no directory":
         assert not claim.asked
-        standing = step(taker.line.join(claim, LINE, taker.in_time))
+        standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
         assert standing.holds
-        assert taker.leave(claim)
+        assert caller.leave(claim)
         return
     with pytest.raises(dibs.Mismatch if what == "another kind" else dibs.StoreError):
-        step(taker.line.join(claim, LINE, taker.in_time))
+        step(caller.queue.join(claim, QUEUE, caller.in_time))
     if what == "another kind":
         assert kazoo.get_children(path) == ["foreign-0000000000"]
         kazoo.delete(stranger)
@@ -223,11 +223,11 @@ def test_whatever_is_not_simple_is_settled_by_join(
 
 @pytest.mark.parametrize("letter", [b"0", b"\xff"])
 def test_a_listing_without_the_own_node_does_not_count(
-    taker: Taker, monkeypatch: pytest.MonkeyPatch, letter: bytes
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, letter: bytes
 ) -> None:
     """Somebody removed it in between, and another one came; or the reply is damaged."""
-    claim = taker.claim()
-    ask_now = taker.wire.ask_now
+    claim = caller.claim()
+    ask_now = caller.client.ask_now
 
     def altered(*asked: Any) -> bytes | None:
         replies = ask_now(*asked)
@@ -235,24 +235,24 @@ def test_a_listing_without_the_own_node_does_not_count(
         return replies and head + b"_c_" + letter * (len(own) - 4) + b"-" + tail
 
     with monkeypatch.context() as patch, suppress(dibs.StoreUnavailable):
-        patch.setattr(taker.wire, "ask_now", altered)
-        assert taker.line.take_now(claim, LINE, taker.in_time) is None
-    assert step(taker.line.join(claim, LINE, taker.in_time)).holds, "by a listing of its own"
-    assert taker.leave(claim)
+        patch.setattr(caller.client, "ask_now", altered)
+        assert caller.queue.take_now(claim, QUEUE, caller.in_time) is None
+    assert step(caller.queue.join(claim, QUEUE, caller.in_time)).holds, "by a listing of its own"
+    assert caller.leave(claim)
 
 
-def test_a_node_of_another_session_than_ours_does_not_count(taker: Taker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_of_another_session_than_ours_does_not_count(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session ended, and the reply is to the last request of the old one."""
-    claim, newer = taker.claim(), Session(30.0)
-    newer.taken_up(codec.Welcome(30_000, 1, bytes(16)), taker.now())
+    claim, newer = caller.claim(), Session(30.0)
+    newer.taken_up(codec.Welcome(30_000, 1, bytes(16)), caller.now())
     with monkeypatch.context() as patch:
-        patch.setattr(taker.wire, "session", newer)
+        patch.setattr(caller.client, "session", newer)
         with pytest.raises(dibs.StoreUnavailable):
-            taker.take(claim)
+            caller.take(claim)
     assert claim.asked
-    standing = step(taker.line.join(claim, LINE, taker.in_time))
+    standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
     assert standing.holds
-    assert taker.leave(claim)
+    assert caller.leave(claim)
 
 
 @pytest.mark.parametrize("verb", ["take", "leave"])
@@ -261,16 +261,16 @@ def test_a_lost_reply_is_unknown_and_the_general_way_finds_out(
 ) -> None:
     there = f"zookeeper://{ports.HOST}:{{}}{path.removesuffix('/dibs/free')}"
     with Proxy((ports.HOST, server.port)) as proxy, dibs.connect(there.format(proxy.port)) as client:
-        taker = Taker(client)
-        claim = taker.claim() if verb == "take" else taker.taken()
+        caller = Caller(client)
+        claim = caller.claim() if verb == "take" else caller.taken()
         reply = answer_to(proxy, asks("free", CREATE2 if verb == "take" else DELETE))
         proxy.add(Cut(at_message(match=reply)), DOWN)
         with pytest.raises(dibs.StoreUnavailable):
-            taker.take(claim) if verb == "take" else taker.leave(claim)
+            caller.take(claim) if verb == "take" else caller.leave(claim)
         if verb == "take":
             assert claim.asked
-            standing = step(taker.line.join(claim, LINE, taker.in_time))
+            standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
             assert standing.holds
             assert len(kazoo.get_children(path)) == 1
-        step(taker.line.leave(claim, True, taker.in_time))
+        step(caller.queue.leave(claim, True, caller.in_time))
         assert kazoo.get_children(path) == []

@@ -14,7 +14,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 import dibs
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Request
-from dibs.core.line import NOWHERE
+from dibs.core.queue import NOWHERE
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.curator import PATIENCE
@@ -66,7 +66,7 @@ def test_many_claims_are_given_back_in_one_pipeline(seat: Seat, url: str, kazoo:
     held = [seat.joined(name=f"name{number % 50}")[0] for number in range(150)]
     (semaphore, _) = seat.joined(name="permits", kind="semaphore", capacity=5, weight=3)
     asked.clear()
-    results = step(seat.line.leave_all([(claim, True) for claim in (*held, semaphore)], seat.soon))
+    results = step(seat.queue.leave_all([(claim, True) for claim in (*held, semaphore)], seat.soon))
     assert list(results) == [None] * 151
     assert asked.count(DELETE) == 153
     assert GET_CHILDREN not in asked
@@ -82,10 +82,10 @@ def test_claims_whose_join_was_not_answered_are_looked_for_and_cannot_come_later
     unknown = seat.claim(name="b")
     unknown.asked = True
     for claim in held:
-        seat.store._opened.stands.finish(claim.id)  # as if its leave had failed before
+        seat.store._opened.node_claims.finish(claim.id)  # as if its leave had failed before
     asked.clear()
     leaving = [*((claim, True) for claim in held), *((claim, False) for claim in (*others, unknown))]
-    assert list(step(seat.line.leave_all(leaving, seat.soon))) == [None] * 41
+    assert list(step(seat.queue.leave_all(leaving, seat.soon))) == [None] * 41
     assert asked.count(GET_CHILDREN) == 2, "each directory is listed once"
     assert not children(kazoo, url, "a")
     assert not children(kazoo, url, "b")
@@ -96,39 +96,39 @@ def test_claims_whose_join_was_not_answered_are_looked_for_and_cannot_come_later
 def test_a_refused_claim_does_not_keep_the_others(seat: Seat, url: str, kazoo: KazooClient) -> None:
     kept, freed = seat.joined(name="kept")[0], seat.joined(name="freed")[0]
     kazoo.set_acls(f"{url.rpartition('/')[2]}/kept", NO_DELETE)
-    first, second = step(seat.line.leave_all([(kept, True), (freed, True)], seat.soon))
+    first, second = step(seat.queue.leave_all([(kept, True), (freed, True)], seat.soon))
     assert isinstance(first, dibs.StoreError)
     assert not isinstance(first, dibs.StoreUnavailable)
     assert second is None
     assert len(children(kazoo, url, "kept")) == 1
     kazoo.set_acls(f"{url.rpartition('/')[2]}/kept", OPEN_ACL_UNSAFE)
-    assert list(step(seat.line.leave_all([(kept, True)], seat.soon))) == [None]
+    assert list(step(seat.queue.leave_all([(kept, True)], seat.soon))) == [None]
     assert not children(kazoo, url, "kept")
 
 
 def test_a_silent_server_answers_for_none(seat: Seat) -> None:
     claim = seat.joined()[0]
     with pytest.raises(dibs.StoreUnavailable):
-        step(seat.line.leave_all([(claim, True)], seat.now()))
+        step(seat.queue.leave_all([(claim, True)], seat.now()))
 
 
 def test_a_connection_is_made_beforehand_and_the_round_trip_measured(server: Server, url: str) -> None:
     with Proxy((ports.HOST, server.port)) as proxy:
         seat = Seat(url.replace(f":{server.port}", f":{proxy.port}"))
         try:
-            assert seat.line.round_trip() == 0.0
-            step(seat.line.connect(seat.soon))
+            assert seat.queue.round_trip() == 0.0
+            step(seat.queue.connect(seat.soon))
             assert len(proxy.links) == 1
-            step(seat.line.connect(seat.soon))
+            step(seat.queue.connect(seat.soon))
             for _ in range(30):
                 seat.join(seat.claim(name="x"), NOWHERE)
-            near = seat.line.round_trip()
+            near = seat.queue.round_trip()
             assert near > 0.0
             proxy.add(Latency(near + 0.1))
             for _ in range(5):
                 seat.join(seat.claim(name="x"), NOWHERE)
-            assert seat.line.round_trip() > near + 0.2, "there and back"
-            assert seat.other_line.round_trip() == seat.line.round_trip()
+            assert seat.queue.round_trip() > near + 0.2, "there and back"
+            assert seat.other_queue.round_trip() == seat.queue.round_trip()
         finally:
             seat.close()
 

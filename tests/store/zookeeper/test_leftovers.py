@@ -11,8 +11,8 @@ from kazoo.client import KazooClient
 
 import dibs
 import dibs.aio
-from dibs.backends.zookeeper.wire.session import Call
-from dibs.backends.zookeeper.wire.stream import Stream
+from dibs.backends.zookeeper.wire.exchange import Exchange
+from dibs.backends.zookeeper.wire.session import PendingRequest
 from dibs.testing.contract.harness import eventually
 from lab.curator import PATIENCE
 from lab.servers import shared
@@ -103,20 +103,20 @@ def test_permits_are_taken_at_once_where_their_directory_was_removed(
     """Between the look and the taking, as the server does with containers that are empty."""
     path = f"{root(url)}/dibs/a/leases"
     removed: list[str] = []
-    deal = Stream.send
+    deal = Exchange.send
 
-    def remove_first(stream: Stream, calls: list[Call], *more: object, **options: object) -> bool:
+    def remove_first(exchange: Exchange, calls: list[PendingRequest], *more: object, **options: object) -> bool:
         if any(call.request.operation == 14 for call in calls) and not removed:
             until(lambda: kazoo.exists(path) is not None, what="it is there")
             removed.append(path)
             kazoo.delete(path)
-        return deal(stream, calls, *more, **options)
+        return deal(exchange, calls, *more, **options)
 
     with dibs.connect(url, lease=20) as client:
         semaphore = client.semaphore("a", 1)
         with semaphore:
             """Its directories are there now."""
-        monkeypatch.setattr(Stream, "send", remove_first)
+        monkeypatch.setattr(Exchange, "send", remove_first)
         with Stopwatch() as watch:
             hold = semaphore.acquire(timeout=PATIENCE)
             took = watch.seconds()

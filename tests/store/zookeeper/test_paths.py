@@ -151,7 +151,7 @@ EDGES = [
 
 
 def test_a_real_server_takes_every_one_of_them(below: KazooClient) -> None:
-    """Lines and values; and what it lists are the same names again."""
+    """Queues and values; and what it lists are the same names again."""
     wanted = {names.prefix_of("names") + name for name in (*ODD, *EDGES)}
     wanted |= {names.prefix_of(f"in{name}") + "x" for name in (*ODD, *EDGES)}
     wanted |= {f"{name}-bare" for name in (*ODD, *EDGES) if not name.startswith("/")}

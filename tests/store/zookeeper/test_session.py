@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Garbled, Welcome
-from dibs.backends.zookeeper.wire.session import LOST, WINDOW, Call, Connection, Phase, Session
+from dibs.backends.zookeeper.wire.session import LOST, WINDOW, Connection, PendingRequest, Phase, Session
 from dibs.core.deadline import margin
 
 PASSWORD = b"p" * 16
@@ -44,8 +44,8 @@ def up(session: Session | None = None, now: float = 100.0) -> Connection:
     return connection
 
 
-def asked(connection: Connection, *requests: codec.Request) -> list[Call]:
-    calls = [Call(request) for request in requests]
+def asked(connection: Connection, *requests: codec.Request) -> list[PendingRequest]:
+    calls = [PendingRequest(request) for request in requests]
     connection.send(calls)
     return calls
 
@@ -113,10 +113,10 @@ def test_answers_belong_to_the_requests_in_their_order() -> None:
 
 def test_requests_beyond_the_window_wait_for_answers_and_a_heartbeat_goes_ahead_of_them() -> None:
     connection = up()
-    calls = [Call(codec.sync("/")) for _ in range(WINDOW + 3)]
+    calls = [PendingRequest(codec.sync("/")) for _ in range(WINDOW + 3)]
     sent = connection.send(calls)
     assert sent == b"".join(codec.encode(xid, codec.sync("/")) for xid in range(1, WINDOW + 1))
-    beat = Call(codec.sync("/"))
+    beat = PendingRequest(codec.sync("/"))
     assert connection.send([beat], ahead=True) == codec.encode(WINDOW + 1, codec.sync("/"))
     assert connection.more() == b"", "no answer came, so there is no room"
     connection.receive(b"".join(reply(xid) for xid in range(1, 4)))
@@ -129,7 +129,7 @@ def test_requests_beyond_the_window_wait_for_answers_and_a_heartbeat_goes_ahead_
 
 def test_requests_that_wait_to_be_sent_are_lost_with_the_connection() -> None:
     connection = up()
-    calls = [Call(codec.sync("/")) for _ in range(WINDOW + 3)]
+    calls = [PendingRequest(codec.sync("/")) for _ in range(WINDOW + 3)]
     connection.send(calls)
     connection.end()
     assert list(connection.arrived) == calls
@@ -167,9 +167,9 @@ def test_events_and_pings_are_no_answers() -> None:
 
 def test_calls_that_have_a_number_of_their_own_keep_it() -> None:
     connection = up()
-    login = Call(codec.auth("digest", b"a:b"), xid=codec.AUTH)
-    again = Call(codec.set_watches(1, [], [], []), xid=codec.SET_WATCHES)
-    plain = Call(codec.sync("/"))
+    login = PendingRequest(codec.auth("digest", b"a:b"), xid=codec.AUTH)
+    again = PendingRequest(codec.set_watches(1, [], [], []), xid=codec.SET_WATCHES)
+    plain = PendingRequest(codec.sync("/"))
     connection.send([login, again, plain])
     assert plain.xid == 1
     connection.receive(reply(codec.AUTH) + reply(codec.SET_WATCHES) + reply(1))
@@ -215,30 +215,32 @@ streams = st.lists(
 ).map(b"".join)  # fmt: skip
 
 
-def pieces(stream: bytes, cuts: list[int]) -> Iterator[bytes]:
+def pieces(exchange: bytes, cuts: list[int]) -> Iterator[bytes]:
     begin = 0
-    for end in (*sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)):
-        yield stream[begin:end]
+    for end in (*sorted(cut % (len(exchange) + 1) for cut in cuts), len(exchange)):
+        yield exchange[begin:end]
         begin = end
 
 
 @given(streams, st.lists(st.integers(0, 999), max_size=9), st.booleans())
-def test_whatever_comes_in_whatever_pieces_every_call_ends_once(stream: bytes, cuts: list[int], greeting: bool) -> None:
+def test_whatever_comes_in_whatever_pieces_every_call_ends_once(
+    exchange: bytes, cuts: list[int], greeting: bool
+) -> None:
     connection = Connection(Session(30.0), 100.0) if greeting else up()
     requests = [codec.sync("/"), codec.get("/a"), codec.children("/a"), codec.delete("/a"), codec.sasl(b"")]
     calls = asked(connection, *requests, codec.multi(requests[:1]), codec.create("/a", b"", codec.OPEN_ACL, 3))
     with suppress(Garbled):
-        for piece in pieces(stream, cuts):
+        for piece in pieces(exchange, cuts):
             connection.receive(piece)
-    assert len(connection.buffer) <= len(stream)
+    assert len(connection.buffer) <= len(exchange)
     connection.end()
-    ended = [item for item in connection.arrived if isinstance(item, Call)]
+    ended = [item for item in connection.arrived if isinstance(item, PendingRequest)]
     assert ended == calls
     assert all(call.ended for call in calls)
 
 
 @given(streams, st.lists(st.integers(0, 999), max_size=9))
-def test_pieces_mean_what_the_whole_means(stream: bytes, cuts: list[int]) -> None:
+def test_pieces_mean_what_the_whole_means(exchange: bytes, cuts: list[int]) -> None:
     def heard(parts: list[bytes]) -> tuple[object, ...]:
         connection = up()
         asked(connection, *[codec.children("/a")] * 4)
@@ -251,7 +253,7 @@ def test_pieces_mean_what_the_whole_means(stream: bytes, cuts: list[int]) -> Non
         said = [item if isinstance(item, Event) else (item.xid, item.error, item.value) for item in connection.arrived]
         return said, garbled, connection.phase, connection.session.zxid
 
-    assert heard([stream]) == heard(list(pieces(stream, cuts)))
+    assert heard([exchange]) == heard(list(pieces(exchange, cuts)))
 
 
 # How long it surely lives.
@@ -346,15 +348,15 @@ def test_replies_are_taken_as_they_are_or_received_as_always(cuts: list[int], od
     if oddity == "error":
         replies[1] = reply(calls[1].xid, 8, codec.NO_NODE)
     pieces = [event(codec.DELETED, "/b")] * (oddity == "event") + replies + [reply(codec.PING)] * (oddity == "behind")
-    stream = b"".join(pieces)
-    ends = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    exchange = b"".join(pieces)
+    ends = [0, *sorted(min(cut, len(exchange)) for cut in cuts), len(exchange)]
     taken: bytes | None = b""
     with pytest.raises(Garbled) if oddity == "xid" else nullcontext():
         for start, end in pairwise(ends):
             if taken == b"":
-                taken = connection.receive_now(stream[start:end], calls, sizes)
+                taken = connection.receive_now(exchange[start:end], calls, sizes)
             else:
-                connection.receive(stream[start:end])
+                connection.receive(exchange[start:end])
     if oddity == "xid":
         assert not calls[1].ended
         return
@@ -366,4 +368,4 @@ def test_replies_are_taken_as_they_are_or_received_as_always(cuts: list[int], od
     else:
         errors = [0, codec.NO_NODE if oddity == "error" else 0]
         assert [call.error for call in calls] == errors
-        assert [item for item in connection.arrived if isinstance(item, Call)] == calls
+        assert [item for item in connection.arrived if isinstance(item, PendingRequest)] == calls

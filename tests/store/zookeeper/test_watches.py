@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dibs._shared import LONGEST_NAMESPACE
 from dibs.backends.zookeeper.paths import path_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Reader
 from dibs.backends.zookeeper.wire.session import CHILDREN, DATA, EXISTENCE, Watcher, Watches
 from dibs.core.names import LONGEST, prefix_of
-from dibs.faces import LONGEST_NAMESPACE
 
 KINDS = (DATA, EXISTENCE, CHILDREN)
 TOLD = {

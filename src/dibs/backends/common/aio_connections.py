@@ -321,7 +321,7 @@ class AioConnection:
             self.close(StoreUnavailable("the connection is not used any more"))
 
 
-class AioWire(Generic[C]):
+class AioTransport(Generic[C]):
     """The way of the async API to one server. A client that moves to another event loop gets another pool."""
 
     def __init__(

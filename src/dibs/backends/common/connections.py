@@ -24,7 +24,7 @@ from weakref import ReferenceType, ref
 
 from dibs.backends.common.executor import Refusal
 from dibs.backends.common.round_trip import RoundTrip
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.errors import Closed, StoreError, StoreUnavailable
 
 CONNECTING = 10.0

@@ -30,12 +30,12 @@ class Disconnects(Generic[Whose]):
         """By the number of the socket. Weakly: one that an interrupt has dropped is closed by that."""
         self._closed = False
         self._is_awake = False
-        self._poked, self._poker = socket.socketpair()
+        self._woken, self._poker = socket.socketpair()
         self._poker.setblocking(False)
         self._worker = runtime.blocking().worker(self._turn)
         if sys.platform == "linux":
             self._epoll = select.epoll()
-            self._epoll.register(self._poked.fileno(), select.EPOLLIN)
+            self._epoll.register(self._woken.fileno(), select.EPOLLIN)
 
     def attend(self, there: int, whose: Whose) -> None:
         if sys.platform == "linux":

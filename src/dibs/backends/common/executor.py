@@ -1,7 +1,7 @@
 """Requests to a server: asked once, or asked until answered.
 
 A request ends done, not done or unknown. *Refused*: the server answered with an error, so it is not done; the store
-decides whether asking again may help. *Unsent* (core/line.py): it never left this process, so it is not done either.
+decides whether asking again may help. *Unsent* (core/queue.py): it never left this process, so it is not done either.
 Any other StoreUnavailable leaves the outcome unknown, and the caller must know that.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
-from dibs.core.line import Replaced, Unsent
+from dibs.core.queue import Replaced, Unsent
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreUnavailable
 
@@ -20,8 +20,8 @@ Request_contra = TypeVar("Request_contra", contravariant=True)
 Reply_co = TypeVar("Reply_co", covariant=True)
 
 
-class Wire(Protocol[Request_contra, Reply_co]):
-    """The way of one line to one server: `Pool` of connections.py for threads, `AioWire` for event loops."""
+class Transport(Protocol[Request_contra, Reply_co]):
+    """The way of one queue to one server: `Pool` of connections.py for threads, `AioTransport` for event loops."""
 
     async def exchange(self, request: Request_contra, until: float) -> Reply_co:
         """`until` may have passed: a reply that has come by then is still read. Raises Refusal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.backends.common.connections import C, Connect, Pool
-from dibs.backends.common.executor import Wire
+from dibs.backends.common.executor import Transport
 from dibs.backends.common.round_trip import RoundTrip
 from dibs.core.runtime import Runtime
 
@@ -21,7 +21,7 @@ Subscriber = TypeVar("Subscriber", bound=Open)
 
 
 class Resources(Generic[Subscriber]):
-    """The subscriber of a store, the wires of its lines, and the round trip to each of its servers."""
+    """The subscriber of a store, the wires of its queues, and the round trip to each of its servers."""
 
     def __init__(self) -> None:
         self.subscriber: Subscriber | None = None
@@ -40,19 +40,19 @@ class Resources(Generic[Subscriber]):
         subscriber, self.subscriber = self.subscriber, None
         if subscriber is not None:
             subscriber.close()
-        for wire in self.wires:
-            wire.close()
+        for transport in self.wires:
+            transport.close()
         self.wires.clear()
 
     def abandon(self) -> None:
         if self.subscriber is not None:
             self.subscriber.abandon()
-        for wire in self.wires:
-            wire.abandon()
+        for transport in self.wires:
+            transport.abandon()
 
 
 class NetworkStore(Generic[Subscriber]):
-    """The base of a store. Making it does no I/O: the first request connects. Each line (the caller's, the watchdog's)
+    """The base of a store. Making it does no I/O: the first request connects. Each queue (the caller's, the watchdog's)
     has connections of its own, so that neither can exhaust the other's."""
 
     def __init__(self, shown: str) -> None:
@@ -74,10 +74,12 @@ class NetworkStore(Generic[Subscriber]):
             self._begin()
 
 
-def make_wire(connect: Connect[C], runtime: Runtime, round_trip: RoundTrip, shown: str, limit: int) -> Wire[Any, Any]:
+def make_transport(
+    connect: Connect[C], runtime: Runtime, round_trip: RoundTrip, shown: str, limit: int
+) -> Transport[Any, Any]:
     """At most `limit` connections to one server, for the sync or the async API."""
-    if runtime.soon is None:
+    if runtime.call_soon is None:
         return Pool(connect, runtime.now, round_trip, shown, limit=limit, keep=limit)
-    from dibs.backends.common.aio_connections import AioWire  # noqa: PLC0415  (threads do not need asyncio)
+    from dibs.backends.common.aio_connections import AioTransport  # noqa: PLC0415  (threads do not need asyncio)
 
-    return AioWire(connect, runtime.now, round_trip, shown, limit)
+    return AioTransport(connect, runtime.now, round_trip, shown, limit)

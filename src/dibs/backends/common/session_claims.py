@@ -24,7 +24,7 @@ from dibs.backends.common.disconnects import Disconnects
 from dibs.backends.common.executor import Refusal
 from dibs.backends.common.round_trip import RoundTrip
 from dibs.backends.common.wakeup import Readiness, Wakeup
-from dibs.core.line import LOOK, Me, Signal
+from dibs.core.queue import LOOK, ClientIdentity, Signal
 from dibs.core.rule import Claim
 from dibs.core.runtime import Runtime, Source
 from dibs.errors import StoreError
@@ -63,7 +63,7 @@ class SessionPool(Generic[C]):
     """Each connection has a lease of its own: the server ends one that is silent for longer than the client's lease."""
 
     def __init__(
-        self, connect: Connect[C], runtime: Runtime, me: Me, round_trip: RoundTrip, shown: str, keep: int
+        self, connect: Connect[C], runtime: Runtime, me: ClientIdentity, round_trip: RoundTrip, shown: str, keep: int
     ) -> None:
         """`keep`: idle connections that are kept."""
         self._connect = connect
@@ -338,7 +338,7 @@ class SessionClaims(Generic[S, C]):
 def readable_in(runtime: Runtime) -> Callable[[SessionConnection, float], Awaitable[bool]]:
     """How to wait until a connection can be read, or written while its request is not all sent. False: not by then."""
     now = runtime.now
-    if runtime.soon is None:
+    if runtime.call_soon is None:
 
         async def in_threads(connection: SessionConnection, until: float) -> bool:
             return connection.readiness.wait(until - now(), writable=not connection.is_flushed)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.backends.common.wakeup import Wakeup
-from dibs.core.line import LOOK, Me
+from dibs.core.queue import LOOK, ClientIdentity
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import Closed
 
@@ -94,7 +94,7 @@ class Waiters:
 
 
 class Subscriber(Generic[S]):
-    def __init__(self, protocol: MessageProtocol[S], runtime: Runtime, me: Me) -> None:
+    def __init__(self, protocol: MessageProtocol[S], runtime: Runtime, me: ClientIdentity) -> None:
         self._protocol = protocol
         self._now = runtime.now
         self._inbox = me.inbox

@@ -62,11 +62,11 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._poked, self._poker = socket.socketpair()
-        self._is_poked = False
-        self._poked.setblocking(False)
+        self._woken, self._poker = socket.socketpair()
+        self._is_woken = False
+        self._woken.setblocking(False)
         self._poker.setblocking(False)
-        self._selector.register(self._poked, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
 
     def fileno(self) -> int:
         return self._selector.fileno()
@@ -74,7 +74,7 @@ class Wakeup:
     def poke(self) -> None:
         with suppress(OSError):  # full of pokes, or closed
             self._poker.send(b"!")
-        self._is_poked = True  # not before: a reader in between would leave the byte there for ever
+        self._is_woken = True  # not before: a reader in between would leave the byte there for ever
 
     def sleep(self, patience: float) -> list[int]:
         """The sockets that can be read then."""
@@ -86,10 +86,10 @@ class Wakeup:
 
     def settle(self) -> None:
         """The reader is awake: remove what woke it."""
-        if self._is_poked:
-            self._is_poked = False
+        if self._is_woken:
+            self._is_woken = False
             with suppress(OSError):
-                while self._poked.recv(_CHUNK):
+                while self._woken.recv(_CHUNK):
                     pass
 
     def attend(self, there: int | socket.socket) -> None:
@@ -106,7 +106,7 @@ class Wakeup:
 
     def close(self) -> None:
         self._selector.close()
-        self._poked.close()
+        self._woken.close()
         self._poker.close()
 
     def __del__(self) -> None:

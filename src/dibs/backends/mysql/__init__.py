@@ -1,6 +1,6 @@
 """MySQL and MariaDB: a queue of claims in tables, or user locks of sessions (session/). For the layout see tables.sql.
 
-Lease mode. `line.MysqlLine` unless another file is named; a routine is the file of that name in sql/.
+Lease mode. `line.MysqlQueue` unless another file is named; a routine is the file of that name in sql/.
 
 | step       | call path                                                                                              |
 |------------|--------------------------------------------------------------------------------------------------------|

@@ -24,7 +24,7 @@ import pymysql
 
 from dibs.backends.common import options as opts
 from dibs.backends.common import tls
-from dibs.backends.mysql.answers import Epoch
+from dibs.backends.mysql.errors import Epoch
 from dibs.info import printable
 from dibs.url import Url
 

@@ -17,7 +17,7 @@ class Request(Protocol):
         """As it goes out to a server whose clock is so much ahead of ours."""
 
 
-class Call:
+class RoutineCall:
     """One routine. `by`, an instant of the local clock, is sent behind the arguments as the server's time (see
     `Connection`), rounded down, that is early."""
 
@@ -83,7 +83,9 @@ class FreePath:
     def __init__(self, name: bytes, claim: Claim, client: bytes) -> None:
         lease, waiting = int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS)
         id, self.take_end = bytes(16), value(name)
-        take = execution((client, claim.kind, claim.capacity, claim.weight, lease, waiting, claim.about, id, 0, name))
+        take = execution(
+            (client, claim.kind, claim.capacity, claim.weight, lease, waiting, claim.description, id, 0, name)
+        )
         self.take = take[: -len(id) - 8 - len(self.take_end)]
         self.take_size = size_of(take)
         leave = execution((name, id))

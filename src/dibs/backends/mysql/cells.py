@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from dibs.backends.mysql.answers import strange
-from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
+from dibs.backends.mysql.calls import MICROSECONDS, Query, RoutineCall
+from dibs.backends.mysql.errors import strange
 from dibs.backends.mysql.executor import MysqlExecutor, number, row
 from dibs.backends.mysql.subscriber import MysqlSubscriber
-from dibs.core.cells import LARGEST, UNSET, Kept, Spot, Write, token_of
-from dibs.core.line import Me
+from dibs.core.cells import LARGEST, UNSET_CELL, CellKey, CellValue, Write, token_of
+from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreError, StoreUnavailable
 
@@ -24,64 +24,73 @@ _LONGEST_TOKEN = 10**20
 _MOST = 100
 _REMEMBERED = 60.0
 """Seconds that a watcher stands at most: none watches for longer."""
-GLANCE = 2.0
+POLL_INTERVAL = 2.0
 """How often who watches looks by itself, should it not be told."""
 
 
 class Watching:
-    def __init__(self, port: MysqlExecutor, ear: MysqlSubscriber, runtime: Runtime, me: Me, over: deque[bytes]) -> None:
+    def __init__(
+        self,
+        executor: MysqlExecutor,
+        subscriber: MysqlSubscriber,
+        runtime: Runtime,
+        me: ClientIdentity,
+        over: deque[bytes],
+    ) -> None:
         """`over`: keys that need not be told any more; those of all ways to the store."""
-        self._port = port
-        self._ear = ear
+        self._executor = executor
+        self._subscriber = subscriber
         self._runtime = runtime
         self._me = me
         self._over = over
 
-    async def watch(self, spot: Spot, name: bytes, seen: int, key: bytes, until: float) -> None:
+    async def watch(self, cell_key: CellKey, name: bytes, seen: int, key: bytes, until: float) -> None:
         """Until it is not at `seen`, or somebody says so, or a while has passed."""
         now = self._runtime.now()
         over = [self._over.popleft() for _ in range(min(len(self._over), _MOST))]
         patience = int(min(until - now + 1, _REMEMBERED) * MICROSECONDS)
-        call = Call("watch", (spot.space, name, key, self._me.id, patience, b"".join(over)))
-        self._ear.listen(key)
+        call = RoutineCall("watch", (cell_key.space, name, key, self._me.id, patience, b"".join(over)))
+        self._subscriber.listen(key)
         try:
-            _, there, left = map(number, row(await self._port.ask(call, until), 3)[:3])
+            _, there, left = map(number, row(await self._executor.ask(call, until), 3)[:3])
             if there == seen:
-                by_itself = left / MICROSECONDS if left >= 0 else GLANCE
-                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(by_itself, GLANCE)))
+                by_itself = left / MICROSECONDS if left >= 0 else POLL_INTERVAL
+                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(by_itself, POLL_INTERVAL)))
         finally:
-            self._ear.ignore(key)
-            self._ear.forget(key)
+            self._subscriber.ignore(key)
+            self._subscriber.forget(key)
             self._over.append(key)  # an interrupt awaits nothing
 
 
 class MysqlCells:
     """See core/cells.py."""
 
-    def __init__(self, port: MysqlExecutor, watching: Watching, prefix: str) -> None:
-        self._port = port
+    def __init__(self, executor: MysqlExecutor, watching: Watching, prefix: str) -> None:
+        self._executor = executor
         self._watching = watching
         self._prefix = prefix
 
-    async def get(self, spot: Spot, until: float) -> Kept:
-        (found,) = await self._port.ask(Query(_GET, spot.space, self._key(spot.name)), until)
+    async def get(self, cell_key: CellKey, until: float) -> CellValue:
+        (found,) = await self._executor.ask(Query(_GET, cell_key.space, self._key(cell_key.name)), until)
         if not found:
-            return UNSET
+            return UNSET_CELL
         value, version = found[0][0], number(found[0][1])
         if version == 0 and value is None:
-            return UNSET
+            return UNSET_CELL
         if value is None or len(value) > LARGEST or not 1 <= version < _NO_VERSION:
             raise StoreError(
                 "a cell holds a value that dibs did not write", step="find the program that writes there, and stop it"
             )
-        return Kept(value, version)
+        return CellValue(value, version)
 
     async def put(self, write: Write, until: float) -> int:
-        call = Call(
-            "put", (write.spot.space, self._key(write.spot.name), write.id, write.version, write.value), write.by
+        call = RoutineCall(
+            "put",
+            (write.cell_key.space, self._key(write.cell_key.name), write.id, write.version, write.value),
+            write.by,
         )
         write.asked = True
-        _, what, version = map(number, row(await self._port.ask_once(call, until), 3)[:3])
+        _, what, version = map(number, row(await self._executor.ask_once(call, until), 3)[:3])
         if what == 0:
             raise StoreUnavailable("the write came too late to count")
         if what == 2:
@@ -90,17 +99,17 @@ class MysqlCells:
             )
         return version
 
-    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
-        await self._watching.watch(spot, self._key(spot.name), version, key, until)
+    async def watch(self, cell_key: CellKey, version: int, key: bytes, until: float) -> None:
+        await self._watching.watch(cell_key, self._key(cell_key.name), version, key, until)
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         if token >= _LONGEST_TOKEN:
             raise strange()
-        said = row(await self._port.ask(Call("admit", (self._key(name), token, int(shared))), until), 2)
-        return token_of(Kept(said[1], 1))
+        said = row(await self._executor.ask(RoutineCall("admit", (self._key(name), token, int(shared))), until), 2)
+        return token_of(CellValue(said[1], 1))
 
     def close(self) -> None:
-        self._port.close()
+        self._executor.close()
 
     def _key(self, name: str) -> bytes:
         return (self._prefix + name).encode()

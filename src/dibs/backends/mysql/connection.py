@@ -19,10 +19,10 @@ from dibs.backends.common.connections import STEP, Begun, Connection, not_watche
 from dibs.backends.common.round_trip import RoundTrip
 from dibs.backends.common.wakeup import READ, new_poll
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.answers import EXISTS, strange, unsent
 from dibs.backends.mysql.calls import LEAVE, MICROSECONDS, TAKE, Request
-from dibs.backends.mysql.wire import QUIT, Answer, Refusal, Row, Sets, preparation, prepared, statement
-from dibs.core.line import Unsent
+from dibs.backends.mysql.errors import EXISTS, strange, unsent
+from dibs.backends.mysql.wire import QUIT, Refusal, Reply, Row, Sets, preparation, prepared, statement
+from dibs.core.queue import Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
@@ -72,7 +72,7 @@ class MysqlConnection(Connection):
         self._readable.register(self.sock.fileno(), READ)
         self.take_code = self.leave_code = b""
         """How the commands begin that execute TAKE and LEAVE of calls.py; empty: there is no free path."""
-        self._answer = Answer()
+        self._answer = Reply()
         self._unsent = b""
         """Bytes that are still to be sent: the socket's buffer was full."""
         self._is_refused = False
@@ -96,7 +96,7 @@ class MysqlConnection(Connection):
 
     def ask(self, packed: bytes, until: float) -> Sets:
         try:
-            sock, answer = self.sock, Answer()
+            sock, answer = self.sock, Reply()
             self.sent_at = self._set_timeout(until)
             sock.sendall(packed)
             if not answer.feed(sock.recv(_CHUNK)):
@@ -183,7 +183,7 @@ class MysqlConnection(Connection):
         if self._patience:
             self._patience = 0.0
             self.sock.setblocking(False)
-        self.sent_at, self._answer = self._now(), Answer()
+        self.sent_at, self._answer = self._now(), Reply()
         self._unsent = request.packed(self.offset)
         self._flush()
 
@@ -211,7 +211,7 @@ class MysqlConnection(Connection):
             with suppress(*_NOT_NOW):
                 self._unsent = self._unsent[self.sock.send(self._unsent) :]
 
-    def _rest(self, answer: Answer, until: float) -> None:
+    def _rest(self, answer: Reply, until: float) -> None:
         end = max(until, self._now() + self.round_trip.least)  # a server that drips counts as silent
         while True:
             if self._now() >= end:

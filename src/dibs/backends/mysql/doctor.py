@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.answers import DENIED, MISSING, final
-from dibs.backends.mysql.calls import MICROSECONDS, Call, Query
+from dibs.backends.mysql.calls import MICROSECONDS, Query, RoutineCall
 from dibs.backends.mysql.connection import make_of
+from dibs.backends.mysql.errors import DENIED, MISSING, final
 from dibs.backends.mysql.executor import MysqlExecutor, number
 from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.wire import Refusal, Sets
 from dibs.core.deadline import LEAST_PATIENCE
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, duration, printable
@@ -61,10 +61,10 @@ class Clock(NamedTuple):
 
 
 class Patient(NamedTuple):
-    port: MysqlExecutor
-    ear: MysqlSubscriber
+    executor: MysqlExecutor
+    subscriber: MysqlSubscriber
     runtime: Runtime
-    me: Me
+    me: ClientIdentity
     address: Address
 
 
@@ -80,7 +80,7 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
     if not missing:
         tried = await _try_a_wake(patient, until)
     found = [
-        *about(settings),
+        *description(settings),
         *promises(settings, patient.address.mode, sound=not tried),
         *tried,
         *laid(missing, tables, routines),
@@ -96,7 +96,7 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
 
 
 async def _ask(patient: Patient, query: Query, until: float) -> Sets:
-    return await patient.port.ask(query, min(until, patient.runtime.now() + LEAST_PATIENCE))
+    return await patient.executor.ask(query, min(until, patient.runtime.now() + LEAST_PATIENCE))
 
 
 async def _clock(patient: Patient, until: float) -> Clock:
@@ -116,13 +116,15 @@ async def _try_a_wake(patient: Patient, until: float) -> list[Finding]:
     key, me, inbox = patient.runtime.fresh_id(), patient.me.id, patient.me.inbox
     soon = min(until, patient.runtime.now() + 2 * LEAST_PATIENCE)
     inbox.expect(key)
-    patient.ear.listen(key)
+    patient.subscriber.listen(key)
     try:
-        await patient.port.peek(Call("watch", ("doctor", b"dibs:doctor", key, me, 10 * MICROSECONDS, b"")), soon)
-        await patient.port.peek(Query(_TOLD, key), soon)
-        await patient.port.peek(Call("wake", (me,)), soon)
+        await patient.executor.peek(
+            RoutineCall("watch", ("doctor", b"dibs:doctor", key, me, 10 * MICROSECONDS, b"")), soon
+        )
+        await patient.executor.peek(Query(_TOLD, key), soon)
+        await patient.executor.peek(RoutineCall("wake", (me,)), soon)
         heard = await inbox.wait(key, soon)
-        await patient.port.peek(Query(_GONE, key), soon)
+        await patient.executor.peek(Query(_GONE, key), soon)
         if heard is None:
             raise StoreUnavailable("a message was sent and did not arrive")
     except Refusal as refusal:
@@ -134,8 +136,8 @@ async def _try_a_wake(patient: Patient, until: float) -> list[Finding]:
         what = f"waiters are not told that they hold, and must poll: {error.what}"
         return [Finding("danger", what, error.step or LOOK_THERE)]
     finally:
-        patient.ear.ignore(key)
-        patient.ear.forget(key)
+        patient.subscriber.ignore(key)
+        patient.subscriber.forget(key)
         inbox.forget(key)
     return []
 
@@ -146,7 +148,7 @@ def _pairs(sets: Sets) -> dict[str, str]:
     }
 
 
-def about(settings: Mapping[str, str]) -> Iterator[Finding]:
+def description(settings: Mapping[str, str]) -> Iterator[Finding]:
     make, numbers = make_of(settings.get("version", ""))
     yield Finding("about", f"{make} {'.'.join(map(str, numbers))}")
 

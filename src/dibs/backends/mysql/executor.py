@@ -1,7 +1,7 @@
 """Requests to the server, asked again as long as that may help: seams 2 and 3 go through this.
 
 Every request ends done, not done or unknown. What the server refused is not done, and is asked again here until the
-caller's instant (see answers.py); tables and routines that are not there are made. A connection that breaks leaves the
+caller's instant (see errors.py); tables and routines that are not there are made. A connection that breaks leaves the
 outcome unknown: that is StoreUnavailable, and whoever asked must know of it.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dibs.backends.common.executor import Executor, Wire
+from dibs.backends.common.executor import Executor, Transport
 from dibs.backends.mysql import schema
-from dibs.backends.mysql.answers import CONTENDED, MISSING, final, is_later, strange
 from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.connection import Dialler
+from dibs.backends.mysql.errors import CONTENDED, MISSING, final, is_later, strange
 from dibs.backends.mysql.wire import Refusal, Row, Sets
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreUnavailable
 
@@ -25,9 +25,9 @@ _CREATING = 3
 
 
 class MysqlExecutor(Executor[Request, Sets]):
-    def __init__(self, wire: Wire[Request, Sets], dialler: Dialler, runtime: Runtime) -> None:
+    def __init__(self, transport: Transport[Request, Sets], dialler: Dialler, runtime: Runtime) -> None:
         super().__init__(runtime)
-        self.wire = wire
+        self.transport = transport
         self._dialler = dialler
 
     async def ask(self, request: Request, until: float) -> Sets:
@@ -40,7 +40,7 @@ class MysqlExecutor(Executor[Request, Sets]):
         refused: Refusal | None = None
         while True:
             try:
-                return await self.wire.exchange(request, until)
+                return await self.transport.exchange(request, until)
             except StoreUnavailable as error:
                 if refused is None or not (isinstance(error, Unsent) or self._runtime.now() >= until):
                     raise
@@ -62,10 +62,10 @@ class MysqlExecutor(Executor[Request, Sets]):
 
     async def peek(self, request: Request, until: float) -> Sets:
         """Asked once, of what may not be there: a refusal is raised as it is."""
-        return await self.wire.exchange(request, until)
+        return await self.transport.exchange(request, until)
 
     async def connect(self, until: float) -> None:
-        await self.wire.connect(until)
+        await self.transport.connect(until)
 
     def patience(self, until: float) -> float:
         """Seconds to wait for one reply."""
@@ -76,7 +76,7 @@ class MysqlExecutor(Executor[Request, Sets]):
         return self._dialler.round_trip.expected
 
     def close(self) -> None:
-        self.wire.close()
+        self.transport.close()
 
 
 def row(sets: Sequence[Sequence[Row]], least: int) -> Row:

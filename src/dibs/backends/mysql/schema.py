@@ -11,8 +11,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from dibs.backends.mysql.answers import DENIED, EXISTS, final
 from dibs.backends.mysql.connection import Dialler, MysqlConnection
+from dibs.backends.mysql.errors import DENIED, EXISTS, final
 from dibs.backends.mysql.wire import Refusal, statement
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 

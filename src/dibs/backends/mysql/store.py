@@ -6,17 +6,31 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dibs.backends.common.lifecycle import NetworkStore, make_wire
+from dibs.backends.common.lifecycle import NetworkStore, make_transport
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.cells import MysqlCells, Watching
 from dibs.backends.mysql.connection import Dialler
 from dibs.backends.mysql.executor import MysqlExecutor
-from dibs.backends.mysql.line import MysqlLine
+from dibs.backends.mysql.queue import MysqlQueue
 from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Line, Me, Store
+from dibs.core.queue import (
+    ATOMIC_TRY,
+    CELLS,
+    DDL,
+    FAIR,
+    LEASES,
+    PERMITS,
+    RECORDS,
+    RW,
+    WITHIN,
+    ClientIdentity,
+    Encloses,
+    Queue,
+    Store,
+)
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
@@ -39,17 +53,17 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
         super()._begin()
         self._over: deque[bytes] = deque()
 
-    def open(self, runtime: Runtime, me: Me) -> MysqlLine:
-        port, subscriber = self._executor(runtime), self._subscriber(runtime, me)
-        watching = Watching(port, subscriber, runtime, me, self._over)
-        return MysqlLine(port, subscriber, watching, runtime, me, self._address)
+    def open(self, runtime: Runtime, me: ClientIdentity) -> MysqlQueue:
+        executor, subscriber = self._executor(runtime), self._subscriber(runtime, me)
+        watching = Watching(executor, subscriber, runtime, me, self._over)
+        return MysqlQueue(executor, subscriber, watching, runtime, me, self._address)
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
-        port = self._executor(runtime)
-        watching = Watching(port, self._subscriber(runtime, me), runtime, me, self._over)
-        return MysqlCells(port, watching, self._address.prefix)
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
+        executor = self._executor(runtime)
+        watching = Watching(executor, self._subscriber(runtime, me), runtime, me, self._over)
+        return MysqlCells(executor, watching, self._address.prefix)
 
-    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+    def open_within(self, runtime: Runtime, me: ClientIdentity) -> Encloses:
         return Enclosure(self._executor(runtime), runtime, self._address.database, self._address.prefix)
 
     def ddl(self) -> str:
@@ -61,11 +75,11 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
 
     def _executor(self, runtime: Runtime) -> MysqlExecutor:
         dialler = self.dialler(runtime)
-        wire = make_wire(dialler.ready, runtime, dialler.round_trip, self.shown, self._address.connections)
-        self._resources.wires.append(wire)
-        return MysqlExecutor(wire, dialler, runtime)
+        transport = make_transport(dialler.ready, runtime, dialler.round_trip, self.shown, self._address.connections)
+        self._resources.wires.append(transport)
+        return MysqlExecutor(transport, dialler, runtime)
 
-    def _subscriber(self, runtime: Runtime, me: Me) -> MysqlSubscriber:
+    def _subscriber(self, runtime: Runtime, me: ClientIdentity) -> MysqlSubscriber:
         resources = self._resources
         if resources.subscriber is None:
             resources.subscriber = MysqlSubscriber(self.dialler(runtime), runtime, me)
@@ -74,7 +88,7 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
 
 class SessionStore:
     """Session mode: see session/line.py. The caller's line and the watchdog's share the sessions: claims live by
-    them; everything else uses the connections of each line. Shared primitives are those of the store in tables."""
+    them; everything else uses the connections of each queue. Shared primitives are those of the store in tables."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, WITHIN})
     server: ClassVar[str] = "mysql"
@@ -85,10 +99,10 @@ class SessionStore:
         self.shown = address.shown
         self._shared: tuple[SessionDialler, Claims] | None = None
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
         from dibs.backends.common.session_claims import SessionClaims, SessionPool  # noqa: PLC0415  (few programs use it)
         from dibs.backends.mysql.session.connection import SessionDialler  # noqa: PLC0415
-        from dibs.backends.mysql.session.line import SessionLine  # noqa: PLC0415
+        from dibs.backends.mysql.session.queue import SessionQueue  # noqa: PLC0415
 
         dialler = self._leased.dialler(runtime)
         if self._shared is None:
@@ -96,12 +110,12 @@ class SessionStore:
             keep = self._address.connections
             pool = SessionPool(sessions.connect, runtime, me, dialler.round_trip, self.shown, keep)
             self._shared = sessions, SessionClaims(pool, lambda one, session: one.hear(session, now()), now)
-        return SessionLine(self._leased.open(runtime, me), *self._shared, dialler, runtime, me)
+        return SessionQueue(self._leased.open(runtime, me), *self._shared, dialler, runtime, me)
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return self._leased.open_cells(runtime, me)
 
-    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+    def open_within(self, runtime: Runtime, me: ClientIdentity) -> Encloses:
         return self._leased.open_within(runtime, me)
 
     def ddl(self) -> str:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dibs.backends.common.connections import CONNECTING, STEP
 from dibs.backends.common.subscriber import PAUSE, Messages, Waiters
 from dibs.backends.common.wakeup import Wakeup
-from dibs.backends.mysql.answers import MISSING
-from dibs.backends.mysql.calls import Call, Query, Request
+from dibs.backends.mysql.calls import Query, Request, RoutineCall
 from dibs.backends.mysql.connection import Dialler, MysqlConnection
-from dibs.backends.mysql.wire import Answer, Refusal, statement
-from dibs.core.line import Me
+from dibs.backends.mysql.errors import MISSING
+from dibs.backends.mysql.wire import Refusal, Reply, statement
+from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
@@ -35,7 +35,7 @@ _SAID = (
 
 
 class MysqlSubscriber:
-    def __init__(self, dialler: Dialler, runtime: Runtime, me: Me) -> None:
+    def __init__(self, dialler: Dialler, runtime: Runtime, me: ClientIdentity) -> None:
         self._dialler = dialler
         self._now = runtime.now
         self._me = me
@@ -98,7 +98,7 @@ class MysqlSubscriber:
             self._wakeup.attend(link.sock)
         heard = ",".join([key.hex().upper() for key in list(self._heard)])
         try:
-            answer = self._exchange(link, Call("hear", (self._me.id, heard, PATIENCE)))
+            answer = self._exchange(link, RoutineCall("hear", (self._me.id, heard, PATIENCE)))
             if answer.refusal is not None and answer.refusal.code == _INTERRUPTED:
                 answer = self._exchange(link, Query(_SAID, self._me.id, heard, self._me.id, heard))
         except OSError as error:
@@ -107,8 +107,8 @@ class MysqlSubscriber:
             return []
         return [(row[0] or b"", row[1] or b"") for row in answer.result()[0]]
 
-    def _exchange(self, link: MysqlConnection, request: Request) -> Answer:
-        answer = Answer()
+    def _exchange(self, link: MysqlConnection, request: Request) -> Reply:
+        answer = Reply()
         link.sock.settimeout(link.round_trip.attempt)
         link.sock.sendall(request.packed(0.0))
         self._receive(link, answer)
@@ -126,7 +126,7 @@ class MysqlSubscriber:
         link.close()
         raise StoreUnavailable("this client is already subscribed")
 
-    def _receive(self, link: MysqlConnection, answer: Answer) -> None:
+    def _receive(self, link: MysqlConnection, answer: Reply) -> None:
         end = self._now() + PATIENCE + link.round_trip.attempt
         while True:
             ready = self._wakeup.sleep(max(end - self._now(), 0.0))

@@ -98,7 +98,7 @@ def call(routine: str, arguments: Sequence[Argument]) -> bytes:
     return statement(f"CALL dibs_2_{routine}({','.join([literal(value) for value in arguments])})")
 
 
-class Answer:
+class Reply:
     """One statement's answer out of a stream of bytes."""
 
     __slots__ = ("_buffer", "_fed", "_rows", "_sets", "_state", "refusal")

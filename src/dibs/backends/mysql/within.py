@@ -14,12 +14,12 @@ from __future__ import annotations
 from contextlib import suppress
 from secrets import token_hex
 
-from dibs.backends.mysql.answers import strange
-from dibs.backends.mysql.calls import Call, Query
+from dibs.backends.mysql.calls import Query, RoutineCall
+from dibs.backends.mysql.errors import mode_mismatch, strange
 from dibs.backends.mysql.executor import MysqlExecutor, number, words
-from dibs.backends.mysql.line import key_of, mode_mismatch
+from dibs.backends.mysql.queue import key_of
 from dibs.backends.mysql.session.claims import ticket_of
-from dibs.backends.sql.own import Own, code_of
+from dibs.backends.sql.caller_connection import CallerConnection, code_of
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError
 
@@ -37,10 +37,10 @@ _DONE = "DO RELEASE_LOCK({0})"
 
 
 class Enclosure:
-    """`Encloses` of core/line.py."""
+    """`Encloses` of core/queue.py."""
 
-    def __init__(self, port: MysqlExecutor, runtime: Runtime, database: str, prefix: str) -> None:
-        self._port = port
+    def __init__(self, executor: MysqlExecutor, runtime: Runtime, database: str, prefix: str) -> None:
+        self._executor = executor
         self._runtime = runtime
         self._now = runtime.now
         self._database = database
@@ -48,17 +48,21 @@ class Enclosure:
         self._sure = 0
         """As in session/line.py."""
 
-    async def enclose(self, own: Own, name: str, about: str, wait: float | None, patience: float) -> int | None:
+    async def enclose(
+        self, caller: CallerConnection, name: str, description: str, wait: float | None, patience: float
+    ) -> int | None:
         key, proof = key_of(self._prefix, name), f"dibs:{token_hex(16)}"
         deadline = None if wait is None else self._now() + wait
         for _ in range(_TIMES):
             undoes_all = await self._prepare(key, self._now() + patience)
-            if not await self._lock(own, key, proof, deadline, undoes_all):
+            if not await self._lock(caller, key, proof, deadline, undoes_all):
                 return None
             try:
-                found = await self._port.ask(Call("within", (key, proof, self._sure)), self._now() + patience)
+                found = await self._executor.ask(
+                    RoutineCall("within", (key, proof, self._sure)), self._now() + patience
+                )
             finally:
-                await own.run(own.marked(_DONE, 1), (proof,))
+                await caller.run(caller.marked(_DONE, 1), (proof,))
             said = words(found, 2)
             if said[1] == b"held" and len(said) > 3:
                 self._sure = max(self._sure, number(said[3]))
@@ -69,49 +73,51 @@ class Enclosure:
 
     async def _prepare(self, key: bytes, until: float) -> bool:
         """The row is there; whether a time-out undoes more than its own statement."""
-        (found,) = await self._port.ask(Query(_THERE, key), until)
+        (found,) = await self._executor.ask(Query(_THERE, key), until)
         there, undoes_all = map(number, found[0][:2])
         if not there:
-            await self._port.ask(Query(_MAKE, key), until)
+            await self._executor.ask(Query(_MAKE, key), until)
         return undoes_all == 1
 
-    async def _lock(self, own: Own, key: bytes, proof: str, deadline: float | None, undoes_all: bool) -> bool:
+    async def _lock(
+        self, caller: CallerConnection, key: bytes, proof: str, deadline: float | None, undoes_all: bool
+    ) -> bool:
         """False: it was not free in time."""
         if deadline is None:
-            return await self._wait(own, key, proof, _FOR_EVER)
+            return await self._wait(caller, key, proof, _FOR_EVER)
         if undoes_all:
             raise StoreError(
                 "innodb_rollback_on_timeout is on here: a lock timeout would roll back your whole transaction",
                 step="wait without a timeout, or turn it off on the server",
             )
         whole = int(deadline - self._now())
-        if whole > 0 and await self._wait(own, key, proof, whole):
+        if whole > 0 and await self._wait(caller, key, proof, whole):
             return True
         # Not by SKIP LOCKED: what it finds behind the row that it skips it locks, which is another name.
-        while not await self._locked(own, key, proof, " NOWAIT"):
+        while not await self._locked(caller, key, proof, " NOWAIT"):
             if self._now() + _PAUSE > deadline:
                 return False
             await self._runtime.sleep(_PAUSE)
         return True
 
-    async def _wait(self, own: Own, key: bytes, proof: str, seconds: int) -> bool:
-        _, rows = await own.run(_LIMIT, ())
-        limit, before = own.marked(_SET_LIMIT, 1), (int(rows[0][0]),)
-        await own.run(limit, (seconds,))
+    async def _wait(self, caller: CallerConnection, key: bytes, proof: str, seconds: int) -> bool:
+        _, rows = await caller.run(_LIMIT, ())
+        limit, before = caller.marked(_SET_LIMIT, 1), (int(rows[0][0]),)
+        await caller.run(limit, (seconds,))
         try:
-            locked = await self._locked(own, key, proof, "")
+            locked = await self._locked(caller, key, proof, "")
         except Exception:
             with suppress(Exception):  # the connection may be gone, which the caller is to hear, and not this
-                await own.run(limit, before)
+                await caller.run(limit, before)
             raise
         # Who was interrupted, or cancelled, in the middle of an answer has a connection that nothing can be said on.
-        await own.run(limit, before)
+        await caller.run(limit, before)
         return locked
 
-    async def _locked(self, own: Own, key: bytes, proof: str, how: str) -> bool:
-        text = _LOCK.format(own.quote(self._database))
+    async def _locked(self, caller: CallerConnection, key: bytes, proof: str, how: str) -> bool:
+        text = _LOCK.format(caller.quote(self._database))
         try:
-            _, rows = await own.run(own.marked(text, 2) + how, (proof, key))
+            _, rows = await caller.run(caller.marked(text, 2) + how, (proof, key))
         except Exception as error:
             if code_of(error) not in _NOT_IN_TIME:
                 raise
@@ -121,7 +127,7 @@ class Enclosure:
         return True
 
     def close(self) -> None:
-        self._port.close()
+        self._executor.close()
 
 
 def _refusal(what: bytes) -> StoreError:

@@ -1,18 +1,18 @@
 """The PostgreSQL store: queues in tables, one routine for each operation (sql/*.sql). In lease mode:
 
-| step    | path                                                                                                    |
-|---------|---------------------------------------------------------------------------------------------------------|
-| join    | `line.PostgresqlLine.take_now`, `connection.PostgresqlConnection.ask_now`, sql/join.sql; else `join`    |
-| wait    | `PostgresqlLine.watch`, `subscriber.PostgresqlSubscriber`; without messages `_watch_by_looks`           |
-| cancel  | `PostgresqlLine.leave`, `executor.PostgresqlExecutor.ask_often`, sql/leave.sql; many: `leave_all`       |
-| release | `PostgresqlLine.leave_now`, `ask_now`, sql/leave.sql; else `leave`                                      |
-| loss    | `PostgresqlLine.renew`, sql/renew.sql, finds it gone                                                    |
+| step    | path                                                                                                  |
+|---------|-------------------------------------------------------------------------------------------------------|
+| join    | `line.PostgresqlQueue.take_now`, `connection.PostgresqlConnection.ask_now`, sql/join.sql; else `join` |
+| wait    | `PostgresqlQueue.watch`, `subscriber.PostgresqlSubscriber`; without messages `_watch_by_looks`        |
+| cancel  | `PostgresqlQueue.leave`, `executor.PostgresqlExecutor.ask_often`, sql/leave.sql; many: `leave_all`    |
+| release | `PostgresqlQueue.leave_now`, `ask_now`, sql/leave.sql; else `leave`                                   |
+| loss    | `PostgresqlQueue.renew`, sql/renew.sql, finds it gone                                                 |
 
 In session mode; `SessionPool`, `SessionClaims` and `Disconnects` are in backends/common:
 
-| join    | `session.SessionLine.take_now`, `ask_now`, `dibs_2_take` in sql/session.sql; else `join`                |
-| wait    | `SessionLine._taken`, `SessionClaims.wait`; on the reply `session_connection.PostgresqlClaim.hear`      |
-| cancel  | `SessionLine.leave`, `_cancel_wait`: the waiting statement is cancelled, or its connection dropped      |
-| release | `SessionLine.leave_now`, `ask_now`; else `leave`, `_give_back`; many: `leave_all`                       |
-| loss    | `Disconnects`, `SessionPool._ended`, `Me.news`; the renewal that follows finds it gone                  |
+| join    | `session.SessionQueue.take_now`, `ask_now`, `dibs_2_take` in sql/session.sql; else `join`           |
+| wait    | `SessionQueue._taken`, `SessionClaims.wait`; on the reply `session_connection.PostgresqlClaim.hear` |
+| cancel  | `SessionQueue.leave`, `_cancel_wait`: the waiting statement is cancelled, or its connection dropped |
+| release | `SessionQueue.leave_now`, `ask_now`; else `leave`, `_give_back`; many: `leave_all`                  |
+| loss    | `Disconnects`, `SessionPool._ended`, `ClientIdentity.news`; the renewal that follows finds it gone  |
 """

@@ -22,9 +22,9 @@ from dibs.backends.common.round_trip import LEAST, RoundTrip
 from dibs.backends.common.session_claims import SessionConnection
 from dibs.backends.common.wakeup import Readiness
 from dibs.backends.postgresql.address import Address, Attempt
-from dibs.backends.postgresql.answers import Refusal, not_connected, strange
+from dibs.backends.postgresql.errors import Refusal, not_connected, strange
 from dibs.backends.postgresql.routines import Statement
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
@@ -42,7 +42,7 @@ _NAP = 0.25
 """Seconds after which a dial looks whether it is still wanted."""
 
 
-class Call(NamedTuple):
+class RoutineCall(NamedTuple):
     """A statement with its values; `at` is the place of the instant `by`, which becomes one of the server's clock."""
 
     statement: Statement
@@ -69,7 +69,7 @@ class PostgresqlConnection(SessionConnection):
         """The names of the statements that the server has prepared for it."""
         self._results: list[PGresult] = []
         """The results of the reply so far."""
-        self._next: Call | None = None
+        self._next: RoutineCall | None = None
         """The request that waits for its statement to be prepared."""
         self.is_flushed = True
         self._is_piped = False
@@ -102,7 +102,7 @@ class PostgresqlConnection(SessionConnection):
             self.close()
             raise
 
-    def exchange(self, call: Call, until: float) -> PGresult:
+    def exchange(self, call: RoutineCall, until: float) -> PGresult:
         """Ask, and wait for the answer. A refusal leaves the connection usable."""
         with self.guarded():
             self.begin(call)
@@ -168,7 +168,7 @@ class PostgresqlConnection(SessionConnection):
             self.close()
             raise
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: RoutineCall) -> None:
         """Ask; the reply is read by `received`. A caller that does not read it closes the connection. Never blocks."""
         conn = self._open()
         self.sent_at = self._now()
@@ -299,7 +299,7 @@ class PostgresqlConnection(SessionConnection):
         except Refusal:  # a platform that cannot look after its clients
             self.simple(_PLANS, until)
 
-    def _send(self, conn: PGconn, call: Call) -> None:
+    def _send(self, conn: PGconn, call: RoutineCall) -> None:
         """A statement that is not prepared yet is prepared first, and `received` goes on from there."""
         if self.is_direct and call.statement.name not in self.prepared:
             conn.send_prepare(call.statement.name, call.statement.sql, call.statement.types)
@@ -307,14 +307,14 @@ class PostgresqlConnection(SessionConnection):
         else:
             self._put(conn, call)
 
-    def _put(self, conn: PGconn, call: Call) -> None:
+    def _put(self, conn: PGconn, call: RoutineCall) -> None:
         statement, values = call.statement, call.packed(self.offset)
         if self.is_direct:
             conn.send_query_prepared(statement.name, values, statement.formats)
         else:
             conn.send_query_params(statement.sql, values, statement.types, statement.formats)
 
-    def _send_stated(self, conn: PGconn, call: Call) -> None:
+    def _send_stated(self, conn: PGconn, call: RoutineCall) -> None:
         """In one round trip: the verb is committed whether or not we go on to live."""
         conn.enter_pipeline_mode()
         self._is_piped = True

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dibs.backends.postgresql.answers import strange
-from dibs.backends.postgresql.connection import MICROSECONDS, Call
+from dibs.backends.postgresql.connection import MICROSECONDS, RoutineCall
+from dibs.backends.postgresql.errors import strange
 from dibs.backends.postgresql.executor import PostgresqlExecutor
 from dibs.backends.postgresql.routines import ROUTINES, SEQUENCE, TABLES, TEXT, statement
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
@@ -60,8 +60,8 @@ _ASKED = statement("dibs_doctor", _FACTS, TEXT)
 
 
 async def examine(
-    port: PostgresqlExecutor,
-    ear: PostgresqlSubscriber | None,
+    executor: PostgresqlExecutor,
+    subscriber: PostgresqlSubscriber | None,
     runtime: Runtime,
     wall: float,
     until: float,
@@ -69,21 +69,21 @@ async def examine(
 ) -> list[Finding]:
     """`wall`: what the clock on the wall of this machine shows; `session`: the lease of connections in session mode."""
     began = runtime.now()
-    result, _ = await port.ask_often(Call(_ASKED, (port.routines.schema.encode(),)), until)
+    result, _ = await executor.ask_often(RoutineCall(_ASKED, (executor.routines.schema.encode(),)), until)
     took = runtime.now() - began
     try:
         there = int(result.get_value(0, 0) or b"") / MICROSECONDS
         facts = json.loads(result.get_value(0, 1) or b"")
     except ValueError:
         raise strange() from None
-    hears = await port.hears(ear, until, touching=False)
+    hears = await executor.hears(subscriber, until, touching=False)
     found = [
-        *_state(facts, port.routines.schema), *_rights(facts, port.routines.schema), *_server(facts),
-        *_copies(facts), *_role(facts), *_waking(facts, hears, ear is not None), *_way(port, facts),
+        *_state(facts, executor.routines.schema), *_rights(facts, executor.routines.schema), *_server(facts),
+        *_copies(facts), *_role(facts), *_waking(facts, hears, subscriber is not None), *_way(executor, facts),
         *_clock(there, wall, took),
     ]  # fmt: skip
     if session is not None:
-        found += _by_connections(session, facts, is_direct=port.is_direct())
+        found += _by_connections(session, facts, is_direct=executor.is_direct())
     promised = () if any(finding.level == "danger" for finding in found) else _promises(facts, session)
     found = sorted([*promised, *found], key=lambda finding: _LEVELS.index(finding.level))
     return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *found]
@@ -205,8 +205,8 @@ def _waking(facts: dict[str, Any], hears: bool, wanted: bool) -> Iterator[Findin
         yield Finding("note", 'wake="looks": waiters poll, at most 0.75 s apart')
 
 
-def _way(port: PostgresqlExecutor, facts: dict[str, Any]) -> Iterator[Finding]:
-    if not port.is_direct():
+def _way(executor: PostgresqlExecutor, facts: dict[str, Any]) -> Iterator[Finding]:
+    if not executor.is_direct():
         yield Finding("note", "a pooler is in between: statements are not prepared, which costs a little time")
     if not (facts["encrypted"] or facts["local"] or facts["loopback"]):
         yield Finding("note", "the connection is not encrypted", "use sslmode=verify-full")

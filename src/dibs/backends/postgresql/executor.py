@@ -1,7 +1,7 @@
 """Requests to the server, on the general path of queues and cells.
 
 Every request ends done, not done or unknown. A refused request is not done, and is asked again here until the caller's
-deadline (see answers.py). A connection that breaks leaves the outcome unknown: StoreUnavailable. Missing tables and
+deadline (see errors.py). A connection that breaks leaves the outcome unknown: StoreUnavailable. Missing tables and
 routines are created.
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 
 from psycopg.pq.abc import PGresult
 
-from dibs.backends.common.executor import Executor, Wire
-from dibs.backends.postgresql.answers import (
+from dibs.backends.common.executor import Executor, Transport
+from dibs.backends.postgresql.connection import MICROSECONDS, Dialler, RoutineCall
+from dibs.backends.postgresql.errors import (
     MISSING,
     NOT_COMMITTED_READS,
     OTHER_LAYOUT,
@@ -24,7 +25,6 @@ from dibs.backends.postgresql.answers import (
     replaced,
     strange,
 )
-from dibs.backends.postgresql.connection import MICROSECONDS, Call, Dialler
 from dibs.backends.postgresql.routines import Routines
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
@@ -33,7 +33,7 @@ from dibs.errors import StoreError, StoreUnavailable
 
 _MAKING = 10.0
 """Seconds that creating the tables may take, also beside others that do."""
-_KNOWN_LINES = 10_000
+_KNOWN_QUEUES = 10_000
 
 
 class Floors:
@@ -53,7 +53,7 @@ class Floors:
     def learn(self, name: str, said: bytes) -> None:
         floor = int(said) if said.isdigit() else 0
         if floor:
-            if len(self.known) >= _KNOWN_LINES:
+            if len(self.known) >= _KNOWN_QUEUES:
                 self.known.clear()
             self.known[name] = floor
 
@@ -69,27 +69,32 @@ class Floors:
         self.forget()
 
 
-class PostgresqlExecutor(Executor[Call, PGresult]):
+class PostgresqlExecutor(Executor[RoutineCall, PGresult]):
     def __init__(
-        self, wire: Wire[Call, PGresult], dialler: Dialler, runtime: Runtime, routines: Routines, floors: Floors
+        self,
+        transport: Transport[RoutineCall, PGresult],
+        dialler: Dialler,
+        runtime: Runtime,
+        routines: Routines,
+        floors: Floors,
     ) -> None:
         super().__init__(runtime)
-        self._wire = wire
-        self.take_now, self.give = wire.take_now, wire.give
+        self._transport = transport
+        self.take_now, self.give = transport.take_now, transport.give
         self._dialler = dialler
         self.routines = routines
         self.floors = floors
         self._has_begun = False
 
-    def begin(self, found: Any, call: Call, until: float) -> Awaitable[PGresult]:
+    def begin(self, found: Any, call: RoutineCall, until: float) -> Awaitable[PGresult]:
         """Ask an AioConnection that `take_now` gave; it goes back by itself."""
         trip = self._dialler.round_trip
         reply: Awaitable[PGresult] = found.ask(call, min(max(until - self._runtime.now(), trip.least), trip.attempt))
         return reply
 
-    async def ask_once(self, call: Call, until: float) -> PGresult:
+    async def ask_once(self, call: RoutineCall, until: float) -> PGresult:
         try:
-            result = await self._wire.exchange(call, until)
+            result = await self._transport.exchange(call, until)
         except Refusal as refusal:
             result = await self._insist(call, refusal, until)
         if not self.floors.epoch:
@@ -98,44 +103,44 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
 
     ask = ask_once
 
-    async def words(self, call: Call, until: float, least: int = 2) -> list[bytes]:
+    async def words(self, call: RoutineCall, until: float, least: int = 2) -> list[bytes]:
         """What a routine answers, of a question that may be asked twice."""
         return words_of((await self.ask_often(call, until))[0], least)
 
-    async def hears(self, ear: PostgresqlSubscriber | None, until: float, *, touching: bool = True) -> bool:
+    async def hears(self, subscriber: PostgresqlSubscriber | None, until: float, *, touching: bool = True) -> bool:
         """Whether messages reach waiters. `touching`: this may also clean up, and create missing tables."""
-        if ear is None:
+        if subscriber is None:
             return False
-        if ear.hears() or ear.is_deaf():
-            return ear.hears()
-        ear.begin()
+        if subscriber.hears() or subscriber.is_deaf():
+            return subscriber.hears()
+        subscriber.begin()
         if touching and not self._has_begun:  # it connects beside us, while this makes what is missing
-            await self.ask_often(Call(self.routines.sweep, ()), until)
+            await self.ask_often(RoutineCall(self.routines.sweep, ()), until)
             self._has_begun = True
 
         async def send(channel: str, text: str) -> None:
-            await self.ask_often(Call(self.routines.notify, (channel.encode(), text.encode())), until)
+            await self.ask_often(RoutineCall(self.routines.notify, (channel.encode(), text.encode())), until)
 
-        return await ear.ready(send, until)
+        return await subscriber.ready(send, until)
 
     def now(self) -> float:
         return self._runtime.now()
 
     async def follow(
-        self, ear: PostgresqlSubscriber | None, name: str, seen: int, client: bytes, key: bytes, until: float
+        self, subscriber: PostgresqlSubscriber | None, name: str, seen: int, client: bytes, key: bytes, until: float
     ) -> list[bytes]:
-        """Note who is to be told, under its key, once the line of that name has another first holder than `seen`; what
+        """Note who is to be told, under its key, once the queue of that name has another first holder than `seen`; what
         stands there now. It is told nothing where notifications do not arrive."""
-        hears = await self.hears(ear, until)
+        hears = await self.hears(subscriber, until)
         patience = max(min(until - self._runtime.now(), 3600.0), 0.0)
         values = (
             name.encode(), b"%d" % self.floors.of(name), b"%d" % seen, key, client if hears else b"",
             b"%d" % (patience * MICROSECONDS), self.floors.epoch,
         )  # fmt: skip
-        return await self.words(Call(self.routines.follow, values), until, 3)
+        return await self.words(RoutineCall(self.routines.follow, values), until, 3)
 
     async def identity(self, until: float) -> str:
-        result, _ = await self.ask_often(Call(self.routines.identity, ()), until)
+        result, _ = await self.ask_often(RoutineCall(self.routines.identity, ()), until)
         id = result.get_value(0, 1) if result.ntuples == 1 else None
         if id is None:
             raise strange()
@@ -146,15 +151,15 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
         return self._dialler.is_direct
 
     async def connect(self, until: float) -> None:
-        await self._wire.connect(until)
+        await self._transport.connect(until)
 
     def round_trip(self) -> float:
         return self._dialler.round_trip.expected
 
     def close(self) -> None:
-        self._wire.close()
+        self._transport.close()
 
-    async def _insist(self, call: Call, refusal: Refusal, until: float) -> PGresult:
+    async def _insist(self, call: RoutineCall, refusal: Refusal, until: float) -> PGresult:
         pause, made = FIRST_PAUSE, False
         while True:
             code = refusal.code
@@ -163,17 +168,17 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
                 made = True
             elif code == NOT_COMMITTED_READS and not self._dialler.is_stated:
                 self._dialler.is_stated = True
-                self._wire.renew()
+                self._transport.renew()
             elif code == REPLACED:
                 self.floors.begin_anew()
                 raise replaced()
             elif code in UNPREPARED and not self._dialler.is_pooled:
                 self._dialler.is_pooled = True
-                self._wire.renew()
+                self._transport.renew()
             elif refusal.is_crossed() and self._runtime.now() + pause < until:
                 if refusal.is_elsewhere():
                     self._dialler.elsewhere()
-                    self._wire.renew()
+                    self._transport.renew()
                 await self.pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
@@ -183,9 +188,9 @@ class PostgresqlExecutor(Executor[Call, PGresult]):
             except Refusal as next_one:
                 refusal = next_one
 
-    async def _ask_again(self, call: Call, refused: Refusal, until: float) -> PGresult:
+    async def _ask_again(self, call: RoutineCall, refused: Refusal, until: float) -> PGresult:
         try:
-            return await self._wire.exchange(call, until)
+            return await self._transport.exchange(call, until)
         except StoreUnavailable:
             if not refused.is_crossed() or self._runtime.now() < until:
                 raise

@@ -1,7 +1,7 @@
 """What is made in the database: the tables, and a routine for each verb, as they are in sql/*.sql.
 
 Routines bear a version in their names: another one may work beside them, on the same tables, while programs change
-over. `{schema}` is the schema's name, quoted; a line `-- (file.sql)` stands for what is in that file. No value ever
+over. `{schema}` is the schema's name, quoted; a queue `-- (file.sql)` stands for what is in that file. No value ever
 becomes part of a statement.
 """
 
@@ -108,13 +108,13 @@ class Routines:
             TEXT, TEXT, TEXT,
         )  # fmt: skip
         seen = "ticket, weight, until - n, n - asked, n - held, kind, capacity, about"
-        self.line = statement(
+        self.queue = statement(
             "dibs_line",
             f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE name = $1 AND until > n AND ticket >="
             f" coalesce((SELECT ticket FROM {self._quoted}.dibs_floors WHERE name = $1), 0) ORDER BY ticket",
             TEXT,
         )
-        self.lines = statement(
+        self.queues = statement(
             "dibs_lines",
             f"SELECT n, name, {seen} FROM {claims}, {_NOW} WHERE until > n AND name IN ("
             f"SELECT DISTINCT name FROM {claims} WHERE name > $2 AND name >= $1 AND pg_catalog.starts_with(name, $1)"

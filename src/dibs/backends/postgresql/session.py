@@ -1,4 +1,4 @@
-"""Seam 2 in session mode: a claim is an advisory lock of a connection of its own, and the server's queue is the line.
+"""Seam 2 in session mode: a claim is an advisory lock of a connection of its own, and the server's queue is the queue.
 
 A join that finds the name taken leaves its connection waiting in that queue; the server replies when its turn has come.
 A waiter that gives up has the statement cancelled. A reply that was long on its way counts once the server has replied
@@ -16,14 +16,14 @@ from typing import NamedTuple
 import psycopg
 
 from dibs.backends.common.session_claims import GONE, HOLDS, WAITS, SessionClaims
-from dibs.backends.postgresql.answers import MISSING, Refusal, final, may_be_early, not_taken
-from dibs.backends.postgresql.connection import Call, PostgresqlConnection
+from dibs.backends.postgresql.connection import PostgresqlConnection, RoutineCall
+from dibs.backends.postgresql.errors import MISSING, Refusal, final, may_be_early, not_taken
 from dibs.backends.postgresql.executor import PostgresqlExecutor
+from dibs.backends.postgresql.inspect import Onlooker, label
 from dibs.backends.postgresql.session_connection import PostgresqlClaim, SessionIo
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
-from dibs.backends.postgresql.view import Onlooker, label
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LONGEST_PAUSE
-from dibs.core.line import ELECTION, NOWHERE, Leave, Me, Place, Signal, read_signal
+from dibs.core.queue import ELECTION, NOWHERE, ClientIdentity, Leave, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
@@ -32,7 +32,7 @@ _YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
 _MOMENT = 0.05
 """Seconds before a refused claim asks once more: see session.sql."""
-_GLANCE = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds after which a follower of a leader looks again: a session that ends tells nobody."""
 
 
@@ -40,25 +40,25 @@ class Requests(NamedTuple):
     """The requests for the claims of one lock object."""
 
     key: int
-    take: Call
+    take: RoutineCall
     """The key, if it is free."""
-    wait: Call
+    wait: RoutineCall
     """The key, once its turn has come."""
-    leave: Call
+    leave: RoutineCall
     """Give it back."""
 
 
 Claims = SessionClaims[PostgresqlClaim, PostgresqlConnection]
 
 
-class SessionLine(Onlooker):
+class SessionQueue(Onlooker):
     def __init__(
         self, executor: PostgresqlExecutor, claims: Claims, subscriber: PostgresqlSubscriber | None, runtime: Runtime,
-        me: Me,
+        me: ClientIdentity,
     ) -> None:  # fmt: skip
         super().__init__(executor, subscriber, runtime, me)
         self.session = me.lease
-        self._blocks = runtime.soon is None
+        self._blocks = runtime.call_soon is None
         self._io = SessionIo(runtime)
         self._claims = claims
         self._is_swept = False
@@ -159,7 +159,9 @@ class SessionLine(Onlooker):
             raise not_taken(claim, words)
         return standing
 
-    async def _asked(self, one: PostgresqlClaim, call: Call, until: float) -> tuple[list[bytes], PostgresqlConnection]:
+    async def _asked(
+        self, one: PostgresqlClaim, call: RoutineCall, until: float
+    ) -> tuple[list[bytes], PostgresqlConnection]:
         """The reply to `take`, on a connection that is the claim's from then on."""
         pool, pause, made = self._claims.pool, FIRST_PAUSE, False
         while True:
@@ -190,12 +192,12 @@ class SessionLine(Onlooker):
         found: Requests | None = None if prepared is None else prepared.request
         if found is None:
             key = self._verbs.key_of(claim.name)
-            shared, said = _YES if claim.weight < claim.capacity else _NO, label(claim.about, self._me.lease)
+            shared, said = _YES if claim.weight < claim.capacity else _NO, label(claim.description, self._me.lease)
             what = (claim.name.encode(), b"%d" % key, claim.kind.encode(), b"%d" % claim.capacity, shared, said)
-            take, wait = (Call(self._verbs.take, (*what, waits)) for waits in (_NO, _YES))
-            leave = Call(self._verbs.unlock if shared is _NO else self._verbs.unlock_shared, what[1:2])
+            take, wait = (RoutineCall(self._verbs.take, (*what, waits)) for waits in (_NO, _YES))
+            leave = RoutineCall(self._verbs.unlock if shared is _NO else self._verbs.unlock_shared, what[1:2])
             if claim.kind == ELECTION:
-                leave = Call(self._verbs.resign, what[:2])
+                leave = RoutineCall(self._verbs.resign, what[:2])
             found = Requests(key, take, wait, leave)
             if prepared is not None:
                 prepared.request = found
@@ -229,7 +231,7 @@ class SessionLine(Onlooker):
             return connection
         try:
             one.pinged = self._now()
-            connection.begin(Call(self._verbs.ping, (b"%d" % one.key, b"%d" % (one.claim.ticket or 0))))
+            connection.begin(RoutineCall(self._verbs.ping, (b"%d" % one.key, b"%d" % (one.claim.ticket or 0))))
         except (psycopg.Error, StoreUnavailable):
             self._claims.drop(one, connection)
             return None
@@ -275,8 +277,8 @@ class SessionLine(Onlooker):
             if one.state is HOLDS:
                 await self._settled(one, connection, until)
                 key = (b"%d" % one.key,)
-                await self._io.exchange(connection, Call(self._verbs.lighten, key), until)
-                one.shared, one.leave = True, Call(self._verbs.unlock_shared, key)
+                await self._io.exchange(connection, RoutineCall(self._verbs.lighten, key), until)
+                one.shared, one.leave = True, RoutineCall(self._verbs.unlock_shared, key)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
@@ -412,28 +414,28 @@ class SessionLine(Onlooker):
         if conn is None:
             return
         with suppress(StoreError):
-            await self._executor.ask(Call(self._verbs.cancel, (b"%d" % conn.backend_pid,)), until)
+            await self._executor.ask(RoutineCall(self._verbs.cancel, (b"%d" % conn.backend_pid,)), until)
             try:
                 if await self._io.arrived(connection, until) is None:
                     return
             except Refusal as refusal:
                 if refusal.code != _CANCELLED:
                     return
-            await self._io.exchange(connection, Call(self._verbs.unlock_all, ()), until)
+            await self._io.exchange(connection, RoutineCall(self._verbs.unlock_all, ()), until)
             self._claims.give_back(one, connection)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         if not self._is_swept:
             self._is_swept = True
             with suppress(StoreError):  # a waiter has the time
-                await self._executor.ask(Call(self._verbs.sweep, ()), until)
+                await self._executor.ask(RoutineCall(self._verbs.sweep, ()), until)
         return read_signal(await self._me.inbox.wait(claim.id, until))
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         await self._executor.follow(self._subscriber, name, 0, self._me.id, key, until)
-        info = await self.line(name, until)
+        info = await self.inspect(name, until)
         if (info.holders[0].token if info.holders else 0) == seen:
-            subscriber, over = self._subscriber, min(until, self._now() + _GLANCE)
+            subscriber, over = self._subscriber, min(until, self._now() + _POLL_INTERVAL)
             await (subscriber.hear(key, over) if subscriber is not None else self._me.inbox.wait(key, over))
 
     async def connect(self, until: float) -> None:

@@ -15,11 +15,11 @@ from psycopg.pq.abc import PGresult
 
 from dibs.backends.common.connections import Begun
 from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, readable_in
-from dibs.backends.postgresql.answers import Refusal, final
-from dibs.backends.postgresql.connection import Call, Dialler, PostgresqlConnection, broken
+from dibs.backends.postgresql.connection import Dialler, PostgresqlConnection, RoutineCall, broken
+from dibs.backends.postgresql.errors import Refusal, final
 from dibs.backends.postgresql.executor import words_of
 from dibs.core.deadline import FOREVER, left_for, valid_until
-from dibs.core.line import LOOK, YOURS, Signal
+from dibs.core.queue import LOOK, YOURS, Signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
@@ -86,17 +86,17 @@ class SessionIo:
 
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
-        self._blocks = runtime.soon is None
+        self._blocks = runtime.call_soon is None
         self._readable = readable_in(runtime)
 
-    async def exchange(self, connection: PostgresqlConnection, call: Call, until: float) -> list[bytes]:
+    async def exchange(self, connection: PostgresqlConnection, call: RoutineCall, until: float) -> list[bytes]:
         """The words of the reply; a refusal leaves the connection usable."""
         if self._blocks:
             return words_of(connection.exchange(call, until))
         self.begin(connection, call)
         return await self.words(connection, until)
 
-    def begin(self, connection: PostgresqlConnection, call: Call) -> None:
+    def begin(self, connection: PostgresqlConnection, call: RoutineCall) -> None:
         with connection.guarded():
             connection.begin(call)
 
@@ -122,7 +122,7 @@ class SessionIo:
 class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
     __slots__ = ("anchor", "key", "leave", "pinged", "shared")
 
-    def __init__(self, claim: Claim, key: int, leave: Call) -> None:
+    def __init__(self, claim: Claim, key: int, leave: RoutineCall) -> None:
         super().__init__(claim)
         self.key = key
         self.leave = leave

@@ -7,21 +7,35 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dibs.backends.common.lifecycle import NetworkStore, make_wire
+from dibs.backends.common.lifecycle import NetworkStore, make_transport
 from dibs.backends.common.session_claims import SessionClaims, SessionPool
 from dibs.backends.postgresql.address import SESSION, Address
 from dibs.backends.postgresql.cells import PostgresqlCells
 from dibs.backends.postgresql.connection import Dialler
 from dibs.backends.postgresql.executor import Floors, PostgresqlExecutor
-from dibs.backends.postgresql.line import PostgresqlLine
-from dibs.backends.postgresql.looks import Looks
+from dibs.backends.postgresql.polling import Polling
+from dibs.backends.postgresql.queue import PostgresqlQueue
 from dibs.backends.postgresql.routines import Routines
-from dibs.backends.postgresql.session import Claims, SessionLine
+from dibs.backends.postgresql.session import Claims, SessionQueue
 from dibs.backends.postgresql.session_connection import SessionDialler
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.backends.postgresql.within import Enclosure
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, DDL, FAIR, LEASES, PERMITS, RECORDS, RW, WITHIN, Encloses, Line, Me, Store
+from dibs.core.queue import (
+    ATOMIC_TRY,
+    CELLS,
+    DDL,
+    FAIR,
+    LEASES,
+    PERMITS,
+    RECORDS,
+    RW,
+    WITHIN,
+    ClientIdentity,
+    Encloses,
+    Queue,
+    Store,
+)
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
@@ -40,15 +54,15 @@ class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
     def _begin(self) -> None:
         super()._begin()
         self._floors = Floors()
-        self._looks = Looks()
+        self._polling = Polling()
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
-        return PostgresqlLine(self.executor(runtime), self.subscriber(runtime, me), self._looks, runtime, me)
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
+        return PostgresqlQueue(self.executor(runtime), self.subscriber(runtime, me), self._polling, runtime, me)
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return PostgresqlCells(self.executor(runtime), self.subscriber(runtime, me), runtime, me)
 
-    def open_within(self, runtime: Runtime, me: Me) -> Encloses:
+    def open_within(self, runtime: Runtime, me: ClientIdentity) -> Encloses:
         return Enclosure(self.executor(runtime))
 
     def ddl(self) -> str:
@@ -60,11 +74,11 @@ class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
 
     def executor(self, runtime: Runtime) -> PostgresqlExecutor:
         dialler = self.dialler(runtime)
-        wire = make_wire(dialler.connect, runtime, dialler.round_trip, self.shown, self._address.connections)
-        self._resources.wires.append(wire)
-        return PostgresqlExecutor(wire, dialler, runtime, self._routines, self._floors)
+        transport = make_transport(dialler.connect, runtime, dialler.round_trip, self.shown, self._address.connections)
+        self._resources.wires.append(transport)
+        return PostgresqlExecutor(transport, dialler, runtime, self._routines, self._floors)
 
-    def subscriber(self, runtime: Runtime, me: Me) -> PostgresqlSubscriber | None:
+    def subscriber(self, runtime: Runtime, me: ClientIdentity) -> PostgresqlSubscriber | None:
         resources = self._resources
         if resources.subscriber is None and self._address.wake == "messages":
             resources.subscriber = PostgresqlSubscriber(self.dialler(runtime), runtime, me)
@@ -97,7 +111,7 @@ class SessionStore:
         self._claims: Claims | None = None
         self.open_cells, self.open_within, self.ddl = self._place.open_cells, self._place.open_within, self._place.ddl
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
         subscriber, lease = self._place.subscriber(runtime, me), me.lease
         if self._claims is None:
             dialler = self._place.dialler(runtime)
@@ -106,7 +120,7 @@ class SessionStore:
             source = None if subscriber is None else subscriber.source
             self._claims = SessionClaims(pool, lambda one, by: one.hear(by, lease), runtime.now, source)
             me.inbox.listen(self._claims)
-        return SessionLine(self._place.executor(runtime), self._claims, subscriber, runtime, me)
+        return SessionQueue(self._place.executor(runtime), self._claims, subscriber, runtime, me)
 
     def close(self) -> None:
         claims, self._claims = self._claims, None

@@ -16,9 +16,9 @@ import psycopg
 
 from dibs.backends.common.connections import CONNECTING
 from dibs.backends.common.subscriber import PAUSE, Messages, Subscriber
-from dibs.backends.postgresql.answers import Refusal
 from dibs.backends.postgresql.connection import Dialler, PostgresqlConnection
-from dibs.core.line import Me
+from dibs.backends.postgresql.errors import Refusal
+from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreUnavailable
 
@@ -37,7 +37,7 @@ _LETTER = 33
 class PostgresqlSubscriber:
     failures: type[Exception] = psycopg.Error
 
-    def __init__(self, dialler: Dialler, runtime: Runtime, me: Me) -> None:
+    def __init__(self, dialler: Dialler, runtime: Runtime, me: ClientIdentity) -> None:
         self._dialler = dialler
         self._now = runtime.now
         self._inbox = me.inbox

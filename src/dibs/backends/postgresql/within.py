@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dibs.backends.postgresql.answers import leased
-from dibs.backends.postgresql.connection import Call
+from dibs.backends.postgresql.connection import RoutineCall
+from dibs.backends.postgresql.errors import leased
 from dibs.backends.postgresql.executor import PostgresqlExecutor
-from dibs.backends.sql.own import Own, code_of
+from dibs.backends.sql.caller_connection import CallerConnection, code_of
 from dibs.core.deadline import FIRST_PAUSE
 from dibs.errors import StoreError
 
@@ -26,21 +26,23 @@ _NOT_IN_TIME = "55P03"
 
 
 class Enclosure:
-    """`Encloses` of core/line.py."""
+    """`Encloses` of core/queue.py."""
 
-    def __init__(self, port: PostgresqlExecutor) -> None:
-        self._port = port
+    def __init__(self, executor: PostgresqlExecutor) -> None:
+        self._executor = executor
 
-    async def enclose(self, own: Own, name: str, about: str, wait: float | None, patience: float) -> int | None:
-        began = self._port.now()
+    async def enclose(
+        self, caller: CallerConnection, name: str, description: str, wait: float | None, patience: float
+    ) -> int | None:
+        began = self._executor.now()
         while True:
-            spent = self._port.now() - began
+            spent = self._executor.now() - began
             left = None if wait is None else max(wait - spent, 0.0)
-            await own.run(_BEGIN, ())
+            await caller.run(_BEGIN, ())
             token: int | None = None
             try:
-                pid, has = await self._locked(own, self._port.routines.key_of(name), left)
-                said = await self._seen(name, pid, about, self._port.now() + patience)
+                pid, has = await self._locked(caller, self._executor.routines.key_of(name), left)
+                said = await self._seen(name, pid, description, self._executor.now() + patience)
                 if said[1] == b"m":
                     raise leased()
                 if has:
@@ -48,42 +50,42 @@ class Enclosure:
             finally:
                 if token is None:
                     with suppress(Exception):  # a connection that broke has no transaction any more
-                        await own.run(_UNDO, ())
-                        await own.run(_END, ())
+                        await caller.run(_UNDO, ())
+                        await caller.run(_END, ())
             if token is not None:
-                await own.run(_END, ())
+                await caller.run(_END, ())
                 return token
             if said[1] == b"b" or spent > patience:
                 return None
-            await self._port.pause(FIRST_PAUSE)  # a join had it for a moment
+            await self._executor.pause(FIRST_PAUSE)  # a join had it for a moment
 
-    async def _locked(self, own: Own, key: int, wait: float | None) -> tuple[int, bool]:
+    async def _locked(self, caller: CallerConnection, key: int, wait: float | None) -> tuple[int, bool]:
         """The number of the caller's session, and whether it has the key."""
         if wait is not None and wait <= 0:
-            _, rows = await own.run(own.marked(_TRY, 1), (key,))
+            _, rows = await caller.run(caller.marked(_TRY, 1), (key,))
             return int(rows[0][0]), bool(rows[0][1])
-        _, rows = await own.run(_LIMIT, ())
+        _, rows = await caller.run(_LIMIT, ())
         before = str(rows[0][0])
-        await own.run(own.marked(_SET_LIMIT, 1), ("0" if wait is None else f"{max(round(wait * 1000), 1)}ms",))
+        await caller.run(caller.marked(_SET_LIMIT, 1), ("0" if wait is None else f"{max(round(wait * 1000), 1)}ms",))
         try:
-            _, rows = await own.run(own.marked(_WAIT, 1), (key,))
+            _, rows = await caller.run(caller.marked(_WAIT, 1), (key,))
         except Exception as error:
             if code_of(error) != _NOT_IN_TIME:
                 raise
-            await own.run(_UNDO, ())
-            _, rows = await own.run("SELECT pg_catalog.pg_backend_pid(), false", ())
+            await caller.run(_UNDO, ())
+            _, rows = await caller.run("SELECT pg_catalog.pg_backend_pid(), false", ())
             return int(rows[0][0]), False
-        await own.run(own.marked(_SET_LIMIT, 1), (before,))
+        await caller.run(caller.marked(_SET_LIMIT, 1), (before,))
         return int(rows[0][0]), True
 
-    async def _seen(self, name: str, pid: int, about: str, until: float) -> list[bytes]:
-        key = b"%d" % self._port.routines.key_of(name)
-        return await self._port.words(
-            Call(self._port.routines.within, (name.encode(), key, b"%d" % pid, about.encode())), until
+    async def _seen(self, name: str, pid: int, description: str, until: float) -> list[bytes]:
+        key = b"%d" % self._executor.routines.key_of(name)
+        return await self._executor.words(
+            RoutineCall(self._executor.routines.within, (name.encode(), key, b"%d" % pid, description.encode())), until
         )
 
     def close(self) -> None:
-        self._port.close()
+        self._executor.close()
 
 
 def _token(said: list[bytes]) -> int:

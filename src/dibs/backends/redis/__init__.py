@@ -9,7 +9,7 @@
 | release | line.leave_now → socket → lua/leave.lua; else line.leave |
 | renew, loss | line.renew (watchdog) → executor.ask_all_kept → lua/renew.lua; nil: the claim is gone |
 | inspect, break, list | inspection.line / evict / lines → lua/look.lua, lua/evict.lua, SCAN |
-| refusals, redirections | executor._insist, errors in answers.py; which server: topology.py |
+| refusals, redirections | executor._insist, errors in errors.py; which server: topology.py |
 
 lua/head.lua describes the layout. Only `store` is loaded from outside, when a URL or a driver of Redis is given: a
 missing driver shows there.

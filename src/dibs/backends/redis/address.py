@@ -28,11 +28,11 @@ from redis.connection import AbstractConnection
 
 from dibs.backends.common import options as opts
 from dibs.backends.common import tls
-from dibs.backends.redis import driver as drivers
-from dibs.backends.redis.settings import Place, Settings
+from dibs.backends.redis import from_driver as drivers
+from dibs.backends.redis.settings import Endpoint, Settings
 from dibs.url import Url
 
-__all__ = ["Address", "Place"]
+__all__ = ["Address", "Endpoint"]
 PORT = 6379
 SENTINEL_PORT = 26379
 LONGEST_PATH = 107
@@ -58,22 +58,22 @@ class Address:
     """
     >>> from dibs.url import parse
     >>> address = Address.of(parse("redis+sentinel://ana:secret@h1,h2:26380/main/1"), replicas=1)
-    >>> address.places, address.service, address.replicas
+    >>> address.endpoints, address.service, address.replicas
     ((('h1', 26379), ('h2', 26380)), 'main', 1)
     >>> address
     <Address redis+sentinel://h1,h2:26380/main/1>
     """
 
     def __init__(
-        self, shown: str, topology: str, places: tuple[Place, ...], settings: Settings,
+        self, shown: str, topology: str, endpoints: tuple[Endpoint, ...], settings: Settings,
         *, options: Mapping[str, Any], service: str | None = None, sentinels: Settings | None = None,
         files: Mapping[str, str] | None = None, least_sentinels: int = 0,
-        reachable: Callable[[Place], Place] | None = None,
+        reachable: Callable[[Endpoint], Endpoint] | None = None,
     ) -> None:  # fmt: skip
         self.shown = shown
         self.topology = topology
         """"single", "sentinel" or "cluster"."""
-        self.places = places
+        self.endpoints = endpoints
         """The server; the sentinels; nodes to start from."""
         self.service = service
         self.prefix: str = options.get("prefix", "")
@@ -105,7 +105,7 @@ class Address:
         return cls(
             url.shown,
             topology,
-            _places(url, topology),
+            _endpoints(url, topology),
             Settings(secure, {**login, **encrypted}),
             options=found,
             service=service,
@@ -120,7 +120,7 @@ class Address:
         return cls(
             read.shown,
             read.topology,
-            read.places,
+            read.endpoints,
             read.settings,
             options=opts.parse(read.shown, (), options, _COMMON),
             service=read.service,
@@ -129,20 +129,20 @@ class Address:
             reachable=read.reachable,
         )
 
-    def connection(self, place: Place, patience: float) -> AbstractConnection:
+    def connection(self, endpoint: Endpoint, patience: float) -> AbstractConnection:
         """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
         options will not do."""
         _ = self._files_checked
-        return self._settings.connection(place, patience)
+        return self._settings.connection(endpoint, patience)
 
-    def sentinel_connection(self, place: Place, patience: float) -> AbstractConnection:
+    def sentinel_connection(self, endpoint: Endpoint, patience: float) -> AbstractConnection:
         assert self._sentinels is not None, "only a sentinel's address has them"
         _ = self._files_checked
-        return self._sentinels.connection(place, patience)
+        return self._sentinels.connection(endpoint, patience)
 
-    def reachable(self, place: Place) -> Place:
+    def reachable(self, endpoint: Endpoint) -> Endpoint:
         """Where we reach the server that others know by this address; a driver may say that it is elsewhere."""
-        return place if self._reachable is None else self._reachable(place)
+        return endpoint if self._reachable is None else self._reachable(endpoint)
 
     @cached_property
     def _files_checked(self) -> bool:
@@ -157,7 +157,7 @@ class Address:
         return f"<Address {self.shown}>"
 
 
-def _places(url: Url, topology: str) -> tuple[Place, ...]:
+def _endpoints(url: Url, topology: str) -> tuple[Endpoint, ...]:
     if url.scheme == "unix":
         return (_socket(url),)
     hosts = opts.servers(url, SENTINEL_PORT if topology == "sentinel" else PORT, _EXAMPLES[topology])

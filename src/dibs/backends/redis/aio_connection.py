@@ -17,17 +17,17 @@ from typing import Any
 
 from dibs.backends.common.aio_connections import AioPool
 from dibs.backends.common.connections import closed
-from dibs.backends.redis.address import Place
-from dibs.backends.redis.answers import Refusal, unavailable
-from dibs.backends.redis.asking import named
+from dibs.backends.redis.address import Endpoint
 from dibs.backends.redis.connection import NOTHING, PUSH, RedisConnection, Reply, broken
-from dibs.backends.redis.line import RedisLine, left_now
+from dibs.backends.redis.discovery import named
+from dibs.backends.redis.errors import Refusal, unavailable
+from dibs.backends.redis.queue import RedisQueue, left_now
 from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Wait
 from dibs.backends.redis.servers import Dialler, Parts
 from dibs.backends.redis.topology import Topology
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LINE, OUTSIDE, Left, Taken
-from dibs.core.line import Place as Waits
+from dibs.core.queue import QUEUE, UNFAIR, Left, Taken
+from dibs.core.queue import Place as Waits
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import DibsError, StoreError, StoreUnavailable
@@ -257,16 +257,21 @@ class RedisAioConnection:
 Pooled = AioPool[RedisConnection, RedisAioConnection]
 
 
-class RedisAioLine(RedisLine):
-    """As line.py, for an event loop: the free path sends, and the answer is a future."""
+class RedisAioQueue(RedisQueue):
+    """As queue.py, for an event loop: the free path sends, and the answer is a future."""
 
     def take_now(self, claim: Claim, place: Waits, until: float) -> Taken:
         prepared, connection = claim.prepared, self._connection_now(claim.name)
-        if connection is None or prepared is None or place is OUTSIDE or (self._ear and not self._ear.is_ready()):
+        if (
+            connection is None
+            or prepared is None
+            or place is UNFAIR
+            or (self._subscriber and not self._subscriber.is_ready())
+        ):
             return None
         requests = prepared.request or self.prepare(prepared, claim)
         claim.asked = True
-        start = requests.queue if place is LINE else requests.tries
+        start = requests.queue if place is QUEUE else requests.tries
         by = int((claim.by + connection.connection.offset) * MICROSECONDS)
         request = b"%b%b%b%016d\r\n" % (start, claim.id, BETWEEN, by)
         return connection.ask_now(request, partial(self._taken, claim), until)
@@ -284,7 +289,7 @@ class RedisAioLine(RedisLine):
     def _connection_now(self, name: str) -> RedisAioConnection | None:
         pool: Pooled | None = self._pool
         if pool is None or pool.loop is not asyncio.get_running_loop():
-            pool = self._port.pool_now(self._keys.line(name))
+            pool = self._executor.pool_now(self._keys.queue(name))
             if pool is None:
                 return None
             self._pool = pool if self._is_single else None
@@ -294,21 +299,21 @@ class RedisAioLine(RedisLine):
 class AioServers:
     """As servers.py, for an event loop: one connection to each server, which all tasks share."""
 
-    def __init__(self, dialler: Dialler, where: Topology, runtime: Runtime) -> None:
+    def __init__(self, dialler: Dialler, topology: Topology, runtime: Runtime) -> None:
         self._dialler = dialler
-        self._where = where
+        self._topology = topology
         self._runtime = runtime
         self._now = runtime.now
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pools: dict[Place, Pooled] = {}
+        self._pools: dict[Endpoint, Pooled] = {}
         self._closed = False
 
-    def pool_now(self, place: Place) -> Pooled | None:
+    def pool_now(self, endpoint: Endpoint) -> Pooled | None:
         """That of a server that was asked before, in the loop that runs."""
-        return self._pools.get(place) if self._loop is asyncio.get_running_loop() else None
+        return self._pools.get(endpoint) if self._loop is asyncio.get_running_loop() else None
 
-    async def exchange(self, place: Place, requests: Sequence[Request], until: float) -> list[Reply]:
-        pool = self._pool(place)
+    async def exchange(self, endpoint: Endpoint, requests: Sequence[Request], until: float) -> list[Reply]:
+        pool = self._pool(endpoint)
         if pool.idle and not pool.idle[0].lost:
             connection = pool.idle[0]
         else:
@@ -316,21 +321,21 @@ class AioServers:
             pool.give(connection)
         return await connection.ask(requests, max(until, self._now() + pool.round_trip.least))
 
-    async def exchange_all(self, parts: Parts, until: float) -> dict[Place, list[Reply] | StoreUnavailable]:
-        async def one(place: Place) -> list[Reply] | StoreUnavailable:
+    async def exchange_all(self, parts: Parts, until: float) -> dict[Endpoint, list[Reply] | StoreUnavailable]:
+        async def one(endpoint: Endpoint) -> list[Reply] | StoreUnavailable:
             try:
-                return await self.exchange(place, parts[place], until)
+                return await self.exchange(endpoint, parts[endpoint], until)
             except StoreError as error:
                 return unavailable(error)
 
-        found = await asyncio.gather(*(one(place) for place in parts))
+        found = await asyncio.gather(*(one(endpoint) for endpoint in parts))
         return dict(zip(parts, found, strict=True))
 
-    async def connect(self, place: Place, until: float) -> None:
-        await self._pool(place).connect(until)
+    async def connect(self, endpoint: Endpoint, until: float) -> None:
+        await self._pool(endpoint).connect(until)
 
     async def learn(self, until: float) -> None:
-        await self._runtime.offload(lambda: self._where.learn(until))
+        await self._runtime.offload(lambda: self._topology.learn(until))
 
     def close(self) -> None:
         self._closed = True
@@ -341,18 +346,18 @@ class AioServers:
         for pool in self._pools.values():
             pool.abandon()
 
-    def _pool(self, place: Place) -> Pooled:
+    def _pool(self, endpoint: Endpoint) -> Pooled:
         if self._closed:
             raise closed()
         if (loop := asyncio.get_running_loop()) is not self._loop:  # connections serve one loop only
             for pool in self._pools.values():
                 pool.close()
             self._pools, self._loop = {}, loop
-        found = self._pools.get(place)
+        found = self._pools.get(endpoint)
         if found is None:
             dialler = self._dialler
-            found = self._pools[place] = AioPool(
-                dialler.to(place), RedisAioConnection, dialler.now, dialler.round_trip(place), named(place),
+            found = self._pools[endpoint] = AioPool(
+                dialler.to(endpoint), RedisAioConnection, dialler.now, dialler.round_trip(endpoint), named(endpoint),
                 limit=1, patience=dialler.patience,
             )  # fmt: skip
         return found

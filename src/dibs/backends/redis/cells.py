@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dibs.backends.redis import scripts
-from dibs.backends.redis.answers import Refusal, final, strange
+from dibs.backends.redis.errors import Refusal, final, strange
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.inspection import SPIN
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.scripts import MICROSECONDS, Command, ScriptCall
 from dibs.backends.redis.subscriber import RedisSubscriber
-from dibs.core.cells import FENCE, LARGEST, UNSET, Kept, Spot, Write
+from dibs.core.cells import FENCE, LARGEST, UNSET_CELL, CellKey, CellValue, Write
 from dibs.core.deadline import FOREVER
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, Mismatch, StoreError, StoreUnavailable
 
@@ -22,34 +22,41 @@ _REMEMBERED = 60 * MICROSECONDS
 class RedisCells:
     """See core/cells.py."""
 
-    def __init__(self, port: RedisExecutor, ear: RedisSubscriber | None, runtime: Runtime, me: Me, keys: Keys) -> None:
-        self._port = port
+    def __init__(
+        self,
+        executor: RedisExecutor,
+        subscriber: RedisSubscriber | None,
+        runtime: Runtime,
+        me: ClientIdentity,
+        keys: Keys,
+    ) -> None:
+        self._executor = executor
         self._keys = keys
-        self._ear = ear
+        self._subscriber = subscriber
         self._runtime = runtime
         self._me = me
 
-    async def get(self, spot: Spot, until: float) -> Kept:
-        key = self._keys.cell(spot)
-        reply = await self._port.command(key, Command("HMGET", key, "value", "version"), until)
+    async def get(self, cell_key: CellKey, until: float) -> CellValue:
+        key = self._keys.cell(cell_key)
+        reply = await self._executor.command(key, Command("HMGET", key, "value", "version"), until)
         if not isinstance(reply, list) or len(reply) != 2:
             raise strange()
         value, version = reply
         if version is None:
             if value is None:
-                return UNSET
+                return UNSET_CELL
             raise _foreign(key)
         if not version.isdigit() or value is None or len(value) > LARGEST:
             raise _foreign(key)
-        return Kept(value, int(version))
+        return CellValue(value, int(version))
 
     async def put(self, write: Write, until: float) -> int:
-        call = Call(
-            scripts.PUT, self._keys.cell(write.spot),
+        call = ScriptCall(
+            scripts.PUT, self._keys.cell(write.cell_key),
             (write.id, _REMEMBERED, write.version, write.value), write.by,
         )  # fmt: skip
         write.asked = True
-        reply, is_kept = await self._port.ask_kept(call, until)
+        reply, is_replicated = await self._executor.ask_replicated(call, until)
         if len(reply) == 1:
             raise StoreUnavailable("the write came too late to count")
         if len(reply) != 3:
@@ -59,35 +66,35 @@ class RedisCells:
             raise Conflict(
                 f"it is at version {version}, not at {write.version}", step="read the value again, then write"
             )
-        if not is_kept:
-            raise self._port.unkept()
+        if not is_replicated:
+            raise self._executor.unkept()
         return int(version)
 
-    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
-        channel = self._keys.cell(spot)
-        glance = FOREVER if self._ear is not None else SPIN
+    async def watch(self, cell_key: CellKey, version: int, key: bytes, until: float) -> None:
+        channel = self._keys.cell(cell_key)
+        poll_interval = FOREVER if self._subscriber is not None else SPIN
         try:
-            if self._ear is not None:
-                await self._ear.listen(channel, key, until)
-            if (await self.get(spot, until)).version == version:
-                await self._me.inbox.wait(key, min(until, self._runtime.now() + glance))
+            if self._subscriber is not None:
+                await self._subscriber.listen(channel, key, until)
+            if (await self.get(cell_key, until)).version == version:
+                await self._me.inbox.wait(key, min(until, self._runtime.now() + poll_interval))
         finally:
-            if self._ear is not None:
-                self._ear.ignore(channel, key)
+            if self._subscriber is not None:
+                self._subscriber.ignore(channel, key)
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         kind = "shared" if shared else "exclusive"
-        reply, is_kept = await self._port.ask_kept(
-            Call(scripts.ADMIT, self._keys.cell(Spot(FENCE, name)), (token, kind)), until
+        reply, is_replicated = await self._executor.ask_replicated(
+            ScriptCall(scripts.ADMIT, self._keys.cell(CellKey(FENCE, name)), (token, kind)), until
         )
         if len(reply) != 2:
             raise strange()
-        if not is_kept:
-            raise self._port.unkept()
+        if not is_replicated:
+            raise self._executor.unkept()
         return int(reply[1])
 
     def close(self) -> None:
-        self._port.close()
+        self._executor.close()
 
 
 def _foreign(key: bytes) -> StoreError | Mismatch:

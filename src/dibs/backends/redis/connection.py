@@ -16,11 +16,11 @@ from redis.exceptions import RedisError
 from dibs.backends.common.connections import STEP, Begun, Connection, not_watched, shut_down
 from dibs.backends.common.round_trip import RoundTrip
 from dibs.backends.common.wakeup import READ, WRITE, Readiness, new_poll
-from dibs.backends.redis.address import Address, Place
-from dibs.backends.redis.answers import Refusal, final, strange
-from dibs.backends.redis.asking import named, translated
+from dibs.backends.redis.address import Address, Endpoint
+from dibs.backends.redis.discovery import named, translated
+from dibs.backends.redis.errors import Refusal, final, strange
 from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Command, Request
-from dibs.core.line import Unsent
+from dibs.core.queue import Unsent
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
@@ -33,7 +33,7 @@ PUSH: type | tuple[()] = getattr(hiredis, "PushNotification", ())
 TIME = Command("TIME")
 
 
-class Answers:
+class Replies:
     """Replies out of a stream of bytes."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class RedisConnection(Connection):
     def __init__(
         self,
         address: Address,
-        place: Place,
+        endpoint: Endpoint,
         now: Callable[[], float],
         round_trip: RoundTrip,
         until: float,
@@ -82,7 +82,7 @@ class RedisConnection(Connection):
         """Blocks; raises Unsent if the server cannot be reached, StoreError if it refuses."""
         super().__init__(now)
         # Kept until our own end: its destructor is in Python, and an interrupt that strikes there is swallowed.
-        self._made = made = connected(address, place, min(until - now(), STEP), begun)
+        self._made = made = connected(address, endpoint, min(until - now(), STEP), begun)
         self.sock: socket.socket
         # In one step: an interrupt finds it with one of the two.
         self.sock, made._sock = made._sock, None  # noqa: SLF001  (see `connected`)
@@ -94,7 +94,7 @@ class RedisConnection(Connection):
             self.sock.setblocking(False)
             self.poll = new_poll()
             self.poll.register(self.sock.fileno(), READ)
-        self.answers = Answers()
+        self.answers = Replies()
         self.is_reusable = self.answers.is_spent  # type: ignore[method-assign]  # one call less for each exchange
         self._tell_time(until)
         self.opened(round_trip)
@@ -217,25 +217,25 @@ class RedisConnection(Connection):
         self.note_reply(int(reply[0]) + int(reply[1]) / MICROSECONDS)
 
 
-def dial(address: Address, place: Place, patience: float) -> socket.socket:
+def dial(address: Address, endpoint: Endpoint, patience: float) -> socket.socket:
     """A connected socket, past the login. The connection object that made it is done with it."""
-    made = connected(address, place, patience)
+    made = connected(address, endpoint, patience)
     sock, made._sock = made._sock, None  # noqa: SLF001  (see `connected`)
     assert isinstance(sock, socket.socket)
     return sock
 
 
-def connected(address: Address, place: Place, patience: float, begun: Begun = not_watched) -> Any:
+def connected(address: Address, endpoint: Endpoint, patience: float, begun: Begun = not_watched) -> Any:
     """The connection object: redis-py has no other way to hand its socket over than to let it be taken."""
-    connection = address.connection(place, patience)
+    connection = address.connection(endpoint, patience)
     begun(lambda: shut_down(connection._sock))  # noqa: SLF001
     failure: StoreError | None = None
     try:
         connection.connect()
     except RedisError as error:
-        failure = translated(error, place)
+        failure = translated(error, endpoint)
     except Exception as error:  # a user's own credentials, or what is called on connecting
-        what = f"no connection to {named(place)}: {type(error).__name__} in what is given to the driver"
+        what = f"no connection to {named(endpoint)}: {type(error).__name__} in what is given to the driver"
         raise Unsent(what, step="look at the cause of this error") from error
     if failure is not None:  # raised here, where redis-py's error does not hang from it: it may hold the password
         raise Unsent(failure.what, step=failure.step) if isinstance(failure, StoreUnavailable) else failure

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
-from dibs.backends.redis.address import Address, Place
-from dibs.backends.redis.asking import named
+from dibs.backends.redis.address import Address, Endpoint
+from dibs.backends.redis.discovery import named
 from dibs.core.deadline import margin
 from dibs.info import Finding, duration, printable
 
@@ -39,7 +39,7 @@ class Clock(NamedTuple):
 class Copy(NamedTuple):
     """A replica, as its primary has it."""
 
-    place: Place
+    endpoint: Endpoint
     is_online: bool
     silence: int
 
@@ -47,7 +47,7 @@ class Copy(NamedTuple):
 class Seen(NamedTuple):
     """A primary."""
 
-    place: Place
+    endpoint: Endpoint
     facts: dict[str, str]
     """INFO; empty where that was refused."""
     settings: dict[str, str]
@@ -56,26 +56,26 @@ class Seen(NamedTuple):
     copies: list[Copy]
 
 
-def facts(told: object) -> dict[str, str]:
-    """The lines of an INFO; none where it was refused.
+def facts(reply: object) -> dict[str, str]:
+    """The queues of an INFO; none where it was refused.
 
     >>> facts(b"# Server\\r\\nredis_version:7.0.15\\r\\n")
     {'redis_version': '7.0.15'}
     """
-    lines = told.decode(errors="replace").splitlines() if isinstance(told, bytes) else []
+    lines = reply.decode(errors="replace").splitlines() if isinstance(reply, bytes) else []
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 def copy_of(name: str, value: str) -> Copy | None:
-    """Such a line, if it is about a replica.
+    """Such a queue, if it is about a replica.
 
     >>> copy_of("slave0", "ip=10.0.0.2,port=6379,state=online,offset=42,lag=1")
-    Copy(place=('10.0.0.2', 6379), is_online=True, silence=1)
+    Copy(endpoint=('10.0.0.2', 6379), is_online=True, silence=1)
     """
-    told = dict(part.partition("=")[::2] for part in value.split(","))
-    if not (name.startswith("slave") and name[5:].isdigit() and told.get("port", "").isdigit()):
+    reply = dict(part.partition("=")[::2] for part in value.split(","))
+    if not (name.startswith("slave") and name[5:].isdigit() and reply.get("port", "").isdigit()):
         return None
-    return Copy((told.get("ip", ""), int(told["port"])), told.get("state") == "online", _whole(told, "lag"))
+    return Copy((reply.get("ip", ""), int(reply["port"])), reply.get("state") == "online", _whole(reply, "lag"))
 
 
 def about(seen: list[Seen]) -> Iterator[Finding]:
@@ -113,10 +113,10 @@ def of_each(seen: list[Seen], address: Address) -> list[Finding]:
     found: dict[Finding, list[str]] = {}
     for node in seen:
         for finding in _of(node, address):
-            found.setdefault(finding, []).append(named(node.place))
+            found.setdefault(finding, []).append(named(node.endpoint))
     return [
-        finding if len(places) == len(seen) else finding._replace(what=f"{', '.join(places)}: {finding.what}")
-        for finding, places in found.items()
+        finding if len(endpoints) == len(seen) else finding._replace(what=f"{', '.join(endpoints)}: {finding.what}")
+        for finding, endpoints in found.items()
     ]
 
 
@@ -187,7 +187,7 @@ def _replication(node: Seen, address: Address) -> Iterator[Finding]:
     for copy in node.copies:
         if not copy.is_online or copy.silence >= SILENT:
             yield Finding(
-                "note", f"the replica {named(copy.place)} is behind: if it takes over, it lacks the latest grants",
+                "note", f"the replica {named(copy.endpoint)} is behind: if it takes over, it lacks the latest grants",
                 "check the connection to its primary",
             )  # fmt: skip
     # With one replica, a fail-over leaves none to confirm renewals: replicas=1 would cost every lock.
@@ -211,29 +211,29 @@ def _replication(node: Seen, address: Address) -> Iterator[Finding]:
         yield Finding("note", "no replica: while the server is down, it grants nothing", "add a replica")
 
 
-def cluster(told: dict[str, str], address: Address) -> Iterator[Finding]:
+def cluster(reply: dict[str, str], address: Address) -> Iterator[Finding]:
     """Of what CLUSTER INFO says."""
-    if not told:
+    if not reply:
         yield Finding("note", "CLUSTER INFO is refused: whether all slots are served was not checked", "+cluster|info")
         return
-    served, state = _whole(told, "cluster_slots_ok"), told.get("cluster_state", "unknown")
+    served, state = _whole(reply, "cluster_slots_ok"), reply.get("cluster_state", "unknown")
     if served < SLOTS or state != "ok":
         yield Finding(
             "danger", f"{served} of {SLOTS} slots are served, and the state of the cluster is "
             f"{printable(state)}: names in the other slots cannot be locked", "check CLUSTER NODES, and bring "
             "back the nodes that are down",
         )  # fmt: skip
-    if address.topology != "cluster" and _whole(told, "cluster_known_nodes") > 1:
+    if address.topology != "cluster" and _whole(reply, "cluster_known_nodes") > 1:
         yield Finding(
             "danger", "this is one node of a cluster: most names are on other nodes, and a fail-over is not followed",
             "use redis+cluster://",
         )  # fmt: skip
 
 
-def apart(clocks: dict[Place, Clock], lease: float) -> Iterator[Finding]:
+def apart(clocks: dict[Endpoint, Clock], lease: float) -> Iterator[Finding]:
     """Between those of whom one may take over from the other: certain, whatever the ways there took."""
-    ahead = max(clocks, key=lambda place: clocks[place].least)
-    behind = min(clocks, key=lambda place: clocks[place].most)
+    ahead = max(clocks, key=lambda endpoint: clocks[endpoint].least)
+    behind = min(clocks, key=lambda endpoint: clocks[endpoint].most)
     by = clocks[ahead].least - clocks[behind].most
     if by > margin(lease):
         yield Finding(
@@ -250,7 +250,7 @@ def adrift(seen: list[Seen], ours: float) -> Iterator[Finding]:
         if by > ADRIFT:
             way = "ahead of" if node.clock.least > ours else "behind"
             yield Finding(
-                "note", f"the wall clock of {named(node.place)} is {duration(round(by))} {way} this machine's: "
+                "note", f"the wall clock of {named(node.endpoint)} is {duration(round(by))} {way} this machine's: "
                 f"if it is stepped forward, leases end early and two hold", "slew the clock, do not step it",
             )  # fmt: skip
 
@@ -266,7 +266,7 @@ def way(seen: list[Seen], lease: float) -> Iterator[Finding]:
 
 def reach(address: Address, seen: list[Seen]) -> Iterator[Finding]:
     if address.topology != "single":
-        if len(address.places) == 1:
+        if len(address.endpoints) == 1:
             which = "sentinel" if address.topology == "sentinel" else "node"
             yield Finding(
                 "note", f"the URL names one {which}: while it is down, new clients find nothing", "give several"
@@ -284,14 +284,14 @@ def reach(address: Address, seen: list[Seen]) -> Iterator[Finding]:
 
 
 def openness(address: Address) -> Iterator[Finding]:
-    if not address.shown.startswith(("rediss", "unix")) and not all(map(_is_here, address.places)):
+    if not address.shown.startswith(("rediss", "unix")) and not all(map(_is_here, address.endpoints)):
         yield Finding(
             "note", "the connection is not encrypted, and passwords are sent in clear text", "use rediss:// (TLS)"
         )
 
 
-def _is_here(place: Place) -> bool:
-    return isinstance(place, str) or place[0] in ("localhost", "::1") or place[0].startswith("127.")
+def _is_here(endpoint: Endpoint) -> bool:
+    return isinstance(endpoint, str) or endpoint[0] in ("localhost", "::1") or endpoint[0].startswith("127.")
 
 
 def _version(facts: dict[str, str]) -> str:

@@ -13,17 +13,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dibs.backends.redis import diagnosis, rights, scripts
-from dibs.backends.redis.address import Address, Place
-from dibs.backends.redis.answers import Refusal
-from dibs.backends.redis.asking import named
+from dibs.backends.redis.address import Address, Endpoint
 from dibs.backends.redis.connection import TIME
 from dibs.backends.redis.diagnosis import Clock, Copy, Seen
+from dibs.backends.redis.discovery import named
+from dibs.backends.redis.errors import Refusal
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.scripts import MICROSECONDS, Command, ScriptCall
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import LEAST_PATIENCE
-from dibs.core.line import YOURS, Me
+from dibs.core.queue import YOURS, ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, printable
@@ -34,10 +34,10 @@ _SETTINGS = ("appendfsync", "save")
 
 
 class Patient(NamedTuple):
-    port: RedisExecutor
-    ear: RedisSubscriber | None
+    executor: RedisExecutor
+    subscriber: RedisSubscriber | None
     runtime: Runtime
-    me: Me
+    me: ClientIdentity
     keys: Keys
     address: Address
 
@@ -52,7 +52,7 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
             raise
         return [Finding("danger", error.what, least)]
     tried = [*await _try_a_look(patient, least, until), *await _try_a_write(patient, least, until)]
-    heard, unheard = await _try_a_message(patient, [node.place for node in seen], least, until)
+    heard, unheard = await _try_a_message(patient, [node.endpoint for node in seen], least, until)
     clocks, unreached = await _clocks(patient, seen, until)
     apart = list(diagnosis.apart(clocks, lease))
     found = [
@@ -80,26 +80,26 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
 async def _primaries(patient: Patient, until: float) -> tuple[list[Seen], list[Finding]]:
     """Those that answer, and what is to be said of those that do not."""
     seen: list[Seen] = []
-    silent: dict[Place, StoreUnavailable] = {}
-    for place in await patient.port.primaries(until):
+    silent: dict[Endpoint, StoreUnavailable] = {}
+    for endpoint in await patient.executor.primaries(until):
         try:
-            seen.append(await _look_at(patient, place, until))
+            seen.append(await _look_at(patient, endpoint, until))
         except StoreUnavailable as error:
-            silent[place] = error
+            silent[endpoint] = error
     if not seen:
         raise next(iter(silent.values()), StoreUnavailable("no primary is known", step="check the servers"))
     return seen, [
         Finding(
-            "danger", f"{named(place)} does not answer ({error.what}): it grants and renews nothing",
+            "danger", f"{named(endpoint)} does not answer ({error.what}): it grants and renews nothing",
             error.step or diagnosis.LOOK_THERE,
         )
-        for place, error in silent.items()
+        for endpoint, error in silent.items()
     ]  # fmt: skip
 
 
-async def _look_at(patient: Patient, place: Place, until: float) -> Seen:
+async def _look_at(patient: Patient, endpoint: Endpoint, until: float) -> Seen:
     async def ask(*words: str) -> object:
-        return await patient.port.command_at(place, Command(*words), _soon(patient, until))
+        return await patient.executor.command_at(endpoint, Command(*words), _soon(patient, until))
 
     facts = diagnosis.facts(await ask("INFO"))
     settings = {}
@@ -108,38 +108,38 @@ async def _look_at(patient: Patient, place: Place, until: float) -> Seen:
             case [_, bytes() as value]:
                 settings[name] = value.decode(errors="replace")
     copies = [
-        Copy(patient.address.reachable(told.place), *told[1:])
+        Copy(patient.address.reachable(reply.endpoint), *reply[1:])
         for name, value in facts.items()
-        if (told := diagnosis.copy_of(name, value)) is not None
+        if (reply := diagnosis.copy_of(name, value)) is not None
     ]
-    return Seen(place, facts, settings, await _clock(patient, place, until), copies)
+    return Seen(endpoint, facts, settings, await _clock(patient, endpoint, until), copies)
 
 
-async def _clock(patient: Patient, place: Place, until: float) -> Clock:
+async def _clock(patient: Patient, endpoint: Endpoint, until: float) -> Clock:
     """By the shortest of some ways there and back: the first one may have to connect."""
     now = patient.runtime.now
     found: list[Clock] = []
     for _ in range(_TIMES):
         sent = now()
-        told = await patient.port.command_at(place, TIME, _soon(patient, until))
-        if isinstance(told, Refusal):
-            raise StoreError(printable(told.text))
-        read, back = int(told[0]) + int(told[1]) / MICROSECONDS, now()
+        reply = await patient.executor.command_at(endpoint, TIME, _soon(patient, until))
+        if isinstance(reply, Refusal):
+            raise StoreError(printable(reply.text))
+        read, back = int(reply[0]) + int(reply[1]) / MICROSECONDS, now()
         found.append(Clock(read - back, read - sent, back - sent))
     return min(found, key=lambda clock: clock.took)
 
 
-async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dict[Place, Clock], list[Finding]]:
+async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dict[Endpoint, Clock], list[Finding]]:
     """Of the primaries and of their replicas; and what is to be said of replicas that could not be asked."""
-    clocks = {node.place: node.clock for node in seen}
+    clocks = {node.endpoint: node.clock for node in seen}
     missing: list[Finding] = []
     for copy in [copy for node in seen for copy in node.copies if copy.is_online]:
         try:
-            clocks[copy.place] = await _clock(patient, copy.place, until)
+            clocks[copy.endpoint] = await _clock(patient, copy.endpoint, until)
         except StoreUnavailable as error:
             missing.append(
                 Finding(
-                    "note", f"the replica {named(copy.place)} cannot be reached from here ({error.what}): its "
+                    "note", f"the replica {named(copy.endpoint)} cannot be reached from here ({error.what}): its "
                     f"clock was not compared, and clients cannot reach it after a fail-over", "make every "
                     "server reachable for clients",
                 )
@@ -147,7 +147,7 @@ async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dic
         except StoreError as error:
             missing.append(
                 Finding(
-                    "danger", f"the replica {named(copy.place)} refuses the login ({error.what}): after a "
+                    "danger", f"the replica {named(copy.endpoint)} refuses the login ({error.what}): after a "
                     f"fail-over no client gets in", "create the same users and passwords there: they are not "
                     "replicated",
                 )
@@ -158,7 +158,9 @@ async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dic
 async def _try_a_look(patient: Patient, least: str, until: float) -> list[Finding]:
     """The script that only reads."""
     try:
-        await patient.port.ask(Call(scripts.LOOK, patient.keys.line("dibs:doctor"), ()), _soon(patient, until))
+        await patient.executor.ask(
+            ScriptCall(scripts.LOOK, patient.keys.queue("dibs:doctor"), ()), _soon(patient, until)
+        )
     except StoreError as error:
         return [_refused("no script can be run", error, least)]
     return []
@@ -167,30 +169,30 @@ async def _try_a_look(patient: Patient, least: str, until: float) -> list[Findin
 async def _try_a_write(patient: Patient, least: str, until: float) -> list[Finding]:
     key = f"{patient.address.prefix}dibs:doctor".encode()
     try:
-        await patient.port.command(key, Command("SET", key, "", "PX", 1), _soon(patient, until))
+        await patient.executor.command(key, Command("SET", key, "", "PX", 1), _soon(patient, until))
     except StoreError as error:
         return [_refused("no key can be written", error, least)]
     return []
 
 
 async def _try_a_message(
-    patient: Patient, places: Iterable[Place], least: str, until: float
+    patient: Patient, endpoints: Iterable[Endpoint], least: str, until: float
 ) -> tuple[bool, list[Finding]]:
     """Sent to each server as scripts do, of a claim that there is not; heard where this client listens."""
-    ear, inbox = patient.ear, patient.me.inbox
-    if ear is None:
+    subscriber, inbox = patient.subscriber, patient.me.inbox
+    if subscriber is None:
         return False, [Finding("note", 'no messages, by wake="spin": waiters poll ten times a second')]
     id = patient.runtime.fresh_id()
     inbox.expect(id)
     try:
-        await ear.ready(_soon(patient, until))
-        for place in places:
+        await subscriber.ready(_soon(patient, until))
+        for endpoint in endpoints:
             command = Command("PUBLISH", patient.keys.client(patient.me.id), id + YOURS.value)
-            told = await patient.port.command_at(place, command, _soon(patient, until))
-            if isinstance(told, Refusal):
-                raise StoreError(printable(told.text))
+            reply = await patient.executor.command_at(endpoint, command, _soon(patient, until))
+            if isinstance(reply, Refusal):
+                raise StoreError(printable(reply.text))
             if await inbox.wait(id, _soon(patient, until)) is None:
-                raise StoreUnavailable(f"a message was sent at {named(place)} and did not arrive")
+                raise StoreUnavailable(f"a message was sent at {named(endpoint)} and did not arrive")
     except StoreError as error:
         fix = least if _is_denied(error) else 'fix that, or use wake="spin"'
         what = f"waiters are not told that they hold, and must poll: {error.what}"
@@ -203,8 +205,8 @@ async def _try_a_message(
 async def _cluster(patient: Patient, seen: list[Seen], until: float) -> list[Finding]:
     if patient.address.topology != "cluster" and seen[0].facts.get("cluster_enabled") != "1":
         return []
-    told = await patient.port.command_at(seen[0].place, Command("CLUSTER", "INFO"), _soon(patient, until))
-    return list(diagnosis.cluster(diagnosis.facts(told), patient.address))
+    reply = await patient.executor.command_at(seen[0].endpoint, Command("CLUSTER", "INFO"), _soon(patient, until))
+    return list(diagnosis.cluster(diagnosis.facts(reply), patient.address))
 
 
 def _refused(what: str, error: StoreError, least: str) -> Finding:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import frexp, inf
 
-from dibs.backends.redis.settings import Place
+from dibs.backends.redis.settings import Endpoint
 from dibs.core.rule import Standing
 from dibs.core.runtime import Runtime, Worker
 from dibs.errors import StoreError, StoreUnavailable
@@ -42,7 +42,7 @@ class Term:
 
     __slots__ = ("_noted", "confirmed_at", "epoch", "longest", "primary", "since")
 
-    def __init__(self, primary: Place, epoch: int) -> None:
+    def __init__(self, primary: Endpoint, epoch: int) -> None:
         self.primary = primary
         self.epoch = epoch
         """The sentinels' number of the fail-over that began it; 0: there was none yet."""
@@ -73,7 +73,7 @@ class Term:
 
 
 class Failover:
-    """Shared by all lines of a store. No I/O but the thread's."""
+    """Shared by all queues of a store. No I/O but the thread's."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -1,4 +1,4 @@
-"""The part of the queue (core/line.py) that is about a name and not about a claim: inspecting, listing, breaking; the
+"""The part of the queue (core/queue.py) that is about a name and not about a claim: inspecting, listing, breaking; the
 questions to a member of a quorum; `doctor`.
 
 Redis has no order of keys. SCAN goes through all of them once, and the names that it found are given out page by page,
@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
-from dibs.backends import ledger
+from dibs.backends.common import atomic_queue
 from dibs.backends.redis import scripts
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.answers import Refusal, final, strange
+from dibs.backends.redis.errors import Refusal, final, strange
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.scripts import MICROSECONDS, Call, Command
+from dibs.backends.redis.scripts import MICROSECONDS, Command, ScriptCall
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import FOREVER
-from dibs.core.line import Me
+from dibs.core.queue import ClientIdentity
 from dibs.core.rule import Claim, Entry
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
@@ -41,27 +41,33 @@ _COARSE = 1.0
 
 class RedisInspection:
     def __init__(
-        self, port: RedisExecutor, ear: RedisSubscriber | None, runtime: Runtime, me: Me, keys: Keys, address: Address
-    ) -> None:  # fmt: skip
-        """`ear`: None where there are no messages, and everybody looks instead."""
-        self._port = port
+        self,
+        executor: RedisExecutor,
+        subscriber: RedisSubscriber | None,
+        runtime: Runtime,
+        me: ClientIdentity,
+        keys: Keys,
+        address: Address,
+    ) -> None:
+        """`subscriber`: None where there are no messages, and everybody looks instead."""
+        self._executor = executor
         self._address = address
         self._keys = keys
-        self._ear = ear
+        self._subscriber = subscriber
         self._runtime = runtime
         self._me = me
-        self._glance = FOREVER if ear is not None else SPIN
+        self._poll_interval = FOREVER if subscriber is not None else SPIN
         self._listings: dict[str, list[str]] = {}
         """By prefix: the names that the listings under way found. The oldest come first."""
 
-    async def line(self, name: str, until: float) -> LockInfo:
-        return info_of(name, await self._port.ask(Call(scripts.LOOK, self._keys.line(name), ()), until))
+    async def inspect(self, name: str, until: float) -> LockInfo:
+        return info_of(name, await self._executor.ask(ScriptCall(scripts.LOOK, self._keys.queue(name), ()), until))
 
-    async def lines(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         found: list[LockInfo] = []
         while not found and (names := await self._page(prefix, after, until)):
-            calls = [Call(scripts.LOOK, self._keys.line(name), ()) for name in names]
-            for name, reply in zip(names, await self._port.ask_all(calls, until), strict=True):
+            calls = [ScriptCall(scripts.LOOK, self._keys.queue(name), ()) for name in names]
+            for name, reply in zip(names, await self._executor.ask_all(calls, until), strict=True):
                 if isinstance(reply, StoreUnavailable):
                     raise reply
                 info = info_of(name, reply)
@@ -84,13 +90,13 @@ class RedisInspection:
         return names[at : at + PAGE]
 
     async def _scan(self, prefix: str, until: float) -> list[str]:
-        pattern = self._keys.lines(prefix)
+        pattern = self._keys.queues(prefix)
         found: set[bytes] = set()
-        for place in await self._port.primaries(until):
+        for endpoint in await self._executor.primaries(until):
             cursor = b"0"
             while True:
                 command = Command("SCAN", cursor, "MATCH", pattern, "COUNT", _COUNT)
-                reply = await self._port.command_at(place, command, until)
+                reply = await self._executor.command_at(endpoint, command, until)
                 if isinstance(reply, Refusal):
                     raise final(reply, pattern)
                 if not isinstance(reply, list) or len(reply) != 2:
@@ -102,67 +108,69 @@ class RedisInspection:
         return sorted(name for key in found if (name := self._keys.name(key)) is not None)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        return is_done(await self._port.ask(Call(scripts.REVOKE, self._keys.line(name), (token,)), until))
+        return is_done(await self._executor.ask(ScriptCall(scripts.REVOKE, self._keys.queue(name), (token,)), until))
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        reply, is_repeated = await self._port.ask_often(Call(scripts.EVICT, self._keys.line(name), (token,)), until)
+        reply, is_repeated = await self._executor.ask_often(
+            ScriptCall(scripts.EVICT, self._keys.queue(name), (token,)), until
+        )
         return is_done(reply) or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        channel = self._keys.line(name)
+        channel = self._keys.queue(name)
         try:
-            if self._ear is not None:
-                await self._ear.listen(channel, key, until)
-            ticket, left = _two(await self._port.ask(Call(scripts.FOREMOST, channel, ()), until))
+            if self._subscriber is not None:
+                await self._subscriber.listen(channel, key, until)
+            ticket, left = _two(await self._executor.ask(ScriptCall(scripts.FOREMOST, channel, ()), until))
             if ticket == seen:
                 over = left / MICROSECONDS if ticket else FOREVER
-                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(over, self._glance)))
+                await self._me.inbox.wait(key, min(until, self._runtime.now() + min(over, self._poll_interval)))
         finally:
-            if self._ear is not None:
-                self._ear.ignore(channel, key)
+            if self._subscriber is not None:
+                self._subscriber.ignore(channel, key)
 
     async def identity(self, until: float) -> str:
         made = self._runtime.fresh_id().hex()
         key = self._keys.identity
-        await self._port.command(key, Command("SET", key, made, "NX"), until)
-        found = await self._port.command(key, Command("GET", key), until)
+        await self._executor.command(key, Command("SET", key, made, "NX"), until)
+        found = await self._executor.command(key, Command("GET", key), until)
         if not isinstance(found, bytes):
             raise strange()
         return f"redis:{found.decode(errors='replace')}"
 
     async def stamp(self, claim: Claim, token: int, until: float) -> bool:
-        call = Call(scripts.STAMP, self._keys.line(claim.name), (claim.id, token), floor=self._keys.floor)
-        (_, stamped), is_kept = await self._port.ask_kept(call, until)
-        return stamped == 1 and is_kept
+        call = ScriptCall(scripts.STAMP, self._keys.queue(claim.name), (claim.id, token), floor=self._keys.floor)
+        (_, stamped), is_replicated = await self._executor.ask_replicated(call, until)
+        return stamped == 1 and is_replicated
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
         """A server that syncs each write before it answers loses nothing; any other one may have, when it started."""
-        key = self._keys.line(claim.name)
+        key = self._keys.queue(claim.name)
         up = await self._uptime(key, until)
         return up if up >= least or not await self._keeps_all(key, until) else inf
 
     async def clock(self, until: float) -> float:
-        seconds, fraction = await self._port.command(self._keys.identity, _TIME, until)
+        seconds, fraction = await self._executor.command(self._keys.identity, _TIME, until)
         return int(seconds) + int(fraction) / MICROSECONDS
 
     async def doctor(self, until: float) -> list[Finding]:
         from dibs.backends.redis.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
 
-        who = Patient(self._port, self._ear, self._runtime, self._me, self._keys, self._address)
+        who = Patient(self._executor, self._subscriber, self._runtime, self._me, self._keys, self._address)
         return await examine(who, until)
 
     async def connect(self, until: float) -> None:
-        await self._port.connect(until)
+        await self._executor.connect(until)
 
     def round_trip(self) -> float:
-        return self._port.round_trip()
+        return self._executor.round_trip()
 
     def close(self) -> None:
-        self._port.close()
+        self._executor.close()
 
     async def _uptime(self, key: bytes, until: float) -> float:
-        told = await self._port.command(key, _INFO, until)
-        for line in told.splitlines() if isinstance(told, bytes) else ():
+        reply = await self._executor.command(key, _INFO, until)
+        for line in reply.splitlines() if isinstance(reply, bytes) else ():
             name, _, value = line.partition(b":")
             if name == b"uptime_in_seconds" and value.isdigit():
                 return max(int(value) - _COARSE, 0.0)
@@ -172,8 +180,8 @@ class RedisInspection:
         """A server that does not show its settings may lose writes."""
         try:
             for question, wanted in _KEEPS_ALL:
-                told = await self._port.command(key, question, until)
-                if wanted not in (told.values() if isinstance(told, dict) else told):
+                reply = await self._executor.command(key, question, until)
+                if wanted not in (reply.values() if isinstance(reply, dict) else reply):
                     return False
         except StoreUnavailable:
             raise
@@ -191,10 +199,10 @@ def info_of(name: str, reply: list[Any]) -> LockInfo:
         told = kind.decode(errors="replace").rstrip()
         alive = [
             Entry(ticket, b"", b"", told, capacity, weight, left / MICROSECONDS, -asked / MICROSECONDS,
-                  None if held < 0 else -held / MICROSECONDS, False, about.decode(errors="replace"))
-            for ticket, weight, left, asked, held, about in there
+                  None if held < 0 else -held / MICROSECONDS, False, description.decode(errors="replace"))
+            for ticket, weight, left, asked, held, description in there
         ]  # fmt: skip
-        return ledger.shown(name, alive, 0.0, datetime.now(UTC))
+        return atomic_queue.shown(name, alive, 0.0, datetime.now(UTC))
     except (TypeError, ValueError, AttributeError):
         raise strange() from None
 

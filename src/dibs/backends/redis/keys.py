@@ -7,7 +7,7 @@ hence in one slot of a cluster; a name with a {tag} in it chooses which, as Redi
 
 from __future__ import annotations
 
-from dibs.core.cells import Spot
+from dibs.core.cells import CellKey
 
 _MEANING = str.maketrans({sign: f"\\{sign}" for sign in "\\*?[]"})
 
@@ -23,7 +23,7 @@ def literal(text: str) -> str:
 
 class Keys:
     """
-    >>> Keys("app/").line("dibs:invoice:42"), Keys("").cell(Spot("fence", "dibs:disk"))
+    >>> Keys("app/").queue("dibs:invoice:42"), Keys("").cell(CellKey("fence", "dibs:disk"))
     (b'app/dibs:invoice:42|line', b'dibs:disk|fence')
     """
 
@@ -34,22 +34,22 @@ class Keys:
         self.identity = f"{prefix}dibs:identity".encode()
         self.leases = f"{prefix}dibs:leases".encode()
 
-    def line(self, name: str) -> bytes:
+    def queue(self, name: str) -> bytes:
         return f"{self._prefix}{name}|line".encode()
 
-    def lines(self, prefix: str) -> bytes:
-        """The pattern of the keys of all lines whose names begin so."""
+    def queues(self, prefix: str) -> bytes:
+        """The pattern of the keys of all queues whose names begin so."""
         return f"{literal(self._prefix + prefix)}*|line".encode()
 
-    def name(self, line: bytes) -> str | None:
+    def name(self, queue: bytes) -> str | None:
         """Of whose line this is the key; None: it is not one of ours."""
         try:
-            return line.decode().removeprefix(self._prefix).removesuffix("|line")
+            return queue.decode().removeprefix(self._prefix).removesuffix("|line")
         except UnicodeDecodeError:
             return None
 
-    def cell(self, spot: Spot) -> bytes:
-        return f"{self._prefix}{spot.name}|{spot.space}".encode()
+    def cell(self, cell_key: CellKey) -> bytes:
+        return f"{self._prefix}{cell_key.name}|{cell_key.space}".encode()
 
     def client(self, id: bytes) -> bytes:
         return f"{self._prefix}dibs:client:{id.hex()}".encode()

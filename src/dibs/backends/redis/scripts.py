@@ -73,7 +73,7 @@ class Wait:
         return self._packed
 
 
-class Call:
+class ScriptCall:
     """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
     time (see `Connection`). `floor`: a second key, at the same server."""
 
@@ -96,9 +96,9 @@ class Call:
             return _pack((*self._words, 1, self.key, *self.args, *by))
         return _pack((*self._words, 2, self.key, self.floor, *self.args, *by))
 
-    def whole(self) -> Call:
+    def whole(self) -> ScriptCall:
         """The same with the text of its script, for a server that does not know it."""
-        call = Call(self.script, self.key, self.args, self.by, self.floor)
+        call = ScriptCall(self.script, self.key, self.args, self.by, self.floor)
         call._words = ("EVAL", self.script.text)
         return call
 
@@ -116,7 +116,7 @@ def description(claim: Claim, channel: bytes) -> bytes:
     """The end of a claim's record, from `lease` on: see lua/head.lua."""
     lease, waiting = int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS)
     sizes = f"{lease:016d}{waiting:016d}{claim.weight:016d}{claim.capacity:016d}{claim.kind:<16}{len(channel):04d}"
-    return sizes.encode() + channel + claim.about.encode()
+    return sizes.encode() + channel + claim.description.encode()
 
 
 class Requests:

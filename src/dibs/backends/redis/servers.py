@@ -8,10 +8,10 @@ from math import inf
 
 from dibs.backends.common.connections import Connect, Pool
 from dibs.backends.common.round_trip import ATTEMPT, RoundTrip
-from dibs.backends.redis.address import Address, Place
-from dibs.backends.redis.answers import unavailable
-from dibs.backends.redis.asking import named
+from dibs.backends.redis.address import Address, Endpoint
 from dibs.backends.redis.connection import RedisConnection, Reply
+from dibs.backends.redis.discovery import named
+from dibs.backends.redis.errors import unavailable
 from dibs.backends.redis.scripts import Request
 from dibs.backends.redis.topology import Topology
 from dibs.errors import StoreError, StoreUnavailable
@@ -19,7 +19,7 @@ from dibs.errors import StoreError, StoreUnavailable
 IDLE = 8
 """Connections kept to one server while nobody uses them."""
 
-Parts = Mapping[Place, Sequence[Request]]
+Parts = Mapping[Endpoint, Sequence[Request]]
 
 
 class Dialler:
@@ -32,61 +32,61 @@ class Dialler:
         self.patience = inf if address.topology == "single" else ATTEMPT
         """Seconds to wait for a connection: another server may have taken the place of a silent one."""
 
-    def to(self, place: Place) -> Connect[RedisConnection]:
-        address, now, trip = self.address, self.now, self.round_trip(place)
-        return lambda until, begun: RedisConnection(address, place, now, trip, until, begun)
+    def to(self, endpoint: Endpoint) -> Connect[RedisConnection]:
+        address, now, trip = self.address, self.now, self.round_trip(endpoint)
+        return lambda until, begun: RedisConnection(address, endpoint, now, trip, until, begun)
 
 
 class Servers:
-    def __init__(self, dialler: Dialler, where: Topology) -> None:
+    def __init__(self, dialler: Dialler, topology: Topology) -> None:
         self._dialler = dialler
-        self._where = where
-        self._pools: dict[Place, Pool[RedisConnection]] = {}
+        self._topology = topology
+        self._pools: dict[Endpoint, Pool[RedisConnection]] = {}
         self._closed = False
 
-    def pool_now(self, place: Place) -> Pool[RedisConnection] | None:
+    def pool_now(self, endpoint: Endpoint) -> Pool[RedisConnection] | None:
         """That of a server that was asked before."""
-        return self._pools.get(place)
+        return self._pools.get(endpoint)
 
-    async def exchange(self, place: Place, requests: Sequence[Request], until: float) -> list[Reply]:
-        pool = self._pools.get(place) or self._pool(place)
+    async def exchange(self, endpoint: Endpoint, requests: Sequence[Request], until: float) -> list[Reply]:
+        pool = self._pools.get(endpoint) or self._pool(endpoint)
         connection = pool.take(until)
         replies = connection.exchange(requests, until)  # whatever ends it early closes it
         pool.give(connection)
         return replies
 
-    async def exchange_all(self, parts: Parts, until: float) -> dict[Place, list[Reply] | StoreUnavailable]:
+    async def exchange_all(self, parts: Parts, until: float) -> dict[Endpoint, list[Reply] | StoreUnavailable]:
         """All are asked before any is listened to, those first to whom there is a connection: one that is silent costs
         the others nothing."""
-        found: dict[Place, list[Reply] | StoreUnavailable] = {}
-        asked: dict[Place, RedisConnection] = {}
+        found: dict[Endpoint, list[Reply] | StoreUnavailable] = {}
+        asked: dict[Endpoint, RedisConnection] = {}
         try:
-            for place in sorted(parts, key=lambda place: not self._pool(place).idle):
+            for endpoint in sorted(parts, key=lambda endpoint: not self._pool(endpoint).idle):
                 try:
-                    asked[place] = connection = self._pool(place).take(until)
-                    connection.send(parts[place], until)
+                    asked[endpoint] = connection = self._pool(endpoint).take(until)
+                    connection.send(parts[endpoint], until)
                 except StoreError as error:
-                    asked.pop(place, None)
-                    found[place] = unavailable(error)
+                    asked.pop(endpoint, None)
+                    found[endpoint] = unavailable(error)
             while asked:
-                place, connection = asked.popitem()  # once given back it is not ours to close
+                endpoint, connection = asked.popitem()  # once given back it is not ours to close
                 try:
-                    found[place] = connection.receive(len(parts[place]), until)
+                    found[endpoint] = connection.receive(len(parts[endpoint]), until)
                 except StoreUnavailable as error:
-                    found[place] = error
+                    found[endpoint] = error
                 else:
-                    self._pool(place).give(connection)
+                    self._pool(endpoint).give(connection)
         except BaseException:
             for connection in asked.values():
                 connection.close()
             raise
         return found
 
-    async def connect(self, place: Place, until: float) -> None:
-        await self._pool(place).connect(until)
+    async def connect(self, endpoint: Endpoint, until: float) -> None:
+        await self._pool(endpoint).connect(until)
 
     async def learn(self, until: float) -> None:
-        self._where.learn(until)
+        self._topology.learn(until)
 
     def close(self) -> None:
         self._closed = True
@@ -97,15 +97,15 @@ class Servers:
         for pool in list(self._pools.values()):
             pool.abandon()
 
-    def _pool(self, place: Place) -> Pool[RedisConnection]:
-        pool = self._pools.get(place)
+    def _pool(self, endpoint: Endpoint) -> Pool[RedisConnection]:
+        pool = self._pools.get(endpoint)
         if pool is None:
             dialler = self._dialler
             made = Pool(
-                dialler.to(place), dialler.now, dialler.round_trip(place), named(place),
+                dialler.to(endpoint), dialler.now, dialler.round_trip(endpoint), named(endpoint),
                 keep=IDLE, patience=dialler.patience,
             )  # fmt: skip
-            pool = self._pools.setdefault(place, made)
+            pool = self._pools.setdefault(endpoint, made)
             if self._closed:
                 pool.close()
         return pool

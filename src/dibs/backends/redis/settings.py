@@ -1,5 +1,5 @@
 """How a connection to Redis is made: its login, its database, TLS, keep-alive. redis-py makes it, blocking, in both
-faces.
+APIs.
 
 `of_driver` takes these from an existing driver's pool. Its time-outs, retries, health checks, decoding, caching and
 numbers of connections are deliberately not taken: our calls have deadlines of their own, and read their own answers.
@@ -15,7 +15,7 @@ import redis
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import CredentialProvider
 
-Place = tuple[str, int] | str
+Endpoint = tuple[str, int] | str
 """Host and port, or the path of a Unix socket."""
 
 Make = Callable[..., AbstractConnection]
@@ -71,13 +71,13 @@ class Settings:
     def db(self) -> int:
         return int(self._arguments.get("db") or 0)
 
-    def connection(self, place: Place, patience: float) -> AbstractConnection:
+    def connection(self, endpoint: Endpoint, patience: float) -> AbstractConnection:
         """Fresh and not connected. redis-py's own defaults are: no retries, no health checks, bytes."""
         timing = {"socket_timeout": patience, "socket_connect_timeout": patience}
-        if isinstance(place, str):
-            return _BY_PATH(path=place, **timing, **self._arguments)
+        if isinstance(endpoint, str):
+            return _BY_PATH(path=endpoint, **timing, **self._arguments)
         make = _ENCRYPTED if self.secure else _BY_HOST
-        return make(host=place[0], port=place[1], **timing, **self._arguments)
+        return make(host=endpoint[0], port=endpoint[1], **timing, **self._arguments)
 
 
 def of_driver(connection_class: type, arguments: Mapping[str, Any], awaited: bool) -> Settings:

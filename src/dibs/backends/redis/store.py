@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 from dibs.backends.common.lifecycle import NetworkStore
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.cells import RedisCells
-from dibs.backends.redis.executor import RedisExecutor, Wire
+from dibs.backends.redis.executor import RedisExecutor, Transport
 from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.line import RedisLine
+from dibs.backends.redis.queue import RedisQueue
 from dibs.backends.redis.servers import Dialler, Servers
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.backends.redis.topology import topology
 from dibs.core.cells import Cells
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, Line, Me
+from dibs.core.queue import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, VOTES, ClientIdentity, Queue
 from dibs.core.runtime import Runtime
 from dibs.runtime.threads import boottime
 from dibs.url import Url
@@ -30,45 +30,45 @@ class RedisStore(NetworkStore[RedisSubscriber]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._where = topology(self._address, boottime)
+        self._topology = topology(self._address, boottime)
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
-        port, subscriber = self._executor(runtime), self._subscriber(runtime, me)
-        if runtime.soon is None:
-            return RedisLine(port, subscriber, runtime, me, self._keys, self._address)
-        from dibs.backends.redis.aio_connection import RedisAioLine  # noqa: PLC0415  (threads do not need asyncio)
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
+        executor, subscriber = self._executor(runtime), self._subscriber(runtime, me)
+        if runtime.call_soon is None:
+            return RedisQueue(executor, subscriber, runtime, me, self._keys, self._address)
+        from dibs.backends.redis.aio_connection import RedisAioQueue  # noqa: PLC0415  (threads do not need asyncio)
 
-        return RedisAioLine(port, subscriber, runtime, me, self._keys, self._address)
+        return RedisAioQueue(executor, subscriber, runtime, me, self._keys, self._address)
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return RedisCells(self._executor(runtime), self._subscriber(runtime, me), runtime, me, self._keys)
 
     def close(self) -> None:
-        self._where.close()
+        self._topology.close()
         super().close()
 
     def _executor(self, runtime: Runtime) -> RedisExecutor:
-        wire, resources = self._wire(runtime), self._resources
-        resources.wires.append(wire)
-        self._where.attend(runtime)
-        return RedisExecutor(wire, self._where, runtime, self._address.replicas, resources.slowest)
+        transport, resources = self._transport(runtime), self._resources
+        resources.wires.append(transport)
+        self._topology.attend(runtime)
+        return RedisExecutor(transport, self._topology, runtime, self._address.replicas, resources.slowest)
 
-    def _wire(self, runtime: Runtime) -> Wire:
+    def _transport(self, runtime: Runtime) -> Transport:
         dialler = self._dialler(runtime)
-        if runtime.soon is None:
-            return Servers(dialler, self._where)
+        if runtime.call_soon is None:
+            return Servers(dialler, self._topology)
         from dibs.backends.redis.aio_connection import AioServers  # noqa: PLC0415  (threads do not need asyncio)
 
-        return AioServers(dialler, self._where, runtime)
+        return AioServers(dialler, self._topology, runtime)
 
     def _dialler(self, runtime: Runtime) -> Dialler:
         return Dialler(self._address, runtime.now, self._resources.round_trip)
 
-    def _subscriber(self, runtime: Runtime, me: Me) -> RedisSubscriber | None:
+    def _subscriber(self, runtime: Runtime, me: ClientIdentity) -> RedisSubscriber | None:
         resources = self._resources
         if resources.subscriber is None and self._address.wake == "messages":
             channel = self._keys.client(me.id)
-            resources.subscriber = RedisSubscriber(self._dialler(runtime), self._where, runtime, me, channel)
+            resources.subscriber = RedisSubscriber(self._dialler(runtime), self._topology, runtime, me, channel)
         return resources.subscriber
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from dibs.backends.common.connections import CONNECTING, STEP, own
 from dibs.backends.common.subscriber import PAUSE, Messages, Subscriber
-from dibs.backends.redis.address import Place
-from dibs.backends.redis.answers import Refusal, final
-from dibs.backends.redis.connection import NOTHING, Answers, broken, dial
+from dibs.backends.redis.address import Endpoint
+from dibs.backends.redis.connection import NOTHING, Replies, broken, dial
+from dibs.backends.redis.errors import Refusal, final
 from dibs.backends.redis.scripts import Command
 from dibs.backends.redis.servers import Dialler
 from dibs.backends.redis.topology import Topology
-from dibs.core.line import LOOK, Me
+from dibs.core.queue import LOOK, ClientIdentity
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
@@ -35,9 +35,11 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 class RedisSubscriber:
     failures: type[Exception] = OSError
 
-    def __init__(self, dialler: Dialler, where: Topology, runtime: Runtime, me: Me, channel: bytes) -> None:
+    def __init__(
+        self, dialler: Dialler, topology: Topology, runtime: Runtime, me: ClientIdentity, channel: bytes
+    ) -> None:
         self._dialler = dialler
-        self._where = where
+        self._topology = topology
         self._now = runtime.now
         self._inbox = me.inbox
         self._channel = channel
@@ -162,11 +164,11 @@ class RedisSubscriber:
     # For the subscriber: see common/subscriber.py.
 
     def connect(self) -> None:
-        place = self._place(self._now() + CONNECTING)
+        endpoint = self._endpoint(self._now() + CONNECTING)
         try:
-            self._connect_to(place)
+            self._connect_to(endpoint)
         except StoreUnavailable:
-            self._where.forget(place)  # all callers that would find that out may be waiting for this connection
+            self._topology.forget(endpoint)  # all callers that would find that out may be waiting for this connection
             raise
 
     def failed(self, error: Exception) -> float | None:
@@ -199,9 +201,9 @@ class RedisSubscriber:
         self._ready.set()
         self._inbox.deliver_all([(key, b"no") for key in list(self._unheard)])
 
-    def _connect_to(self, place: Place) -> None:
+    def _connect_to(self, endpoint: Endpoint) -> None:
         mutex = self.source.mutex
-        connection = _Subscription(dial(self._dialler.address, place, STEP))
+        connection = _Subscription(dial(self._dialler.address, endpoint, STEP))
         try:
             with mutex:
                 # A channel that is added after this is subscribed by its caller, on the connection that is open then.
@@ -224,15 +226,15 @@ class RedisSubscriber:
         heard = [(key, b"yes") for key, channel in list(self._unheard.items()) if channel in channels]
         self._inbox.deliver_all(heard)
 
-    def _place(self, until: float) -> Place:
+    def _endpoint(self, until: float) -> Endpoint:
         """In a cluster any node will do; each time another one."""
-        if not self._where.all():
-            self._where.learn(until)
-        places = self._where.all()
-        if not places:
+        if not self._topology.all():
+            self._topology.learn(until)
+        endpoints = self._topology.all()
+        if not endpoints:
             raise StoreUnavailable("no server is known now")
         self._dialled += 1
-        return places[self._dialled % len(places)]
+        return endpoints[self._dialled % len(endpoints)]
 
 
 class _Subscription:
@@ -240,7 +242,7 @@ class _Subscription:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.answers = Answers()
+        self.answers = Replies()
         self.fileno, self.close, self.abandon = sock.fileno, sock.close, sock.close
 
     def begin(self, channels: list[bytes]) -> None:

@@ -24,14 +24,14 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import RedisError, ResponseError
 
 from dibs.backends.redis.address import Address
-from dibs.backends.redis.asking import Asking, ask, facts, named
+from dibs.backends.redis.discovery import Discovery, ask, facts, named
 from dibs.backends.redis.failover import Failover, Term
-from dibs.backends.redis.settings import Place
+from dibs.backends.redis.settings import Endpoint
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
-Table = list[Place | None]
+Table = list[Endpoint | None]
 """The primary of each slot."""
 MOVES = 5
 """After this many moved slots the whole table is old."""
@@ -50,10 +50,10 @@ class Topology:
 
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
         self._address = address
-        self._asking = Asking(address.shown, now)
-        self._primary: Place | None = address.places[0]
+        self._discovery = Discovery(address.shown, now)
+        self._primary: Endpoint | None = address.endpoints[0]
 
-    def locate(self, key: bytes) -> Place | None:
+    def locate(self, key: bytes) -> Endpoint | None:
         """None: learn first; and if it is None even then, no server has this key now."""
         return self._primary
 
@@ -61,18 +61,18 @@ class Topology:
         """Ask the servers. Blocks; StoreUnavailable names what failed, and asking again may help; another StoreError
         is for good."""
 
-    def forget(self, place: Place) -> None:
+    def forget(self, endpoint: Endpoint) -> None:
         """It did not answer, or said that it is no primary: where it was the answer, there is none now."""
 
-    def moved(self, key: bytes, place: Place) -> None:
+    def moved(self, key: bytes, endpoint: Endpoint) -> None:
         """A MOVED answer: the key's slot is at this place, which is what `reached` gives."""
 
-    def reached(self, told: tuple[str, int], asked: Place) -> Place:
+    def reached(self, reply: tuple[str, int], asked: Endpoint) -> Endpoint:
         """Where MOVED and ASK lead us: without a host it is the one that was asked, and a driver may know another way
         to it."""
-        return (told[0] or asked[0], told[1])
+        return (reply[0] or asked[0], reply[1])
 
-    def all(self) -> list[Place]:
+    def all(self) -> list[Endpoint]:
         """Every primary that is known."""
         primary = self._primary
         return [] if primary is None else [primary]
@@ -88,43 +88,43 @@ class Cluster(Topology):
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
         super().__init__(address, now)
         self._table: Table = [None] * SLOTS
-        self._nodes: tuple[Place, ...] = ()
+        self._nodes: tuple[Endpoint, ...] = ()
         """All that are known, replicas too, in the order in which they are asked."""
         self._moves = 0
 
-    def locate(self, key: bytes) -> Place | None:
+    def locate(self, key: bytes) -> Endpoint | None:
         return self._table[key_slot(key)]
 
     def learn(self, until: float) -> None:
-        self._asking.once(lambda: self._learn(until), until)
+        self._discovery.once(lambda: self._learn(until), until)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, endpoint: Endpoint) -> None:
         """It is the last one to be asked next time: a node that was cut off goes on to tell what it knew."""
-        self._table = [None if known == place else known for known in self._table]
-        if place in self._nodes:
-            self._nodes = (*(node for node in self._nodes if node != place), place)
+        self._table = [None if known == endpoint else known for known in self._table]
+        if endpoint in self._nodes:
+            self._nodes = (*(node for node in self._nodes if node != endpoint), endpoint)
 
-    def moved(self, key: bytes, place: Place) -> None:
+    def moved(self, key: bytes, endpoint: Endpoint) -> None:
         """After some of these the old place is forgotten, and so the rest is learned when it is next asked for."""
         slot = key_slot(key)
         table = self._table.copy()
-        old, table[slot] = table[slot], place
+        old, table[slot] = table[slot], endpoint
         self._moves += 1
         if self._moves >= MOVES and old is not None:
             self._moves = 0
             table = [None if known == old else known for known in table]
         self._table = table
 
-    def reached(self, told: tuple[str, int], asked: Place) -> Place:
-        return self._address.reachable((told[0] or asked[0], told[1]))
+    def reached(self, reply: tuple[str, int], asked: Endpoint) -> Endpoint:
+        return self._address.reachable((reply[0] or asked[0], reply[1]))
 
-    def all(self) -> list[Place]:
-        return list(dict.fromkeys(place for place in self._table if place is not None))
+    def all(self) -> list[Endpoint]:
+        return list(dict.fromkeys(endpoint for endpoint in self._table if endpoint is not None))
 
     def _learn(self, until: float) -> None:
-        fullest: list[tuple[Table, list[Place]]] = []
+        fullest: list[tuple[Table, list[Endpoint]]] = []
 
-        def question(node: Place, patience: float) -> tuple[Table, list[Place]]:
+        def question(node: Endpoint, patience: float) -> tuple[Table, list[Endpoint]]:
             table, nodes = self._told_by(node, patience)
             if not any(table):
                 raise StoreUnavailable(f"{named(node)} knows no other node yet")
@@ -134,16 +134,18 @@ class Cluster(Topology):
                 raise StoreUnavailable(f"{named(node)} knows no node for {missing} of {SLOTS} slots")
             return table, nodes
 
-        to_ask = (*self._nodes, *self._address.places)
+        to_ask = (*self._nodes, *self._address.endpoints)
         try:
-            table, nodes = self._asking.in_turn(to_ask, question, until, "no node of the cluster tells where keys are")
+            table, nodes = self._discovery.in_turn(
+                to_ask, question, until, "no node of the cluster tells where keys are"
+            )
         except StoreUnavailable:
             if not fullest:
                 raise
-            table, nodes = min(fullest, key=lambda told: told[0].count(None))
+            table, nodes = min(fullest, key=lambda reply: reply[0].count(None))
         self._table, self._nodes, self._moves = table, tuple(nodes), 0
 
-    def _told_by(self, node: Place, patience: float) -> tuple[Table, list[Place]]:
+    def _told_by(self, node: Endpoint, patience: float) -> tuple[Table, list[Endpoint]]:
         try:
             answer = ask(self._address.connection(node, patience), "CLUSTER", "SLOTS")
         except ResponseError as error:
@@ -156,19 +158,19 @@ class Cluster(Topology):
             raise StoreError(f"{named(node)} is not a node of a cluster", step="write redis:// for a single server")
         return self.read(answer, node)
 
-    def read(self, answer: object, asked: Place) -> tuple[Table, list[Place]]:
+    def read(self, answer: object, asked: Endpoint) -> tuple[Table, list[Endpoint]]:
         """The table, and all the nodes in it, who was asked first."""
         table: Table = [None] * SLOTS
-        nodes: list[Place] = [asked]
+        nodes: list[Endpoint] = [asked]
         for first, last, primary, *replicas in _ranges(answer):
-            places = [self._place(told, asked) for told in (primary, *replicas)]
-            nodes += [place for place in places if place is not None]
-            table[first : last + 1] = [places[0]] * (last + 1 - first)
+            endpoints = [self._endpoint(reply, asked) for reply in (primary, *replicas)]
+            nodes += [endpoint for endpoint in endpoints if endpoint is not None]
+            table[first : last + 1] = [endpoints[0]] * (last + 1 - first)
         return table, list(dict.fromkeys(nodes))
 
-    def _place(self, told: Any, asked: Place) -> Place | None:
+    def _endpoint(self, reply: Any, asked: Endpoint) -> Endpoint | None:
         """`[host, port, id, more]`. A host "?" has no name, where nodes should have one: its address is in the rest."""
-        match told:
+        match reply:
             case [bytes() | None as host, int(port), *rest] if 0 < port < 65536:
                 if host == b"?":
                     host = facts(rest[1]).get(b"ip") if len(rest) > 1 else None
@@ -178,16 +180,16 @@ class Cluster(Topology):
 
 def _ranges(answer: object) -> Iterator[list[Any]]:
     """First slot, last slot, the primary, its replicas; what does not look like that is left out."""
-    for told in answer if isinstance(answer, list) else []:
-        match told:
+    for reply in answer if isinstance(answer, list) else []:
+        match reply:
             case [int(first), int(last), _, *_] if 0 <= first <= last < SLOTS:
-                yield told
+                yield reply
 
 
 class _Opinion(NamedTuple):
     """What one sentinel says."""
 
-    primary: Place
+    primary: Endpoint
     epoch: int
     """The number of the fail-over that made it the primary."""
     since: float
@@ -203,23 +205,23 @@ class Sentinel(Topology):
         super().__init__(address, now)
         self._now = now
         self._service = address.service or ""
-        self._sentinels = address.places
+        self._sentinels = address.endpoints
         """In the order in which they are asked: those that answered come first."""
-        self._open: dict[Place, _Channel] = {}
+        self._open: dict[Endpoint, _Channel] = {}
         """Connections that nobody uses now."""
         self._closed = False
         self._primary = None
         self.failover = Failover(now)
 
     def learn(self, until: float) -> None:
-        self._asking.once(lambda: self._learn(until), until)
+        self._discovery.once(lambda: self._learn(until), until)
 
-    def forget(self, place: Place) -> None:
-        if self._primary == place:
+    def forget(self, endpoint: Endpoint) -> None:
+        if self._primary == endpoint:
             self._primary = None
 
-    def reached(self, told: tuple[str, int], asked: Place) -> Place:
-        return self._address.reachable((told[0] or asked[0], told[1]))
+    def reached(self, reply: tuple[str, int], asked: Endpoint) -> Endpoint:
+        return self._address.reachable((reply[0] or asked[0], reply[1]))
 
     def attend(self, runtime: Runtime) -> None:
         self.failover.attend(runtime, self.learn)
@@ -234,18 +236,18 @@ class Sentinel(Topology):
             if (channel := self._open.pop(sentinel, None)) is not None:
                 channel.close()
 
-    def _put_back(self, sentinel: Place, channel: _Channel) -> None:
+    def _put_back(self, sentinel: Endpoint, channel: _Channel) -> None:
         self._open[sentinel] = channel
         if self._closed:  # while it was asked
             self._close_open()
 
     def _learn(self, until: float) -> None:
         asked_at = self._now()
-        opinions: dict[bytes | Place, _Opinion] = {}
-        doubted: dict[Place, StoreError] = {}
-        answered: list[Place] = []
+        opinions: dict[bytes | Endpoint, _Opinion] = {}
+        doubted: dict[Endpoint, StoreError] = {}
+        answered: list[Endpoint] = []
 
-        def question(sentinel: Place, patience: float) -> Term:
+        def question(sentinel: Endpoint, patience: float) -> Term:
             voter, opinion = self._opinion_of(sentinel, patience)
             opinions[voter] = opinion
             answered.append(sentinel)
@@ -260,22 +262,22 @@ class Sentinel(Topology):
 
         what = f'no majority of the sentinels names the primary of "{printable(self._service)}"'
         try:
-            term = self._asking.in_turn(self._sentinels, question, until, what)
+            term = self._discovery.in_turn(self._sentinels, question, until, what)
         except StoreUnavailable:
             others = self._others(answered, until)
             if not others:
                 raise
             self._sentinels += others
-            term = self._asking.in_turn(others, question, until, what)
+            term = self._discovery.in_turn(others, question, until, what)
         finally:
             self._sentinels = tuple(dict.fromkeys((*answered, *self._sentinels)))
         self.failover.term = term
         self._primary = term.primary
 
-    def _elected(self, opinions: dict[bytes | Place, _Opinion], last: _Opinion, asked_at: float) -> Term:
+    def _elected(self, opinions: dict[bytes | Endpoint, _Opinion], last: _Opinion, asked_at: float) -> Term:
         """The term that a majority is in, confirmed; StoreUnavailable while they are too few."""
         agreed = [one for one in opinions.values() if (one.primary, one.epoch) == (last.primary, last.epoch)]
-        count = max(len(self._address.places), *(one.sentinels for one in opinions.values()))
+        count = max(len(self._address.endpoints), *(one.sentinels for one in opinions.values()))
         if 2 * len(agreed) <= count:
             raise StoreUnavailable(f"{len(agreed)} of {count} name {named(last.primary)}")
         term = self.failover.term
@@ -287,7 +289,7 @@ class Sentinel(Topology):
     def _is_known(self, term: Term) -> bool:
         return term is self.failover.term and term.primary == self._primary
 
-    def _opinion_of(self, sentinel: Place, patience: float) -> tuple[bytes | Place, _Opinion]:
+    def _opinion_of(self, sentinel: Endpoint, patience: float) -> tuple[bytes | Endpoint, _Opinion]:
         """With the id by which a sentinel that has two addresses counts once."""
         channel = self._open.pop(sentinel, None)
         if channel is not None:
@@ -297,7 +299,7 @@ class Sentinel(Topology):
                 pass
         return self._told_by(_Channel(self._address.sentinel_connection(sentinel, patience)), sentinel)
 
-    def _told_by(self, channel: _Channel, sentinel: Place) -> tuple[bytes | Place, _Opinion]:
+    def _told_by(self, channel: _Channel, sentinel: Endpoint) -> tuple[bytes | Endpoint, _Opinion]:
         try:
             opinion = self._read(channel, sentinel)
         except BaseException:
@@ -306,55 +308,55 @@ class Sentinel(Topology):
         self._put_back(sentinel, channel)
         return channel.id or sentinel, opinion
 
-    def _read(self, channel: _Channel, sentinel: Place) -> _Opinion:
+    def _read(self, channel: _Channel, sentinel: Endpoint) -> _Opinion:
         try:
-            told = facts(channel.ask("MASTER", self._service))
+            reply = facts(channel.ask("MASTER", self._service))
         except ResponseError as error:
             if "No such master" not in str(error):
                 raise
-            told = None
-        if told is None:
+            reply = None
+        if reply is None:
             raise _unknown(sentinel, self._service, channel.ask("MASTERS"))
-        host, port, others = told.get(b"ip"), _number(told, b"port"), _number(told, b"num-other-sentinels")
+        host, port, others = reply.get(b"ip"), _number(reply, b"port"), _number(reply, b"num-other-sentinels")
         if not isinstance(host, bytes) or not port:
             raise StoreUnavailable(f"{named(sentinel)} does not answer as a sentinel does")
         if others < self._address.least_sentinels:
             least = self._address.least_sentinels
             raise StoreUnavailable(f"{named(sentinel)} sees {others} other sentinels; it should see {least}")
-        if b"failover_in_progress" in told.get(b"flags", b""):
+        if b"failover_in_progress" in reply.get(b"flags", b""):
             raise StoreUnavailable(f"{named(sentinel)} is replacing the primary")
         return _Opinion(
             self._address.reachable((host.decode(errors="replace"), port)),
-            _number(told, b"config-epoch"),
-            self._now() - _number(told, b"role-reported-time") / 1000,
+            _number(reply, b"config-epoch"),
+            self._now() - _number(reply, b"role-reported-time") / 1000,
             others + 1,
         )
 
-    def _others(self, answered: list[Place], until: float) -> tuple[Place, ...]:
+    def _others(self, answered: list[Endpoint], until: float) -> tuple[Endpoint, ...]:
         """Sentinels that those who answered know, and we did not."""
-        found: dict[Place, None] = {}
+        found: dict[Endpoint, None] = {}
         for sentinel in answered:
             channel = self._open.pop(sentinel, None)
             if channel is None or self._now() >= until:
                 continue
             try:
-                told = channel.ask("SENTINELS", self._service)
+                reply = channel.ask("SENTINELS", self._service)
             except RedisError:
                 channel.close()
                 continue
             self._put_back(sentinel, channel)
-            for other in told if isinstance(told, list) else ():
+            for other in reply if isinstance(reply, list) else ():
                 host, port = facts(other).get(b"ip"), _number(facts(other), b"port")
                 if isinstance(host, bytes) and port:
                     found[(host.decode(errors="replace"), port)] = None
-        return tuple(place for place in found if place not in self._sentinels)
+        return tuple(endpoint for endpoint in found if endpoint not in self._sentinels)
 
-    def _doubt(self, primary: Place, patience: float) -> StoreError | None:
+    def _doubt(self, primary: Endpoint, patience: float) -> StoreError | None:
         """Why this is not the primary, now."""
         try:
             answer = ask(self._address.connection(primary, patience), "ROLE")
         except RedisError as error:
-            return self._asking.noted(error, primary, patience)
+            return self._discovery.noted(error, primary, patience)
         role = answer[0] if isinstance(answer, list) and answer else None
         if role == b"master":
             return None
@@ -390,19 +392,19 @@ class _Channel:
         return id if isinstance(id, bytes) else None
 
 
-def _number(told: dict[bytes, Any], name: bytes) -> int:
-    value = told.get(name)
+def _number(reply: dict[bytes, Any], name: bytes) -> int:
+    value = reply.get(name)
     return int(value) if isinstance(value, bytes) and value.isdigit() else 0
 
 
 def _services(masters: object) -> dict[str, dict[bytes, Any]]:
     """All that a sentinel watches, by their names."""
-    told = [facts(service) for service in masters] if isinstance(masters, list) else []
-    named = ((service.get(b"name"), service) for service in told)
+    reply = [facts(service) for service in masters] if isinstance(masters, list) else []
+    named = ((service.get(b"name"), service) for service in reply)
     return {name.decode(errors="replace"): service for name, service in named if isinstance(name, bytes)}
 
 
-def _unknown(sentinel: Place, service: str, masters: object) -> StoreError:
+def _unknown(sentinel: Endpoint, service: str, masters: object) -> StoreError:
     known = ", ".join(f'"{printable(name)}"' for name in _services(masters))
     return StoreError(
         f'{named(sentinel)} watches no service "{printable(service)}"; it watches {known or "none"}',

@@ -8,7 +8,7 @@ table must exist.
 
 from __future__ import annotations
 
-from dibs.backends.sql.own import Own, code_of
+from dibs.backends.sql.caller_connection import CallerConnection, code_of
 from dibs.errors import StoreError, Unsupported
 
 MYSQL_TABLE = "CREATE TABLE dibs_fence (name VARBINARY(1600) NOT NULL PRIMARY KEY, token BIGINT NOT NULL)"
@@ -32,30 +32,32 @@ class OwnTransaction:
     """`Admits` of core/cells.py over a connection of the caller. Errors of the driver are raised unchanged: the caller
     handles them for its own transaction."""
 
-    def __init__(self, own: Own) -> None:
-        self._own = own
+    def __init__(self, connection: CallerConnection) -> None:
+        self._connection = connection
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         """The highest exclusive token admitted before, or `token` itself if none was above it."""
-        if self._own.server == "sqlite":
+        if self._connection.server == "sqlite":
             raise Unsupported(
                 "on SQLite, a fence needs a sqlite3 connection", step="pass the sqlite3 connection below this one"
             )
-        await self._own.require_transaction("so others could write between check and change")
+        await self._connection.require_transaction("so others could write between check and change")
         given = 0 if shared else token
-        highest = await (self._postgresql if self._own.server == "postgresql" else self._mysql)(name, given, token)
+        highest = await (self._postgresql if self._connection.server == "postgresql" else self._mysql)(
+            name, given, token
+        )
         return max(highest, token)
 
     async def _postgresql(self, name: str, given: int, most: int) -> int:
         if not await self._one(_IS_THERE):
-            await self._own.run(_FIRST_USE, ())
-            await self._own.run(_POSTGRESQL_TABLE, ())
+            await self._connection.run(_FIRST_USE, ())
+            await self._connection.run(_POSTGRESQL_TABLE, ())
         return await self._one(_POSTGRESQL_ADMIT, name, given, most)
 
     async def _mysql(self, name: str, given: int, most: int) -> int:
         encoded = name.encode()
         try:
-            await self._own.run(self._own.marked(_MYSQL_ADMIT, 4), (encoded, given, most, given))
+            await self._connection.run(self._connection.marked(_MYSQL_ADMIT, 4), (encoded, given, most, given))
         except Exception as error:
             if code_of(error) != _NO_SUCH_TABLE:
                 raise
@@ -63,5 +65,5 @@ class OwnTransaction:
         return await self._one(_MYSQL_HIGHEST, encoded)
 
     async def _one(self, text: str, *values: object) -> int:
-        _, rows = await self._own.run(self._own.marked(text, len(values)), values)
+        _, rows = await self._connection.run(self._connection.marked(text, len(values)), values)
         return int(rows[0][0])

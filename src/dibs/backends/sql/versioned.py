@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from dibs.backends.sql.own import Own
+from dibs.backends.sql.caller_connection import CallerConnection
 from dibs.core.deadline import gaps
 from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreError
@@ -39,51 +39,51 @@ class Change:
             raise TypeError(f"version must be an int, as it was read, not {version!r}")
         self.version = version
 
-    def update(self, own: Own) -> tuple[str, list[object]]:
+    def update(self, connection: CallerConnection) -> tuple[str, list[object]]:
         values: list[object] = []
         given = {**self.changes, self.column: self.version + 1}
-        sets = ", ".join(_equals(own, column, value, values) for column, value in given.items())
-        where = self._where(own, {**self.key, self.column: self.version}, values)
-        return f"UPDATE {self._table(own)} SET {sets} WHERE {where}", values  # noqa: S608  (quoted names, marks)
+        sets = ", ".join(_equals(connection, column, value, values) for column, value in given.items())
+        where = self._where(connection, {**self.key, self.column: self.version}, values)
+        return f"UPDATE {self._table(connection)} SET {sets} WHERE {where}", values  # noqa: S608  (quoted names, marks)
 
-    def look(self, own: Own) -> tuple[str, list[object]]:
+    def look(self, connection: CallerConnection) -> tuple[str, list[object]]:
         values: list[object] = []
-        where = self._where(own, self.key, values)
-        return f"SELECT {own.quote(self.column)} FROM {self._table(own)} WHERE {where}", values  # noqa: S608  (as above)
+        where = self._where(connection, self.key, values)
+        return f"SELECT {connection.quote(self.column)} FROM {self._table(connection)} WHERE {where}", values  # noqa: S608  (as above)
 
     def row(self) -> str:
         """The row in error messages."""
         return f"{'.'.join(self.table)} {', '.join(f'{column}={_shown(value)}' for column, value in self.key.items())}"
 
-    def _table(self, own: Own) -> str:
-        return ".".join(own.quote(part) for part in self.table)
+    def _table(self, connection: CallerConnection) -> str:
+        return ".".join(connection.quote(part) for part in self.table)
 
     @staticmethod
-    def _where(own: Own, wanted: Mapping[str, object], values: list[object]) -> str:
-        return " AND ".join(_equals(own, column, value, values) for column, value in wanted.items())
+    def _where(connection: CallerConnection, wanted: Mapping[str, object], values: list[object]) -> str:
+        return " AND ".join(_equals(connection, column, value, values) for column, value in wanted.items())
 
 
-async def update(own: Own, change: Change) -> int:
+async def update(connection: CallerConnection, change: Change) -> int:
     """The new version."""
     try:
-        changed, _ = await own.run(*change.update(own))
+        changed, _ = await connection.run(*change.update(connection))
     except Exception as error:
-        if not own.is_conflict(error):
+        if not connection.is_conflict(error):
             raise
-        raise _conflict(own, change, "it was changed after this transaction began to read") from error
+        raise _conflict(connection, change, "it was changed after this transaction began to read") from error
     if changed == 1:
         return change.version + 1
     if changed:
         raise StoreError(
-            f"the key names {changed} rows, not one", name=change.row(), store=own.server,
+            f"the key names {changed} rows, not one", name=change.row(), store=connection.server,
             step="roll back, and give a key that is unique",
         )  # fmt: skip
-    _, rows = await own.run(*change.look(own))
+    _, rows = await connection.run(*change.look(connection))
     if not rows:
-        raise _conflict(own, change, "there is no such row")
+        raise _conflict(connection, change, "there is no such row")
     (there,) = rows[0]
     raise _conflict(
-        own, change,
+        connection, change,
         f"it has version {there}, not {change.version}: somebody else changed it" if there != change.version
         else "somebody else changed it after this transaction began to read",
     )  # fmt: skip
@@ -104,13 +104,13 @@ async def again(attempt: Callable[[], Awaitable[T]], tries: object, runtime: Run
     return await attempt()
 
 
-def _conflict(own: Own, change: Change, what: str) -> Conflict:
-    return Conflict(what, name=change.row(), store=own.server, step="read the row again, in a new transaction")
+def _conflict(connection: CallerConnection, change: Change, what: str) -> Conflict:
+    return Conflict(what, name=change.row(), store=connection.server, step="read the row again, in a new transaction")
 
 
-def _equals(own: Own, column: str, value: object, values: list[object]) -> str:
+def _equals(connection: CallerConnection, column: str, value: object, values: list[object]) -> str:
     values.append(value)
-    return f"{own.quote(column)} = {own.mark(len(values))}"
+    return f"{connection.quote(column)} = {connection.mark(len(values))}"
 
 
 def _parts(table: object) -> tuple[str, ...]:

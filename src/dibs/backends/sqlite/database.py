@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
-from dibs.backends.ledger import Tombs, Wake
+from dibs.backends.common.atomic_queue import Tombs, Wake
 from dibs.backends.sqlite.presence import Others
 from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable, damaged
-from dibs.core.cells import Spot
-from dibs.core.line import Me, Replaced
+from dibs.core.cells import CellKey
+from dibs.core.queue import ClientIdentity, Replaced
 from dibs.core.rule import Claim
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding
@@ -60,18 +60,18 @@ class Home(Protocol):
     me: bytes
     tombs: Tombs
     others: Others
-    unwatched: deque[tuple[Spot, bytes]]
+    unwatched: deque[tuple[CellKey, bytes]]
     """Watchers that need not be told of a change any more; the next step that watches something removes them."""
 
     def now(self) -> float: ...
 
-    def wake(self, wakes: list[Wake], me: Me) -> None: ...
+    def wake(self, wakes: list[Wake], me: ClientIdentity) -> None: ...
 
     def doctor(self, until: float) -> list[Finding]: ...
 
     def replaced(self, generation: int) -> None: ...
 
-    def settle_in(self) -> Inode | None: ...
+    def claim_files(self) -> Inode | None: ...
 
     def is_known(self, generation: int) -> bool: ...
 
@@ -271,7 +271,7 @@ class Database:
         """Connect to the current file and register this client there. False: busy, try again."""
         if self._connection is not None and self._generation == self._store.generation:
             return True
-        inode = self._store.settle_in()
+        inode = self._store.claim_files()
         if inode is None:
             return False
         generation = self._store.generation

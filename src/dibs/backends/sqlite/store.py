@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
-from dibs.backends.ledger import Tombs, Wake
+from dibs.backends.common.atomic_queue import Tombs, Wake
 from dibs.backends.sqlite import files
 from dibs.backends.sqlite.database import (
     BUSY_CODES,
@@ -33,11 +33,11 @@ from dibs.backends.sqlite.database import (
     removed,
     translated,
 )
-from dibs.backends.sqlite.line import SqliteCells, SqliteLine
 from dibs.backends.sqlite.presence import MOST, Others, Presence, names_of, sweep
+from dibs.backends.sqlite.queue import SqliteCells, SqliteQueue
 from dibs.backends.sqlite.table import APPLICATION, VERSION, Leftovers, SqliteTable, check_tables, damaged, tables_in
-from dibs.core.cells import Cells, Spot
-from dibs.core.line import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, Line, Me
+from dibs.core.cells import CellKey, Cells
+from dibs.core.queue import ATOMIC_TRY, CELLS, FAIR, LEASES, PERMITS, RECORDS, RW, ClientIdentity, Queue
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, Mismatch, StoreError
 from dibs.info import Finding
@@ -76,7 +76,7 @@ class SqliteStore:
     def _fresh(self) -> None:
         self.me = b""
         self.tombs = Tombs()
-        self.unwatched: deque[tuple[Spot, bytes]] = deque()
+        self.unwatched: deque[tuple[CellKey, bytes]] = deque()
         self.others = Others(self.directory, boottime)
         self.presence: Presence | None = None
         self._inode: Inode | None = None
@@ -85,15 +85,15 @@ class SqliteStore:
         self._settling = _thread.allocate_lock()
         self._forking = False
         self._databases: Living[Database] = Living()
-        self._client: Me | None = None
+        self._client: ClientIdentity | None = None
         self._closed = False
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
         self.me = me.id
         self._client = me
-        return SqliteLine(self, self._database(), runtime, me)
+        return SqliteQueue(self, self._database(), runtime, me)
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return SqliteCells(self, self._database(), runtime, me)
 
     def _database(self) -> Database:
@@ -112,7 +112,7 @@ class SqliteStore:
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
-            raise _unsettled(error) from None
+            raise _not_claimed(error) from None
         finally:
             made.close()
 
@@ -135,7 +135,7 @@ class SqliteStore:
             self.generation += 1
             self._inode = None
 
-    def settle_in(self) -> Inode | None:
+    def claim_files(self) -> Inode | None:
         """Make or recognise the file, and be present in it: once per file. None: busy, for a moment."""
         if self._inode is not None and self.presence is not None:
             return self._inode
@@ -158,7 +158,7 @@ class SqliteStore:
             except OSError as error:
                 if isinstance(error, StoreError):
                     raise
-                raise _unsettled(error) from None
+                raise _not_claimed(error) from None
             self._inode = inode
             if self._client is not None:
                 self._client.inbox.listen(self.presence)
@@ -227,7 +227,7 @@ class SqliteStore:
             with suppress(OSError):
                 sweep(self.directory, self._leftovers.stay)
 
-    def wake(self, wakes: Sequence[Wake], me: Me) -> None:
+    def wake(self, wakes: Sequence[Wake], me: ClientIdentity) -> None:
         letters: dict[bytes, list[bytes]] = {}
         for client, id, signal in wakes:
             if client == me.id:
@@ -262,7 +262,7 @@ def _wall() -> int:
     return time.time_ns() // 1000
 
 
-def _unsettled(error: OSError) -> StoreError:
+def _not_claimed(error: OSError) -> StoreError:
     step = files.remedy(error, "make its directory writable, or set DIBS_URL to a path of your own")
     return StoreError(f"the database or a file beside it cannot be created: {error.strerror}", step=step)
 

@@ -1,6 +1,7 @@
-"""The tables, and every SQL statement of the embedded store. The verbs themselves are in backends/ledger.py.
+"""The tables, and every SQL statement of the embedded store. The verbs themselves are in
+backends/common/atomic_queue.py.
 
-Entries are clustered by (name, ticket): a line is one walk, and a verb changes one page. Times are seconds of the
+Entries are clustered by (name, ticket): a queue is one walk, and a verb changes one page. Times are seconds of the
 clock that counts since boot, which is one clock for all processes of the machine and never goes back.
 
 A ticket is that clock in microseconds plus the store's `base`, read while the write lock is held: lock, commit and the
@@ -21,11 +22,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dibs.backends.ledger import NOBODY, Tombs, Wake
+from dibs.backends.common.atomic_queue import NOBODY, Tombs, Wake
 from dibs.backends.sqlite.presence import ID_SIZE, Others
-from dibs.core.cells import UNSET, Kept, Spot, Write
+from dibs.core.cells import UNSET_CELL, CellKey, CellValue, Write
 from dibs.core.deadline import FOREVER
-from dibs.core.line import ELECTION, LINE, YOURS, Place
+from dibs.core.queue import ELECTION, QUEUE, YOURS, Place
 from dibs.core.rule import Claim, Entry, Standing
 from dibs.errors import StoreError
 
@@ -65,8 +66,8 @@ STATEMENTS = tuple(statement.strip() for statement in SCHEMA.split(";") if state
 _NO_VERSION = 2**63 - 1
 """As large as SQLite's integers get: nothing can follow it."""
 _WALK = "ticket, id, client, kind, capacity, weight, until, asked, held, revoked"
-_LINE = f"SELECT {_WALK}, '' FROM claims WHERE name = ? ORDER BY ticket"
-_LINE_WITH_ABOUT = f"SELECT {_WALK}, about FROM claims WHERE name = ? ORDER BY ticket"
+_QUEUE = f"SELECT {_WALK}, '' FROM claims WHERE name = ? ORDER BY ticket"
+_QUEUE_WITH_DESCRIPTION = f"SELECT {_WALK}, about FROM claims WHERE name = ? ORDER BY ticket"
 _BY_TICKET = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND ticket = ?"
 _BY_ID = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND id = ?"
 _BY_CLIENT = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND client = ?"
@@ -88,7 +89,7 @@ _WAIT = _JOIN.format(
     " AND alive_until(client) > clock() FROM claims WHERE name = ?1 ORDER BY ticket LIMIT 1)",
     held="NULL",
 )
-"""Wait behind a living holder that leaves no room and has more than `glance` left."""
+"""Wait behind a living holder that leaves no room and has more than `poll_interval` left."""
 _LEAVE = """
 DELETE FROM claims WHERE name = ?1 AND ticket = ?2 AND id = ?3
     AND NOT EXISTS (SELECT 1 FROM outsiders WHERE name = ?1)
@@ -104,8 +105,8 @@ _RESERVE = f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < ba
 _CLIENT = "SELECT dev, ino FROM clients WHERE id = ?"
 _BUSY = "SELECT id, dev, ino FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
 _IS_BUSY = "SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1"
-_OUTSIDERS = "SELECT client, id FROM outsiders WHERE name = ?"
-_STAY_OUTSIDE = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
+_UNFAIR_WAITERS = "SELECT client, id FROM outsiders WHERE name = ?"
+_WAIT_UNFAIR = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
 _COME_IN = "DELETE FROM outsiders WHERE name = ? AND id = ?"
 _CELL = "SELECT value, version FROM cells WHERE space = ? AND name = ?"
 _KEEP = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?)"
@@ -115,7 +116,7 @@ _FORGET_WRITES = "DELETE FROM writes WHERE until < ?"
 _WATCH = "INSERT INTO watchers VALUES (?, ?, ?, ?)"
 _UNWATCH = "DELETE FROM watchers WHERE space = ? AND name = ? AND id = ?"
 _DISMISS = "DELETE FROM watchers WHERE space = ? AND name = ? RETURNING client, id"
-_LINES = (
+_QUEUES = (
     f"SELECT name, {_WALK}, about FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ?"
     " ORDER BY name, ticket"
 )
@@ -157,7 +158,7 @@ class Leftovers(NamedTuple):
 class SqliteTable:
     """What ledger.Table asks for, over one connection."""
 
-    glance = 1.0
+    poll_interval = 1.0
 
     def __init__(
         self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, others: Others, now: Callable[[], float]
@@ -181,7 +182,7 @@ class SqliteTable:
         self._base = self._reserved = self._last = 0
         self._crowded: str | None = None
         """The name on which a claim had to wait last: there the next one probably has to wait, too."""
-        self.with_about = False
+        self.with_description = False
 
     def join(self, claim: Claim, place: Place) -> Standing | None:
         """Hold an empty queue, or wait behind its holder, in one statement that commits by itself. None: nothing was
@@ -192,16 +193,16 @@ class SqliteTable:
         base, clock = self._base, self._clock
         is_free = claim.name != self._crowded
         for holds in (is_free, not is_free):
-            if holds or place is LINE:
+            if holds or place is QUEUE:
                 length = claim.lease if holds else claim.waiting
                 clock.clear()
                 if self._execute(_TAKE if holds else _WAIT, (
                     claim.name, claim.by, claim.id, self._last - base + 1, self._reserved - base - 1, base,
-                    claim.client, claim.kind, claim.capacity, claim.weight, length, claim.about,
+                    claim.client, claim.kind, claim.capacity, claim.weight, length, claim.description,
                 )).rowcount:  # fmt: skip
                     self._last = claim.ticket = base + int(clock[0] * 1e6)
                     self._crowded = None if holds else claim.name
-                    return Standing(claim.ticket, holds, length, FOREVER if holds else self.glance, False)
+                    return Standing(claim.ticket, holds, length, FOREVER if holds else self.poll_interval, False)
         return None
 
     def leave(self, claim: Claim, _: object) -> list[Wake] | None:
@@ -216,8 +217,8 @@ class SqliteTable:
             return None
         return [Wake(told[0], told[1], YOURS)] if told else []
 
-    def line(self, name: str) -> Iterable[Entry]:
-        rows = self._execute(_LINE_WITH_ABOUT if self.with_about else _LINE, (name,))
+    def queue(self, name: str) -> Iterable[Entry]:
+        rows = self._execute(_QUEUE_WITH_DESCRIPTION if self.with_description else _QUEUE, (name,))
         first = rows.fetchone()
         return NOBODY if first is None else _entries(first, rows)
 
@@ -238,7 +239,7 @@ class SqliteTable:
         self._execute(
             _ADD,
             (name, entry.ticket, entry.id, entry.client, entry.kind, entry.capacity, entry.weight, entry.until,
-             entry.asked, entry.held, entry.revoked, entry.about),
+             entry.asked, entry.held, entry.revoked, entry.description),
         )  # fmt: skip
 
     def write(self, name: str, entries: Sequence[Entry]) -> None:
@@ -283,26 +284,26 @@ class SqliteTable:
     def buried(self, id: bytes) -> bool:
         return id in self._tombs
 
-    def outsiders(self, name: str) -> list[tuple[bytes, bytes]]:
-        return self._execute(_OUTSIDERS, (name,)).fetchall()
+    def unfair_waiters(self, name: str) -> list[tuple[bytes, bytes]]:
+        return self._execute(_UNFAIR_WAITERS, (name,)).fetchall()
 
-    def stay_outside(self, name: str, claim: Claim, until: float) -> None:
-        self._execute(_STAY_OUTSIDE, (name, claim.id, claim.client, until))
+    def wait_unfair(self, name: str, claim: Claim, until: float) -> None:
+        self._execute(_WAIT_UNFAIR, (name, claim.id, claim.client, until))
 
     def come_in(self, name: str, id: bytes) -> None:
         self._execute(_COME_IN, (name, id))
 
-    def cell(self, spot: Spot) -> Kept:
-        row = self._execute(_CELL, spot).fetchone()
+    def cell(self, cell_key: CellKey) -> CellValue:
+        row = self._execute(_CELL, cell_key).fetchone()
         if row is None:
-            return UNSET
-        kept = Kept(*row)
-        if not isinstance(kept.value, bytes) or not 1 <= kept.version < _NO_VERSION:
+            return UNSET_CELL
+        cell_value = CellValue(*row)
+        if not isinstance(cell_value.value, bytes) or not 1 <= cell_value.version < _NO_VERSION:
             raise damaged("a cell in it holds what no put has made")
-        return kept
+        return cell_value
 
-    def keep(self, spot: Spot, kept: Kept) -> None:
-        self._execute(_KEEP, (*spot, *kept))
+    def keep(self, cell_key: CellKey, cell_value: CellValue) -> None:
+        self._execute(_KEEP, (*cell_key, *cell_value))
 
     def written(self, write: Write) -> int | None:
         row = self._execute(_WRITTEN, (write.by, write.id)).fetchone()
@@ -312,20 +313,20 @@ class SqliteTable:
         self._execute(_FORGET_WRITES, (now,))
         self._execute(_NOTE, (write.by, write.id, version))
 
-    def watch(self, spot: Spot, key: bytes) -> None:
-        self._execute(_WATCH, (*spot, key, self._me))
+    def watch(self, cell_key: CellKey, key: bytes) -> None:
+        self._execute(_WATCH, (*cell_key, key, self._me))
 
-    def unwatch(self, spot: Spot, key: bytes) -> None:
-        self._execute(_UNWATCH, (*spot, key))
+    def unwatch(self, cell_key: CellKey, key: bytes) -> None:
+        self._execute(_UNWATCH, (*cell_key, key))
 
-    def dismiss(self, spot: Spot) -> list[tuple[bytes, bytes]]:
-        return self._execute(_DISMISS, spot).fetchall()
+    def dismiss(self, cell_key: CellKey) -> list[tuple[bytes, bytes]]:
+        return self._execute(_DISMISS, cell_key).fetchall()
 
-    def lines(self, prefix: str, after: str) -> Iterator[tuple[str, list[Entry]]]:
+    def queues(self, prefix: str, after: str) -> Iterator[tuple[str, list[Entry]]]:
         """By name, each with what it says of itself; read no further than it is consumed."""
-        rows = self._execute(_LINES, (after, prefix, len(prefix), prefix))
-        for name, line in groupby(rows, itemgetter(0)):
-            yield name, [_entry(row[1:]) for row in line]
+        rows = self._execute(_QUEUES, (after, prefix, len(prefix), prefix))
+        for name, queue in groupby(rows, itemgetter(0)):
+            yield name, [_entry(row[1:]) for row in queue]
 
     # The store's own life.
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
-from dibs.backends.zookeeper.contenders import uuid_of
+from dibs.backends.zookeeper.lock_queue import node_of
 from dibs.backends.zookeeper.paths import value_path
-from dibs.backends.zookeeper.queue import node_of
+from dibs.backends.zookeeper.queue_rule import uuid_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Refused, Request
-from dibs.backends.zookeeper.wire.port import Port, checked
-from dibs.backends.zookeeper.wire.session import DATA, EXISTENCE, Call, Session
-from dibs.core.cells import FENCE, UNSET, Kept, Spot, Write, record_of, token_of
-from dibs.core.line import LOOK, Me
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, checked
+from dibs.backends.zookeeper.wire.session import DATA, EXISTENCE, PendingRequest, Session
+from dibs.core.cells import FENCE, UNSET_CELL, CellKey, CellValue, Write, record_of, token_of
+from dibs.core.queue import LOOK, ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreUnavailable
 
@@ -27,18 +27,20 @@ _UNDER_WAY = 64
 
 
 class ZookeeperCells:
-    def __init__(self, port: Port, puts: Puts, runtime: Runtime, me: Me, chroot: str) -> None:
-        self._port = port
+    def __init__(
+        self, executor: ZookeeperExecutor, puts: Puts, runtime: Runtime, me: ClientIdentity, chroot: str
+    ) -> None:
+        self._executor = executor
         self._puts = puts
         self._runtime = runtime
         self._me = me
         self._chroot = chroot
 
-    async def get(self, spot: Spot, until: float) -> Kept:
-        path = self._path(spot)
-        calls = await self._port.ask([codec.sync(path), codec.get(path)], until)
+    async def get(self, cell_key: CellKey, until: float) -> CellValue:
+        path = self._path(cell_key)
+        calls = await self._executor.ask([codec.sync(path), codec.get(path)], until)
         node = node_of(calls[1])
-        return UNSET if node is None else Kept(node.data, node.stat.version + 1)
+        return UNSET_CELL if node is None else CellValue(node.data, node.stat.version + 1)
 
     async def put(self, write: Write, until: float) -> int:
         now = self._runtime.now()
@@ -47,8 +49,8 @@ class ZookeeperCells:
         puts = self._puts
         puts.forget(now)
         if write.id not in puts.versions:
-            await self._port.ready(until)
-            session = self._port.wire.session
+            await self._executor.ready(until)
+            session = self._executor.client.session
             if puts.first_session(write, session) is not session:
                 raise StoreUnavailable("the session ended before it was answered")
             write.asked = True
@@ -56,7 +58,7 @@ class ZookeeperCells:
                 await self._put(write, until)
             puts.answered(write)
         if write.id not in puts.versions:
-            there = await self.get(write.spot, until)
+            there = await self.get(write.cell_key, until)
             raise Conflict(
                 f"it is at version {there.version}, not at {write.version}", step="read the value again, then write"
             )
@@ -65,43 +67,43 @@ class ZookeeperCells:
     async def _put(self, write: Write, until: float) -> None:
         """The reader of the reply notes the version if the put was done, now or before. It does so also if the caller
         no longer waits, so that no note stays behind."""
-        path = self._path(write.spot)
+        path = self._path(write.cell_key)
         directory = path.rpartition("/")[0]
         notes = f"{directory.rpartition('/')[0]}/%written"
         note = f"{notes}/{uuid_of(write.id)}"
         change: Request = (
             codec.put(path, write.value, write.version - 1)
             if write.version
-            else codec.create(path, write.value, self._port.acl, codec.PERSISTENT)
+            else codec.create(path, write.value, self._executor.acl, codec.PERSISTENT)
         )
         data = b"%d" % (write.version + 1)
-        both = codec.multi([codec.create(note, data, self._port.acl, codec.EPHEMERAL), change])
+        both = codec.multi([codec.create(note, data, self._executor.acl, codec.EPHEMERAL), change])
 
-        def answered(call: Call) -> None:
+        def answered(call: PendingRequest) -> None:
             refused = call.value.errors if isinstance(call.value, Refused) else ()
             if call.error == codec.OK and (not refused or refused[0] == codec.NODE_EXISTS):
                 self._puts.done(write)
-                self._port.wire.post(codec.delete(note))
+                self._executor.client.post(codec.delete(note))
 
-        def missing(calls: list[Call]) -> bool:
+        def missing(calls: list[PendingRequest]) -> bool:
             refused = calls[0].value.errors if isinstance(calls[0].value, Refused) else ()
             return codec.NO_NODE in refused and not (write.version and calls[1].error == codec.NO_NODE)
 
-        calls = await self._port.ask_in(
+        calls = await self._executor.ask_in(
             [directory, notes], [both, codec.exists(path)], until, [answered], missing=missing
         )
         checked(calls[0])
 
-    async def watch(self, spot: Spot, version: int, key: bytes, until: float) -> None:
-        path = self._path(spot)
+    async def watch(self, cell_key: CellKey, version: int, key: bytes, until: float) -> None:
+        path = self._path(cell_key)
 
         def told(_: Event) -> None:
-            self._port.wire.tell(self._me.inbox, key, LOOK.value)
+            self._executor.client.tell(self._me.inbox, key, LOOK.value)
 
         watch = (DATA if version else EXISTENCE, path, told)
         asking = codec.get(path, watch=True) if version else codec.exists(path, watch=True)
         try:
-            (call,) = await self._port.ask([asking], until, watch)
+            (call,) = await self._executor.ask([asking], until, watch)
             if version:
                 node = node_of(call)
                 unchanged = node is not None and node.stat.version + 1 == version
@@ -110,29 +112,29 @@ class ZookeeperCells:
             if unchanged:
                 await self._me.inbox.wait(key, until)
         finally:
-            self._port.wire.send((), drop=[watch])
+            self._executor.client.send((), drop=[watch])
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
-        spot = Spot(FENCE, name)
-        path = self._path(spot)
+        cell_key = CellKey(FENCE, name)
+        path = self._path(cell_key)
         while True:
-            kept = await self.get(spot, until)
-            highest = token_of(kept)
+            cell_value = await self.get(cell_key, until)
+            highest = token_of(cell_value)
             if shared or token <= highest:
                 return highest
-            if kept.version:
-                (call,) = await self._port.ask([codec.put(path, record_of(token), kept.version - 1)], until)
+            if cell_value.version:
+                (call,) = await self._executor.ask([codec.put(path, record_of(token), cell_value.version - 1)], until)
             else:
-                first = codec.create(path, record_of(token), self._port.acl, codec.PERSISTENT)
-                (call,) = await self._port.ask_in([path.rpartition("/")[0]], [first], until)
+                first = codec.create(path, record_of(token), self._executor.acl, codec.PERSISTENT)
+                (call,) = await self._executor.ask_in([path.rpartition("/")[0]], [first], until)
             if checked(call, codec.BAD_VERSION, codec.NODE_EXISTS) == codec.OK:
                 return highest
 
     def close(self) -> None:
         """The session is the store's."""
 
-    def _path(self, spot: Spot) -> str:
-        return self._chroot + value_path(spot.space, spot.name)
+    def _path(self, cell_key: CellKey) -> str:
+        return self._chroot + value_path(cell_key.space, cell_key.name)
 
 
 class Puts:

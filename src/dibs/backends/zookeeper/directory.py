@@ -15,17 +15,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from dibs.backends.zookeeper.contenders import Listing, id_of
+from dibs.backends.zookeeper.queue_rule import Listing, id_of
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.client import Wire
+from dibs.backends.zookeeper.wire.client import SessionClient
 from dibs.backends.zookeeper.wire.codec import Children, Request, Stat
-from dibs.backends.zookeeper.wire.session import Call
+from dibs.backends.zookeeper.wire.session import PendingRequest
 
 
 class Seen:
     """The replies to shared requests."""
 
-    def __init__(self, calls: list[Call], sent_at: float, epoch: int) -> None:
+    def __init__(self, calls: list[PendingRequest], sent_at: float, epoch: int) -> None:
         self.calls = calls
         self.sent_at = sent_at
         self.epoch = epoch
@@ -43,11 +43,11 @@ class Shared:
     """Requests that many callers want answered. At most one copy of them is under way; callers who come after it was
     sent share the next one."""
 
-    def __init__(self, wire: Wire, requests: Sequence[Request], learn: Callable[[Seen], None]) -> None:
-        self._wire = wire
+    def __init__(self, client: SessionClient, requests: Sequence[Request], learn: Callable[[Seen], None]) -> None:
+        self._wire = client
         self._requests = requests
         self._learn = learn
-        self._under_way: Call | None = None
+        self._under_way: PendingRequest | None = None
         self._waiting: list[Callable[[Seen], None]] = []
         self.latest: Seen | None = None
 
@@ -61,7 +61,7 @@ class Shared:
             self._send()
 
     def _send(self) -> None:
-        calls = [Call(request) for request in self._requests]
+        calls = [PendingRequest(request) for request in self._requests]
         seen, last = Seen(calls, self._wire.now(), self._wire.epoch), calls[-1]
         with self._wire.mutex:
             callers, self._waiting = self._waiting, []
@@ -88,8 +88,8 @@ class Shared:
 
 
 class Directory:
-    def __init__(self, wire: Wire, path: str, name: str) -> None:
-        self._wire = wire
+    def __init__(self, client: SessionClient, path: str, name: str) -> None:
+        self._wire = client
         self.path = path
         self.name = name
         """The name of the lock as those claims write it: a path has more than one name."""
@@ -126,9 +126,9 @@ class Directory:
         """From a listing. An interrupt between any two lines leaves less known, never something false."""
         with self._wire.mutex:
             self.alone = self._order = None
-            if listing.word is not None and listing.line:
-                self._word, self._last, self._czxid = listing.word, int(listing.line[-1].number), stat.czxid
-                self._order = [(one.number, one.name) for one in listing.line]
+            if listing.word is not None and listing.queue:
+                self._word, self._last, self._czxid = listing.word, int(listing.queue[-1].number), stat.czxid
+                self._order = [(one.number, one.name) for one in listing.queue]
 
     def _learn_alone(self) -> None:
         """From a listing that showed nothing but a node of this client. Called with the mutex."""

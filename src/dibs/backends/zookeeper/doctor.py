@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 from dibs.backends.zookeeper.address import Address
+from dibs.backends.zookeeper.lock_queue import node_of
 from dibs.backends.zookeeper.paths import levels
-from dibs.backends.zookeeper.queue import node_of
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.link import Link
-from dibs.backends.zookeeper.wire.port import Port
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor
+from dibs.backends.zookeeper.wire.transport import Transport
 from dibs.core.deadline import LEAST_PATIENCE
 from dibs.errors import StoreError
 from dibs.info import Finding, duration, printable
@@ -28,16 +28,16 @@ _LONGEST = 1000
 
 
 async def examine(
-    port: Port, address: Address, asked: float, version: str, now: Callable[[], float], until: float
+    executor: ZookeeperExecutor, address: Address, asked: float, version: str, now: Callable[[], float], until: float
 ) -> list[Finding]:
-    await port.ready(until)
+    await executor.ready(until)
     begun = now()
-    await port.ask([codec.sync(address.chroot or "/")], until)
+    await executor.ask([codec.sync(address.chroot or "/")], until)
     took = now() - begun
-    (config,) = await port.ask([codec.get("/zookeeper/config")], until)
+    (config,) = await executor.ask([codec.get("/zookeeper/config")], until)
     members = len(_MEMBER.findall(node.data)) if config.error == codec.OK and (node := node_of(config)) else 0
-    refused = await _try_a_node(port, address, until)
-    timeout = port.wire.session.timeout
+    refused = await _try_a_node(executor, address, until)
+    timeout = executor.client.session.timeout
     return [
         *([Finding("about", f"ZooKeeper {printable(version)}")] if version else []),
         *_promises(timeout, sound=not refused),
@@ -53,19 +53,21 @@ def version_of(address: Address) -> str:
     """As the first server that says so has it; may block."""
     host, port = address.servers[0]
     try:
-        link = Link(host, port, address.tls, LEAST_PATIENCE)
+        transport = Transport(host, port, address.tls, LEAST_PATIENCE)
     except StoreError:
         return ""
     said = b""
     try:
-        link.send(b"srvr")
+        transport.send(b"srvr")
         until = monotonic() + LEAST_PATIENCE
-        while b"\n" not in said and len(said) < _LONGEST and (left := until - monotonic()) > 0 and link.ready(left):
-            said += link.take_in(link.read())
+        while (
+            b"\n" not in said and len(said) < _LONGEST and (left := until - monotonic()) > 0 and transport.ready(left)
+        ):
+            said += transport.take_in(transport.read())
     except StoreError:
         pass
     finally:
-        link.close()
+        transport.close()
     found = re.match(rb"Zookeeper version: ([\w.]{1,40})", said)
     return "" if found is None else found[1].decode()
 
@@ -127,12 +129,12 @@ def _way(took: float, timeout: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-async def _try_a_node(port: Port, address: Address, until: float) -> list[Finding]:
+async def _try_a_node(executor: ZookeeperExecutor, address: Address, until: float) -> list[Finding]:
     path = f"{address.chroot}/%doctor"
-    tried = [codec.create(path, b"", port.acl, codec.EPHEMERAL), codec.delete(path)]
+    tried = [codec.create(path, b"", executor.acl, codec.EPHEMERAL), codec.delete(path)]
     if address.chroot:
-        tried = [codec.create(level, b"", port.acl, codec.CONTAINER) for level in levels(address.chroot)] + tried
-    call = (await port.ask(tried, until))[-2]
+        tried = [codec.create(level, b"", executor.acl, codec.CONTAINER) for level in levels(address.chroot)] + tried
+    call = (await executor.ask(tried, until))[-2]
     if call.error in (codec.OK, codec.NODE_EXISTS):
         return []
     said = codec.ERRORS.get(call.error, f"error {call.error}")

@@ -1,4 +1,4 @@
-"""Names and paths: where a line stands, where a value does, and back.
+"""Names and paths: where a queue stands, where a value does, and back.
 
     "dibs:invoice:42"   ->  /dibs/invoice:42      what stands before the first colon is a directory of its own
     "/orders/42"        ->  /orders/42            as written: with namespace="", for sharing with other programs
@@ -6,7 +6,7 @@
 
 Whatever a path cannot hold is written as %XX, and so are `%` and `/` within a name; a path as written is not changed,
 only checked. So no name of ours holds a `%` that is not followed by two digits: `%cell`, `%latch`, `%fence` and
-`%written` are free for what is no line, beside the lines of the same directory.
+`%written` are free for what is no queue, beside the queues of the same directory.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def path_of(name: str) -> str:
 
 
 def name_of(path: str) -> str | None:
-    """The name of a line at that path; None: no line of ours, or of anybody's, is called so.
+    """The name of a queue at that path; None: no queue of ours, or of anybody's, is called so.
 
     >>> name_of("/dibs/a%2Fb"), name_of("/a"), name_of("/a/b/c"), name_of("/dibs/%cell")
     ('dibs:a/b', 'a', '/a/b/c', None)
     """
-    if not is_line(path):
+    if not is_queue(path):
         return None
     parts = path.split("/")[1:]
     if len(parts) > 2:
@@ -52,8 +52,8 @@ def name_of(path: str) -> str | None:
     return name if path_of(name) == path else path
 
 
-def is_line(path: str) -> bool:
-    """It may be one: what is no line is called as no name is written."""
+def is_queue(path: str) -> bool:
+    """It may be one: what is no queue is called as no name is written."""
     return not _OURS.search(path)
 
 
@@ -67,7 +67,7 @@ def value_path(space: str, name: str) -> str:
 
 
 def directory_of(prefix: str) -> str:
-    """Where the lines stand whose names begin so; "" is the root.
+    """Where the queues stand whose names begin so; "" is the root.
 
     >>> directory_of("dibs:inv"), directory_of("/orders/4"), directory_of("in")
     ('/dibs', '/orders', '')

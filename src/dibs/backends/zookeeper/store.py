@@ -1,7 +1,7 @@
 """The `zookeeper://` store: one session for each client, in Curator's formats.
 
 Making it does no I/O; the first question connects. All of a client's claims live by its session, so there is one for
-the face and the watchdog alike. In asyncio the socket belongs to the session's own thread, and the watchdog waits in an
+the API and the watchdog alike. In asyncio the socket belongs to the session's own thread, and the watchdog waits in an
 inbox of its own.
 """
 
@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.cells import Puts, ZookeeperCells
-from dibs.backends.zookeeper.line import ZookeeperLine
-from dibs.backends.zookeeper.stands import Stands
+from dibs.backends.zookeeper.node_claims import NodeClaims
+from dibs.backends.zookeeper.queue import ZookeeperQueue
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.client import Wire
-from dibs.backends.zookeeper.wire.port import Port
-from dibs.backends.zookeeper.wire.stream import Feed
+from dibs.backends.zookeeper.wire.client import SessionClient
+from dibs.backends.zookeeper.wire.exchange import Feed
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor
 from dibs.core.cells import Cells
-from dibs.core.line import CELLS, FAIR, PERMITS, RECORDS, RW, Line, Me
+from dibs.core.queue import CELLS, FAIR, PERMITS, RECORDS, RW, ClientIdentity, Queue
 from dibs.core.runtime import Inbox, Runtime
 from dibs.url import Url
 
@@ -33,17 +33,21 @@ class ZookeeperStore:
         self.shown = self._address.shown
         self._opened: _Opened | None = None
 
-    def open(self, runtime: Runtime, me: Me) -> Line:
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
         opened = self._open(runtime, me)
-        return ZookeeperLine(opened.port(runtime, me, self._address), opened.stands, runtime, me, self._address)
+        return ZookeeperQueue(
+            opened.executor(runtime, me, self._address), opened.node_claims, runtime, me, self._address
+        )
 
-    def open_cells(self, runtime: Runtime, me: Me) -> Cells:
+    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         opened = self._open(runtime, me)
-        return ZookeeperCells(opened.port(runtime, me, self._address), opened.puts, runtime, me, self._address.chroot)
+        return ZookeeperCells(
+            opened.executor(runtime, me, self._address), opened.puts, runtime, me, self._address.chroot
+        )
 
     def close(self) -> None:
         if self._opened is not None:
-            self._opened.wire.close()
+            self._opened.client.close()
             self._opened = None
 
     def before_fork(self) -> None:
@@ -51,10 +55,10 @@ class ZookeeperStore:
 
     def after_fork(self, child: bool) -> None:
         if child and self._opened is not None:
-            self._opened.wire.abandon()
+            self._opened.client.abandon()
             self._opened = None
 
-    def _open(self, runtime: Runtime, me: Me) -> _Opened:
+    def _open(self, runtime: Runtime, me: ClientIdentity) -> _Opened:
         if self._opened is None:
             self._opened = _Opened(self._address, runtime, me)
         return self._opened
@@ -63,16 +67,16 @@ class ZookeeperStore:
 class _Opened:
     """Shared by all queues and cells of a client."""
 
-    def __init__(self, address: Address, runtime: Runtime, me: Me) -> None:
+    def __init__(self, address: Address, runtime: Runtime, me: ClientIdentity) -> None:
         blocking = runtime.blocking()
-        self._face = runtime
+        self._api_runtime = runtime
         self._leading: Inbox = me.inbox if runtime is blocking else blocking.inbox()
-        self.stands = Stands(me, runtime.now)
+        self.node_claims = NodeClaims(me, runtime.now)
         feed = None if runtime is blocking else Feed(me.inbox, runtime)
-        self.wire = Wire(address, me.lease, blocking, self._leading, self.stands, feed)
-        self.stands.wire = self.wire
+        self.client = SessionClient(address, me.lease, blocking, self._leading, self.node_claims, feed)
+        self.node_claims.client = self.client
         self.puts = Puts()
 
-    def port(self, runtime: Runtime, me: Me, address: Address) -> Port:
-        inbox = me.inbox if runtime is self._face else self._leading
-        return Port(self.wire, inbox, _ACLS[address.acl], runtime)
+    def executor(self, runtime: Runtime, me: ClientIdentity, address: Address) -> ZookeeperExecutor:
+        inbox = me.inbox if runtime is self._api_runtime else self._leading
+        return ZookeeperExecutor(self.client, inbox, _ACLS[address.acl], runtime)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dibs.core.cells import CELL, LARGEST
 from dibs.core.client import Client
-from dibs.core.kinds.slot import Slot
+from dibs.core.kinds.versioned_slot import VersionedSlot
 
 TRIES = 40
 """How often `update` calls its function while others write first: with growing pauses, some 15 seconds."""
@@ -14,7 +14,7 @@ TRIES = 40
 
 class Cell:
     def __init__(self, client: Client, name: object) -> None:
-        self._slot = Slot(client, CELL, name, "versioned values (cell)")
+        self._slot = VersionedSlot(client, CELL, name, "versioned values (cell)")
         self.name = self._slot.name
 
     async def get(self) -> tuple[bytes | None, int]:

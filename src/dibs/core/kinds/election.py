@@ -12,7 +12,7 @@ from dibs.core.client import Client
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options
-from dibs.core.line import ELECTION, FAIR
+from dibs.core.queue import ELECTION, FAIR
 from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant
 

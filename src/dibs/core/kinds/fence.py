@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dibs.core.cells import FENCE, Admits
 from dibs.core.client import Client
-from dibs.core.kinds.slot import Slot
+from dibs.core.kinds.versioned_slot import VersionedSlot
 from dibs.errors import DibsError, StaleToken, public
 
 _LARGEST_TOKEN = 2**63 - 1
@@ -17,7 +17,7 @@ _LARGEST_TOKEN = 2**63 - 1
 
 class Fence:
     def __init__(self, client: Client, name: object) -> None:
-        self._slot = Slot(client, FENCE, name, "fences")
+        self._slot = VersionedSlot(client, FENCE, name, "fences")
         self.name = self._slot.name
 
     async def admit(self, token: object, shared: object, within: Admits | None) -> None:
@@ -25,7 +25,7 @@ class Fence:
             raise TypeError(f"shared must be True or False, not {shared!r}")
         number, is_shared = _checked(token), shared is True
         slot, end = self._slot, self._slot.patience()
-        name, where = slot.spot.name, slot.client.shown
+        name, where = slot.cell_key.name, slot.client.shown
         if within is None:
             highest = await slot.ask(lambda cells: cells.admit(name, number, is_shared, end), end)
         else:

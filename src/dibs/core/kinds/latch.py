@@ -12,7 +12,7 @@ from dibs.core.cells import LATCH
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, patience
 from dibs.core.kinds.options import MOST, count_of
-from dibs.core.kinds.slot import Slot
+from dibs.core.kinds.versioned_slot import VersionedSlot
 from dibs.errors import Conflict, StoreError
 
 
@@ -28,7 +28,7 @@ class State(NamedTuple):
 
 class Latch:
     def __init__(self, client: Client, name: object) -> None:
-        self._slot = Slot(client, LATCH, name, "latches")
+        self._slot = VersionedSlot(client, LATCH, name, "latches")
         self._client = client
         self.name = self._slot.name
 

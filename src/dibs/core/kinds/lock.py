@@ -26,10 +26,10 @@ from dibs.core.cells import CELL
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grants import Hold, Request
+from dibs.core.kinds.hold_stack import HoldStack, Takes
 from dibs.core.kinds.options import UNSET, Options, count_of, limit_of, terms_of
-from dibs.core.kinds.taken import Taken, Takes
-from dibs.core.line import CELLS, FAIR, PERMITS, RECORDS, RW
 from dibs.core.loss import INSTANT, Loss
+from dibs.core.queue import CELLS, FAIR, PERMITS, RECORDS, RW
 from dibs.core.registry import Given
 from dibs.core.rule import RW_CAPACITY, Prepared
 from dibs.errors import AcquireTimeout, DibsError, LockLost
@@ -61,13 +61,13 @@ async def not_free(
 class _Described(NamedTuple):
     """The description of claims that others see, for one thread or task of one client."""
 
-    taker: object
+    caller: object
     me: object
     text: str
     prepared: Prepared
 
 
-def warn_of_unreleased(taken: Taken[Hold], client: Client, _: object) -> None:
+def warn_of_unreleased(taken: HoldStack[Hold], client: Client, _: object) -> None:
     """Warn that a lock object was freed before its holds were released. The garbage collector may call this anywhere,
     so it takes no mutex and ends no hold. Holds that end by themselves, such as the permits of a rate limit, are often
     not released on purpose."""
@@ -116,8 +116,8 @@ class Lock(Takes[Hold]):
         self.on_lost = options.on_lost
         self._is_plain = not share and guard is None and options.max_hold is None and terms.ends_after == FOREVER
         """The free path may be tried."""
-        self.taken: Taken[Hold] = Taken(name, client)
-        self._warn_of_unreleased = partial(warn_of_unreleased, self.taken, client)
+        self.hold_stack: HoldStack[Hold] = HoldStack(name, client)
+        self._warn_of_unreleased = partial(warn_of_unreleased, self.hold_stack, client)
 
     def begin(self, timeout: object = UNSET, blocking: object = True, n: object = UNSET) -> Hold:
         """A new hold, before any I/O. The calling thread or task takes it."""
@@ -125,9 +125,9 @@ class Lock(Takes[Hold]):
         if timeout is not UNSET or blocking is not True or n is not UNSET:
             limit = limit_of(limit, timeout, blocking)
             weight = weight if n is UNSET else self._checked_permits(n)
-        taker = client.runtime.taker()
-        owner = taker if self.own_owner is None else client if self.own_owner == "client" else self.own_owner
-        return Hold(client.registry, self.name, weight, taker, owner, self.label, limit)
+        caller = client.runtime.caller()
+        owner = caller if self.own_owner is None else client if self.own_owner == "client" else self.own_owner
+        return Hold(client.registry, self.name, weight, caller, owner, self.label, limit)
 
     def take(self, hold: Hold, *, entered: bool = False) -> bool | Awaitable[bool]:
         """The free path. True: held, and remembered. False: `acquire` goes on."""
@@ -135,8 +135,8 @@ class Lock(Takes[Hold]):
         if grantor is None or not self._is_plain:
             return False
         described = self._described
-        if described.taker is not hold.taker or described.me is not client.me:
-            described = self._describe(hold.taker)
+        if described.caller is not hold.caller or described.me is not client.me:
+            described = self._describe(hold.caller)
         if client.bind is not None:
             client.bind()
         try:
@@ -145,7 +145,7 @@ class Lock(Takes[Hold]):
         except DibsError as error:
             raise client.seen(error, self.name) from error.__cause__
         if taken is True:
-            self.taken.remember(hold, entered, ref(self, self._warn_of_unreleased))
+            self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
             return True
         return taken if taken is False else self._taken(hold, taken, entered)
 
@@ -155,12 +155,12 @@ class Lock(Takes[Hold]):
         except DibsError as error:
             raise self.client.seen(error, self.name) from error.__cause__
         if held:
-            self.taken.remember(hold, entered, ref(self, self._warn_of_unreleased))
+            self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
         return held
 
     async def acquire(self, hold: Hold, *, entered: bool = False) -> bool:
         """The general path. True: held, and remembered. False: busy until the deadline."""
-        client, described = self.client, self._describe(hold.taker)
+        client, described = self.client, self._describe(hold.caller)
         if not client.is_ready():
             await client.open()
         try:
@@ -171,7 +171,7 @@ class Lock(Takes[Hold]):
         except DibsError as error:
             raise client.seen(error, self.name) from error.__cause__
         if held:
-            self.taken.remember(hold, entered, ref(self, self._warn_of_unreleased))
+            self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
             hold.began = client.now()
             max_hold = self.options.max_hold
             if max_hold is not None or (hold.grant is not None and hold.grant.lasts_until != FOREVER):
@@ -183,26 +183,26 @@ class Lock(Takes[Hold]):
         if not await self.acquire(hold, entered=True):
             raise await self.busy(hold)
 
-    def told(self, hold: Hold, shown: object, cancels: Callable[[], object] | None = None) -> None:
+    def set_callbacks(self, hold: Hold, shown: object, cancels: Callable[[], object] | None = None) -> None:
         """Set the callbacks for a loss. `shown` is the hold as the API shows it."""
         callbacks = [] if cancels is None else [cancels]
         callbacks += [] if self.on_lost is None else [partial(self.on_lost, shown)]
         hold.notify = callbacks
 
-    async def _acquire_guarded(self, hold: Hold, guard_lock: Lock, about: str) -> bool:
+    async def _acquire_guarded(self, hold: Hold, guard_lock: Lock, description: str) -> bool:
         """Acquire a stripe: first the guard on the name itself, which this hold then depends on."""
         registry = self.client.registry
         guard = guard_lock.begin(hold.limit)
-        guard.asker = hold.asker
+        guard.lifeline = hold.lifeline
         hold.also = guard
         # The guard has weight 0 and never waits in the queue, but another thread of this client may be acquiring it.
         guard.deadline = max(hold.deadline, self.client.now() + LEAST_PATIENCE)
-        if not await registry.acquire(guard, guard_lock.request, True, about):
+        if not await registry.acquire(guard, guard_lock.request, True, description):
             return False
-        guard.asker = hold.still
+        guard.lifeline = hold.still
         if hold.notify and guard.grant is not None:
             guard.notify = [hold.tell_lost]
-        if await registry.acquire(hold, self.request, self.share, about):
+        if await registry.acquire(hold, self.request, self.share, description):
             return True
         await registry.release(guard)
         return False
@@ -229,12 +229,12 @@ class Lock(Takes[Hold]):
             )
         return n
 
-    def _describe(self, taker: object) -> _Described:
+    def _describe(self, caller: object) -> _Described:
         """Cache the latest description: usually one thread or task uses a lock object."""
         described, client = self._described, self.client
-        if described.taker is not taker or described.me is not client.me:
+        if described.caller is not caller or described.me is not client.me:
             text = client.about(self.label, self.options.info)
-            described = self._described = _Described(taker, client.me, text, Prepared())
+            described = self._described = _Described(caller, client.me, text, Prepared())
         return described
 
     def abandon(self, hold: Hold) -> None:
@@ -245,7 +245,7 @@ class Lock(Takes[Hold]):
         grantor = self.client.registry.grantor
         if grantor is None or hold.context is not self.client.registry:
             return None
-        self.taken.holds.pop(hold, None)
+        self.hold_stack.holds.pop(hold, None)
         return grantor.give(hold)
 
     async def release(self, hold: Hold, given: Given = None) -> None:
@@ -254,7 +254,7 @@ class Lock(Takes[Hold]):
         # After close() every hold is lost: its release must raise LockLost, not Closed.
         if not client.closed and not client.is_ready():
             await client.open()
-        self.taken.released(hold)
+        self.hold_stack.released(hold)
         try:
             if given is None:
                 await client.registry.release(hold)
@@ -271,10 +271,10 @@ class Lock(Takes[Hold]):
         """Add the record of `dibs break` to the error, if there is one. Best effort: the lock is lost anyway."""
         if CELLS not in self.client.store.capabilities:
             return
-        from dibs.core.kinds.slot import Slot  # noqa: PLC0415  (rarely needed)
+        from dibs.core.kinds.versioned_slot import VersionedSlot  # noqa: PLC0415  (rarely needed)
 
         try:
-            slot = Slot(self.client, CELL, break_cell(self.name), "a record of breaks")
+            slot = VersionedSlot(self.client, CELL, break_cell(self.name), "a record of breaks")
             record = read_break((await slot.get(self.client.now() + LEAVE_PATIENCE)).value)
         except DibsError:
             return

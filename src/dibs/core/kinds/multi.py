@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from dibs.core.deadline import FOREVER, patience
 from dibs.core.grants import Hold, wait_for_any
+from dibs.core.kinds.hold_stack import HoldStack, Takes
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import UNSET, limit_of
-from dibs.core.kinds.taken import Taken, Takes
 from dibs.core.registry import Given
 from dibs.errors import AcquireTimeout, DibsError, LockLost, LossReason, Mismatch
 
 
-class Line(NamedTuple):
+class QueueKey(NamedTuple):
     """The identity of a queue, in the global order."""
 
     name: str
@@ -41,31 +41,31 @@ class _Part(NamedTuple):
 class MultiHold:
     """Lost when any of its holds is; it has no token."""
 
-    def __init__(self, taker: object, limit: float | None, deadline: float) -> None:
-        self.taker = taker
+    def __init__(self, caller: object, limit: float | None, deadline: float) -> None:
+        self.caller = caller
         self.limit = limit
         self.deadline = deadline
         self.when_lost: Callable[[], None] | None = None
         self._asker: Callable[[], object | None] | None = None
-        self.taken: dict[Line, _Part] = {}
-        self.shown: dict[Line, Any] = {}
+        self.taken: dict[QueueKey, _Part] = {}
+        self.shown: dict[QueueKey, Any] = {}
         """The API object of each hold."""
-        self.order: list[Line] = []
+        self.order: list[QueueKey] = []
         """The queue of each argument."""
         self.stopped_by: _Part | None = None
         """The member that was busy until the deadline."""
         self.over = False
 
     @property
-    def asker(self) -> Callable[[], object | None] | None:
-        """The `asker` of each part: see `Hold`."""
+    def lifeline(self) -> Callable[[], object | None] | None:
+        """The `lifeline` of each part: see `Hold`."""
         return self._asker
 
-    @asker.setter
-    def asker(self, asker: Callable[[], object | None] | None) -> None:
-        self._asker = asker
+    @lifeline.setter
+    def lifeline(self, lifeline: Callable[[], object | None] | None) -> None:
+        self._asker = lifeline
         for hold in self.parts:
-            hold.asker = asker
+            hold.lifeline = lifeline
 
     @property
     def parts(self) -> list[Hold]:
@@ -80,7 +80,7 @@ class MultiHold:
 
     def as_given(self) -> tuple[Any, ...]:
         """One hold per argument, in order; merged members share one."""
-        return tuple(self.shown[line] for line in self.order)
+        return tuple(self.shown[queue] for queue in self.order)
 
     def is_lost(self) -> bool:
         return any(hold.is_lost() for hold in self.parts)
@@ -132,11 +132,11 @@ class Multi(Takes[MultiHold]):
         self.locks = tuple(locks)
         self.name = ", ".join(dict.fromkeys(lock.name for lock in locks))
         self.timeout = patience(timeout)
-        self.taken = Taken(self.name, locks[0].client)
+        self.hold_stack = HoldStack(self.name, locks[0].client)
 
     def begin(self, timeout: object = UNSET, blocking: object = True) -> MultiHold:
         client, limit = self.locks[0].client, limit_of(self.timeout, timeout, blocking)
-        return MultiHold(client.runtime.taker(), limit, FOREVER if limit is None else client.now() + limit)
+        return MultiHold(client.runtime.caller(), limit, FOREVER if limit is None else client.now() + limit)
 
     async def acquire(self, hold: MultiHold, *, entered: bool = False) -> bool:
         members = await self._merged(hold)
@@ -145,7 +145,7 @@ class Multi(Takes[MultiHold]):
                 await self._give_back_all(hold)
                 return False
             if not hold.is_lost():
-                self.taken.remember(hold, entered)
+                self.hold_stack.remember(hold, entered)
                 return True
             await self._give_back_all(hold)
             if self.locks[0].client.now() >= hold.deadline:
@@ -155,11 +155,11 @@ class Multi(Takes[MultiHold]):
         if not await self.acquire(hold, entered=True):
             raise await self._busy(hold)
 
-    def told(self, hold: MultiHold, shown: object, cancels: Callable[[], object] | None = None) -> None:
+    def set_callbacks(self, hold: MultiHold, shown: object, cancels: Callable[[], object] | None = None) -> None:
         """Never called: it has no `on_lost`."""
 
     async def release(self, hold: MultiHold, given: Given = None) -> None:
-        self.taken.released(hold)
+        self.hold_stack.released(hold)
         await hold.release()
 
     def abandon(self, hold: MultiHold) -> None:
@@ -177,27 +177,27 @@ class Multi(Takes[MultiHold]):
     def describe(self) -> str:
         return ", ".join(lock.describe() for lock in self.locks)
 
-    async def _merged(self, hold: MultiHold) -> dict[Line, _Member]:
+    async def _merged(self, hold: MultiHold) -> dict[QueueKey, _Member]:
         """One member per queue, in the global order."""
-        found: dict[Line, _Member] = {}
+        found: dict[QueueKey, _Member] = {}
         for lock in self.locks:
-            line = Line(lock.request.name, lock.request.kind, await lock.client.identity())
-            hold.order.append(line)
-            there = found.get(line)
-            found[line] = _Member(lock, lock.weight) if there is None else _merge(there, lock)
-        return {line: found[line] for line in in_order(found)}
+            queue = QueueKey(lock.request.name, lock.request.kind, await lock.client.identity())
+            hold.order.append(queue)
+            there = found.get(queue)
+            found[queue] = _Member(lock, lock.weight) if there is None else _merge(there, lock)
+        return {queue: found[queue] for queue in in_order(found)}
 
-    async def _take_all(self, hold: MultiHold, members: dict[Line, _Member]) -> bool:
-        for line, member in members.items():
+    async def _take_all(self, hold: MultiHold, members: dict[QueueKey, _Member]) -> bool:
+        for queue, member in members.items():
             part = _Part(member.lock, member.lock.begin(hold.limit))
-            part.hold.weight, part.hold.deadline, part.hold.asker = member.weight, hold.deadline, hold.asker
-            hold.taken[line] = part
-            hold.shown[line] = shown = self.show(part.hold, part.lock)
+            part.hold.weight, part.hold.deadline, part.hold.lifeline = member.weight, hold.deadline, hold.lifeline
+            hold.taken[queue] = part
+            hold.shown[queue] = shown = self.show(part.hold, part.lock)
             if part.lock.on_lost is not None:
-                part.lock.told(part.hold, shown)
+                part.lock.set_callbacks(part.hold, shown)
             if not await part.lock.acquire(part.hold):
                 hold.stopped_by = part
-                del hold.taken[line]
+                del hold.taken[queue]
                 return False
             if hold.is_lost():
                 break
@@ -217,9 +217,9 @@ class Multi(Takes[MultiHold]):
         return await part.lock.busy(part.hold)
 
 
-def in_order(lines: dict[Line, _Member]) -> list[Line]:
+def in_order(queues: dict[QueueKey, _Member]) -> list[QueueKey]:
     """The one global order."""
-    return sorted(lines, key=lambda line: (line.name.encode(), line.kind, line.store))
+    return sorted(queues, key=lambda queue: (queue.name.encode(), queue.kind, queue.store))
 
 
 def _merge(there: _Member, lock: Lock) -> _Member:

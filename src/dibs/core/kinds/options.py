@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, lease_of, margin, patience, seconds
-from dibs.core.line import LEASES
+from dibs.core.queue import LEASES
 from dibs.errors import Unsupported
 
 

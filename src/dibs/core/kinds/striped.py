@@ -13,7 +13,7 @@ from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options, count_of
-from dibs.core.line import LEASES, PERMITS
+from dibs.core.queue import LEASES, PERMITS
 
 
 class Striped:

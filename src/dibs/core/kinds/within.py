@@ -16,17 +16,17 @@ from dibs.core.client import Client
 from dibs.core.deadline import LEAST_PATIENCE, patience
 from dibs.core.kinds.lock import not_free
 from dibs.core.kinds.options import checked_info, checked_owner, limit_of
-from dibs.core.line import WITHIN, Enclosing, Transaction
+from dibs.core.queue import WITHIN, Enclosing, Transaction
 from dibs.errors import DibsError
 
 
 class Within:
-    def __init__(self, client: Client, own: Transaction) -> None:
+    def __init__(self, client: Client, caller: Transaction) -> None:
         self.client = client
-        self.own = own
+        self.caller = caller
         wanted = cast("Enclosing", client.store).server
-        if own.server != wanted:
-            raise TypeError(f"{client.shown} needs a connection to {wanted}, not to {own.server}")
+        if caller.server != wanted:
+            raise TypeError(f"{client.shown} needs a connection to {wanted}, not to {caller.server}")
 
 
 def require_within(client: Client) -> None:
@@ -51,7 +51,7 @@ class EnclosedLock:
     def __init__(self, within: Within, name: object, timeout: object, owner: object, info: object) -> None:
         client = within.client
         self._client = client
-        self._own = within.own
+        self._own = within.caller
         self.name = names.check(name)
         self._timeout = patience(timeout)
         given = checked_owner(owner)
@@ -73,12 +73,12 @@ class EnclosedLock:
         client = self._client
         began = client.now()
         encloses = await client.encloses()
-        about = client.about(self._label, self._info)
+        description = client.about(self._label, self._info)
         try:
             await self._own.require_transaction("but the lock ends with one")
             wait = None if limit is None else max(limit - (client.now() - began), 0.0)
             least = max(client.retry if limit is None else limit, LEAST_PATIENCE)
-            token = await encloses.enclose(self._own, client.prefix + self.name, about, wait, least)
+            token = await encloses.enclose(self._own, client.prefix + self.name, description, wait, least)
         except DibsError as error:
             raise client.seen(error, self.name) from error.__cause__
         return None if token is None else EnclosedHold(self.name, token, self._label, datetime.now(UTC))

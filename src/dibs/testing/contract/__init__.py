@@ -1,4 +1,4 @@
-"""The behavioural suite: what every store of dibs does, through both faces. A store that passes it is a dibs store."""
+"""The behavioural suite: what every store of dibs does, through both APIs. A store that passes it is a dibs store."""
 
 import pytest
 

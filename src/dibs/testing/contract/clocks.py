@@ -127,13 +127,13 @@ class StoppedClock:
         """At the end of a test, when nobody moves it any more: it runs with the real clock."""
         self._clock.go_on()
 
-    def waits(self, taker: object) -> bool:
+    def waits(self, caller: object) -> bool:
         """That thread or task waits for a signal, or for the end of its time."""
-        return taker in self._stage.waits
+        return caller in self._stage.waits
 
     def moves(self) -> int:
         """How often it was moved, if all have seen the last move and wait; else 0."""
-        threads = [taker for taker in list(self._stage.waits) if isinstance(taker, threading.Thread)]
+        threads = [caller for caller in list(self._stage.waits) if isinstance(caller, threading.Thread)]
         if self.is_anybody_at_work() or not all(map(self._clock.was_seen_by, threads)):
             return 0
         return self._clock.moves

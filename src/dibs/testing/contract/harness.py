@@ -1,4 +1,4 @@
-"""One text for both faces: a `World` of clients and actors, so that a behaviour is written once, as async.
+"""One text for both APIs: a `World` of clients and actors, so that a behaviour is written once, as async.
 
 An *actor* is one of the user's threads (blocking face) or tasks (asyncio face). `await ana(lambda: lock.acquire())`
 runs the lambda there, and in asyncio awaits there what it returns; `ana.start(...)` begins it without waiting.
@@ -18,13 +18,13 @@ from typing import Any
 
 import dibs
 import dibs.aio
-from dibs.core.line import LEASES, PERMITS, QUORUM, RW
+from dibs.core.queue import LEASES, PERMITS, QUORUM, RW
 from dibs.testing.contract import clocks
 from dibs.testing.contract.clocks import PATIENCE, StoppedClock
 from dibs.testing.contract.stores import WHOLE, Subject
 
 Action = Callable[[], Any]
-FACES: dict[str, ModuleType] = {"blocking": dibs, "aio": dibs.aio}
+APIS: dict[str, ModuleType] = {"blocking": dibs, "aio": dibs.aio}
 
 MUTEXES: dict[str, Callable[..., Any]] = {
     "lock": lambda client, name, **options: client.lock(name, **options),
@@ -103,7 +103,7 @@ class Actor:
         self.name = name
         self.latest: Pending | None = None
         """What it was asked for last."""
-        self.taker: object = None
+        self.caller: object = None
         """The thread or task."""
 
     def is_busy(self) -> bool:
@@ -152,7 +152,7 @@ class ThreadActor(Actor):
         self._jobs: SimpleQueue[tuple[Action, Future[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-        self.taker = self._thread
+        self.caller = self._thread
 
     def start(self, action: Action) -> Pending:
         future: Future[Any] = Future()
@@ -180,7 +180,7 @@ class TaskActor(Actor):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._jobs: asyncio.Queue[tuple[Action, asyncio.Future[Any]] | None] = asyncio.Queue()
-        self.taker = self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
+        self.caller = self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
 
     def start(self, action: Action) -> Pending:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -211,11 +211,11 @@ class TaskActor(Actor):
 
 
 class World:
-    """One store, seen through one face."""
+    """One store, seen through one API."""
 
-    def __init__(self, face: str, subject: Subject, tmp_path: Path) -> None:
-        self.face = face
-        self.module = FACES[face]
+    def __init__(self, api: str, subject: Subject, tmp_path: Path) -> None:
+        self.api = api
+        self.module = APIS[api]
         self.subject = subject
         self.short = 4.5 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 5.0
         """A short lease, which a machine that stands still for two seconds does not end. A session's is longer: of
@@ -236,7 +236,7 @@ class World:
         """Let that much time pass without giving the event loop a turn."""
         if isinstance(clock, StoppedClock):
             clock.is_anybody_at_work = lambda: any(
-                actor.is_busy() and not clock.waits(actor.taker) for actor in self._actors.values()
+                actor.is_busy() and not clock.waits(actor.caller) for actor in self._actors.values()
             )
 
     def another_url(self) -> str:
@@ -258,7 +258,7 @@ class World:
 
     def actor(self, name: str) -> Actor:
         if name not in self._actors:
-            self._actors[name] = ThreadActor(name) if self.face == "blocking" else TaskActor(name)
+            self._actors[name] = ThreadActor(name) if self.api == "blocking" else TaskActor(name)
         return self._actors[name]
 
     def actors(self, *names: str) -> tuple[Actor, ...]:
@@ -283,12 +283,12 @@ class World:
         return info
 
     async def locks(self, client: Any, prefix: str = "") -> list[dibs.LockInfo]:
-        if self.face == "blocking":
+        if self.api == "blocking":
             return list(await self(lambda: list(client.locks(prefix))))
         return [info async for info in client.locks(prefix)]
 
-    async def in_line(self, client: Any, name: str, count: int) -> None:
-        """Until so many wait in line."""
+    async def in_queue(self, client: Any, name: str, count: int) -> None:
+        """Until so many wait in the queue."""
 
         async def waiting() -> bool:
             return len((await self.inspect(client, name)).waiters) == count
@@ -315,7 +315,7 @@ class World:
         if isinstance(clock := clocks.current(), StoppedClock):
             clock.go_on()
         for client in self._clients:
-            closing: Awaitable[None] = client.close() if self.face == "aio" else asyncio.to_thread(client.close)
+            closing: Awaitable[None] = client.close() if self.api == "aio" else asyncio.to_thread(client.close)
             await closing
         for actor in self._actors.values():
             await actor.stop()

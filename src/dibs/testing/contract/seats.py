@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ATOMIC_TRY, FAIR, LINE, LOOK, OUTSIDE, YOURS, Me, Place, Signal
+from dibs.core.queue import ATOMIC_TRY, FAIR, LOOK, QUEUE, UNFAIR, YOURS, ClientIdentity, Place, Signal
 from dibs.core.rule import Claim, Standing
 from dibs.runtime.threads import step
 from dibs.testing.contract import clocks
@@ -55,12 +55,12 @@ class Seat:
         self.clock = clocks.current()
         self.runtime = self.clock.runtime()
         self.now = self.runtime.now
-        self.me = Me(self.runtime.fresh_id(), self.runtime.inbox(), _LEASE, lambda _: None)
+        self.me = ClientIdentity(self.runtime.fresh_id(), self.runtime.inbox(), _LEASE, lambda _: None)
         self._client = dibs.connect(url)
         self.store = self._client._core.store
-        self.usual = LINE if FAIR in self.store.capabilities else OUTSIDE
-        self.line = self.store.open(self.runtime, self.me)
-        self.other_line = self.store.open(self.runtime, self.me)
+        self.usual = QUEUE if FAIR in self.store.capabilities else UNFAIR
+        self.queue = self.store.open(self.runtime, self.me)
+        self.other_queue = self.store.open(self.runtime, self.me)
 
     def claim(
         self,
@@ -85,7 +85,7 @@ class Seat:
         return self.now() + 30.0
 
     def join(self, claim: Claim, place: Place | None = None) -> Standing | None:
-        return step(self.line.join(claim, place or self.usual, self.soon))
+        return step(self.queue.join(claim, place or self.usual, self.soon))
 
     def joined(self, place: Place | None = None, **options: Any) -> tuple[Claim, Standing]:
         claim = self.claim(**options)
@@ -94,29 +94,29 @@ class Seat:
         return claim, standing
 
     def renew(self, *claims: Claim) -> list[Standing | None]:
-        standings = step(self.line.renew(claims, self.soon))
+        standings = step(self.queue.renew(claims, self.soon))
         return [_answered(standing) for standing in standings]
 
     def look(self, claim: Claim) -> Standing | None:
         return self.renew(claim)[0]
 
     def leave(self, claim: Claim, *, answered: bool = True) -> bool:
-        return step(self.line.leave(claim, answered, self.soon))
+        return step(self.queue.leave(claim, answered, self.soon))
 
     def leave_all(self, *claims: Claim, answered: bool = True) -> None:
-        errors = step(self.line.leave_all([(claim, answered) for claim in claims], self.soon))
+        errors = step(self.queue.leave_all([(claim, answered) for claim in claims], self.soon))
         assert list(errors) == [None] * len(claims)
 
     def amend(self, claim: Claim, weight: int) -> None:
-        step(self.line.amend(claim, weight, self.soon))
+        step(self.queue.amend(claim, weight, self.soon))
 
     def told(self, claim: Claim) -> Signal | None:
         """What this claim was told since the last time, if it was told anything."""
-        return step(self.line.watch(claim, self.now() + self.clock.silence))
+        return step(self.queue.watch(claim, self.now() + self.clock.silence))
 
     def hears(self, claim: Claim) -> Signal | None:
         """What this claim is told, where it is to be told something."""
-        return step(self.line.watch(claim, self.now() + self.clock.earshot))
+        return step(self.queue.watch(claim, self.now() + self.clock.earshot))
 
     def freed(self, claim: Claim) -> bool:
         """Told that it holds. A store that does not decide in one step may tell it to look, and it holds then."""
@@ -136,24 +136,24 @@ class Seat:
         return standing is not None and standing.holds
 
     def holders(self, name: str = "a") -> list[int]:
-        return [holder.token for holder in step(self.line.line(name, self.soon)).holders]
+        return [holder.token for holder in step(self.queue.inspect(name, self.soon)).holders]
 
     def waiters(self, name: str = "a") -> list[int]:
-        return [waiter.token for waiter in step(self.line.line(name, self.soon)).waiters]
+        return [waiter.token for waiter in step(self.queue.inspect(name, self.soon)).waiters]
 
     def names(self, prefix: str = "", after: str = "") -> list[str]:
-        """Of the lines on a page, also of those in which all is over."""
-        return [info.name for info in step(self.line.lines(prefix, after, self.soon))]
+        """Of the queues on a page, also of those in which all is over."""
+        return [info.name for info in step(self.queue.page(prefix, after, self.soon))]
 
     def evict(self, token: int, name: str = "a") -> bool:
-        return step(self.line.evict(name, token, self.soon))
+        return step(self.queue.evict(name, token, self.soon))
 
     def revoke(self, token: int, name: str = "a") -> bool:
-        return step(self.line.revoke(name, token, self.soon))
+        return step(self.queue.revoke(name, token, self.soon))
 
     def close(self) -> None:
-        self.line.close()
-        self.other_line.close()
+        self.queue.close()
+        self.other_queue.close()
         self.me.inbox.unlisten()
         self.store.close()
         self._client.close()

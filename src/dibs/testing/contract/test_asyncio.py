@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR
+from dibs.core.queue import FAIR
 from dibs.testing.contract.clocks import PATIENCE
 from dibs.testing.contract.harness import World, eventually, lasted, passed
 from dibs.testing.contract.worlds import above_the_store, needs, on
@@ -45,7 +45,7 @@ async def test_a_cancelled_wait_leaves_nothing(world: World, fair: bool) -> None
     assert await cancelled(task) is None
     assert task.cancelled()
     await eventually(lambda: "0 held or asked for" in repr(client))
-    await world.in_line(other, "a", 0)
+    await world.in_queue(other, "a", 0)
     await hold.release()
     # The cancelled join may only now arrive, and its leave a moment later: what matters is that it leaves, and soon.
     assert await other.lock("a").acquire(timeout=60)
@@ -90,7 +90,7 @@ async def test_cancellation_anywhere_in_a_multi_gives_back_all(world: World) -> 
         await turns(count)
         assert await cancelled(task) is None
         await world.free(other, "a")
-        await world.in_line(other, "b", 0)
+        await world.in_queue(other, "b", 0)
     await held.release()
 
 
@@ -100,7 +100,7 @@ async def test_a_cancelled_asker_does_not_take_its_owners_others_with_it(world: 
     client, other = world.client(owner="client"), world.client()
     held = await other.rlock("a").acquire()
     first = asyncio.ensure_future(client.rlock("a").acquire())
-    await world.in_line(other, "a", 1)
+    await world.in_queue(other, "a", 1)
     second = asyncio.ensure_future(client.rlock("a").acquire(timeout=60))
     await turns(3)
     await cancelled(first)
@@ -131,11 +131,11 @@ async def test_wait_for_ends_a_wait(world: World) -> None:
     await other.lock("a").acquire()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.lock("a").acquire(), 0.05)
-    await world.in_line(other, "a", 0)
+    await world.in_queue(other, "a", 0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), client.lock("a"):
             pytest.fail("the lock is busy")
-    await world.in_line(other, "a", 0)
+    await world.in_queue(other, "a", 0)
 
 
 @above_the_store
@@ -296,11 +296,11 @@ def test_a_second_loop_after_the_first_was_closed_works(world: World) -> None:
     async def second() -> None:
         assert await client.lock("a").acquire(timeout=0) is None
         waiting = asyncio.ensure_future(client.lock("a").acquire(timeout=60))
-        await world_in_line(client)
+        await world_in_queue(client)
         await hold.release()
         await (await waiting).release()
 
-    async def world_in_line(client: Any) -> None:
+    async def world_in_queue(client: Any) -> None:
         async def waits() -> bool:
             return bool((await client.inspect("a")).waiters)
 

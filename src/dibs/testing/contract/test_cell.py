@@ -10,7 +10,7 @@ import pytest
 
 import dibs
 from dibs.core.cells import LARGEST
-from dibs.core.line import CELLS
+from dibs.core.queue import CELLS
 from dibs.testing.contract.harness import World
 from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
 

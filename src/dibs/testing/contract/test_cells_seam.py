@@ -12,14 +12,14 @@ from itertools import pairwise
 import pytest
 
 import dibs
-from dibs.core.cells import CELL, FENCE, LARGEST, LATCH, UNSET, Kept, Spot, Write
-from dibs.core.line import CELLS, Replaced
+from dibs.core.cells import CELL, FENCE, LARGEST, LATCH, UNSET_CELL, CellKey, CellValue, Write
+from dibs.core.queue import CELLS, Replaced
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
 from dibs.testing.contract.worlds import needs
 
 pytestmark = needs(CELLS)
-HERE = Spot(CELL, "a")
+HERE = CellKey(CELL, "a")
 LONG = 60.0
 """How long a watch may take by itself; whoever returns before has heard, or looked."""
 
@@ -27,9 +27,9 @@ LONG = 60.0
 class Watching(threading.Thread):
     """A watch in a thread of its own."""
 
-    def __init__(self, drawer: Drawer, spot: Spot, version: int, seconds: float) -> None:
+    def __init__(self, drawer: Drawer, cell_key: CellKey, version: int, seconds: float) -> None:
         super().__init__(daemon=True)
-        self._drawer, self._spot, self._version = drawer, spot, version
+        self._drawer, self._cell_key, self._version = drawer, cell_key, version
         self.until = drawer.now() + seconds
         self.ended_at = float("inf")
         self.error: BaseException | None = None
@@ -40,7 +40,7 @@ class Watching(threading.Thread):
         key = seat.runtime.fresh_id()
         seat.me.inbox.expect(key)
         try:
-            step(self._drawer.cells.watch(self._spot, self._version, key, self.until))
+            step(self._drawer.cells.watch(self._cell_key, self._version, key, self.until))
         except BaseException as error:
             self.error = error
         finally:
@@ -63,24 +63,24 @@ class Drawer:
         self.now = seat.now
         self.cells = seat.store.open_cells(seat.runtime, seat.me)
 
-    def get(self, spot: Spot = HERE) -> Kept:
-        return step(self.cells.get(spot, self.seat.soon))
+    def get(self, cell_key: CellKey = HERE) -> CellValue:
+        return step(self.cells.get(cell_key, self.seat.soon))
 
-    def write(self, value: bytes, version: int, spot: Spot = HERE, *, by: float = 30.0) -> Write:
-        return Write(spot, value, version, self.seat.runtime.fresh_id(), self.now() + by)
+    def write(self, value: bytes, version: int, cell_key: CellKey = HERE, *, by: float = 30.0) -> Write:
+        return Write(cell_key, value, version, self.seat.runtime.fresh_id(), self.now() + by)
 
     def put(self, write: Write) -> int:
         return step(self.cells.put(write, self.seat.soon))
 
-    def set(self, value: bytes, version: int, spot: Spot = HERE) -> int:
-        return self.put(self.write(value, version, spot))
+    def set(self, value: bytes, version: int, cell_key: CellKey = HERE) -> int:
+        return self.put(self.write(value, version, cell_key))
 
     def admit(self, token: int, *, shared: bool = False, name: str = "a") -> int:
         """The highest before."""
         return step(self.cells.admit(name, token, shared, self.seat.soon))
 
-    def watch(self, version: int, spot: Spot = HERE, *, seconds: float = LONG) -> Watching:
-        return Watching(self, spot, version, seconds)
+    def watch(self, version: int, cell_key: CellKey = HERE, *, seconds: float = LONG) -> Watching:
+        return Watching(self, cell_key, version, seconds)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def at_once(*actions: Callable[[], object]) -> None:
 
 
 def test_a_name_is_unset_at_version_0(here: Drawer) -> None:
-    assert here.get() == UNSET == (None, 0)
+    assert here.get() == UNSET_CELL == (None, 0)
 
 
 def test_each_put_raises_the_version_by_one(here: Drawer, there: Drawer) -> None:
@@ -163,7 +163,7 @@ def test_a_put_at_another_version_changes_nothing(here: Drawer, there: Drawer) -
 def test_a_put_at_a_version_of_an_unset_name_changes_nothing(here: Drawer) -> None:
     with pytest.raises(dibs.Conflict):
         here.set(b"x", 1)
-    assert here.get() == UNSET
+    assert here.get() == UNSET_CELL
 
 
 def test_of_two_writers_at_one_version_one_succeeds(drawers: Callable[[], Drawer]) -> None:
@@ -241,7 +241,7 @@ def test_a_put_after_its_time_does_nothing(here: Drawer) -> None:
         with pytest.raises(dibs.StoreUnavailable) as caught:
             here.put(write)
         assert not isinstance(caught.value, Replaced)
-        assert here.get() == UNSET
+        assert here.get() == UNSET_CELL
 
 
 def test_a_repeated_put_after_its_time_does_nothing(here: Drawer) -> None:
@@ -269,7 +269,7 @@ def test_a_watch_returns_at_once_if_the_version_is_another_one(here: Drawer) -> 
     here.set(b"x", 0)
     for version in (0, 2, 7):
         assert here.watch(version).heard()
-    assert here.watch(1, Spot(CELL, "unset")).heard()
+    assert here.watch(1, CellKey(CELL, "unset")).heard()
 
 
 def test_a_watch_returns_on_a_put_of_another_client_and_of_the_same(here: Drawer, there: Drawer) -> None:
@@ -299,9 +299,9 @@ def test_all_who_watch_hear(drawers: Callable[[], Drawer]) -> None:
 def test_a_change_elsewhere_is_none_here(here: Drawer, there: Drawer) -> None:
     """Waking for it would be allowed; missing one's own change for it would not."""
     watching = here.watch(0)
-    for elsewhere in (Spot(CELL, "b"), Spot(LATCH, "a"), Spot(FENCE, "a")):
+    for elsewhere in (CellKey(CELL, "b"), CellKey(LATCH, "a"), CellKey(FENCE, "a")):
         there.set(b"x", 0, elsewhere)
-    assert here.get() == UNSET
+    assert here.get() == UNSET_CELL
     there.set(b"x", 0)
     assert watching.heard()
 
@@ -310,10 +310,12 @@ def test_a_change_elsewhere_is_none_here(here: Drawer, there: Drawer) -> None:
 
 
 def test_spaces_and_names_are_apart(here: Drawer, there: Drawer) -> None:
-    spots = [Spot(space, name) for space in (LATCH, CELL) for name in ("a", "A", "a ", "é", "cella", "a/b", "%", "'")]
-    for number, spot in enumerate(spots):
-        assert here.set(b"%d" % number, 0, spot) == 1
-    assert [there.get(spot) for spot in spots] == [(b"%d" % number, 1) for number in range(len(spots))]
+    spots = [
+        CellKey(space, name) for space in (LATCH, CELL) for name in ("a", "A", "a ", "é", "cella", "a/b", "%", "'")
+    ]
+    for number, cell_key in enumerate(spots):
+        assert here.set(b"%d" % number, 0, cell_key) == 1
+    assert [there.get(cell_key) for cell_key in spots] == [(b"%d" % number, 1) for number in range(len(spots))]
 
 
 def test_values_are_no_lines(here: Drawer) -> None:
@@ -376,8 +378,8 @@ def test_admitting_is_one_step(drawers: Callable[[], Drawer]) -> None:
 
 def test_a_record_that_is_not_ours_admits_nobody(here: Drawer) -> None:
     for version, record in enumerate((b"", b"garbage", b"-5", b"1.5", b"5 ", b"\xff", b"9" * 21)):
-        here.set(record, version, Spot(FENCE, "a"))
+        here.set(record, version, CellKey(FENCE, "a"))
         for shared in (False, True):
             with pytest.raises(dibs.StoreError, match="dibs did not write"):
                 here.admit(2**62, shared=shared)
-        assert here.get(Spot(FENCE, "a")) == (record, version + 1)
+        assert here.get(CellKey(FENCE, "a")) == (record, version + 1)

@@ -1,4 +1,4 @@
-"""What a store says of itself: promises, notes and dangers, with fixes, through both faces; and asking harms nobody."""
+"""What a store says of itself: promises, notes and dangers, with fixes, through both APIs; and asking harms nobody."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ELECTION, FAIR, LEASES, PERMITS, RECORDS
+from dibs.core.queue import ELECTION, FAIR, LEASES, PERMITS, RECORDS
 from dibs.runtime.threads import step
 from dibs.testing.contract.harness import Actor, World, eventually, passed
 from dibs.testing.contract.seats import BRIEF, Seat, meanwhile
@@ -123,7 +123,7 @@ async def test_who_came_first_leads_next(world: World) -> None:
     pending = []
     for n, one in enumerate(clients):
         pending.append(world.actor(f"contender {n}").start(lambda one=one: one.election("a").lead().acquire()))
-        await world.in_line(clients[0], "a", n + 1)
+        await world.in_queue(clients[0], "a", n + 1)
     await world(first.release)
     last = first.token
     for one in pending:
@@ -209,11 +209,11 @@ def test_a_leader_that_fell_silent_is_seen_to_be_gone(ana: Seat, bob: Seat) -> N
 
     def follow() -> None:
         while bob.holders() == [leads.ticket]:
-            step(bob.line.await_change("a", leads.ticket, key, end))
+            step(bob.queue.await_change("a", leads.ticket, key, end))
 
     meanwhile(follow)
     assert bob.now() < end
-    meanwhile(lambda: step(bob.line.await_change("a", leads.ticket, key, end)))
+    meanwhile(lambda: step(bob.queue.await_change("a", leads.ticket, key, end)))
     assert bob.now() < end, "what has changed before is no reason to wait"
 
 
@@ -225,7 +225,7 @@ async def test_the_next_in_line_is_seen_to_lead(world: World) -> None:
     follower = following(world, onlooker.election("a"))
     assert await follower.next() == first.token
     waiting = bob.start(lambda: other.election("a").lead().acquire())
-    await world.in_line(onlooker, "a", 1)
+    await world.in_queue(onlooker, "a", 1)
     await ana(first.release)
     second = await waiting
     assert await follower.until(second.token) in ([second.token], [0, second.token])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import CELLS, RW
+from dibs.core.queue import CELLS, RW
 from dibs.testing.contract.harness import World
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 

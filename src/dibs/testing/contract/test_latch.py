@@ -12,7 +12,7 @@ import pytest
 
 import dibs
 from dibs.core.kinds.options import MOST
-from dibs.core.line import CELLS
+from dibs.core.queue import CELLS
 from dibs.testing.contract.harness import Action, World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
 

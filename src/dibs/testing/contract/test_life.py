@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, PERMITS, RW
+from dibs.core.queue import FAIR, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
@@ -35,7 +35,7 @@ async def test_close_wakes_others_who_wait(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: other.lock("a").acquire())
-    await world.in_line(other, "a", 1)
+    await world.in_queue(other, "a", 1)
     await close(world, client)
     assert await pending
 
@@ -78,7 +78,7 @@ async def test_close_wakes_its_own_waiters(world: World, fair: bool) -> None:
     pending = bob.start(lambda: client.lock("a", fair=fair).acquire())
     await eventually(lambda: "0 held or asked for" not in repr(client))
     if fair:
-        await world.in_line(other, "a", 1)
+        await world.in_queue(other, "a", 1)
     await close(world, client)
     with pytest.raises(dibs.Closed) as caught:
         await pending
@@ -95,7 +95,7 @@ async def test_close_wakes_those_who_wait_for_another_of_their_owner(world: Worl
     ana, bob, cy = world.actors("ana", "bob", "cy")
     held = await ana(lambda: other.rlock("a").acquire())
     first = bob.start(lambda: client.rlock("a").acquire())
-    await world.in_line(other, "a", 1)
+    await world.in_queue(other, "a", 1)
     second = cy.start(lambda: client.rlock("a").acquire())
     await close(world, client)
     for pending in (first, second):

@@ -7,7 +7,7 @@ import platform
 from datetime import UTC, datetime, timedelta
 
 import dibs
-from dibs.core.line import FAIR, LEASES, PERMITS, RECORDS
+from dibs.core.queue import FAIR, LEASES, PERMITS, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import every_form, needs
 
@@ -41,7 +41,7 @@ async def test_waiters_are_shown_in_order(world: World) -> None:
     await world.actor("ana")(lambda: client.lock("a").acquire())
     for n, (name, who) in enumerate([("bob", other), ("cy", client), ("dan", other)]):
         world.actor(name).start(lambda who=who: who.lock("a").acquire())
-        await world.in_line(client, "a", n + 1)
+        await world.in_queue(client, "a", n + 1)
     info = await world.inspect(client, "a")
     assert [waiter.owner for waiter in info.waiters] == ["there", "here", "there"]
     if RECORDS in client._core.store.capabilities:
@@ -62,7 +62,7 @@ async def test_since_is_when_it_came_to_hold(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     asked = instant(world, (await world.inspect(client, "a")).waiters[0])
     await passed(0.5)
     await ana(hold.release)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import CELLS
+from dibs.core.queue import CELLS
 from dibs.testing.contract.harness import Action, World
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LEASES, PERMITS, RW
+from dibs.core.queue import FAIR, LEASES, PERMITS, RW
 from dibs.testing.contract.harness import Actor, World, eventually, lasted
 from dibs.testing.contract.worlds import above_the_store, needs
 
@@ -87,7 +87,7 @@ async def test_members_own_time_outs_do_not_count(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: world.multi(client.lock("a", timeout=0)).acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     await ana(hold.release)
     assert await pending
 
@@ -155,7 +155,7 @@ async def test_a_member_lost_meanwhile_is_taken_anew(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     held = await bob(lambda: other.lock("b").acquire())
     pending = ana.start(lambda: world.multi(client.lock("a"), client.lock("b")).acquire())
-    await world.in_line(other, "b", 1)
+    await world.in_queue(other, "b", 1)
     token = (await world.inspect(other, "a")).holders[0].token
     await bob(lambda: other.break_("a", token=token))
     await eventually(lambda: "1 held or asked for" in repr(client))  # it knows of the loss

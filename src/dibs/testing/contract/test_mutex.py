@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ATOMIC_TRY, FAIR, LEASES, RECORDS
+from dibs.core.queue import ATOMIC_TRY, FAIR, LEASES, RECORDS
 from dibs.testing.contract.harness import Actor, World
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
@@ -77,7 +77,7 @@ async def test_who_came_first_is_served_first(world: World, mutex: Mutex) -> Non
     for n, client in enumerate([other, one, other, one]):
         lock = mutex(client, "a")
         waiting.append((world.actor(f"waiter {n}"), world.actor(f"waiter {n}").start(lock.acquire)))
-        await world.in_line(one, "a", n + 1)
+        await world.in_queue(one, "a", n + 1)
     last = ana
     for actor, pending in waiting:
         assert not any(later.done() for _, later in waiting[waiting.index((actor, pending)) :])
@@ -108,7 +108,7 @@ async def test_a_try_does_not_pass_those_who_wait(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: lone.lock("a").acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     assert await cy(lambda: client.lock("a").acquire(timeout=0)) is None
     await ana(hold.release)
     assert await cy(lambda: client.lock("a").acquire(timeout=0)) is None
@@ -154,7 +154,7 @@ async def test_acquires_time_out_counts_for_more_than_the_locks(world: World) ->
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a", timeout=0).acquire(timeout=None))
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     await ana(hold.release)
     assert await pending
 
@@ -184,7 +184,7 @@ async def test_the_time_out_says_who_is_in_the_way(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: client.lock("invoice:42", owner="ana").acquire())
     pending = bob.start(lambda: client.lock("invoice:42").acquire())
-    await world.in_line(client, "invoice:42", 1)
+    await world.in_queue(client, "invoice:42", 1)
     with pytest.raises(dibs.AcquireTimeout) as caught:
         await cy.enter(client.lock("invoice:42", timeout=0.1))
     text = str(caught.value)
@@ -206,9 +206,9 @@ async def test_who_gives_up_frees_the_place(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: client.lock("a").acquire())
     gave_up = bob.start(lambda: client.lock("a").acquire(timeout=world.short))
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     pending = cy.start(lambda: client.lock("a").acquire())
-    await world.in_line(client, "a", 2)
+    await world.in_queue(client, "a", 2)
     assert await gave_up is None
     await ana(hold.release)
     assert await pending

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import PERMITS
+from dibs.core.queue import PERMITS
 from dibs.testing.contract.harness import World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR
+from dibs.core.queue import FAIR
 from dibs.testing.contract.harness import World
 from dibs.testing.contract.worlds import above_the_store, needs
 
@@ -31,7 +31,7 @@ async def test_re_entry_passes_those_who_wait(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.rlock("a").acquire())
     bob.start(lambda: other.rlock("a").acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     assert await ana(lambda: client.rlock("a").acquire(timeout=0))
 
 
@@ -110,7 +110,7 @@ async def test_a_second_asker_of_one_owner_waits_for_the_firsts_answer(world: Wo
     ana, bob, cy = world.actors("ana", "bob", "cy")
     held = await cy(lambda: other.rlock("a").acquire())
     first = ana.start(lambda: client.rlock("a").acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     second = bob.start(lambda: client.rlock("a").acquire())
     assert await cy(lambda: client.rlock("a").acquire(timeout=0.1)) is None  # a third of that owner gives up alone
     assert len((await world.inspect(client, "a")).waiters) == 1
@@ -125,10 +125,10 @@ async def test_a_second_asker_asks_itself_when_the_first_gives_up(world: World) 
     ana, bob, cy = world.actors("ana", "bob", "cy")
     held = await cy(lambda: other.rlock("a").acquire())
     first = ana.start(lambda: client.rlock("a").acquire(timeout=world.short))
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     second = bob.start(lambda: client.rlock("a").acquire(timeout=60))
     assert await first is None
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     await cy(held.release)
     assert await second
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, RW
+from dibs.core.queue import FAIR, RW
 from dibs.testing.contract.harness import World
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
@@ -46,7 +46,7 @@ async def test_a_writer_waits_for_all_readers(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     first, second = await ana(rw.read.acquire), await bob(rw.read.acquire)
     pending = cy.start(rw.write.acquire)
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     await ana(first.release)
     assert len((await world.inspect(client, "a")).waiters) == 1
     await bob(second.release)
@@ -60,7 +60,7 @@ async def test_readers_that_wait_behind_a_writer_come_in_together(world: World) 
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(rw.write.acquire)
     pending = [actor.start(rw.read.acquire) for actor in (bob, cy)]
-    await world.in_line(client, "a", 2)
+    await world.in_queue(client, "a", 2)
     await ana(hold.release)
     for reader in pending:
         (await reader).check()
@@ -74,10 +74,10 @@ async def test_a_reader_waits_behind_a_waiting_writer(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(rw.read.acquire)
     writer = bob.start(rw.write.acquire)
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     assert await cy(lambda: rw.read.acquire(timeout=0)) is None
     reader = cy.start(rw.read.acquire)
-    await world.in_line(client, "a", 2)
+    await world.in_queue(client, "a", 2)
     await ana(hold.release)
     written = await writer
     assert not reader.done()
@@ -93,7 +93,7 @@ async def test_a_reader_that_re_enters_does_not_wait_behind_a_writer(world: Worl
     ana, bob = world.actors("ana", "bob")
     await ana(rw.read.acquire)
     bob.start(rw.write.acquire)
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     assert await ana(lambda: rw.read.acquire(timeout=0))
 
 
@@ -138,9 +138,9 @@ async def test_a_write_that_becomes_a_read_wakes_readers(world: World) -> None:
     written = await ana(rw.write.acquire)
     read = await ana(rw.read.acquire)
     pending = bob.start(rw.read.acquire)
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     writer = cy.start(rw.write.acquire)
-    await world.in_line(client, "a", 2)
+    await world.in_queue(client, "a", 2)
     await ana(written.release)
     assert await pending
     assert not writer.done()
@@ -154,7 +154,7 @@ async def test_downgrade_lets_readers_in(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(rw.write.acquire)
     pending = bob.start(rw.read.acquire)
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     token = hold.token
     await ana(hold.downgrade)
     assert await pending
@@ -249,7 +249,7 @@ async def test_onlookers_see_both_modes(world: World) -> None:
     await ana(rw.read.acquire)
     await bob(rw.read.acquire)
     cy.start(rw.write.acquire)
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     info = await world.inspect(client, "a")
     assert info.kind == "rw"
     assert [holder.weight for holder in info.holders] == [1, 1]

@@ -1,4 +1,4 @@
-"""The invariants of seam 2 (core/line.py), verb by verb: joining, renewing, expiring, being too late."""
+"""The invariants of seam 2 (core/queue.py), verb by verb: joining, renewing, expiring, being too late."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from copy import copy
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LEASES, LOOK, NOWHERE, OUTSIDE, PERMITS, RECORDS, RW, YOURS
+from dibs.core.queue import FAIR, LEASES, LOOK, NOWHERE, PERMITS, RECORDS, RW, UNFAIR, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import BRIEF, Seat, until
 from dibs.testing.contract.worlds import needs
@@ -213,9 +213,9 @@ def test_a_join_that_comes_after_its_leave_is_void(ana: Seat) -> None:
 
 def test_a_join_that_comes_after_its_leave_on_another_connection_is_void(ana: Seat) -> None:
     claim = ana.claim()
-    ana.line, ana.other_line = ana.other_line, ana.line
+    ana.queue, ana.other_queue = ana.other_queue, ana.queue
     ana.leave(claim, answered=False)
-    ana.line, ana.other_line = ana.other_line, ana.line
+    ana.queue, ana.other_queue = ana.other_queue, ana.queue
     assert ana.join(claim, NOWHERE) is None
     assert ana.names() == []
 
@@ -265,14 +265,14 @@ def test_who_leaves_at_once_with_another_id_changes_nothing(ana: Seat, bob: Seat
     claim, first = ana.joined()
     forged, waits = copy(claim), bob.joined()[0]
     forged.id = bytes(byte ^ 1 for byte in claim.id)
-    step(bob.line.leave_all([(forged, True), (waits, True)], bob.soon))
+    step(bob.queue.leave_all([(forged, True), (waits, True)], bob.soon))
     assert (bob.holders(), bob.waiters()) == ([first.ticket], [])
 
 
 def test_a_line_connects_and_knows_its_round_trip(ana: Seat) -> None:
-    step(ana.line.connect(ana.soon))
+    step(ana.queue.connect(ana.soon))
     ana.joined()
-    assert 0.0 <= ana.line.round_trip() < 30.0
+    assert 0.0 <= ana.queue.round_trip() < 30.0
 
 
 def test_a_leave_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> None:
@@ -312,7 +312,7 @@ def test_an_amendment_with_another_id_changes_nothing(ana: Seat, bob: Seat) -> N
 )
 def test_another_kind_or_size_is_a_mismatch_and_changes_nothing(ana: Seat, bob: Seat, kind: str, capacity: int) -> None:
     mine, first = ana.joined()
-    for place in (bob.usual, OUTSIDE, NOWHERE):
+    for place in (bob.usual, UNFAIR, NOWHERE):
         with pytest.raises(dibs.Mismatch):
             bob.join(bob.claim(kind=kind, capacity=capacity), place)
     assert (ana.holders(), ana.waiters()) == ([first.ticket], [])
@@ -326,7 +326,7 @@ def test_nothing_stays_behind(ana: Seat, bob: Seat) -> None:
     third, _ = bob.joined()
     bob.join(bob.claim(), NOWHERE)
     outside = bob.claim()
-    bob.join(outside, OUTSIDE)
+    bob.join(outside, UNFAIR)
     assert ana.names() == ["a"]
     for seat, claim in ((bob, outside), (bob, waits), (bob, third), (ana, mine)):
         seat.leave(claim)

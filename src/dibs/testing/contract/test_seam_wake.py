@@ -1,10 +1,11 @@
-"""The invariants of seam 2, continued: who is woken, lighter claims, outsiders, and what onlookers may do by token."""
+"""The invariants of seam 2, continued: who is woken, lighter claims, unfair waiters, and what onlookers may do by
+token."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dibs.core.line import FAIR, LEASES, LINE, LOOK, NOWHERE, OUTSIDE, PERMITS, RECORDS, RW, YOURS
+from dibs.core.queue import FAIR, LEASES, LOOK, NOWHERE, PERMITS, QUEUE, RECORDS, RW, UNFAIR, YOURS
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import BRIEF, Seat, until
 from dibs.testing.contract.worlds import needs
@@ -80,7 +81,7 @@ def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 2}
     ana.joined(weight=1, **options)
     bob.joined(weight=2, **options)
-    for place in (NOWHERE, OUTSIDE):
+    for place in (NOWHERE, UNFAIR):
         standing = ana.join(ana.claim(weight=1, **options), place)
         assert standing is not None
         assert not standing.holds
@@ -91,13 +92,13 @@ def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob:
     mine, _ = ana.joined()
     outside = [seat.claim() for seat in (ana, bob)]
     for seat, claim in zip((ana, bob), outside, strict=True):
-        standing = seat.join(claim, OUTSIDE)
+        standing = seat.join(claim, UNFAIR)
         assert standing is not None
         assert not standing.holds
     assert ana.waiters() == []
     ana.leave(mine)
     assert [ana.hears(outside[0]), bob.hears(outside[1])] == [LOOK, LOOK]
-    standing = bob.join(outside[1], OUTSIDE)
+    standing = bob.join(outside[1], UNFAIR)
     assert standing is not None
     assert standing.holds
 
@@ -106,7 +107,7 @@ def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob:
 def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
-    bob.join(outside, OUTSIDE)
+    bob.join(outside, UNFAIR)
     waits, _ = bob.joined()
     ana.leave(mine)
     assert bob.freed(waits)
@@ -120,10 +121,10 @@ def test_outsiders_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat
     *gone, waits = sorted((bob.claim() for _ in range(10)), key=lambda claim: claim.id)
     for claim in gone:
         claim.waiting = BRIEF
-        bob.join(claim, OUTSIDE)
+        bob.join(claim, UNFAIR)
     bob.joined(name="b", lease=BRIEF)
     until(lambda: not bob.holders("b"))
-    bob.join(waits, OUTSIDE)
+    bob.join(waits, UNFAIR)
     ana.leave(mine)
     assert bob.hears(waits) is LOOK
 
@@ -131,7 +132,7 @@ def test_outsiders_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat
 def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
-    bob.join(outside, OUTSIDE)
+    bob.join(outside, UNFAIR)
     bob.leave(outside)
     ana.leave(mine)
     assert bob.told(outside) is None
@@ -141,10 +142,10 @@ def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
 def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
-    bob.join(outside, OUTSIDE)
+    bob.join(outside, UNFAIR)
     ana.leave(mine)
     assert bob.hears(outside) is LOOK
-    standing = bob.join(outside, OUTSIDE)
+    standing = bob.join(outside, UNFAIR)
     assert standing is not None
     assert standing.holds
     assert bob.told(outside) in (None, LOOK), "a message that was sent twice may be read now"
@@ -157,9 +158,9 @@ def test_an_expired_holder_wakes_outsiders_when_somebody_looks(ana: Seat, bob: S
     bob.joined(name="b")  # its way to the store stands: what follows must come before that lease is over
     ana.joined(lease=BRIEF)
     outside = bob.claim()
-    bob.join(outside, OUTSIDE)
+    bob.join(outside, UNFAIR)
     until(lambda: not ana.holders())
-    standing = bob.join(outside, OUTSIDE)
+    standing = bob.join(outside, UNFAIR)
     assert standing is not None
     assert standing.holds
 
@@ -280,16 +281,16 @@ def test_lines_by_prefix_and_behind_a_name(ana: Seat) -> None:
 @needs(FAIR)
 def test_a_line_on_a_page_is_the_line_itself(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined(name="a")
-    _, second = bob.joined(LINE, name="a")
+    _, second = bob.joined(QUEUE, name="a")
     _, third = bob.joined(name="b")
-    one, other = step(ana.line.lines("", "", ana.soon))
+    one, other = step(ana.queue.page("", "", ana.soon))
     assert [holder.token for holder in one.holders] == [first.ticket]
     assert [waiter.token for waiter in one.waiters] == [second.ticket]
     assert [holder.token for holder in other.holders] == [third.ticket]
-    seen = step(ana.line.line("a", ana.soon))
+    seen = step(ana.queue.inspect("a", ana.soon))
     assert (one.name, one.kind, one.capacity) == (seen.name, seen.kind, seen.capacity)
     assert one.holders[0].info == seen.holders[0].info
 
 
 def test_identity_is_the_stores_own(ana: Seat, bob: Seat) -> None:
-    assert step(ana.line.identity(ana.soon)) == step(bob.line.identity(bob.soon)) != ""
+    assert step(ana.queue.identity(ana.soon)) == step(bob.queue.identity(bob.soon)) != ""

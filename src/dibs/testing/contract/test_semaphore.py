@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, PERMITS
+from dibs.core.queue import FAIR, PERMITS
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
@@ -51,10 +51,10 @@ async def test_the_head_of_the_line_is_not_passed(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: semaphore.acquire(2))
     big = bob.start(lambda: semaphore.acquire(3))
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     assert await cy(lambda: semaphore.acquire(1, timeout=0)) is None
     small = cy.start(lambda: semaphore.acquire(1))
-    await world.in_line(client, "a", 2)
+    await world.in_queue(client, "a", 2)
     await ana(hold.release)
     taken = await big
     assert not small.done()
@@ -69,7 +69,7 @@ async def test_one_release_frees_all_who_fit(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: semaphore.acquire(3))
     pending = [actor.start(semaphore.acquire) for actor in (bob, cy)]
-    await world.in_line(client, "a", 2)
+    await world.in_queue(client, "a", 2)
     await ana(hold.release)
     for waiter in pending:
         (await waiter).check()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import LEASES, PERMITS, RW
+from dibs.core.queue import LEASES, PERMITS, RW
 from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import above_the_store, needs, without
 

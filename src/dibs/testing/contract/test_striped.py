@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import dibs
-from dibs.core.line import PERMITS
+from dibs.core.queue import PERMITS
 from dibs.testing.contract.harness import World, eventually
 from dibs.testing.contract.worlds import above_the_store, needs
 

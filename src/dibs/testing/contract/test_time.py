@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import FAIR, LEASES, RECORDS
+from dibs.core.queue import FAIR, LEASES, RECORDS
 from dibs.testing.contract.harness import World, eventually, passed
 from dibs.testing.contract.worlds import above_the_store, every_form, needs, on
 
@@ -45,7 +45,7 @@ async def test_a_waiter_is_kept_beyond_its_lease(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     before = (await world.inspect(client, "a")).waiters[0].token
     await passed(1.5 * world.lasting)
     assert (await world.inspect(client, "a")).waiters[0].token == before
@@ -60,7 +60,7 @@ async def test_a_waiter_is_kept_at_5_s_or_its_lease(world: World) -> None:
         client = world.client(lease=lease)
         hold = await ana(lambda client=client, name=name: client.lock(name).acquire())
         pending = bob.start(lambda client=client, name=name: client.lock(name).acquire())
-        await world.in_line(client, name, 1)
+        await world.in_queue(client, name, 1)
         assert 0 < (await world.inspect(client, name)).waiters[0].remaining <= waiting
         await ana(hold.release)
         assert await pending
@@ -72,7 +72,7 @@ async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> No
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a").acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     await ana(hold.release)
     theirs = await pending
     theirs.check()
@@ -101,7 +101,7 @@ async def test_a_hold_that_is_not_renewed_counts_its_lease_from_the_grant(world:
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
     pending = bob.start(lambda: client.lock("a", lease=20, renew=False).acquire())
-    await world.in_line(client, "a", 1)
+    await world.in_queue(client, "a", 1)
     await ana(hold.release)
     assert (await pending).remaining > 10  # not the 5 s that it was kept at while it waited
 
@@ -202,7 +202,7 @@ async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: py
     kept.check()
     ((lost, where),) = called
     assert (lost.name, lost.token, lost.lost.is_set()) == ("a", hold.token, True)
-    assert (where is threading.current_thread()) == (world.face == "aio")  # the client's loop, or a thread of its own
+    assert (where is threading.current_thread()) == (world.api == "aio")  # the client's loop, or a thread of its own
 
 
 async def test_break_with_another_token_changes_nothing(world: World) -> None:
@@ -227,7 +227,7 @@ async def test_break_removes_holders_only(world: World) -> None:
     await ana(lambda: client.lock("a").acquire())
     for n, actor in enumerate((bob, cy)):
         actor.start(lambda: client.lock("a").acquire())
-        await world.in_line(client, "a", n + 1)
+        await world.in_queue(client, "a", n + 1)
     waiters = (await world.inspect(client, "a")).waiters
     for waiter in waiters:
         with pytest.raises(dibs.NotHeld):

@@ -1,4 +1,4 @@
-"""`fair=False`: outside the line, it may barge when nobody in line waits; and kinds that meet on a name."""
+"""`fair=False`: outside the queue, it may barge when nobody in the queue waits; and kinds that meet on a name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dibs
-from dibs.core.line import ATOMIC_TRY, FAIR, PERMITS, RECORDS, RW
+from dibs.core.queue import ATOMIC_TRY, FAIR, PERMITS, RECORDS, RW
 from dibs.testing.contract.harness import Actor, World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
@@ -17,7 +17,7 @@ Mutex = Callable[..., Any]
 
 
 async def asks(client: Any) -> None:
-    """Until the client has asked: those outside the line are seen by nobody else."""
+    """Until the client has asked: those outside the queue are seen by nobody else."""
     await eventually(lambda: "0 held or asked for" not in repr(client))
 
 
@@ -48,7 +48,7 @@ async def test_it_stands_in_the_line_for_no_longer_than_it_looks_and_a_release_w
     pending = bob.start(lambda: outside.lock("a", fair=False).acquire(timeout=60))
     await asks(outside)
     if RECORDS in client._core.store.capabilities:
-        await world.in_line(client, "a", 0)
+        await world.in_queue(client, "a", 0)
     assert not pending.done()
     await ana(hold.release)
     assert await pending
@@ -71,7 +71,7 @@ async def test_it_does_not_pass_the_line(world: World) -> None:
     await asks(outside)
     pending = bob.start(lambda: client.lock("a").acquire())
 
-    async def bob_waits() -> bool:  # an outsider may be seen for as long as it looks
+    async def bob_waits() -> bool:  # an unfair waiter may be seen for as long as it looks
         return "bob" in [waiter.thread for waiter in (await world.inspect(client, "a")).waiters]
 
     await eventually(bob_waits)

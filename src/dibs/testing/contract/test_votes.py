@@ -1,11 +1,11 @@
-"""What a store can do that may be a member of a quorum: `Voter` in core/line.py, verb by verb."""
+"""What a store can do that may be a member of a quorum: `Voter` in core/queue.py, verb by verb."""
 
 from __future__ import annotations
 
 import time
 from typing import cast
 
-from dibs.core.line import FAIR, LEASES, NOWHERE, VOTES, Voter
+from dibs.core.queue import FAIR, LEASES, NOWHERE, VOTES, Voter
 from dibs.core.rule import Claim
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat, until
@@ -15,7 +15,7 @@ pytestmark = needs(VOTES)
 
 
 def voter(seat: Seat) -> Voter:
-    return cast("Voter", seat.line)  # VOTES says that it is one
+    return cast("Voter", seat.queue)  # VOTES says that it is one
 
 
 def stamp(seat: Seat, claim: Claim, token: int) -> bool:
@@ -82,7 +82,7 @@ def test_a_ticket_is_never_lowered(ana: Seat) -> None:
 
 @needs(FAIR)
 def test_nobody_is_stamped_before_whom_others_stand_or_behind_whom(ana: Seat, bob: Seat) -> None:
-    """Tickets rise along the line: a higher one at its head would break that."""
+    """Tickets rise along the queue: a higher one at its head would break that."""
     claim, standing = ana.joined()
     other, waits = bob.joined()
     assert not stamp(ana, claim, waits.ticket + 1)

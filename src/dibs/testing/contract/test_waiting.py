@@ -11,7 +11,7 @@ import pytest
 from dibs.core.acquire import QueueGrantor
 from dibs.core.deadline import FOREVER
 from dibs.core.grants import Grant, Request
-from dibs.core.line import FAIR, LEASES, YOURS, Me
+from dibs.core.queue import FAIR, LEASES, YOURS, ClientIdentity
 from dibs.core.registry import HoldRegistry
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
@@ -42,10 +42,10 @@ class Waiter:
 
     def __init__(self, seat: Seat, lease: float) -> None:
         runtime: Runtime = StandstillRuntime(seat.now, 0.01)
-        me = Me(seat.me.id, seat.me.inbox, lease, seat.me.news)
+        me = ClientIdentity(seat.me.id, seat.me.inbox, lease, seat.me.news)
         registry = HoldRegistry(runtime, "test", runtime.mutex())
         self.watchdog = registry.watchdog = Watchdog(runtime, me, lambda: self.grantor, runtime.mutex())
-        self.grantor = QueueGrantor(seat.line, runtime, me, registry, 10.0)
+        self.grantor = QueueGrantor(seat.queue, runtime, me, registry, 10.0)
         self.grant = Grant(Request("a", "mutex", 1, lease, True, True))
         self.held: bool | None = None
         self._thread = threading.Thread(target=self._wait, daemon=True)

@@ -1,6 +1,6 @@
-"""What pytest needs to run the suite: its tests over every store and both faces, and an event loop for each.
+"""What pytest needs to run the suite: its tests over every store and both APIs, and an event loop for each.
 
-`on`, `needs` and `without` say what a test is about. What a face or a store does not have it is not asked for: such a
+`on`, `needs` and `without` say what a test is about. What a API or a store does not have it is not asked for: such a
 test is left out of what pytest collects, so nothing is skipped. Hooks count for the tests beside the conftest.py that
 takes them in, and for nobody else's; pytest's own function runs each test, so other plugins for asyncio see no async
 test.
@@ -18,21 +18,21 @@ from typing import Any
 
 import pytest
 
-from dibs.core.line import QUORUM
+from dibs.core.queue import QUORUM
 from dibs.testing.contract.clocks import PATIENCE, clock_of
-from dibs.testing.contract.harness import FACES, MUTEXES, NEEDED, ONE_KIND, World
+from dibs.testing.contract.harness import APIS, MUTEXES, NEEDED, ONE_KIND, World
 from dibs.testing.contract.stores import LOCK, VERBS, WHOLE, Subject, chosen
 
 LONGEST_TEST = 100.0
 
 
-def on(*faces: str) -> pytest.MarkDecorator:
-    """For what only one face has."""
-    return pytest.mark.dibs_on(*faces)
+def on(*apis: str) -> pytest.MarkDecorator:
+    """For what only one API has."""
+    return pytest.mark.dibs_on(*apis)
 
 
 def needs(*capabilities: str) -> pytest.MarkDecorator:
-    """For what only some stores can do; the words are in dibs.core.line. Also for one parameter of a test."""
+    """For what only some stores can do; the words are in dibs.core.queue. Also for one parameter of a test."""
     return pytest.mark.dibs_needs(*capabilities)
 
 
@@ -49,9 +49,9 @@ every_form = pytest.mark.dibs_every_form
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    subject, face = request.param
+    subject, api = request.param
     with clock_of(subject):
-        yield World(face, subject, tmp_path)
+        yield World(api, subject, tmp_path)
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=needs(*NEEDED.get(kind, ()))) for kind in MUTEXES])
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subjects = chosen(metafunc.config).values()
     if "world" in metafunc.fixturenames:
-        worlds = [pytest.param((one, face), id=f"{one.name}-{face}") for one in subjects for face in FACES]
+        worlds = [pytest.param((one, api), id=f"{one.name}-{api}") for one in subjects for api in APIS]
         metafunc.parametrize("world", worlds, indirect=True)
     if "seats" in metafunc.fixturenames:
         metafunc.parametrize("seats", [pytest.param(one, id=one.name) for one in subjects], indirect=True)
@@ -126,7 +126,7 @@ def _is_asked(item: pytest.Function) -> bool:
     if part == VERBS and "world" in params and not item.get_closest_marker("dibs_every_form"):
         return False
     if "seats" in params and QUORUM in subject.capabilities:
-        return False  # it has no line of its own to sit at
+        return False  # it has no queue of its own to sit at
     needed = {word for mark in item.iter_markers("dibs_needs") for word in mark.args}
     unwanted = {word for mark in item.iter_markers("dibs_without") for word in mark.args}
     return needed <= subject.capabilities and not unwanted & subject.capabilities

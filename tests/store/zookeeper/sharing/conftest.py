@@ -8,7 +8,7 @@ import pytest
 
 from lab.curator import Curator
 from lab.servers.supervisor import Server
-from store.zookeeper.sharing.sides import FACES, Python, python
+from store.zookeeper.sharing.sides import APIS, Python, python
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def java(server: Server) -> Iterator[Curator]:
         yield java
 
 
-@pytest.fixture(params=FACES)
+@pytest.fixture(params=APIS)
 def side(server: Server, request: pytest.FixtureRequest) -> Iterator[Python]:
     with python(request.param, server.url()) as side:
         yield side

@@ -1,4 +1,4 @@
-"""Both sides of a shared path: Python through one face, Java by Curator; and which kind of one is which of the other.
+"""Both sides of a shared path: Python through one API, Java by Curator; and which kind of one is which of the other.
 
 `Python` runs what it is told on a thread (blocking face) or as a task (asyncio), so that a test reads the same for
 both. A `Kind` makes the same lock on either side. Instants are those of one clock for both, so `overlaps` and `Turn`
@@ -24,16 +24,16 @@ from dibs.runtime.threads import step
 from lab.curator import PATIENCE, Curator, Handle
 from lab.servers.supervisor import until
 
-FACES = ("blocking", "aio")
+APIS = ("blocking", "aio")
 MANY = 32
 """More than a test ever lets wait at once."""
 
 
 class Python:
-    """dibs, through one face; its clients end with it."""
+    """dibs, through one API; its clients end with it."""
 
-    def __init__(self, face: str, url: str) -> None:
-        self.face, self.url = face, url
+    def __init__(self, api: str, url: str) -> None:
+        self.api, self.url = api, url
         self._clients: list[Any] = []
         self._threads = ThreadPoolExecutor(MANY)
         self._loop = asyncio.new_event_loop()
@@ -42,14 +42,14 @@ class Python:
         self.onlooker = self.client()
 
     def client(self, *, namespace: str = "", below: str = "", **options: Any) -> Any:
-        module = dibs if self.face == "blocking" else dibs.aio
+        module = dibs if self.api == "blocking" else dibs.aio
         client = module.connect(self.url + below, namespace=namespace, **options)
         self._clients.append(client)
         return client
 
     def begin(self, action: Callable[[], Any]) -> Future[Any]:
         """Do it without waiting for its end."""
-        if self.face == "blocking":
+        if self.api == "blocking":
             return self._threads.submit(action)
         return asyncio.run_coroutine_threadsafe(_awaited(action), self._loop)
 
@@ -76,7 +76,7 @@ class Python:
     def works(self, shift: Shift, lock: Any, **options: Any) -> Future[Any]:
         """It takes turns. What awaits nothing is stepped through on a thread."""
         turns = shift.python(lock, **options)
-        return self.begin(lambda: step(turns) if self.face == "blocking" else turns)
+        return self.begin(lambda: step(turns) if self.api == "blocking" else turns)
 
     def inspect(self, name: str, client: Any = None) -> dibs.LockInfo:
         info: dibs.LockInfo = self.do(lambda: (client or self.onlooker).inspect(name))
@@ -86,7 +86,7 @@ class Python:
         found: list[dibs.LockInfo] = self.do(lambda: _listed(self.onlooker.locks(prefix)))
         return found
 
-    def in_line(self, name: str, count: int) -> None:
+    def in_queue(self, name: str, count: int) -> None:
         """Until so many wait there, whosesoever."""
         until(lambda: len(self.inspect(name).waiters) == count, PATIENCE, f"{count} wait for {name}")
 
@@ -100,8 +100,8 @@ class Python:
 
 
 @contextmanager
-def python(face: str, url: str) -> Iterator[Python]:
-    side = Python(face, url)
+def python(api: str, url: str) -> Iterator[Python]:
+    side = Python(api, url)
     try:
         yield side
     finally:

@@ -9,9 +9,9 @@ import pytest
 
 from lab.curator import PATIENCE, Curator
 from lab.servers.supervisor import Server
-from store.zookeeper.sharing.sides import (
+from store.zookeeper.sharing.sides import (  # fmt: skip
+    APIS,
     ELECTION,
-    FACES,
     KINDS,
     LOCK,
     SEMAPHORE,
@@ -23,9 +23,9 @@ from store.zookeeper.sharing.sides import (
     hand_overs,
     overlaps,
     python,
-)  # fmt: skip
+)
 
-EACH = [pytest.param(FACES[n % 2], kind, id=f"{kind}-{FACES[n % 2]}") for n, kind in enumerate((*KINDS, LOCK))]
+EACH = [pytest.param(APIS[n % 2], kind, id=f"{kind}-{APIS[n % 2]}") for n, kind in enumerate((*KINDS, LOCK))]
 """Each kind through one API; a lock through both."""
 MANY = 1000
 
@@ -36,14 +36,14 @@ def test_each_waits_for_the_other(java: Curator, side: Python, path: str, kind: 
     assert theirs.take(word=kind.word)
     assert side.tries(kind.ours(client, path)) is None
     ours = side.takes(kind.ours(client, path))
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     assert not ours.done()
     theirs.give(kind.word)
     hold = ours.result(PATIENCE)
     hold.check()
     assert hold.token > 0
     waits = theirs.begin(word=kind.word)
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     assert not waits.done()
     side.do(hold.release)
     assert waits.result(PATIENCE)
@@ -62,10 +62,10 @@ def test_all_are_served_in_the_order_in_which_they_came(java: Curator, side: Pyt
     for number in range(2):
         ours = side.takes(kind.ours(side.client(), path))
         line.append((ours, lambda ours=ours: side.do(ours.result().release)))
-        side.in_line(path, 2 * number + 1)
+        side.in_queue(path, 2 * number + 1)
         handle = kind.theirs(java, path)
         line.append((handle.begin(word=kind.word), lambda handle=handle: handle.give(kind.word)))
-        side.in_line(path, 2 * number + 2)
+        side.in_queue(path, 2 * number + 2)
     side.do(first.release)
     for place, (waits, give) in enumerate(line):
         assert waits.result(PATIENCE) is not None
@@ -86,9 +86,9 @@ def test_hand_overs_in_order_and_never_two_at_once(server: Server, java: Curator
         working: list[Future[None]] = []
         for side in (threads, tasks):  # one after the other, so that the languages take turns from the beginning
             working += [side.works(shift, side.client().lock(path))]
-            threads.in_line(path, len(working))
+            threads.in_queue(path, len(working))
             working += [workers.submit(shift.java, java.mutex(path))]
-            threads.in_line(path, len(working))
+            threads.in_queue(path, len(working))
         threads.do(first.release)
         for each in working:
             each.result(3 * PATIENCE)
@@ -136,13 +136,13 @@ def test_readers_of_both_share_and_writers_of_both_wait(java: Curator, side: Pyt
     assert reader.take(word="read")
     ours = side.take(side.client().rwlock(path).read)
     their_write = writer.begin(word="write")
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     our_write = side.takes(side.client().rwlock(path).write)
-    side.in_line(path, 2)
+    side.in_queue(path, 2)
     their_read = late.begin(word="read")
-    side.in_line(path, 3)
+    side.in_queue(path, 3)
     our_read = side.takes(side.client().rwlock(path).read)
-    side.in_line(path, 4)
+    side.in_queue(path, 4)
     waiting = [their_write, our_write, their_read, our_read]
     assert side.tries(side.client().rwlock(path).read) is None, "a reader passes no writer"
     side.do(ours.release)
@@ -163,9 +163,9 @@ def test_a_python_downgrade_lets_java_s_readers_in_and_no_writer(java: Curator, 
     hold = side.take(side.client().rwlock(path, owner="client").write)
     reader, writer = java.read_write(path), java.read_write(path)
     reads = reader.begin(word="read")
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     writes = writer.begin(word="write")
-    side.in_line(path, 2)
+    side.in_queue(path, 2)
     side.do(hold.downgrade)
     assert reads.result(PATIENCE)
     reader.give("read")
@@ -183,9 +183,9 @@ def test_permits_of_both_add_up(java: Curator, side: Python, path: str) -> None:
     assert java.semaphore(path, 3).take(0.1, word="1") is None
     assert side.tries(side.client().semaphore(path, 3)) is None
     waits = java.semaphore(path, 3).begin(word="2")
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     ours = side.takes(side.client().semaphore(path, 3))
-    side.in_line(path, 2)
+    side.in_queue(path, 2)
     theirs.give()
     side.do(hold.release)
     assert waits.result(PATIENCE)
@@ -194,7 +194,8 @@ def test_permits_of_both_add_up(java: Curator, side: Python, path: str) -> None:
 
 @pytest.mark.parametrize("side", ["aio"], indirect=True)
 def test_python_stands_once_where_java_has_made_half_of_a_semaphore(java: Curator, side: Python, path: str) -> None:
-    """Java makes `locks` when it comes and `leases` when it is first in line: whoever comes in between finds one."""
+    """Java makes `locks` when it comes and `leases` when it is first in the queue: whoever comes in between finds
+    one."""
     first = java.mutex(f"{path}/locks")
     assert first.take()
     first.give()
@@ -207,7 +208,7 @@ def test_a_dead_java_process_frees_python(server: Server, path: str) -> None:
     with python("blocking", server.url()) as side, Curator(f"127.0.0.1:{server.port}", timeout=1) as other:
         assert other.mutex(path).take()
         waits = side.takes(side.client().lock(path))
-        side.in_line(path, 1)
+        side.in_queue(path, 1)
         other.kill()
         side.do(waits.result(PATIENCE).release)
 

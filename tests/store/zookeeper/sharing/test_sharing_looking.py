@@ -7,11 +7,11 @@ import pytest
 import dibs
 from lab.curator import PATIENCE, Curator
 from lab.servers.supervisor import until
-from store.zookeeper.sharing.sides import ELECTION, FACES, KINDS, LOCK, READ, RLOCK, SEMAPHORE, WRITE, Kind, Python
+from store.zookeeper.sharing.sides import APIS, ELECTION, KINDS, LOCK, READ, RLOCK, SEMAPHORE, WRITE, Kind, Python
 
 SHAPES = {LOCK: "mutex", RLOCK: "mutex", READ: "rw", WRITE: "rw", ELECTION: "election"}
 """Kinds of one shape share a path; those that are not here are semaphores, a semaphore mutex being one of size 1."""
-EACH = [pytest.param(FACES[n % 2], kind, id=f"{kind}-{FACES[n % 2]}") for n, kind in enumerate((*KINDS, READ))]
+EACH = [pytest.param(APIS[n % 2], kind, id=f"{kind}-{APIS[n % 2]}") for n, kind in enumerate((*KINDS, READ))]
 
 
 def shape(kind: Kind) -> str:
@@ -53,11 +53,11 @@ def test_both_list_the_same_readers_and_writers(java: Curator, side: Python, pat
     assert java.read_write(path).take(word="read")
     assert side.take(side.client().rwlock(path).read)
     java.read_write(path).begin(PATIENCE, word="write")
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     side.takes(side.client().rwlock(path).write)
-    side.in_line(path, 2)
+    side.in_queue(path, 2)
     side.takes(side.client().rwlock(path).read)
-    side.in_line(path, 3)
+    side.in_queue(path, 3)
     info = side.inspect(path)
     assert (info.kind, len(info.holders), len(info.waiters)) == ("rw", 2, 3)
     readers = transactions(java, path, onlooker.participants("read"))
@@ -87,9 +87,9 @@ def test_both_list_the_same_candidates_and_know_who_leads(java: Curator, side: P
     assert one.take()
     election = side.client().election(path)
     leads = side.takes(election.lead())
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     assert two.take(0.05) is None
-    side.in_line(path, 2)
+    side.in_queue(path, 2)
     info, nodes = side.inspect(path), java.nodes(path)
     assert info.kind == "election"
     assert tokens(info) == [node.czxid for node in nodes]
@@ -125,7 +125,7 @@ def test_a_hold_of_java_s_is_broken_by_its_token_only(java: Curator, side: Pytho
     held = java.mutex(path).take()
     assert held is not None
     waits = side.takes(side.client().lock(path))
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     with pytest.raises(dibs.NotHeld):
         side.do(lambda: side.onlooker.break_(path, token=held.czxid + 1_000_000))
     assert not waits.done()
@@ -139,7 +139,7 @@ def test_python_asks_java_to_let_go(java: Curator, side: Python, path: str) -> N
     theirs.revocable()
     assert theirs.take()
     waits = side.takes(side.client().lock(path))
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     assert not theirs.asked(within=0)
     side.do(side.client().lock(path).revoke)
     assert theirs.asked()
@@ -158,7 +158,7 @@ def test_java_asks_python_to_let_go(java: Curator, side: Python, path: str, kind
     hold = side.take(kind.ours(side.client(), path))
     (node,) = java.nodes(path)
     waits = kind.theirs(java, path).begin(word="write" if kind.word else "")
-    side.in_line(path, 1)
+    side.in_queue(path, 1)
     assert not hold.revoke_requested.is_set()
     java.revoke(f"{path}/{node.name}")
     side.do(lambda: hold.revoke_requested.wait(PATIENCE))

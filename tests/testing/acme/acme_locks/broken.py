@@ -6,32 +6,32 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from acme_locks.store import AcmeLine, AcmeStore
-from dibs.core.line import LINE, NOWHERE, OUTSIDE, Me, Place
+from acme_locks.store import AcmeQueue, AcmeStore
+from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, ClientIdentity, Place
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 
 
-class LeaveLine(AcmeLine):
+class LeaveQueue(AcmeQueue):
     """Gives back by name, whoever holds by now: `DEL lock`."""
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> None:
-        for holder in (await self._line.line(claim.name, until)).holders:
-            await self._line.evict(claim.name, holder.token, until)
-        await self._line.leave(claim, answered, until)
+        for holder in (await self._queue.inspect(claim.name, until)).holders:
+            await self._queue.evict(claim.name, holder.token, until)
+        await self._queue.leave(claim, answered, until)
 
 
 class LeaveStore(AcmeStore):
-    line = LeaveLine
+    queue = LeaveQueue
 
 
-class RenewLine(AcmeLine):
+class RenewQueue(AcmeQueue):
     """Renews what has expired as well: `SET lock me PX 30000`."""
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | None]:
-        standings = await self._line.renew(claims, until)
+        standings = await self._queue.renew(claims, until)
         return [
-            standing or await self._line.join(self._as_new(claim), OUTSIDE, until)
+            standing or await self._queue.join(self._as_new(claim), UNFAIR, until)
             for claim, standing in zip(claims, standings, strict=True)
         ]
 
@@ -43,27 +43,27 @@ class RenewLine(AcmeLine):
 
 
 class RenewStore(AcmeStore):
-    line = RenewLine
+    queue = RenewQueue
 
 
-class TryLine(AcmeLine):
-    """A try that fails stands in line for a moment, in the way of others."""
+class TryQueue(AcmeQueue):
+    """A try that fails stands in the queue for a moment, in the way of others."""
 
-    def __init__(self, line: Any, runtime: Runtime) -> None:
-        super().__init__(line)
+    def __init__(self, queue: Any, runtime: Runtime) -> None:
+        super().__init__(queue)
         self._runtime = runtime
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
-        standing: Standing | None = await self._line.join(claim, LINE if place is NOWHERE else place, until)
+        standing: Standing | None = await self._queue.join(claim, QUEUE if place is NOWHERE else place, until)
         if place is NOWHERE and standing is not None and not standing.holds:
             await self._runtime.sleep(0.01)
-            await self._line.leave(claim, True, until)
+            await self._queue.leave(claim, True, until)
         return standing
 
 
 class TryStore(AcmeStore):
-    def open(self, runtime: Runtime, me: Me) -> Any:
-        return TryLine(self._inner.open(runtime, me), runtime)
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Any:
+        return TryQueue(self._inner.open(runtime, me), runtime)
 
 
 class Deaf:
@@ -82,5 +82,5 @@ class Deaf:
 class WakeStore(AcmeStore):
     """Wakes nobody: who waits finds out by looking, late."""
 
-    def open(self, runtime: Runtime, me: Me) -> Any:
-        return super().open(runtime, Me(me.id, Deaf(me.inbox), me.lease, me.news))
+    def open(self, runtime: Runtime, me: ClientIdentity) -> Any:
+        return super().open(runtime, ClientIdentity(me.id, Deaf(me.inbox), me.lease, me.news))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, SessionClaims
-from dibs.backends.mysql.answers import strange
 from dibs.backends.mysql.calls import Query, size_of
+from dibs.backends.mysql.errors import strange
 from dibs.backends.mysql.session.connection import Session
 from dibs.backends.mysql.wire import execution
 from dibs.core.deadline import FOREVER
-from dibs.core.line import LOOK, YOURS, Signal
+from dibs.core.queue import LOOK, YOURS, Signal
 from dibs.core.rule import Claim, Standing
 from dibs.errors import StoreError
 
@@ -23,7 +23,7 @@ class Asks:
     """The requests for a claim; all claims of one lock object share them."""
 
     __slots__ = (
-        "about",
+        "description",
         "give",
         "give_size",
         "is_busy",
@@ -36,15 +36,15 @@ class Asks:
         "take_size",
     )
 
-    def __init__(self, key: str, name: bytes, kind: str, lease: int, about: bytes) -> None:
+    def __init__(self, key: str, name: bytes, kind: str, lease: int, description: bytes) -> None:
         self.key = key
         """The name of the user lock."""
         self.name = name
         self.kind = kind
         self.lease = lease
-        self.about = about
+        self.description = description
         self.release = Query("DO RELEASE_LOCK({})", key)
-        self.take, self.give = execution((kind, lease, about, key, key)), execution((key,))
+        self.take, self.give = execution((kind, lease, description, key, key)), execution((key,))
         self.take_size, self.give_size = size_of(self.take), size_of(self.give)
         self.is_busy = False
         """It was not free when it was last asked for: `join` is the shorter way."""

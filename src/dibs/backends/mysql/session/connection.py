@@ -19,11 +19,11 @@ from contextlib import suppress
 from dibs.backends.common.connections import Begun
 from dibs.backends.common.session_claims import SessionConnection
 from dibs.backends.common.wakeup import Readiness
-from dibs.backends.mysql.answers import unsent
 from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.connection import Dialler, MysqlConnection, broken
+from dibs.backends.mysql.errors import unsent
 from dibs.backends.mysql.executor import number, words
-from dibs.backends.mysql.wire import Answer, Refusal, statement
+from dibs.backends.mysql.wire import Refusal, Reply, statement
 from dibs.errors import StoreError, StoreUnavailable
 
 _CHUNK = 65_536
@@ -57,7 +57,7 @@ class Session(SessionConnection):
         self._sock = connection.sock
         self._fd = self._sock.fileno()
         self._sock.settimeout(0)
-        self._answer: Answer | None = None
+        self._answer: Reply | None = None
         self.readiness = Readiness(self._fd)
 
     def fileno(self) -> int:
@@ -87,7 +87,7 @@ class Session(SessionConnection):
         return self._answer is not None
 
     def ask(self, request: Request, now: float) -> None:
-        self._answer, self.sent_at = Answer(), now
+        self._answer, self.sent_at = Reply(), now
         try:
             self._sock.sendall(request.packed(0.0))
         except OSError as error:
@@ -123,7 +123,7 @@ class Session(SessionConnection):
         sets = None if self._answer is None else self._answer.so_far()
         return words(sets, 2) if sets and len(sets) > 1 else None
 
-    def answer(self) -> Answer:
+    def answer(self) -> Reply:
         """A whole one; a refusal is raised. From now on it can be asked again."""
         answer, self._answer = self._answer, None
         if answer is None:

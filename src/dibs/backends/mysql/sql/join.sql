@@ -1,11 +1,11 @@
--- join: stand in line, or hold, or neither.
+-- join: stand in the queue, or hold, or neither.
 --
 -- Gives  words with blanks between them, bytes in hexadecimal: (now, what, ticket, holds, left, next, revoked, mine, kind, capacity)
 --        holds 2: in the head. what 0: void, it came too late, was given up before, or has expired; 1: how it stands, ticket 0: it does not,
 --        and is not to; 2: what is there is of another kind or size, or mode (kind
 --        'session' or 'within'). `mine`: ids of this client that hold from now on. And, in a column of its own, which
 --        store this is: see `Epoch` of answers.py.
--- Effect A claim that fits holds, one that does not waits: in line (place 0), outside (1), nowhere (2). The same id
+-- Effect A claim that fits holds, one that does not waits: in the queue (place 0), outside (1), nowhere (2). The same id
 --        again is told how it stands; nothing is moved or extended.
 CREATE PROCEDURE dibs_2_join(
   IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16), IN p_kind VARBINARY(64),

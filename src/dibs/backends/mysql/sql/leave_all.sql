@@ -5,7 +5,7 @@
 --        lock is waited for. Else claims of a name that somebody has locked are left alone.
 -- Gives  words, as join: (now, mine, the positions of those that were left alone, with commas)
 -- Effect As leave for each of them. All are removed in one transaction, which waits for no lock while it has another,
---        so it is part of no deadlock; then each line in which somebody stands is settled in one of its own. Where that
+--        so it is part of no deadlock; then each queue in which somebody stands is settled in one of its own. Where that
 --        fails, those who wait look by themselves.
 CREATE PROCEDURE dibs_2_leave_all(
   IN p_claims MEDIUMTEXT CHARACTER SET ascii, IN p_wait TINYINT, IN p_client BINARY(16)

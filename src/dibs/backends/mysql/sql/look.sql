@@ -1,4 +1,4 @@
--- look: see to the line of a name in which somebody waits; on behalf of renew.
+-- look: see to the queue of a name in which somebody waits; on behalf of renew.
 --
 -- Gives  in how many microseconds something ahead of those who wait can end by itself; -1: nobody waits.
 -- Effect What has expired where the rule looks is removed, and whoever holds because of it is told, as by a leave. The

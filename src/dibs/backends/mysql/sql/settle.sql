@@ -1,4 +1,4 @@
--- settle: walk a line as core/rule.py says, remove what is over, and note whom that concerns.
+-- settle: walk a queue as core/rule.py says, remove what is over, and note whom that concerns.
 --
 -- Within the transaction of a verb that has the lock of the name. `p_changed`: that verb has just removed a claim or
 -- made one lighter. `p_mine` and `p_wakes` grow by the ids of this client's claims that hold from now on, and by the

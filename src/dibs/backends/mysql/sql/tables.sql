@@ -71,7 +71,7 @@ CREATE TABLE dibs_tombs (
   KEY until (until)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Who is to be told of a change: those who wait outside a line (space 'outside'), who follow a leader ('line'), who
+-- Who is to be told of a change: those who wait outside a queue (space 'outside'), who follow a leader ('line'), who
 -- watch a cell. `told` is 1 once something happened there.
 CREATE TABLE dibs_watchers (
   id BINARY(16) NOT NULL PRIMARY KEY,

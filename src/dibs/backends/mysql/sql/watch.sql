@@ -1,4 +1,4 @@
--- watch: be told of the next change of a line's leader, or of a cell.
+-- watch: be told of the next change of a queue's leader, or of a cell.
 --
 -- `p_over`: ids, one behind the other, that need not be told any more. The lock of what is watched comes first: whoever
 -- changes it sees who watches, or this sees the change.

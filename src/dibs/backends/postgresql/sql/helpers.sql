@@ -46,7 +46,7 @@ BEGIN
   RETURN '';
 END $dibs$;
 
--- Write down for others where a line begins: done by who came new and had to walk over many pages, and now and then by who
+-- Write down for others where a queue begins: done by who came new and had to walk over many pages, and now and then by who
 -- comes often.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_begins(name_ text, ticket_ bigint) RETURNS void
 LANGUAGE sql AS $dibs$

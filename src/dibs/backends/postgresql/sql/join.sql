@@ -100,7 +100,7 @@ BEGIN
   END IF;
   -- (ticket.sql)
   IF ticket_ <= seen_ THEN
-    -- The sequence was set back: it goes on above what was given, and whatever clients know of lines is void.
+    -- The sequence was set back: it goes on above what was given, and whatever clients know of queues is void.
     PERFORM {schema}.dibs_2_raise(seen_);
     UPDATE {schema}.dibs_store SET id = {fresh};
     DELETE FROM {schema}.dibs_floors;

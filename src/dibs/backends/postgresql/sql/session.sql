@@ -1,11 +1,11 @@
 -- Session mode: a name is held by the session of a connection, as an advisory lock on its key, and the server's own queue
--- is its line. Inside a transaction of the caller's own (within) the same key is locked by that transaction.
+-- is its queue. Inside a transaction of the caller's own (within) the same key is locked by that transaction.
 --
 -- Two locks. K1 is the lock of the name, which every verb of lease mode takes first (begin.sql), for the length of the
 -- verb. K2 is the key of the session: 64 bits of SHA-256 over schema and name, made by the client. The holder of K1
 -- only ever tries K2, and the holder of K2 may wait for K1: there is no circle.
 --
--- Claims with a lease, and sessions, exclude each other. A join finds an empty line under K1 and tries K2, shared, which
+-- Claims with a lease, and sessions, exclude each other. A join finds an empty queue under K1 and tries K2, shared, which
 -- it has until its claim is committed: if somebody has K2 or waits for it, the join is refused. A session looks for
 -- claims once it has K2, in a later statement, and lets go of K2 if there are any. So either the session had K2 first,
 -- and the join is refused; or the join had it first, and the session finds the claim, or does not get K2 yet. A session
@@ -143,9 +143,9 @@ BEGIN
   RETURN {clock} || ' ' || had_::int;
 END $dibs$;
 
--- seen: the lines of the names that begin with `prefix_`, and of `name_`, if it is given, only that one.
+-- seen: the queues of the names that begin with `prefix_`, and of `name_`, if it is given, only that one.
 --
--- Gives  rows in the order of the lines: those who hold by their tokens, those who wait as they came (before PostgreSQL
+-- Gives  rows in the order of the queues: those who hold by their tokens, those who wait as they came (before PostgreSQL
 --        14 nobody knows that). A session of ours says in its application_name its token, how many milliseconds later it
 --        came to hold (or to wait, if the token is 0), the end of its key, and who it is. It is read after the locks, so
 --        that who has gone on to another key in between is told apart; who has its key and no token yet, does not hold

@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_claims (
     about text NOT NULL,
     PRIMARY KEY (name, ticket)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
--- Below which ticket nobody stands: of lines in which many came and went. What is left of them may not be cleaned up yet.
+-- Below which ticket nobody stands: of queues in which many came and went. What is left of them may not be cleaned up yet.
 CREATE TABLE IF NOT EXISTS {schema}.dibs_floors (
     name text COLLATE "C" PRIMARY KEY,
     ticket bigint NOT NULL

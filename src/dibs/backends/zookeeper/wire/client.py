@@ -1,8 +1,8 @@
 """One session, shared by all who talk to the store for one client of dibs.
 
-A `Wire` has a thread of its own, the *heart*: it connects, takes the session up again at another server, beats, tidies,
-and closes what nobody used for a minute. It also reads, where nobody else does for a while (and, for an event loop,
-always), so that a quiet holder hears at once what happens to its node.
+A `SessionClient` has a thread of its own, the *heart*: it connects, takes the session up again at another server,
+beats, tidies, and closes what nobody used for a minute. It also reads, where nobody else does for a while (and, for an
+event loop, always), so that a quiet holder hears at once what happens to its node.
 
 Each request ends done, refused, or lost: after a broken connection nobody knows. Past its own deadline a session is
 over, whatever a server would say: it is taken up again only to be closed, and a new one begins.
@@ -19,9 +19,9 @@ from typing import Protocol
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Request
-from dibs.backends.zookeeper.wire.dial import Dial, Hand
-from dibs.backends.zookeeper.wire.session import PATIENCE, Call, Phase, Session, Watch
-from dibs.backends.zookeeper.wire.stream import Feed, Soon, Stream
+from dibs.backends.zookeeper.wire.dial import Dial, Handshake
+from dibs.backends.zookeeper.wire.exchange import CallSoon, Exchange, Feed
+from dibs.backends.zookeeper.wire.session import PATIENCE, PendingRequest, Phase, Session, Watch
 from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreError, StoreUnavailable
@@ -62,7 +62,7 @@ class Owner(Protocol):
         """Something lives by the session."""
 
 
-class Wire:
+class SessionClient:
     def __init__(
         self, address: Address, lease: float, runtime: Runtime, inbox: Inbox, owner: Owner, feed: Feed | None
     ) -> None:
@@ -79,7 +79,7 @@ class Wire:
         self._owner = owner
         self._quiet = QUIET if feed is None else 0.0
         self._heart = runtime.worker(self._turn)
-        self._stream = Stream(runtime, inbox, self._cut_off, feed)
+        self._exchange = Exchange(runtime, inbox, self._cut_off, feed)
         self._servers = list(address.servers)
         random.SystemRandom().shuffle(self._servers)
         self.session = Session(lease)
@@ -94,49 +94,53 @@ class Wire:
         self.refusal: StoreError | None = None
         self.closing = self._closed = False
         self._corpse: Session | None = None
-        self._farewell: Call | None = None
-        self.tell = self._stream.tell
-        self.recover = self._stream.recover
-        self.ask_now = self._stream.ask_now
+        self._farewell: PendingRequest | None = None
+        self.tell = self._exchange.tell
+        self.recover = self._exchange.recover
+        self.ask_now = self._exchange.ask_now
         inbox.expect(_HEART)
 
     # What callers use.
 
     @property
     def up(self) -> bool:
-        return self._stream.up
+        return self._exchange.up
 
     @property
     def round_trip(self) -> float:
         """Seconds that a reply may take now."""
-        return self._stream.round_trip.expected
+        return self._exchange.round_trip.expected
 
     @property
     def trouble(self) -> str:
-        return self._stream.trouble
+        return self._exchange.trouble
 
     def arrive(self, inbox: Inbox, key: bytes) -> None:
         """Have `key` told once the session is up, or cannot be."""
         self._arrivals.append((inbox, key))
-        self._stream.used_at = self._now()
+        self._exchange.used_at = self._now()
         self._heart.ring()
-        self._stream.poke()
+        self._exchange.poke()
 
     def send(
-        self, calls: Sequence[Call], watch: Watch | None = None, drop: Sequence[Watch] = (), soon: Soon | None = None
+        self,
+        calls: Sequence[PendingRequest],
+        watch: Watch | None = None,
+        drop: Sequence[Watch] = (),
+        call_soon: CallSoon | None = None,
     ) -> bool:
-        """As `Stream.send`."""
+        """As `Exchange.send`."""
         if self._leads and self._quiet:
             self._inbox.deliver(_HEART, b"!")  # there is a caller again, who reads for itself
-        sent = self._stream.send(calls, watch, drop, soon)
-        self._stream.used_at = self._now()
+        sent = self._exchange.send(calls, watch, drop, call_soon)
+        self._exchange.used_at = self._now()
         if self.wakes_at == FOREVER:
             self._heart.ring()
         return sent
 
-    def post(self, request: Request, then: Callable[[Call], None] | None = None) -> None:
+    def post(self, request: Request, then: Callable[[PendingRequest], None] | None = None) -> None:
         """Without waiting for the answer; `then` hears of it, also if nothing could be sent."""
-        call = Call(request, then)
+        call = PendingRequest(request, then)
         if not self.send((call,)) and then is not None:
             then(call)
 
@@ -152,15 +156,15 @@ class Wire:
         self.closing = True
         self._say_farewell()
         if self._quiet:  # an event loop would be held up
-            self._stream.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
+            self._exchange.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
         self._heart.retire()
         self._heart.ring()
-        self._stream.poke()
+        self._exchange.poke()
 
     def abandon(self) -> None:
         """In a forked child."""
         self._closed = True
-        self._stream.abandon()
+        self._exchange.abandon()
 
     # The heart.
 
@@ -176,31 +180,31 @@ class Wire:
             return None
         if self.session.id and now >= self.session.deadline:
             self._bury("no beat was answered in time")
-        if not self._stream.up:
+        if not self._exchange.up:
             return self._connect()
         if self._arrivals:  # they came just as the session was taken up
             self._announce()
-        if now - self._stream.used_at > IDLE and not self._is_wanted():
+        if now - self._exchange.used_at > IDLE and not self._is_wanted():
             self._say_goodbye()
             return None
         upcoming = min(self._beat_on(now), self._owner.tidy(now), self.session.deadline)
-        if self._quiet and self._stream.read_for_the_leader(now):
+        if self._quiet and self._exchange.read_for_the_leader(now):
             return 0.0
-        if self._beat is not None or now - self._stream.used_at >= self._quiet:
+        if self._beat is not None or now - self._exchange.used_at >= self._quiet:
             self._leads, self.wakes_at = True, upcoming
             try:
                 await self._inbox.wait(_HEART, min(upcoming, now + (_SLICE if self._beat is None else _SHORT_SLICE)))
             finally:
                 self._leads = False
             return 0.0
-        return max(min(upcoming, self._stream.used_at + self._quiet) - now, 0.0)
+        return max(min(upcoming, self._exchange.used_at + self._quiet) - now, 0.0)
 
     def _beat_on(self, now: float) -> float:
         """Send a beat when it is due; one that is not answered while it could still help ends the connection."""
         patience = self.session.timeout * PATIENCE
         if self._beat is not None:
             # Answers come in order: while others come, the beat waits for its turn behind them.
-            silent_at = max(self._beat, self._stream.heard_at) + patience
+            silent_at = max(self._beat, self._exchange.heard_at) + patience
             if now >= silent_at:
                 self._break(f"no answer within {patience:.2g} s")
                 return now
@@ -209,7 +213,7 @@ class Wire:
             return self.session.beat_at
         self._beat, session = now, self.session
 
-        def answered(call: Call) -> None:
+        def answered(call: PendingRequest) -> None:
             if session is self.session and self._beat == now:
                 self._beat = None
                 if call.error == codec.OK and self._now() < session.deadline:  # what is over stays so
@@ -217,14 +221,14 @@ class Wire:
                     self._owner.beaten()
                 self.tell(self._inbox, _HEART, b"!")
 
-        beat = Call(codec.sync(self._address.chroot or "/"), answered)
+        beat = PendingRequest(codec.sync(self._address.chroot or "/"), answered)
         beat.sent_at = now
-        if not self._stream.send((beat,), ahead=True):
+        if not self._exchange.send((beat,), ahead=True):
             answered(beat)
         return now + patience
 
     def _break(self, why: str) -> None:
-        self._stream.break_(why)
+        self._exchange.break_(why)
         self._beat = None
 
     def _cut_off(self) -> None:
@@ -241,13 +245,13 @@ class Wire:
 
     def _begin_anew(self) -> None:
         self.session.over = True
-        self._stream.clear()
+        self._exchange.clear()
         self.session = Session(self._lease)
         self._owner.ended()
-        self._stream.deliver()
+        self._exchange.deliver()
 
     def _is_wanted(self) -> bool:
-        return bool(self._arrivals or self._owner.busy() or self._stream.watches)
+        return bool(self._arrivals or self._owner.busy() or self._exchange.watches)
 
     def _connect(self) -> float | None:
         self._break(self.trouble)
@@ -284,7 +288,7 @@ class Wire:
             try:
                 self._take_up(host, port, patience, dialled.socket)
             except StoreUnavailable as error:
-                self._stream.trouble = f"{host}:{port}: {error.what}"
+                self._exchange.trouble = f"{host}:{port}: {error.what}"
             except StoreError as error:
                 self.refusal = StoreError(f"{host}:{port}: {error.what}", step=error.step)
                 return False
@@ -292,14 +296,14 @@ class Wire:
                 self._servers.remove((host, port))
                 self._servers.append((host, port))  # another one first, if this one fails
                 return True
-        self._stream.trouble = dial.trouble or self._stream.trouble
+        self._exchange.trouble = dial.trouble or self._exchange.trouble
         return False
 
     def _announce(self) -> None:
         while self._arrivals:
             self.tell(*self._arrivals.popleft(), b"!")
-        self._stream.deliver()
-        self._stream.poke()
+        self._exchange.deliver()
+        self._exchange.poke()
 
     def _take_up(self, host: str, port: int, patience: float, connected: socket.socket | None) -> None:
         """At that server; `connected` is the connection, if it is made already."""
@@ -307,9 +311,9 @@ class Wire:
             self._close_corpse(host, port, self._corpse, patience, connected)
             self._corpse = connected = None
         again, deadline = self.session.id != 0, self.session.deadline
-        hand = Hand(self._address, host, port, self.session, self._now, patience, connected)
-        if hand.connection.phase is Phase.ENDED:
-            hand.link.close()
+        handshake = Handshake(self._address, host, port, self.session, self._now, patience, connected)
+        if handshake.connection.phase is Phase.ENDED:
+            handshake.transport.close()
             self._begin_anew()
             if not again:
                 raise StoreUnavailable("the server refuses a session")
@@ -321,25 +325,25 @@ class Wire:
                 raise StoreUnavailable("the session was resumed too late")
             self.epoch += 1  # before: another thread may read as soon as it begins
             self._owner.attached()
-            self._stream.begin(hand.link, hand.connection)
+            self._exchange.begin(handshake.transport, handshake.connection)
         except BaseException:
-            hand.link.close()
+            handshake.transport.close()
             raise
-        self._stream.deliver()
+        self._exchange.deliver()
 
     def _close_corpse(
         self, host: str, port: int, session: Session, patience: float, connected: socket.socket | None
     ) -> None:
-        hand = Hand(self._address, host, port, session, self._now, patience, connected)
+        handshake = Handshake(self._address, host, port, session, self._now, patience, connected)
         try:
-            if hand.connection.phase is Phase.UP:
-                hand.ask(codec.close())
+            if handshake.connection.phase is Phase.UP:
+                handshake.ask(codec.close())
         finally:
-            hand.link.close()
+            handshake.transport.close()
 
     def _say_farewell(self) -> None:
-        if self._stream.up and self._farewell is None:
-            self._farewell = Call(codec.close())
+        if self._exchange.up and self._farewell is None:
+            self._farewell = PendingRequest(codec.close())
             self.send((self._farewell,))
 
     def _say_goodbye(self) -> None:
@@ -347,11 +351,11 @@ class Wire:
         if self._closed:
             return
         self._say_farewell()
-        self._stream.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
+        self._exchange.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
         self._farewell = None
         self._break("the session was closed")
         self._begin_anew()
         if self.closing:
             self._closed = True
             self._announce()
-            self._stream.close()
+            self._exchange.close()

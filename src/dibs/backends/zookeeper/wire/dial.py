@@ -1,7 +1,7 @@
 """How a connection is made: dialled, greeted, logged in on. All of it waits, so it is the heart's.
 
 `Dial` connects to several servers, begun one after the other while those before them are silent: a server that does not
-answer costs a moment, and not its whole time limit. `Hand` then shakes hands with one of them.
+answer costs a moment, and not its whole time limit. `Handshake` then shakes hands with one of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.auth import DigestMd5, digest
 from dibs.backends.zookeeper.wire.codec import Garbled, Request
-from dibs.backends.zookeeper.wire.link import Link, said
-from dibs.backends.zookeeper.wire.session import Call, Connection, Phase, Session
+from dibs.backends.zookeeper.wire.session import Connection, PendingRequest, Phase, Session
+from dibs.backends.zookeeper.wire.transport import Transport, said
 from dibs.errors import StoreError, StoreUnavailable
 
 STAGGER = 0.25
@@ -126,8 +126,8 @@ class Dial:
         self._next_at = self._now()  # it is not silent: the next one need not wait
 
 
-class Hand:
-    """Held out to one server; once it is shaken, `link` and `connection` are there."""
+class Handshake:
+    """Held out to one server; once it is shaken, `transport` and `connection` are there."""
 
     def __init__(
         self,
@@ -142,22 +142,22 @@ class Hand:
         """`patience`: for each round trip. `connected`: the connection, if it is made already."""
         self._now = now
         self._until = now() + patience * _round_trips(address)
-        self.link = Link(host, port, address.tls, patience, connected)
+        self.transport = Transport(host, port, address.tls, patience, connected)
         try:
             self.connection = Connection(session, now())
-            self.link.send(self.connection.greet())
+            self.transport.send(self.connection.greet())
             self._pump(lambda: self.connection.phase is not Phase.GREETING)
             if self.connection.phase is Phase.UP and address.login is not None:
                 self._log_in(address.auth, *address.login)
         except BaseException:
-            self.link.close()
+            self.transport.close()
             raise
 
-    def send(self, call: Call) -> None:
-        self.link.send(self.connection.send((call,)))
+    def send(self, call: PendingRequest) -> None:
+        self.transport.send(self.connection.send((call,)))
 
-    def ask(self, request: Request, xid: int = 0) -> Call:
-        call = Call(request, xid=xid)
+    def ask(self, request: Request, xid: int = 0) -> PendingRequest:
+        call = PendingRequest(request, xid=xid)
         self.send(call)
         self._pump(lambda: call.ended)
         self.connection.arrived.clear()
@@ -185,11 +185,11 @@ class Hand:
             left = self._until - self._now()
             if left <= 0:
                 raise StoreUnavailable("no answer in time")
-            if self.link.ready(left):
-                self.link.flush()
-                raw = self.link.read()
+            if self.transport.ready(left):
+                self.transport.flush()
+                raw = self.transport.read()
                 try:
-                    self.connection.receive(self.link.take_in(raw) if raw else b"")
+                    self.connection.receive(self.transport.take_in(raw) if raw else b"")
                 except Garbled as error:
                     raise StoreUnavailable(f"it does not speak ZooKeeper's protocol: {error}") from None
 

@@ -39,12 +39,12 @@ WINDOW = 500
 has 1,000 requests to answer, and a heartbeat would wait behind them."""
 
 
-class Call:
+class PendingRequest:
     """One request under way; at its end `error` says how it went, and `value` what it brought."""
 
     __slots__ = ("ended", "error", "request", "sent_at", "then", "value", "xid")
 
-    def __init__(self, request: Request, then: Callable[[Call], None] | None = None, xid: int = 0) -> None:
+    def __init__(self, request: Request, then: Callable[[PendingRequest], None] | None = None, xid: int = 0) -> None:
         self.request = request
         self.then = then
         """Called by the reader when it has ended."""
@@ -107,9 +107,9 @@ class Connection:
     def __init__(self, session: Session, now: float) -> None:
         self.session = session
         self.phase = Phase.GREETING
-        self.arrived: deque[Call | Event] = deque()
-        self.pending: deque[Call] = deque()
-        self.waiting: deque[Call] = deque()
+        self.arrived: deque[PendingRequest | Event] = deque()
+        self.pending: deque[PendingRequest] = deque()
+        self.waiting: deque[PendingRequest] = deque()
         """Calls to be sent once others were answered."""
         self.buffer = bytearray()
         """The bytes of a reply that is not complete yet."""
@@ -121,7 +121,7 @@ class Connection:
         session = self.session
         return codec.greeting(session.zxid, round(session.timeout * 1000), session.id, session.password)
 
-    def send(self, calls: Sequence[Call], *, ahead: bool = False) -> bytes:
+    def send(self, calls: Sequence[PendingRequest], *, ahead: bool = False) -> bytes:
         """The bytes of these requests, as far as they go out now; their answers come in this order. `ahead`: of all
         that wait to be sent."""
         if ahead or (not self.waiting and len(self.pending) + len(calls) <= WINDOW):
@@ -136,7 +136,7 @@ class Connection:
             return b""
         return self._encode([waiting.popleft() for _ in range(min(room, len(waiting)))])
 
-    def _encode(self, calls: Sequence[Call]) -> bytes:
+    def _encode(self, calls: Sequence[PendingRequest]) -> bytes:
         out = []
         for call in calls:
             if not call.xid:
@@ -154,7 +154,7 @@ class Connection:
             elif self.phase is Phase.GREETING:
                 self._welcome(one)
 
-    def receive_now(self, data: bytes, calls: Sequence[Call], sizes: Sequence[int]) -> bytes | None:
+    def receive_now(self, data: bytes, calls: Sequence[PendingRequest], sizes: Sequence[int]) -> bytes | None:
         """Receive the replies to these calls, which are the first that are due. Returns them as they came, once all are
         there, have these sizes and report no error. b"": the next of them has not come yet. None: something else came,
         and was received as always."""

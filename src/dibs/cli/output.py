@@ -1,0 +1,160 @@
+"""The output of the commands: results to stdout, everything else to stderr; and the exit statuses.
+
+`--json` prints one object per line with the names of `LockInfo` and `Participant`; times are ISO 8601, UTC. Text from
+other processes is untrusted: it is made `printable` before it reaches a terminal, and is ASCII in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from dibs.info import LockInfo, Participant, clip, duration, printable
+
+OK, NO, USAGE, UNREACHABLE, NOT_BY_SYSTEM, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 71, 75, 76, 126, 127
+_PATIENCE = 1.0
+"""Seconds that a message waits for its reader: we may have to renew a lock or end a command."""
+BY_SIGNAL = 128
+"""Plus the signal's number: the status of a process that a signal ended."""
+
+
+def say(text: str, *, command: str = "") -> None:
+    """Print to stderr. A closed stderr is no error, and an unread one does not block."""
+    if sys.stderr is not None:
+        try:
+            if _is_unread():
+                return
+            sys.stderr.write(harmless(f"dibs {command}: {text}\n" if command else f"{text}\n"))
+            sys.stderr.flush()
+        except OSError:
+            drop_unread(2)
+        except ValueError:
+            return
+
+
+def _is_unread() -> bool:
+    try:
+        return not select.select([], [sys.stderr], [], _PATIENCE)[1]
+    except (ValueError, OSError):  # not a file, as under pytest; on Windows select() takes sockets only
+        return False
+
+
+def drop_unread(number: int) -> None:
+    """Discard what is buffered for a closed reader, so that the flush at exit does not fail too."""
+    opened = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(opened, number)
+    os.close(opened)
+
+
+def put(text: str) -> None:
+    """Print a result to stdout, one line per call: with an unbuffered stdout, a pipe may drop part of a longer write.
+    A closed reader (`| head`) raises BrokenPipeError."""
+    if sys.stdout is not None:
+        sys.stdout.write(harmless(text) + "\n")
+        sys.stdout.flush()
+
+
+def harmless(text: str) -> str:
+    """The text without control characters; newlines are kept. All output passes through here."""
+    return "\n".join(line if line.isprintable() else printable(line) for line in text.split("\n"))
+
+
+def put_json(what: Mapping[str, Any]) -> None:
+    put(json.dumps(what))
+
+
+def lock_object(info: LockInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "kind": info.kind,
+        "capacity": info.capacity,
+        "holders": [participant_object(one) for one in info.holders],
+        "waiters": [participant_object(one) for one in info.waiters],
+    }
+
+
+def participant_object(one: Participant) -> dict[str, Any]:
+    return {
+        "owner": one.owner,
+        "host": one.host,
+        "pid": one.pid,
+        "thread": one.thread,
+        "since": instant(one.since),
+        "remaining": round(one.remaining, 3),
+        "token": one.token,
+        "weight": one.weight,
+        "info": dict(one.info),
+    }
+
+
+def instant(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def who(one: Participant) -> str:
+    """For example: ana@web-3 pid 4121 (deploy.sh)."""
+    command = one.info.get("command")
+    ran = f" ({clip(command, 80)})" if command else ""
+    return f"{clip(one.label, 120)}{ran}"
+
+
+def age(since: datetime, now: datetime) -> str:
+    return duration(max((now - since).total_seconds(), 0.0))
+
+
+def describe(one: Participant, now: datetime) -> str:
+    """For example: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
+    return f"{who(one)} for {age(one.since, now)}"
+
+
+def ordinal(number: int) -> str:
+    """A place in the queue.
+
+    >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 101, 111)]
+    ['1st', '2nd', '3rd', '4th', '11th', '12th', '21st', '101st', '111th']
+    """
+    teens = 10 < number % 100 < 14
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def runs_under(name: str, one: Participant) -> bool:
+    """Whether this process runs in a `dibs run` under that hold."""
+    under = os.fsencode(os.environ.get("DIBS_NAME", "")), os.environ.get("DIBS_TOKEN")
+    return under == (name.encode(), str(one.token))
+
+
+def same(name: str, one: Participant) -> str:
+    """A note if the participant is this process, host or login, by its labels; else empty."""
+    if runs_under(name, one):
+        return " (this command runs under it)"
+    from dibs._shared import login  # noqa: PLC0415  (not needed to start)
+
+    if one.host != host():
+        return " (same login on another host)" if one.owner == login() else ""
+    if one.pid == os.getpid():
+        return " (same process)"
+    return " (same login on this host)" if one.owner == login() else " (same host)"
+
+
+def held_by(name: str, holders: Sequence[Participant], now: datetime) -> str:
+    """The first holder and the number of others; there must be at least one."""
+    first, more = holders[0], len(holders) - 1
+    others = f" and {more} more" if more else ""
+    return f"held by {describe(first, now)}{same(name, first)}{others}"
+
+
+def host() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else "?"
+
+
+def occupy_closed_descriptors() -> None:
+    """Open /dev/null where stdin, stdout or stderr is closed: else the next file opened would take its number, and get
+    our output. A program that we execute gets them closed again."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)

@@ -1,0 +1,1 @@
+"""Locks by majority: the members, how their votes count, the grantor, and the store that the URL names."""
