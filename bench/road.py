@@ -65,7 +65,7 @@ class Road(NamedTuple):
 
 
 def travelled(url: str) -> list[Road]:
-    """The roads that pairs take there, the most frequent first. On a network store they differ by how replies arrive.
+    """The roads that pairs take there, the shortest first. On a network store they differ by how replies arrive.
 
     A fresh interpreter records them: a program that imported asyncio, for example, takes one step more."""
     done = subprocess.run([sys.executable, "-P", __file__, url], check=True, stdout=subprocess.PIPE, timeout=150)
@@ -82,9 +82,9 @@ def record(url: str) -> list[Road]:
                 pairs += 1
         gc.collect()
         gc.disable()  # a finaliser that runs in between is not part of the road
-        seen = Counter(Road(recorded(lock.__enter__), recorded(lock.__exit__, None, None, None)) for _ in range(_PAIRS))
+        seen = {Road(recorded(lock.__enter__), recorded(lock.__exit__, None, None, None)) for _ in range(_PAIRS)}
         gc.enable()
-    return [road for road, _ in seen.most_common()]
+    return sorted(seen, key=lambda road: (road.python(), road.c()))
 
 
 def recorded(function: Callable[..., object], *arguments: object) -> Calls:

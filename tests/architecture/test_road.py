@@ -54,11 +54,11 @@ def test_the_road_is_as_contributing_shows_it(store: str, tmp_path: Path) -> Non
         shown = road.block(PAGE, store)
         assert shown in [road.table(one) for one in seen], f"{RENEW}; see bench/trace {store}"
         seen = [one for one in seen if road.table(one) == shown]
-    counted_by, (python, c, files, others) = _figures(store)
-    counts = [(one.python(), one.c(), len(one.files()), len(one.files(ours=False))) for one in seen]
-    if counted_by == f"{sys.version_info.major}.{sys.version_info.minor}":
-        assert (python, c, files, others) in counts, RENEW
-    assert any(now[0] <= python and now[2] == files for now in counts), f"{counts}: {RENEW}"
+    counted_by, (python, _, files, others) = _figures(store)
+    counts = [(one.python(), len(one.files()), len(one.files(ours=False))) for one in seen]
+    if counted_by == f"{sys.version_info.major}.{sys.version_info.minor}":  # calls of C depend on how replies arrive
+        assert (python, files, others) in counts, RENEW
+    assert any(now[0] <= python and now[1] == files for now in counts), f"{counts}: {RENEW}"
 
 
 def _figures(store: str) -> tuple[str, tuple[int, ...]]:

@@ -49,8 +49,5 @@ class RoundTrip:
             self._smoothed += error / 8
             self._deviation += ((error if error > 0 else -error) - self._deviation) / 4
         if seconds > _NEAR or self.least != LEAST:
-            self._adapt()
-
-    def _adapt(self) -> None:
-        self.least = max(LEAST, 2 * self.expected)
-        self.attempt = min(max(ATTEMPT, self.least), LONGEST_ATTEMPT)
+            self.least = max(LEAST, 2 * (self._smoothed + 4 * self._deviation))
+            self.attempt = min(max(ATTEMPT, self.least), LONGEST_ATTEMPT)
