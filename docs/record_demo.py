@@ -175,7 +175,7 @@ white-space:pre}}
 """
 
 
-def queue(name: str, runs: Row) -> str:
+def line(name: str, runs: Row) -> str:
     """`textLength` makes every monospaced font as wide as the terminal's columns."""
     text = "".join(f'<tspan class="{kind}">{escape(run)}</tspan>' if kind else escape(run) for run, kind in runs)
     length = sum(len(run) for run, _ in runs) * WIDTH

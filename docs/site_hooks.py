@@ -85,8 +85,8 @@ def write_llms(app: Sphinx) -> None:
     for caption, pages in _sections(app).items():
         lines += ["", f"## {caption}", ""]
         for page in [one for top in pages for one in (top, *top.below)]:
-            description = f": {page.queue}" if page.queue else ""
-            lines.append(f"- [{page.title}]({base}{page.name}.html){description}")
+            about = f": {page.line}" if page.line else ""
+            lines.append(f"- [{page.title}]({base}{page.name}.html){about}")
     (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
