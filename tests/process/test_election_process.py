@@ -11,7 +11,7 @@ AT_ONCE = 15.0
 
 
 def members(crew: Crew, count: int, lease: float = STEADY) -> list[Child]:
-    children = [crew.start("ownerless", crew.url, lease) for _ in range(count)]
+    children = [crew.start("primitives", crew.url, lease) for _ in range(count)]
     for child in children:
         child.hear("ready")
     return children

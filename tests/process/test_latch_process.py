@@ -11,7 +11,7 @@ from process.children import Child, Crew, until
 
 
 def members(crew: Crew, count: int) -> list[Child]:
-    children = [crew.start("ownerless", crew.url) for _ in range(count)]
+    children = [crew.start("primitives", crew.url) for _ in range(count)]
     for child in children:
         child.hear("ready")
     return children

@@ -34,7 +34,7 @@ def template(connect: Connect, directory: Path) -> Path:
     made(connect, path)
     for number in range(20):
         plant(
-            path, f"held {number}", ticket=number, id=bytes([number]) * 16, client=b"client", description='{"pid": 1}'
+            path, f"held {number}", ticket=number, id=bytes([number]) * 16, client=b"client", about='{"pid": 1}'
         )
     execute(path, "INSERT INTO outsiders VALUES ('dibs:x', x'aa', x'bb', 1e12)")
     execute(path, "INSERT INTO clients VALUES (x'cc', 'cc.live', 1, 1, 'cc.sock')")

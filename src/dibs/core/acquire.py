@@ -136,6 +136,8 @@ class QueueGrantor:
             left = self._queue.leave_now(claim, until)
         except StoreUnavailable:
             return self._leave_again(claim, until)
+        except StoreError as error:
+            return _refused(error)
         except BaseException:
             self._watchdog.give_back(claim, grant.answered)
             grant.leaving = False
@@ -428,6 +430,11 @@ class QueueGrantor:
     def _claim(grant: Grant) -> Claim:
         assert grant.claim is not None  # every path here comes after _fresh_claim
         return grant.claim
+
+
+async def _refused(error: StoreError) -> bool:
+    """A leave that the store refused, for `given` to report."""
+    raise error
 
 
 def queue_grantor(

@@ -36,7 +36,7 @@ both_apis = apis_of("redis", "redis://127.0.0.1:1")
 def usually_sync(test: Any) -> Any:
     """As `both_apis`, with the async API in the soak only: what is tested is the server's part, or shared code."""
     run: Any = both_apis(test)
-    run.pytestmark = [mark for mark in run.pytestmark if mark.args[:1] != ("face",)]
+    run.pytestmark = [mark for mark in run.pytestmark if mark.args[:1] != ("api",)]
     return pytest.mark.parametrize("api", ["blocking", pytest.param("aio", marks=pytest.mark.soak)])(run)
 
 

@@ -94,8 +94,9 @@ def _redis_asks(name: str, verb: str) -> Match:
 
 
 def _redis_stands(server: Server, name: str) -> bool:
-    """Who stands first; tombstones stay until they expire."""
-    return server.ask("HEXISTS", f"dibs:{name}|line", "first") == "1"
+    """The head of the queue has a claim. Tombstones stay until they expire; they and their like have 50 characters."""
+    body = server.ask("HGET", f"dibs:{name}|line", "h")[43:]
+    return bool(body[50:] if body.startswith("s") else body)
 
 
 # PostgreSQL: a message is what came in one piece, as libpq sends it.

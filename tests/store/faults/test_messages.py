@@ -53,27 +53,27 @@ LATE_IN_EVERY_RUN = {("join", "request"), ("join", "reply"), ("renew", "request"
 def cases(wanted: set[tuple[str, str]], spots: tuple[str, ...]) -> pytest.MarkDecorator:
     """Each verb of each store; those not wanted in every run are for the soak."""
     rows = [
-        row(name, verb, cell_key, marks=() if (verb, cell_key) in wanted else (pytest.mark.soak,))
+        row(name, verb, spot, marks=() if (verb, spot) in wanted else (pytest.mark.soak,))
         for name in SURVIVING
         for verb in ("join", "renew", "leave")
-        for cell_key in spots
+        for spot in spots
         if name != "zookeeper" or verb != "renew"  # its sessions are kept by pings
     ]
     return pytest.mark.parametrize(("store", "verb", "spot"), rows)
 
 
-def strike(store: Store, proxy: Proxy, name: str, verb: str, cell_key: str) -> First:
+def strike(store: Store, proxy: Proxy, name: str, verb: str, spot: str) -> First:
     """Cut the connection there, once."""
-    if cell_key.endswith("request"):
+    if spot.endswith("request"):
         match, direction = First(store.asks(name, verb)), UP
     else:
         match, direction = store.answers(proxy, name, verb), DOWN
-    proxy.add(Cut(amid(match) if cell_key.startswith("torn") else at_message(match=match)), direction)
+    proxy.add(Cut(amid(match) if spot.startswith("torn") else at_message(match=match)), direction)
     return match
 
 
-def hold_back(store: Store, proxy: Proxy, name: str, verb: str, cell_key: str) -> Holding:
-    if cell_key.startswith("reply"):
+def hold_back(store: Store, proxy: Proxy, name: str, verb: str, spot: str) -> Holding:
+    if spot.startswith("reply"):
         return proxy.hold(DOWN, at_message(match=store.answers(proxy, name, verb)))
     return proxy.hold(UP, at_message(match=First(store.asks(name, verb))))
 
@@ -110,9 +110,7 @@ async def play(world: World, store: Store, relay: Relay, name: str, verb: str, h
 
 @cases(IN_EVERY_RUN, SPOTS)
 @both_apis
-async def test_lost(
-    world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, cell_key: str
-) -> None:
+async def test_lost(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
     """It is sent again with the same id, on another connection."""
     relay = Relay(
         world, name, store.through(server, proxy), RENEWED if verb == "renew" else store.lease, store.url(server)
@@ -121,14 +119,12 @@ async def test_lost(
     async def struck(match: First) -> None:
         await eventually(relay.witness.watching(lambda: match.struck))
 
-    await play(world, store, relay, name, verb, lambda: strike(store, proxy, name, verb, cell_key), struck)
+    await play(world, store, relay, name, verb, lambda: strike(store, proxy, name, verb, spot), struck)
 
 
 @cases(LATE_IN_EVERY_RUN, ("request", "reply"))
 @usually_sync
-async def test_late(
-    world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, cell_key: str
-) -> None:
+async def test_late(world: World, store: Store, server: Server, proxy: Proxy, name: str, verb: str, spot: str) -> None:
     """Its sender gives the connection up and asks on another one; then the first message arrives, and changes
     nothing."""
     relay = Relay(
@@ -140,24 +136,24 @@ async def test_late(
         held.deliver()
         await passes(relay.witness, 1.0)
 
-    await play(world, store, relay, name, verb, lambda: hold_back(store, proxy, name, verb, cell_key), delivered)
+    await play(world, store, relay, name, verb, lambda: hold_back(store, proxy, name, verb, spot), delivered)
 
 
 @pytest.mark.parametrize(
     ("store", "spot"),
     [
-        row(name, cell_key, marks=() if cell_key == "request" else (pytest.mark.soak,))
+        row(name, spot, marks=() if spot == "request" else (pytest.mark.soak,))
         for name in LEASED
-        for cell_key in ("request", "reply")
+        for spot in ("request", "reply")
     ],
 )
 @usually_sync
-async def test_a_late_look(world: World, store: Store, server: Server, proxy: Proxy, name: str, cell_key: str) -> None:
+async def test_a_late_look(world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str) -> None:
     """A waiter's renewal is its look. One that arrives late, when the queue has moved on, invents no hold."""
     relay = Relay(world, name, store.url(server), LONG, store.through(server, proxy))
     await warm(world, relay.other, name)
     await relay.begin()
-    held = hold_back(store, proxy, name, "renew", cell_key)
+    held = hold_back(store, proxy, name, "renew", spot)
     await asyncio.to_thread(held.await_held, 1, TIMEOUT)
     await passes(relay.witness, 1.0)
     assert not relay.pending.done()
@@ -189,16 +185,16 @@ async def test_a_message_is_lost_with_its_connection(
     [
         row(
             name,
-            cell_key,
-            marks=(pytest.mark.soak,) if cell_key == "reply" or (cell_key, name) == (PAST, "postgresql") else (),
+            spot,
+            marks=(pytest.mark.soak,) if spot == "reply" or (spot, name) == (PAST, "postgresql") else (),
         )
         for name in LEASED
-        for cell_key in ("request", "reply", PAST)
+        for spot in ("request", "reply", PAST)
     ],
 )
 @usually_sync
 async def test_a_join_that_arrives_after_its_leave(
-    world: World, store: Store, server: Server, proxy: Proxy, name: str, cell_key: str
+    world: World, store: Store, server: Server, proxy: Proxy, name: str, spot: str
 ) -> None:
     """Its caller gives up, and the leave overtakes it on another connection. Then it arrives, and makes no ghost: the
     leave left a tombstone, and the request names the instant until which it counts."""
@@ -206,14 +202,14 @@ async def test_a_join_that_arrives_after_its_leave(
     ana, bob, witness = *world.actors("ana", "bob"), Witness(world, name)
     await warm(world, client, name)
     left = seen(proxy, store.answers(proxy, name, "leave"), DOWN)
-    if cell_key == "reply":
-        held, timeout = hold_back(store, proxy, name, "join", cell_key), 0.0  # not long enough for a second copy
+    if spot == "reply":
+        held, timeout = hold_back(store, proxy, name, "join", spot), 0.0  # not long enough for a second copy
     else:
         held, timeout = proxy.hold(UP, at_message(match=store.asks(name, "join")), often=100), 0.2
     with pytest.raises(dibs.StoreUnavailable, match=name):
         await ana(lambda: client.lock(name).acquire(timeout=timeout))
     await eventually(lambda: held.messages and left.struck)
-    if cell_key == PAST:
+    if spot == PAST:
         gone = clock() + WAITING_LEASE + 0.5  # of the tombstone, which the next use of the name removes
         await eventually(lambda: clock() > gone)
         await warm(world, other, name)

@@ -157,7 +157,7 @@ def test_a_foreign_exception_closes_the_connection_and_is_raised_as_it_is(
             raise Interrupt
 
     queues: Any = seat.queue
-    idle = queues._executor._wire.idle if hasattr(queues, "_looks") else queues._claims.pool._idle
+    idle = queues._executor._wire.idle if hasattr(queues, "_polling") else queues._claims.pool._idle
     before = [connection.readiness for connection in idle]
     for readiness in before:
         readiness.readable = Poll()
@@ -245,7 +245,7 @@ def test_the_two_modes_exclude_each_other(url: str, made: Made) -> None:
             client.lock("a").acquire(timeout=60).release()  # type: ignore[union-attr]
         claim = seat.claim(NAME)
         assert take(seat, claim).holds
-        other = bob if seat.queue.__class__.__name__ == "PostgresqlLine" else ana
+        other = bob if seat.queue.__class__.__name__ == "PostgresqlQueue" else ana
         with pytest.raises(dibs.Mismatch):
             other.lock("a").acquire(timeout=0)
         assert seat.queue.leave_now(claim, seat.soon) is True

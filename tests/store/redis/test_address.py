@@ -62,7 +62,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.mark.parametrize(
-    ("text", "topology", "places", "service"),
+    ("text", "topology", "endpoints", "service"),
     [
         ("redis://h1", "single", (("h1", 6379),), None),
         ("redis://h1/", "single", (("h1", 6379),), None),

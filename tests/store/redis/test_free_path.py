@@ -44,7 +44,7 @@ def taken(seat: Seat, claim: Claim) -> Standing:
 
 def idle(seat: Seat) -> list[RedisConnection]:
     queue: Any = seat.queue
-    return [connection for pool in queue._port._transport._pools.values() for connection in pool.idle]
+    return [connection for pool in queue._executor._transport._pools.values() for connection in pool.idle]
 
 
 @contextmanager

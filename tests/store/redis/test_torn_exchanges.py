@@ -59,7 +59,7 @@ async def unless_struck(question: Awaitable[Any]) -> Any:
 
 def stream_of(client: Any) -> Stream:
     """Its only one."""
-    ((stream,),) = [pool.open for pool in client._core.opened._queue._port._transport._pools.values()]
+    ((stream,),) = [pool.open for pool in client._core.opened._queue._executor._transport._pools.values()]
     assert isinstance(stream, Stream)
     return stream
 

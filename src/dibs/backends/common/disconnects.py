@@ -70,7 +70,7 @@ class Disconnects(Generic[Whose]):
         self._end()
 
     def _end(self) -> None:
-        for part in ("_epoll", "_poked", "_poker"):
+        for part in ("_epoll", "_woken", "_poker"):
             if hasattr(self, part):
                 getattr(self, part).close()
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from dibs.backends.common.atomic_queue import Tombs, Wake
 from dibs.backends.sqlite.presence import Others
-from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable, damaged
+from dibs.backends.sqlite.table import CAN_CALL_BACK, BlockUsedUp, SqliteTable, damaged
 from dibs.core.cells import CellKey
 from dibs.core.queue import ClientIdentity, Replaced
 from dibs.core.rule import Claim
@@ -35,6 +35,7 @@ from dibs.runtime.threads import boottime
 T = TypeVar("T")
 P = TypeVar("P")
 Inode = tuple[int, int]
+
 
 _POLITE_FOR = 0.05
 _SLICE = 0.05
@@ -132,6 +133,8 @@ class Database:
         try:
             with self.mutex:
                 if self._connection is None or self._generation != self._store.generation or self._durable:
+                    return None
+                if not CAN_CALL_BACK:
                     return None
                 found = os.stat(self._name)  # noqa: PTH116  (see _is_in_place)
                 if (found.st_dev, found.st_ino) != self._inode or self._now() >= self._log_due_at:

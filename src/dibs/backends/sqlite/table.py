@@ -15,9 +15,11 @@ wall clock can be believed.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -155,6 +157,19 @@ class Leftovers(NamedTuple):
     """Their ids, in hexadecimal."""
 
 
+def _in_the_main_interpreter() -> bool:
+    try:
+        module = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
+    except ImportError:
+        return True
+    return bool(module.get_current() == module.get_main())
+
+
+CAN_CALL_BACK = _in_the_main_interpreter()
+"""In a subinterpreter SQLite waits for ever for the interpreter's lock when it drops a function of Python. There is no
+free path there."""
+
+
 class SqliteTable:
     """What ledger.Table asks for, over one connection."""
 
@@ -166,13 +181,14 @@ class SqliteTable:
         self._db = connection
         self._clock: defaultdict[int, float] = defaultdict(now)
         """The clock as one statement reads it: at its first look, under the write lock, and the same until `clear`."""
-        connection.create_function("clock", 0, partial(self._clock.__getitem__, 0))
         self._told: list[bytes] = []
         """Client and id of the claim that a statement frees."""
-        connection.create_function("buried", 1, tombs.__contains__)
         others.alive_until[me] = FOREVER
-        connection.create_function("alive_until", 1, others.alive_until.get)
-        connection.create_function("tell", 1, self._told.append)
+        if CAN_CALL_BACK:
+            connection.create_function("clock", 0, partial(self._clock.__getitem__, 0))
+            connection.create_function("buried", 1, tombs.__contains__)
+            connection.create_function("alive_until", 1, others.alive_until.get)
+            connection.create_function("tell", 1, self._told.append)
         self._execute = connection.execute
         self._me = me
         self._tombs = tombs
