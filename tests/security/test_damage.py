@@ -33,9 +33,7 @@ def template(connect: Connect, directory: Path) -> Path:
     path, clean = directory / "made.db", directory / "template.db"
     made(connect, path)
     for number in range(20):
-        plant(
-            path, f"held {number}", ticket=number, id=bytes([number]) * 16, client=b"client", about='{"pid": 1}'
-        )
+        plant(path, f"held {number}", ticket=number, id=bytes([number]) * 16, client=b"client", about='{"pid": 1}')
     execute(path, "INSERT INTO outsiders VALUES ('dibs:x', x'aa', x'bb', 1e12)")
     execute(path, "INSERT INTO clients VALUES (x'cc', 'cc.live', 1, 1, 'cc.sock')")
     execute(path, "UPDATE store SET id = 'store', base = 1000000, reserved = 1000000")
