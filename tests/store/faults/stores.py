@@ -82,9 +82,9 @@ def seen(proxy: Proxy, match: Match, direction: Any = UP) -> First:
 
 _SCRIPTS = {"join": JOIN, "renew": RENEW, "leave": LEAVE}
 _REDIS_REPLIES = {
-    "join": re.compile(rb"\*6\r\n:"),
+    "join": re.compile(rb"\*6\r\n:|\$16\r\n\d{16}\r\n"),
     "renew": re.compile(rb"\*\d+\r\n:\d+\r\n(?:\*5\r\n|[*$]-1\r\n)"),
-    "leave": re.compile(rb"\*2\r\n:\d+\r\n:[01]\r\n"),
+    "leave": re.compile(rb"\A(?:\*2\r\n:\d+\r\n)?:[01]\r\n\Z"),
 }
 
 
