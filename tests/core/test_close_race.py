@@ -102,3 +102,13 @@ def test_a_client_that_is_closed_in_the_middle_of_a_free_acquire_holds_nothing(m
         until(lambda: not other.inspect("a").holders)
         with other.lock("a", timeout=SOON):
             assert not client._core.watchdog.renewing
+
+
+def test_a_client_that_was_closed_is_closed_in_a_forked_child() -> None:
+    client = dibs.connect("memory://close-fork")
+    with client.lock("a"):
+        pass
+    client.close()
+    client._core.after_fork(child=True, pid=1)  # as the child does
+    with pytest.raises(dibs.Closed):
+        client.lock("a").acquire()

@@ -86,12 +86,13 @@ class Client:
         """The command that shows a lock from outside this process; None: there is none."""
         self._make_grantor = make_grantor
         self._abouts: dict[tuple[str, str], str] = {}
-        self._begin()
+        self._begin(closed=False)
 
-    def _begin(self) -> None:
+    def _begin(self, *, closed: bool) -> None:
         self.me = ClientIdentity(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
         mutex = self.runtime.mutex()
         self.registry = HoldRegistry(self.runtime, self.shown, mutex)
+        self.registry.closed = closed
         self.watchdog = self.registry.watchdog = Watchdog(
             self.runtime, self.me, self._open_for_watchdog, mutex, claims_expire=LEASES in self.store.capabilities
         )
@@ -345,7 +346,7 @@ class Client:
             self.pid = pid
             self._abouts.clear()
             self.runtime.after_fork()
-            self._begin()
+            self._begin(closed=self.closed)
 
     def _news(self, claim_id: bytes) -> None:
         self.watchdog.look_at(claim_id)
