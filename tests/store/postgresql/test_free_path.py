@@ -157,7 +157,7 @@ def test_a_foreign_exception_closes_the_connection_and_is_raised_as_it_is(
             raise Interrupt
 
     queues: Any = seat.queue
-    idle = queues._executor._wire.idle if hasattr(queues, "_polling") else queues._claims.pool._idle
+    idle = queues._executor._transport.idle if hasattr(queues, "_polling") else queues._claims.pool._idle
     before = [connection.readiness for connection in idle]
     for readiness in before:
         readiness.readable = Poll()
