@@ -99,7 +99,7 @@ class QueueGrantor:
         """The short form of `Grant.answer` and `Grant.granted`, for a fresh grant. False: the general path decides."""
         sent_at, now, request, watchdog = grant.sent_at, self._now(), grant.request, self._watchdog
         until = valid_until(sent_at, standing.left)
-        if not standing.holds or standing.revoked or until - now < request.waiting / 2 or self._registry.closed:
+        if not standing.holds or standing.revoked or until - now < request.waiting / 2:
             if request.fair or standing.holds or grant.holds[0].deadline <= sent_at:
                 grant.first = standing
             return False
@@ -111,7 +111,7 @@ class QueueGrantor:
         grant.holds[0].began = now
         if grant.news or min(grant.renew_at, until) < watchdog.wakes_at or not watchdog.is_connected:
             watchdog.schedule(grant)
-        return True
+        return not self._registry.closed  # after HELD: close() either ends a held grant, or is seen here
 
     def give(self, hold: Hold) -> Given:
         grant = hold.grant
@@ -253,12 +253,10 @@ class QueueGrantor:
                     self._registry.check_open()
                     continue
                 first = None
-                if self._registry.closed:
-                    self._registry.check_open()
                 if standing is not None and standing.holds:
-                    grant.granted(self._now())
-                    self._watchdog.schedule(grant)
+                    self._hold(grant)
                     return True
+                self._registry.check_open()
                 if await self._after_no(grant, place, standing, sent_at, deadline):
                     return True
                 if place is NOWHERE and standing is not None:
@@ -280,6 +278,11 @@ class QueueGrantor:
         except BaseException:
             self._watchdog.abandon(grant)
             raise
+
+    def _hold(self, grant: Grant) -> None:
+        grant.granted(self._now())
+        self._watchdog.schedule(grant)
+        self._registry.check_open()  # after HELD: close() either ends a held grant, or is seen here
 
     def _patience(self, deadline: float, now: float) -> float:
         """Until when to retry a store that does not answer; even a try (timeout 0) allows it some seconds."""
@@ -351,8 +354,7 @@ class QueueGrantor:
                     return False
                 if not standing.holds:
                     continue
-            grant.granted(self._now())
-            self._watchdog.schedule(grant)
+            self._hold(grant)
             return True
         return False
 

@@ -245,6 +245,8 @@ class Lock(Takes[Hold]):
         grantor = self.client.registry.grantor
         if grantor is None or hold.context is not self.client.registry:
             return None
+        if self.client.bind is not None:
+            self.client.bind()
         self.hold_stack.holds.pop(hold, None)
         return grantor.give(hold)
 
