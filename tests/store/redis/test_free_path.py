@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import dibs
 import dibs.aio
 from dibs.backends.redis.connection import RedisConnection
 from dibs.backends.redis.queue import RedisQueue
@@ -207,3 +208,20 @@ def test_a_pair_in_asyncio(url: str, raw: Raw) -> None:
             assert found == [False] + [True] * 8
 
     asyncio.run(play())
+
+
+def test_a_full_server_refuses_a_new_claim_on_the_general_path_too(server: Server) -> None:
+    """The head says that an unfair waiter listens, and the floor need not be raised: the claim is the first write."""
+    key, far = "dibs:a|line", f"{2**53 - 10**6:016d}"
+    with dibs.connect(f"redis://127.0.0.1:{server.port}") as client:
+        with client.lock("a"):
+            pass
+        head = server.ask("HGET", key, "h")
+        assert len(head) == 43
+        server.ask("HSET", key, "h", f"{head[:17]}{far}{head[33:]}s{far}{'0' * 33}")
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            client.lock("a").acquire(timeout=0)
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+        with client.lock("a", timeout=60) as hold:
+            hold.check()

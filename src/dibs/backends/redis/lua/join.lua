@@ -102,7 +102,7 @@ local own = parse(id .. (first == '' and NOBODY or last) .. digits(top) .. stamp
   .. (holds and stamp or ZERO) .. '0' .. about)
 own.link, own.behind = '', ''
 entries[id] = own
-changed[id] = true
+changed[id], is_new = true, true
 mixed = mixed or weight == 0 and first ~= '' and entries[first].weight > 0
 if first == '' then
   first = id

@@ -67,6 +67,7 @@ local removed = {} -- fields to be deleted
 local written = {} -- fields and values to be written beside records
 local letters = {} -- by the client's channel: its claims that now hold
 local announced = false -- those who listen to the name are told to look
+local is_new = false -- a claim is added
 
 -- Read a record, and refuse one that is not as we write them.
 local function parse(text)
@@ -286,10 +287,12 @@ local function in_parts(command, list)
   end
 end
 
--- A server whose memory is full refuses a script whose first write may take more of it. A leave or a renewal takes
--- none in the end: it begins by deleting a field that is not there.
+-- A server whose memory is full refuses a script whose first write may take more of it, and so it refuses a new claim.
+-- A leave or a renewal takes none in the end: it begins by deleting a field that is not there.
 local function set_fields()
-  if #written > MOST then
+  if is_new and not removed[1] then
+    in_parts('HSET', written)
+  elseif #written > MOST then
     call('HDEL', key, '-')
     in_parts('HSET', written)
   elseif written[1] then
