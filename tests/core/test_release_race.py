@@ -95,6 +95,32 @@ def test_a_leave_without_an_answer_is_asked_again_and_is_no_loss(done: bool) -> 
         assert not client.lock("job").locked()
 
 
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_a_release_without_an_answer_is_given_back_once(kind: str) -> None:
+    """On the free path and on the general one: twice would fill the bounded backlog twice as fast."""
+    with dibs.connect("memory://release-race") as client:
+        hold = getattr(client, kind)("job").acquire()
+        line: Any = client._core.opened._queue
+        watchdog, usual, posted = client._core.watchdog, client._core.watchdog.give_back, list[Claim]()
+
+        def give_back(claim: Claim, answered: bool) -> None:
+            posted.append(claim)
+            usual(claim, answered)
+
+        def silent(*_: Any) -> Any:
+            raise dibs.StoreUnavailable("no answer")
+
+        async def silent_too(*_: Any) -> Any:
+            silent()
+
+        watchdog.give_back = give_back  # type: ignore[method-assign]
+        line.leave_now, line.leave = silent, silent_too
+        with pytest.raises(dibs.StoreUnavailable):
+            hold.release()
+        assert len(posted) == 1
+        until(lambda: not client.lock("job").locked())
+
+
 def test_a_release_finds_that_the_lock_was_broken() -> None:
     with dibs.connect("memory://release-race") as client, dibs.connect("memory://release-race") as other:
         client._core.watchdog.look_at = lambda _: None  # type: ignore[method-assign]  # it hears nothing

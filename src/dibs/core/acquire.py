@@ -182,15 +182,19 @@ class QueueGrantor:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
         claim = self._claim(grant)
         try:
+            grant.leaving = True
             if self._watchdog.take(grant):
                 await self._left(grant, self._queue.leave(claim, grant.answered, until))
             elif grant.dropped:  # the watchdog gives it back: wait for that here, too
                 await self._left(grant, self._leave_again(claim, until))
-            elif grant.loss is not None:
-                raise grant.taken_away(GIVEN_BACK)
-        except BaseException as error:
-            if not isinstance(error, LockLost):
+            else:
+                grant.leaving = False
+                if grant.loss is not None:
+                    raise grant.taken_away(GIVEN_BACK)
+        except BaseException:
+            if grant.leaving:  # an interrupt before `_left`, which gives back by itself
                 self._watchdog.give_back(claim, grant.answered)
+                grant.leaving = False
             raise
 
     async def _left(self, grant: Grant, answer: bool | Awaitable[bool]) -> None:

@@ -254,7 +254,7 @@ class Lock(Takes[Hold]):
         """`given`: how far `give` came."""
         client = self.client
         # After close() every hold is lost: its release must raise LockLost, not Closed.
-        if not client.closed and not client.is_ready():
+        if given is None and not client.closed and not client.is_ready():
             await client.open()
         self.hold_stack.released(hold)
         try:
