@@ -30,9 +30,9 @@ class Role:
 
     def refuse(self) -> None:
         self._admin.execute(f"ALTER ROLE {self.name} PASSWORD 'wrong'")
-        self._admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.name,))
-        gone = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
-        until(lambda: self._admin.execute(gone, (self.name,)).fetchall() == [(0,)], what="all are cut off")
+        # Again and again: a login that was under way when the password changed may still succeed.
+        cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+        until(lambda: self._admin.execute(cut, (self.name,)).fetchall() == [], what="all are cut off")
 
     def let_in(self) -> None:
         self._admin.execute(f"ALTER ROLE {self.name} PASSWORD 'right'")
