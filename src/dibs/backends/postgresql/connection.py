@@ -1,8 +1,7 @@
-"""One connection to one server, through libpq. psycopg's `pq` is its C interface. The rest of psycopg is not used: an
-execution by it takes twice the time, and its generators know no deadline for each call.
+"""One connection to one server, through psycopg's `pq`, the interface to libpq. The rest of psycopg is not used: its
+`execute` takes twice the time, and its generators take no deadline for each request.
 
-`is_direct`: the server itself answers, and not a pooler. Only then are statements prepared, and only then is anything
-set for the whole session.
+`is_direct`: the server itself replies, not a pooler. Only then are statements prepared and session settings changed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dibs.backends.common.round_trip import LEAST, RoundTrip
 from dibs.backends.common.session_claims import SessionConnection
 from dibs.backends.common.wakeup import Readiness
 from dibs.backends.postgresql.address import Address, Attempt
-from dibs.backends.postgresql.errors import Refusal, not_connected, strange
+from dibs.backends.postgresql.errors import Refusal, broken, not_connected, strange
 from dibs.backends.postgresql.routines import Statement
 from dibs.core.queue import Unsent
 from dibs.errors import StoreError, StoreUnavailable
@@ -32,23 +31,30 @@ MICROSECONDS = 1_000_000
 _HELLO = b"SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_backend_pid()"
 _PLANS = b"SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off"
 """See sql/guard.sql."""
-_ALIVE = b"; SET client_connection_check_interval = 500"
-"""A server that lets a verb wait for a lock then notices that nobody wants the answer any more."""
-_HAS_ALIVE = 140_000
-_STATED = (b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT")
+_CHECK_CLIENT = b"; SET client_connection_check_interval = 500"
+"""The server then ends a routine that waits for a lock once its client is gone."""
+_HAS_CHECK_CLIENT = 140_000
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 _FATAL = (b"FATAL", b"PANIC")
+_KNOWN_QUEUES = 10_000
 _NAP = 0.25
-"""Seconds after which a dial looks whether it is still wanted."""
+"""Seconds between two checks whether a dial was aborted."""
+Value = str | bytes | int
+"""A value of a statement; booleans are int, too."""
 
 
 class RoutineCall(NamedTuple):
-    """A statement with its values; `at` is the place of the instant `by`, which becomes one of the server's clock."""
+    """A statement with its values. If `at` is not negative, the value there is the instant `by`, sent as a time of the
+    server's clock."""
 
     statement: Statement
     values: Sequence[bytes]
     by: float = 0.0
     at: int = -1
+
+    @classmethod
+    def of(cls, statement: Statement, *values: Value, by: float = 0.0, at: int = -1) -> RoutineCall:
+        return cls(statement, [_encoded(value) for value in values], by, at)
 
     def packed(self, offset: float) -> Sequence[bytes]:
         if self.at < 0:
@@ -58,24 +64,32 @@ class RoutineCall(NamedTuple):
         return values
 
 
+def _encoded(value: Value) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return (b"t" if value else b"f") if isinstance(value, bool) else b"%d" % value
+
+
 class PostgresqlConnection(SessionConnection):
     failures = (psycopg.Error,)
+    broken = staticmethod(broken)
 
     def __init__(self, dialler: Dialler, attempt: Attempt, until: float, begun: Begun) -> None:
-        """Blocks; raises Unsent if the server cannot be reached, StoreError if it refuses."""
+        """Blocks. Raises Unsent if the server cannot be reached, StoreError if it refuses the login."""
         super().__init__(dialler.now)
         self.conn: PGconn | None = None
         self.prepared: set[bytes] = set()
-        """The names of the statements that the server has prepared for it."""
+        """The names of the statements that are prepared on this connection."""
         self._results: list[PGresult] = []
         """The results of the reply so far."""
         self._next: RoutineCall | None = None
-        """The request that waits for its statement to be prepared."""
+        """The request to send once its statement is prepared."""
         self.is_flushed = True
         self._is_piped = False
         self._fd = -1
-        self.is_stated = dialler.is_stated
-        """The transaction of each verb is begun and ended by itself: by default it would not be READ COMMITTED."""
+        self._needs_begin = dialler.needs_begin
         self._is_aborted = False
         begun(self._abort)
         try:
@@ -89,33 +103,30 @@ class PostgresqlConnection(SessionConnection):
             self.is_direct = int(hello.get_value(0, 1) or 0) == conn.backend_pid
             if self.is_direct:
                 self._set_up(conn.server_version, until)
-        except (ValueError, TypeError):
+        except BaseException as error:
             self.close()
-            raise strange() from None
-        except Refusal as refusal:
-            self.close()
-            raise Unsent(f"{attempt.shown} refuses: {refusal.text}") from None
-        except StoreUnavailable as error:
-            self.close()
-            raise Unsent(error.what, step=error.step) from None
-        except BaseException:
-            self.close()
+            if isinstance(error, Refusal):
+                raise Unsent(f"{attempt.shown} refuses: {error.text}") from None
+            if isinstance(error, StoreUnavailable):
+                raise Unsent(error.what, step=error.step) from None
+            if isinstance(error, (ValueError, TypeError)):
+                raise strange() from None
             raise
 
     def exchange(self, call: RoutineCall, until: float) -> PGresult:
-        """Ask, and wait for the answer. A refusal leaves the connection usable."""
+        """Send a request and wait for its reply. A refusal leaves the connection usable."""
         with self.guarded():
             self.begin(call)
             now, trip = self.sent_at, self.round_trip
-            result = self._settled(min(max(until, now + trip.least), now + trip.attempt))
+            result = self._reply(min(max(until, now + trip.least), now + trip.attempt))
         self.note(result)
         return result
 
     def ask_now(self, statement: Statement, values: Sequence[bytes], until: float) -> list[bytes]:
-        """Ask a statement that is prepared here: send, poll, read. Gives the words of the one value that a routine of
-        ours answers with. A refusal leaves the connection usable, and anything else that ends this closes it."""
+        """Run a statement that is prepared on this connection: send, poll, read. Gives the words of the one value that
+        our routines return. A refusal leaves the connection usable; any other exception closes it."""
         trip = self.round_trip
-        conn: Any = self.conn  # a closed connection has nothing prepared
+        conn: Any = self.conn  # not None: a closed connection has no prepared statements
         try:
             self.sent_at = sent_at = self._now()
             self._results.clear()
@@ -133,7 +144,7 @@ class PostgresqlConnection(SessionConnection):
                     elif conn.get_result() is not None:
                         raise strange()
             if result is None:
-                result = self._settled(limit)
+                result = self._reply(limit)
             value = result.get_value(0, 0) if result.ntuples == 1 else None
             words = [] if value is None else value.split(b" ")
             if len(words) < 2 or not words[0].isdigit() or conn.transaction_status != pq.TransactionStatus.IDLE:
@@ -146,7 +157,7 @@ class PostgresqlConnection(SessionConnection):
         except BaseException:
             self.close()
             raise
-        # As `note_reply`.
+        # `note_reply`, without the call.
         self.used_at = now = self._now()
         trip.add(now - sent_at)
         there = int(words[0]) / MICROSECONDS
@@ -156,7 +167,7 @@ class PostgresqlConnection(SessionConnection):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """An exchange that ends early closes the connection; a refusal leaves it usable."""
+        """Close the connection if the exchange ends early. A refusal leaves it usable."""
         try:
             yield
         except psycopg.Error as error:
@@ -169,33 +180,26 @@ class PostgresqlConnection(SessionConnection):
             raise
 
     def begin(self, call: RoutineCall) -> None:
-        """Ask; the reply is read by `received`. A caller that does not read it closes the connection. Never blocks."""
-        conn = self._open()
-        self.sent_at = self._now()
-        self._results.clear()
-        self._next = None
-        if self.is_stated:
-            self._send_stated(conn, call)
+        """Send a request without blocking; `received` reads the reply. A caller that does not read it must close the
+        connection."""
+        conn = self._start()
+        if self._needs_begin:
+            self._send_in_transaction(conn, call)
         else:
             self._send(conn, call)
         self.is_flushed = not conn.flush()
 
     def simple(self, sql: bytes, until: float) -> PGresult:
-        """Statements without values; the result of the last one."""
+        """Run statements without values, and give the result of the last one."""
         with self.guarded():
-            conn = self._open()
-            self.sent_at = self._now()
-            self._results.clear()
-            self._next = None
+            conn = self._start()
             conn.send_query(sql)
             self.is_flushed = not conn.flush()
-            return self._settled(until)
+            return self._reply(until)
 
     def received(self) -> PGresult | None:
-        """The reply, if all of it has come; None: more is to come. Never blocks."""
-        conn, results = self.conn, self._results
-        if conn is None:
-            raise StoreUnavailable("the connection was closed")
+        """Read what has arrived, without blocking. Gives the reply once it is complete, else None."""
+        conn, results = self._open(), self._results
         if not self.is_flushed:
             self.is_flushed = not conn.flush()
         conn.consume_input()
@@ -226,16 +230,13 @@ class PostgresqlConnection(SessionConnection):
         return None
 
     def note(self, result: PGresult) -> None:
-        """Each reply of ours begins with the server's time."""
-        value = result.get_value(0, 0) if result.ntuples else None
-        stamp = b"" if value is None else value.partition(b" ")[0]
-        # A reply of another shape is not our routine's: the caller reports it.
-        self.note_reply(int(stamp) / MICROSECONDS if stamp.isdigit() else None)
+        """Measure the reply that just arrived."""
+        self.note_reply(_server_time(result))
 
     def age_of(self, result: PGresult) -> float:
-        """How long ago the server said this, as far as its clock and ours can tell."""
-        stamp = (result.get_value(0, 0) or b"").partition(b" ")[0]
-        return self._now() - (int(stamp) / MICROSECONDS - self.offset) if stamp.isdigit() else inf
+        """Seconds since the server sent this reply, as far as both clocks can tell."""
+        sent_at = _server_time(result)
+        return inf if sent_at is None else self._now() - (sent_at - self.offset)
 
     def is_stale(self) -> bool:
         return self.readiness.wait(0.0)
@@ -244,16 +245,13 @@ class PostgresqlConnection(SessionConnection):
         return self.conn is not None
 
     def is_reusable(self) -> bool:
-        """It is in no transaction."""
+        """Whether it is outside of a transaction."""
         conn = self.conn
         return conn is not None and conn.transaction_status == pq.TransactionStatus.IDLE
 
     def fileno(self) -> int:
-        """Also of one that libpq has closed already, which may still be watched."""
+        """The socket; also after libpq has closed it, because it may still be watched."""
         return self._fd
-
-    def broken(self, error: Exception) -> StoreUnavailable:
-        return broken(error)
 
     def close(self) -> None:
         self.seat = None
@@ -263,15 +261,22 @@ class PostgresqlConnection(SessionConnection):
             conn.finish()
 
     def abandon(self) -> None:
-        """The server must hear no goodbye, which would end the parent's session."""
+        """Close the socket only: libpq's farewell message would end the parent's session."""
         conn, self.conn = self.conn, None
         if conn is not None:
             with suppress(OSError, psycopg.Error):
                 os.close(conn.socket)
 
     def _abort(self) -> None:
-        """By another thread. libpq may exchange its socket at any moment, so that must be left alone."""
+        """Called by another thread, which must not touch the socket: libpq may replace it at any moment."""
         self._is_aborted = True
+
+    def _start(self) -> PGconn:
+        conn = self._open()
+        self.sent_at = self._now()
+        self._results.clear()
+        self._next = None
+        return conn
 
     def _open(self) -> PGconn:
         if self.conn is None:
@@ -280,68 +285,56 @@ class PostgresqlConnection(SessionConnection):
 
     def _connect(self, address: Address, attempt: Attempt, until: float) -> PGconn:
         self.conn = conn = pq.PGconn.connect_start(attempt.conninfo)
-        while True:
-            if conn.status == pq.ConnStatus.BAD:
-                raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
+        while conn.status != pq.ConnStatus.BAD:
             state = conn.connect_poll()
             if state == pq.PollingStatus.OK:
                 return conn
             if state == pq.PollingStatus.FAILED:
-                raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
-            there = Readiness(conn.socket)  # each of a host's addresses has another socket
-            while not there.wait(min(until - self._now(), _NAP), writable=state != pq.PollingStatus.READING):
+                break
+            readiness = Readiness(conn.socket)  # libpq uses another socket for each address of a host
+            while not readiness.wait(min(until - self._now(), _NAP), writable=state != pq.PollingStatus.READING):
                 if self._now() >= until or self._is_aborted:
                     raise StoreUnavailable(f"{attempt.shown} does not answer", step="check that the server runs there")
+        raise not_connected(attempt.shown, address.cleaned(conn.get_error_message()))
 
     def _set_up(self, version: int, until: float) -> None:
         try:
-            self.simple(_PLANS + (_ALIVE if version >= _HAS_ALIVE else b""), until)
-        except Refusal:  # a platform that cannot look after its clients
+            self.simple(_PLANS + (_CHECK_CLIENT if version >= _HAS_CHECK_CLIENT else b""), until)
+        except Refusal:  # not every platform can check for a lost client
             self.simple(_PLANS, until)
 
     def _send(self, conn: PGconn, call: RoutineCall) -> None:
-        """A statement that is not prepared yet is prepared first, and `received` goes on from there."""
-        if self.is_direct and call.statement.name not in self.prepared:
-            conn.send_prepare(call.statement.name, call.statement.sql, call.statement.types)
+        """Prepare the statement first if that was not done; `received` then sends the request."""
+        statement = call.statement
+        if not self.is_direct:
+            conn.send_query_params(statement.sql, call.packed(self.offset), statement.types, statement.formats)
+        elif statement.name in self.prepared:
+            conn.send_query_prepared(statement.name, call.packed(self.offset), statement.formats)
+        else:
+            conn.send_prepare(statement.name, statement.sql, statement.types)
             self._next = call
-        else:
-            self._put(conn, call)
 
-    def _put(self, conn: PGconn, call: RoutineCall) -> None:
-        statement, values = call.statement, call.packed(self.offset)
-        if self.is_direct:
-            conn.send_query_prepared(statement.name, values, statement.formats)
-        else:
-            conn.send_query_params(statement.sql, values, statement.types, statement.formats)
-
-    def _send_stated(self, conn: PGconn, call: RoutineCall) -> None:
-        """In one round trip: the verb is committed whether or not we go on to live."""
+    def _send_in_transaction(self, conn: PGconn, call: RoutineCall) -> None:
+        """Send BEGIN, the statement and COMMIT in one round trip."""
         conn.enter_pipeline_mode()
         self._is_piped = True
-        statement, (begin, commit) = call.statement, _STATED
-        conn.send_query_params(begin, None)
+        statement = call.statement
+        conn.send_query_params(b"BEGIN ISOLATION LEVEL READ COMMITTED", None)
         conn.send_query_params(statement.sql, call.packed(self.offset), statement.types, statement.formats)
-        conn.send_query_params(commit, None)
+        conn.send_query_params(b"COMMIT", None)
         conn.pipeline_sync()
 
-    def _settled(self, until: float) -> PGresult:
-        result = self._awaited(until)
-        if result is None:
-            raise StoreUnavailable("the server did not answer in time")
-        return result
-
-    def _awaited(self, until: float) -> PGresult | None:
+    def _reply(self, until: float) -> PGresult:
         while True:
             left = until - self._now()
-            ready = self.readiness.wait(left, writable=not self.is_flushed)
-            if not ready and left <= 0:
-                return None
+            if not self.readiness.wait(left, writable=not self.is_flushed) and left <= 0:
+                raise StoreUnavailable("the server did not answer in time")
             result = self.received()
             if result is not None:
                 return result
 
     def _checked(self) -> PGresult:
-        """The answer; of several statements the one that failed, or else the one that answers with rows."""
+        """The result that failed, else the one with rows."""
         answer: PGresult | None = None
         for result in self._results:
             if result.status not in _OK:
@@ -360,20 +353,20 @@ class PostgresqlConnection(SessionConnection):
 
 
 class Dialler:
-    """How a store connects: to the first of several hosts that will do. It also remembers what answers there."""
+    """Connects to the first of several hosts that accepts, and remembers what was learned about the server."""
 
     def __init__(self, address: Address, now: Callable[[], float], round_trip: RoundTrip) -> None:
         self.address = address
         self.now = now
         self.round_trip = round_trip
         self._first = 0
-        """Which of the hosts answered last."""
+        """The index of the host to try first."""
         self.is_direct = True
         """The last connection reached the server itself."""
         self.is_pooled = False
-        """A prepared statement was missing later: there is a pooler in between that does not show."""
-        self.is_stated = False
-        """By default a transaction there is not READ COMMITTED."""
+        """A prepared statement was missing later, so there is a pooler that does not show."""
+        self.needs_begin = False
+        """The default isolation level is not READ COMMITTED, so each request begins its own transaction."""
 
     def connect(self, until: float, begun: Begun = not_watched) -> PostgresqlConnection:
         attempts = self.address.attempts()
@@ -391,13 +384,41 @@ class Dialler:
             self.is_direct = connection.is_direct = connection.is_direct and not self.is_pooled
             return connection
         failure = _summary(failures)
-        if self.address.was_let_in and not isinstance(failure, StoreUnavailable):  # it may be let in again
+        if self.address.was_let_in and not isinstance(failure, StoreUnavailable):  # a later login may succeed
             failure = Unsent(failure.what, step=failure.step)
         raise failure
 
-    def elsewhere(self) -> None:
-        """This host cannot be written to: the next connection begins with another one."""
+    def try_next_host(self) -> None:
+        """Try another host first: this one is read-only."""
         self._first += 1
+
+
+class Floors:
+    """The id of the store, and for each name the lowest ticket that may still be in its queue. Routines start there, so
+    they skip dead rows that cannot be vacuumed because a transaction stays open elsewhere."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self.epoch = b""
+        """The id of the store; empty: not known yet."""
+        self.highest = 0
+        """The highest ticket that this client was given."""
+
+    def of(self, name: str) -> int:
+        return self.known.get(name, 0)
+
+    def learn(self, name: str, floor: bytes) -> None:
+        if floor.isdigit() and floor != b"0":
+            if len(self.known) >= _KNOWN_QUEUES:
+                self.known.clear()
+            self.known[name] = int(floor)
+
+    def forget(self) -> None:
+        self.known.clear()
+
+    def start_afresh(self) -> None:
+        self.epoch = b""
+        self.forget()
 
 
 def _summary(failures: Sequence[StoreError]) -> StoreError:
@@ -414,5 +435,8 @@ def rows(result: PGresult) -> list[list[bytes | None]]:
     return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
 
 
-def broken(error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"the connection broke: {printable(' '.join(str(error).split())[:200])}")
+def _server_time(result: PGresult) -> float | None:
+    """The server's time in seconds, which begins each reply of ours. None: this is not a reply of our routines."""
+    value = result.get_value(0, 0) if result.ntuples else None
+    stamp = b"" if value is None else value.partition(b" ")[0]
+    return int(stamp) / MICROSECONDS if stamp.isdigit() else None

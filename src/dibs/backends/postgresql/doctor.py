@@ -1,7 +1,5 @@
-"""What the store says of itself: the server is asked what it is and how it is set, which of the tables and routines
-are there, what this role may do with them; a message is sent and heard. No claim is touched, and nothing is made.
-
-A server that is asked for the first time may have none of the tables yet: that is said, with who may make them.
+"""The checks of `dibs doctor`: the server and its settings, the tables and routines, the rights of this role, and
+whether notifications arrive. They touch no claim and create nothing: the tables may not exist yet.
 """
 
 from __future__ import annotations
@@ -10,23 +8,24 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dibs.backends.postgresql.connection import MICROSECONDS, RoutineCall
+from dibs.backends.postgresql.connection import MICROSECONDS
 from dibs.backends.postgresql.errors import strange
 from dibs.backends.postgresql.executor import PostgresqlExecutor
 from dibs.backends.postgresql.routines import ROUTINES, SEQUENCE, TABLES, TEXT, statement
-from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
-from dibs.core.runtime import Runtime
 from dibs.info import Finding, printable
 
-OLDEST = 110_000
-"""PostgreSQL 11 has the first hash of 64 bits for a text."""
 IDLE_TIMEOUT = 140_000
-"""PostgreSQL 14 ends sessions that say nothing."""
-ADRIFT = 2.0
-_LONG = 3600
-_MOST_USED = 0.9
+"""PostgreSQL 14 ends idle sessions."""
+_OLDEST = 110_000
+"""PostgreSQL 11 has the first 64-bit hash of a text."""
+_ADRIFT = 2.0
+"""Seconds by which the clocks may differ."""
+_ASYNCHRONOUS = (
+    "replication is asynchronous: a fail-over may lose the last grants, and then two hold; "
+    "a fence refuses the older one"
+)
+_ISOLATION = "transactions are {} by default: each request sets READ COMMITTED itself, which costs a little time"
 _LEVELS = ("promise", "note", "danger")
-_DDL = "have what `dibs doctor --ddl` prints run by somebody who may"
 _FACTS = """
 SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_object(
   'version', current_setting('server_version'), 'number', current_setting('server_version_num')::int,
@@ -57,39 +56,45 @@ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_ob
                WHERE nspname = $1 AND proname LIKE 'dibs\\_%'))
 """
 _ASKED = statement("dibs_doctor", _FACTS, TEXT)
+Facts = dict[str, Any]
 
 
 async def examine(
-    executor: PostgresqlExecutor,
-    subscriber: PostgresqlSubscriber | None,
-    runtime: Runtime,
-    wall: float,
-    until: float,
-    session: float | None = None,
+    executor: PostgresqlExecutor, wall: float, until: float, session: float | None = None
 ) -> list[Finding]:
-    """`wall`: what the clock on the wall of this machine shows; `session`: the lease of connections in session mode."""
-    began = runtime.now()
-    result, _ = await executor.ask_often(RoutineCall(_ASKED, (executor.routines.schema.encode(),)), until)
-    took = runtime.now() - began
+    """`wall`: the time by this machine's clock. `session`: the lease of connections in session mode."""
+    began, schema = executor.now(), executor.routines.schema
+    found = await executor.rows(_ASKED, (schema,), until)
+    took = executor.now() - began
     try:
-        there = int(result.get_value(0, 0) or b"") / MICROSECONDS
-        facts = json.loads(result.get_value(0, 1) or b"")
-    except ValueError:
+        server_time, facts = int(found[0][0]) / MICROSECONDS, json.loads(found[0][1])
+    except (ValueError, TypeError, IndexError):
         raise strange() from None
-    hears = await executor.hears(subscriber, until, touching=False)
-    found = [
-        *_state(facts, executor.routines.schema), *_rights(facts, executor.routines.schema), *_server(facts),
-        *_copies(facts), *_role(facts), *_waking(facts, hears, subscriber is not None), *_way(executor, facts),
-        *_clock(there, wall, took),
-    ]  # fmt: skip
+    facts["role"] = printable(facts["role"])
+    hears = await executor.hears(until, touching=False)
+    findings = [
+        *_state(facts, schema),
+        *_rights(facts, schema),
+        *_server(facts),
+        _waking(facts["queue"], hears, executor.subscriber is not None),
+    ]
+    if not executor.is_direct():
+        findings.append(
+            Finding("note", "a pooler is in between: statements are not prepared, which costs a little time")
+        )
+    if abs(server_time - wall) > took + _ADRIFT:
+        findings.append(Finding(
+            "note", "the server's clock and this machine's differ: if the server's clock is stepped forward, "
+            "leases end early and two hold", "slew the clock, do not step it",
+        ))  # fmt: skip
     if session is not None:
-        found += _by_connections(session, facts, is_direct=executor.is_direct())
-    promised = () if any(finding.level == "danger" for finding in found) else _promises(facts, session)
-    found = sorted([*promised, *found], key=lambda finding: _LEVELS.index(finding.level))
-    return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *found]
+        findings += _by_connections(session, facts, is_direct=executor.is_direct())
+    promised = () if any(finding.level == "danger" for finding in findings) else _promises(facts, session)
+    findings = sorted([*promised, *findings], key=lambda finding: _LEVELS.index(finding.level))
+    return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *findings]
 
 
-def _promises(facts: dict[str, Any], session: float | None) -> Iterator[Finding]:
+def _promises(facts: Facts, session: float | None) -> Iterator[Finding]:
     over = "also over a crash and restart of the server" if session is None else "while its connection lasts"
     yield Finding("promise", f"one valid holder, first come first served, {over}")
     yield Finding("promise", "tokens rise for ever, also when the tables are created anew")
@@ -99,7 +104,7 @@ def _promises(facts: dict[str, Any], session: float | None) -> Iterator[Finding]
         )
 
 
-def _by_connections(lease: float, facts: dict[str, Any], *, is_direct: bool) -> Iterator[Finding]:
+def _by_connections(lease: float, facts: Facts, *, is_direct: bool) -> Iterator[Finding]:
     if not is_direct:
         yield Finding(
             "danger", 'mode="session" needs a direct connection, and a pooler answers: no lock can be taken',
@@ -111,7 +116,7 @@ def _by_connections(lease: float, facts: dict[str, Any], *, is_direct: bool) -> 
     yield Finding("note", f'mode="session": each lock uses its own connection; {ends}')
 
 
-def _state(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
+def _state(facts: Facts, schema: str) -> Iterator[Finding]:
     missing = [name for name in (*TABLES, SEQUENCE) if name not in (facts["tables"] or {})]
     missing += [name for name in ROUTINES if name not in (facts["routines"] or {})]
     if not missing:
@@ -123,11 +128,12 @@ def _state(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
     else:
         yield Finding(
             "danger", f"{', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''} missing in the schema {schema}, "
-            f"and the role {printable(facts['role'])} may not create them", _DDL,
+            f"and the role {facts['role']} may not create them",
+            "have what `dibs doctor --ddl` prints run by somebody who may",
         )  # fmt: skip
 
 
-def _rights(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
+def _rights(facts: Facts, schema: str) -> Iterator[Finding]:
     denied = [name for part in ("tables", "routines") for name, may in (facts[part] or {}).items() if not may]
     ours = {*TABLES, SEQUENCE, *ROUTINES}
     denied = sorted(name for name in denied if name in ours)
@@ -135,86 +141,51 @@ def _rights(facts: dict[str, Any], schema: str) -> Iterator[Finding]:
         denied = [f"the schema {schema}"]
     if denied:
         yield Finding(
-            "danger", f"the role {printable(facts['role'])} lacks rights on {', '.join(denied)}",
+            "danger", f"the role {facts['role']} lacks rights on {', '.join(denied)}",
             "GRANT as `dibs doctor --ddl` says at its end",
         )  # fmt: skip
 
 
-def _server(facts: dict[str, Any]) -> Iterator[Finding]:
-    if facts["number"] < OLDEST:
-        yield Finding("danger", "this PostgreSQL is too old: no lock can be taken", "use PostgreSQL 11 or later")
-    if facts["recovers"] or facts["read_only"] == "on":
-        yield Finding("danger", "this server is read-only: no lock can be taken", "give the primary in the URL")
-    if facts["fsync"] != "on":
-        yield Finding("danger", "fsync is off: a power cut may lose grants, and then two hold", "set fsync = on")
-    if facts["connections"] > facts["most"] * _MOST_USED:
-        yield Finding("danger", "nearly all connections are in use: renewals may get none", "raise max_connections")
-    if facts["encoding"] != "UTF8":
-        yield Finding(
-            "note",
-            f"the database is {facts['encoding']}: names with other characters are refused",
-            "use a database with encoding UTF8",
-        )
-    if facts["old"] > _LONG:
-        yield Finding(
-            "note",
-            "a transaction has been open for more than an hour: tables cannot be vacuumed",
-            "end that transaction",
-        )
+def _server(facts: Facts) -> list[Finding]:
+    isolation, commits, encoding = facts["isolation"], facts["commits"], facts["encoding"]
+    checks = (
+        (facts["number"] < _OLDEST, "danger", "this PostgreSQL is too old: no lock can be taken",
+         "use PostgreSQL 11 or later"),
+        (facts["recovers"] or facts["read_only"] == "on", "danger", "this server is read-only: no lock can be taken",
+         "give the primary in the URL"),
+        (facts["fsync"] != "on", "danger", "fsync is off: a power cut may lose grants, and then two hold",
+         "set fsync = on"),
+        (facts["connections"] > facts["most"] * 0.9, "danger",
+         "nearly all connections are in use: renewals may get none", "raise max_connections"),
+        (encoding != "UTF8", "note", f"the database is {encoding}: names with other characters are refused",
+         "use a database with encoding UTF8"),
+        (facts["old"] > 3600, "note", "a transaction has been open for more than an hour: tables cannot be vacuumed",
+         "end that transaction"),
+        (facts["standbys"] and commits in ("local", "off"), "note",
+         f"there is a synchronous replica, but synchronous_commit is {commits} here: grants do not wait for it",
+         "set synchronous_commit = on for this role"),
+        (facts["replicas"] and not facts["standbys"], "note", _ASYNCHRONOUS, "set synchronous_standby_names"),
+        (isolation != "read committed", "note", _ISOLATION.format(isolation),
+         "default_transaction_isolation = 'read committed' for this role"),
+        (0 < facts["timeout"] < 2000, "note", "statement_timeout is shorter than a request may take",
+         "set it to at least 2 s for this role"),
+        (not (facts["encrypted"] or facts["local"] or facts["loopback"]), "note", "the connection is not encrypted",
+         "use sslmode=verify-full"),
+    )  # fmt: skip
+    return [Finding(level, what, fix) for applies, level, what, fix in checks if applies]  # type: ignore[arg-type]
 
 
-def _copies(facts: dict[str, Any]) -> Iterator[Finding]:
-    if facts["standbys"] and facts["commits"] in ("local", "off"):
-        yield Finding(
-            "note", f"there is a synchronous replica, but synchronous_commit is {facts['commits']} here: grants "
-            f"do not wait for it", "set synchronous_commit = on for this role",
-        )  # fmt: skip
-    elif facts["replicas"] and not facts["standbys"]:
-        yield Finding(
-            "note", "replication is asynchronous: a fail-over may lose the last grants, and then two hold; a "
-            "fence refuses the older one", "set synchronous_standby_names",
-        )  # fmt: skip
-
-
-def _role(facts: dict[str, Any]) -> Iterator[Finding]:
-    if facts["isolation"] != "read committed":
-        yield Finding(
-            "note", f"transactions are {facts['isolation']} by default: each request sets READ COMMITTED "
-            f"itself, which costs a little time", "default_transaction_isolation = 'read committed' for this role",
-        )  # fmt: skip
-    if 0 < facts["timeout"] < 2000:
-        yield Finding(
-            "note", "statement_timeout is shorter than a request may take", "set it to at least 2 s for this role"
-        )
-
-
-def _waking(facts: dict[str, Any], hears: bool, wanted: bool) -> Iterator[Finding]:
-    if facts["queue"] >= 0.5:
-        yield Finding(
-            "note", f"the server's queue of notifications is {facts['queue']:.0%} full: waiters are not told, and poll",
+def _waking(queue: float, hears: bool, is_wanted: bool) -> Finding:
+    if queue >= 0.5:
+        return Finding(
+            "note", f"the server's queue of notifications is {queue:.0%} full: waiters are not told, and poll",
             "end the listening session that stays in a transaction: pg_stat_activity",
         )  # fmt: skip
-    elif hears:
-        yield Finding("promise", "waiters are told at once: notifications arrive")
-    elif wanted:
-        yield Finding(
-            "note", "notifications do not arrive (perhaps a pooler shares connections by transaction): waiters "
-            "poll, at most 0.75 s apart", "use a URL that reaches the server directly",
+    if hears:
+        return Finding("promise", "waiters are told at once: notifications arrive")
+    if is_wanted:
+        return Finding(
+            "note", "notifications do not arrive (perhaps a pooler shares connections by transaction): waiters poll, "
+            "at most 0.75 s apart", "use a URL that reaches the server directly",
         )  # fmt: skip
-    else:
-        yield Finding("note", 'wake="looks": waiters poll, at most 0.75 s apart')
-
-
-def _way(executor: PostgresqlExecutor, facts: dict[str, Any]) -> Iterator[Finding]:
-    if not executor.is_direct():
-        yield Finding("note", "a pooler is in between: statements are not prepared, which costs a little time")
-    if not (facts["encrypted"] or facts["local"] or facts["loopback"]):
-        yield Finding("note", "the connection is not encrypted", "use sslmode=verify-full")
-
-
-def _clock(there: float, wall: float, took: float) -> Iterator[Finding]:
-    if abs(there - wall) > took + ADRIFT:
-        yield Finding(
-            "note", "the server's clock and this machine's differ: if the server's clock is stepped forward, "
-            "leases end early and two hold", "slew the clock, do not step it",
-        )  # fmt: skip
+    return Finding("note", 'wake="looks": waiters poll, at most 0.75 s apart')

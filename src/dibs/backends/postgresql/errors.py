@@ -1,18 +1,18 @@
-"""What a server's refusal means, by its SQLSTATE: make the tables, ask again, or give up. None of them is ever a grant.
+"""What a server's refusal means, by its SQLSTATE. A refusal is never a grant.
 
-| the server says                                                  | and we                                         |
+| the server reports                                               | dibs                                           |
 |------------------------------------------------------------------|------------------------------------------------|
-| no such routine, table or schema                                 | make them, once, and ask again                 |
-| the transaction is not READ COMMITTED (DB001, our own)           | say so with each verb from now on              |
-| this is another store than before (DB003, our own)               | lose all that was held, and begin anew         |
-| the tables have another layout (DB004, our own)                  | raise Mismatch: nothing was written            |
-| a prepared statement is not there                                | prepare none any more: a pooler is in between  |
-| deadlock, serialization, the name's lock was not free in time    | ask again, until the deadline                  |
-| the queue of notifications is full                               | the same: the routine then sends none          |
-| no room, no memory, too many connections, starting, read-only    | ask again until the deadline, somewhere else   |
-| anything else: no privilege, a damaged record ...                | raise it: asking again would help nobody       |
+| no such routine, table or schema                                 | creates them once, and asks again              |
+| the transaction is not READ COMMITTED (DB001, our own)           | begins a transaction with each request         |
+| this is another store than before (DB003, our own)               | reports all holds as lost, and starts afresh   |
+| the tables have another layout (DB004, our own)                  | raises Mismatch: nothing was written           |
+| a prepared statement is missing                                  | prepares none any more: there is a pooler      |
+| deadlock, serialization failure, lock timeout                    | asks again, until the deadline                 |
+| the queue of notifications is full                               | asks again: the routine then sends none        |
+| no disk space, memory or connections; starting; read-only        | asks again until the deadline, somewhere else  |
+| anything else: no privilege, a damaged record                    | raises it: asking again would not help         |
 
-What ended with its connection (FATAL) has an unknown outcome: that is no refusal, but StoreUnavailable.
+A connection that ends with FATAL leaves the outcome unknown: that is StoreUnavailable, not a refusal.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _REFUSED_LOGINS = (
 
 
 class Refusal(executor.Refusal):
-    """An error that the server answered with: what was asked is not done."""
+    """The server replied with an error, so the request was not done."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)
@@ -68,16 +68,16 @@ class Refusal(executor.Refusal):
         self.text = printable(text.strip()[:_LONGEST])
 
     def is_crossed(self) -> bool:
-        """Another transaction was in the way, or the server needs a while: asking again may help."""
+        """Whether asking again may help: another transaction interfered, or the server needs time."""
         return self.code in _CROSSED or self.code.startswith(_LATER)
 
     def is_elsewhere(self) -> bool:
-        """Another server may be the one to ask."""
+        """Whether another server may accept the request."""
         return self.code in _ELSEWHERE
 
 
 def final(refusal: Refusal) -> DibsError:
-    """For a caller that gives up: what was refused, and what to do about it."""
+    """The error for a caller that gives up."""
     if refusal.code == OTHER_LAYOUT:
         return Mismatch(
             f"{refusal.text.removeprefix('dibs: ')}, and this version of dibs has another one",
@@ -95,8 +95,8 @@ def final(refusal: Refusal) -> DibsError:
 
 
 def not_connected(where: str, said: str) -> StoreError:
-    """libpq tells no SQLSTATE of a connection that was not made. Only what surely stays so is final."""
-    first = _LIBPQ_PLACE.sub("", said.strip().partition("\n")[0])  # the place is named already, and then come hints
+    """libpq gives no SQLSTATE for a failed connection, only a text. Only a refused login is final."""
+    first = _LIBPQ_PLACE.sub("", said.strip().partition("\n")[0])  # the caller names the place; later lines are hints
     text = printable(" ".join(first.split())[:_LONGEST])
     if any(words in said for words in _REFUSED_LOGINS):
         return StoreError(f"{where} refuses the login: {text}", step="check user, password, database and TLS")
@@ -104,8 +104,12 @@ def not_connected(where: str, said: str) -> StoreError:
     return StoreUnavailable(f"no connection to {where}: {text}", step=step)
 
 
+def broken(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the connection broke: {printable(' '.join(str(error).split())[:_LONGEST])}")
+
+
 def strange() -> StoreError:
-    """For an answer of another shape than we asked for."""
+    """For a reply of an unexpected form."""
     return StoreError("the answer is not one of a dibs routine", step="check the dibs routines in the database")
 
 
@@ -116,21 +120,33 @@ def replaced() -> Replaced:
 
 
 def may_be_early(words: Sequence[bytes]) -> bool:
-    """Refused because of the row of the key: the session that has just taken the key may not have written it yet."""
+    """Refused because of the key's row: the session that has just taken the key may not have written the row yet."""
     return words[1] in (b"m", b"x") and words[-1] != _LEASED
 
 
 def not_taken(claim: Claim, words: Sequence[bytes]) -> DibsError:
+    """For a refusal by `take` of session.sql."""
     if words[1] == b"x":
         other = printable(b" ".join(words[2:]).decode(errors="replace"))
         return StoreError(
             f'busy under another name with the same 64-bit key: "{other}"', step="give one of them another name"
         )
-    if words[1] != b"m" or len(words) < 4 or not words[2].isdigit():
+    return mismatch(claim, words[2:]) if words[1] == b"m" else strange()
+
+
+def mismatch(claim: Claim, words: Sequence[bytes]) -> Mismatch | StoreError:
+    """For a name that is in use with the capacity and kind in `words`."""
+    if len(words) < 2 or not words[0].isdigit():
         return strange()
-    if words[3:] == [_LEASED]:
+    kind = b" ".join(words[1:])
+    if kind == _LEASED:
         return leased()
-    return atomic_queue.mismatch(b" ".join(words[3:]).decode(errors="replace"), int(words[2]), claim)
+    if kind == b"session":
+        return Mismatch(
+            'held by a connection (mode="session"), or inside a transaction (within), not by a lease',
+            step="use one mode for one name, or wait until it is free",
+        )
+    return atomic_queue.mismatch(kind.decode(errors="replace"), int(words[0]), claim)
 
 
 def leased() -> Mismatch:

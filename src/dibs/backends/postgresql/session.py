@@ -1,67 +1,46 @@
-"""Seam 2 in session mode: a claim is an advisory lock of a connection of its own, and the server's queue is the queue.
+"""The queue in session mode: a claim is an advisory lock of its own connection, and waiters queue in the server.
 
-A join that finds the name taken leaves its connection waiting in that queue; the server replies when its turn has come.
-A waiter that gives up has the statement cancelled. A reply that was long on its way counts once the server has replied
-again. `renew` asks something small on each connection that holds: a reply proves that the session, and with it the
-lock, was there after it was asked. A connection that is lost is a lock that is lost. There are no places outside the
-queue: a waiter with `fair=False` is in it too.
+A join that finds the name taken leaves its connection waiting in the server's queue; the server replies when the lock
+is granted. A waiter that gives up cancels that statement. A reply that took long counts only after a later reply
+confirms it. `renew` sends a small request on each connection that holds: its reply proves that the session, and so the
+lock, existed when the request was sent. A lost connection is a lost lock. `fair=False` waiters are in the queue too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
-
-import psycopg
 
 from dibs.backends.common.session_claims import GONE, HOLDS, WAITS, SessionClaims
 from dibs.backends.postgresql.connection import PostgresqlConnection, RoutineCall
 from dibs.backends.postgresql.errors import MISSING, Refusal, final, may_be_early, not_taken
 from dibs.backends.postgresql.executor import PostgresqlExecutor
-from dibs.backends.postgresql.inspect import Onlooker, label
-from dibs.backends.postgresql.session_connection import PostgresqlClaim, SessionIo
-from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
+from dibs.backends.postgresql.inspect import Inspection, label
+from dibs.backends.postgresql.session_connection import PostgresqlClaim, Requests, SessionIo
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LONGEST_PAUSE
-from dibs.core.queue import ELECTION, NOWHERE, ClientIdentity, Leave, Place, Signal, read_signal
+from dibs.core.queue import ELECTION, NOWHERE, Leave, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
-_YES, _NO = b"t", b"f"
 _CANCELLED = "57014"
 _MOMENT = 0.05
 """Seconds before a refused claim asks once more: see session.sql."""
-_POLL_INTERVAL = 1.0
-"""Seconds after which a follower of a leader looks again: a session that ends tells nobody."""
-
-
-class Requests(NamedTuple):
-    """The requests for the claims of one lock object."""
-
-    key: int
-    take: RoutineCall
-    """The key, if it is free."""
-    wait: RoutineCall
-    """The key, once its turn has come."""
-    leave: RoutineCall
-    """Give it back."""
-
+_FOLLOW_INTERVAL = 1.0
+"""Seconds between two polls of a leader's follower: a session that ends sends no message."""
 
 Claims = SessionClaims[PostgresqlClaim, PostgresqlConnection]
 
 
-class SessionQueue(Onlooker):
-    def __init__(
-        self, executor: PostgresqlExecutor, claims: Claims, subscriber: PostgresqlSubscriber | None, runtime: Runtime,
-        me: ClientIdentity,
-    ) -> None:  # fmt: skip
-        super().__init__(executor, subscriber, runtime, me)
-        self.session = me.lease
+class SessionQueue(Inspection):
+    def __init__(self, executor: PostgresqlExecutor, claims: Claims, runtime: Runtime) -> None:
+        super().__init__(executor)
+        self._runtime = runtime
+        self.session = self._me.lease
         self._blocks = runtime.call_soon is None
         self._io = SessionIo(runtime)
         self._claims = claims
-        self._is_swept = False
+        self._has_swept = False
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | Awaitable[Standing | None] | None:
         claims = self._claims
@@ -73,7 +52,7 @@ class SessionQueue(Onlooker):
         if statement.name not in connection.prepared:
             claims.pool.give(connection)
             return None
-        one = PostgresqlClaim(claim, requests.key, requests.leave)
+        one = PostgresqlClaim(claim, requests)
         try:
             claims.begin(one)
             connection.claim_id = claim.id
@@ -82,10 +61,10 @@ class SessionQueue(Onlooker):
                 self._io.begin(connection, requests.take)
                 return self._taken_soon(one, connection, place, until)
             words = connection.ask_now(statement, values, until)
-            if one.settle(words, connection.sent_at):
+            if one.read_take(words, connection.sent_at):
                 claims.put_back(one, connection)
                 return Standing(claim.ticket or 0, True, self._me.lease, FOREVER, False)
-        except Refusal:  # `join` does what helps
+        except Refusal:  # `join` handles the reason
             self._undo(one, connection)
             return None
         except BaseException:
@@ -107,7 +86,7 @@ class SessionQueue(Onlooker):
         return self._taken(one, connection, words, place, connection.sent_at)
 
     def _undo(self, one: PostgresqlClaim, connection: PostgresqlConnection) -> None:
-        """With its connection goes what the claim may have: nothing of it is left in the server."""
+        """Close the connection, so that nothing of the claim is left in the server."""
         self._claims.drop(one, connection)
         self._claims.finish(one.claim)
         one.claim.asked = False
@@ -115,16 +94,16 @@ class SessionQueue(Onlooker):
     def _taken(
         self, one: PostgresqlClaim, connection: PostgresqlConnection, words: list[bytes], place: Place, now: float
     ) -> Standing | None:
-        """It holds or waits. None: it is refused, and nothing of it is left: `join` finds out why."""
+        """Read the reply of `take`. None: the claim is refused, and nothing of it is left in the server."""
         claims, standing = self._claims, None
         try:
-            if one.settle(words, connection.sent_at):
+            if one.read_take(words, connection.sent_at):
                 claims.put_back(one, connection)
                 return one.standing(self._me.lease, now)
             if words[1] == b"b":
                 standing = one.standing(self._me.lease, now)
                 if place is not NOWHERE:
-                    self._io.begin(connection, self._requests(one.claim).wait)
+                    self._io.begin(connection, one.requests.wait)
                     claims.wait(one, connection)
                     claims.put_back(one, connection)
                     return standing
@@ -132,7 +111,7 @@ class SessionQueue(Onlooker):
             self._undo(one, connection)
             raise
         claims.finish(one.claim)
-        claims.pool.give(connection)  # the claim is not gone: the caller is told that it does not hold
+        claims.pool.give(connection)  # the claim is not gone, it does not hold
         one.claim.asked = False
         return standing
 
@@ -145,14 +124,14 @@ class SessionQueue(Onlooker):
             self._look(one)
             return one.standing(self._me.lease, now)
         requests = self._requests(claim)
-        one = PostgresqlClaim(claim, requests.key, requests.leave)
+        one = PostgresqlClaim(claim, requests)
         try:
             claim.asked = True
             claims.begin(one)
             words, connection = await self._asked(one, requests.take, until)
         except BaseException:
             claims.finish(claim)
-            claim.asked = False  # its connection is closed, so nothing of it is left in the server
+            claim.asked = False  # its connection was closed
             raise
         standing = self._taken(one, connection, words, place, now)
         if standing is None:
@@ -162,8 +141,8 @@ class SessionQueue(Onlooker):
     async def _asked(
         self, one: PostgresqlClaim, call: RoutineCall, until: float
     ) -> tuple[list[bytes], PostgresqlConnection]:
-        """The reply to `take`, on a connection that is the claim's from then on."""
-        pool, pause, made = self._claims.pool, FIRST_PAUSE, False
+        """Send `take` on a new connection for the claim, until the server does not refuse it."""
+        pool, pause, is_created = self._claims.pool, FIRST_PAUSE, False
         while True:
             connection = await pool.take(one.claim, self._runtime, until)
             try:
@@ -173,10 +152,10 @@ class SessionQueue(Onlooker):
                     words = await self._io.exchange(connection, call, until)
                 return words, connection
             except Refusal as refusal:
-                pool.drop(connection)  # an error may leave the key with its session
-                if refusal.code in MISSING and not made:
-                    await self._executor.make(refusal)
-                    made = True
+                pool.drop(connection)  # the session may have kept the key
+                if refusal.code in MISSING and not is_created:
+                    await self._executor.create(refusal)
+                    is_created = True
                 elif refusal.is_crossed() and self._now() + pause < until:
                     await self._executor.pause(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
@@ -191,13 +170,13 @@ class SessionQueue(Onlooker):
         prepared = claim.prepared
         found: Requests | None = None if prepared is None else prepared.request
         if found is None:
-            key = self._verbs.key_of(claim.name)
-            shared, said = _YES if claim.weight < claim.capacity else _NO, label(claim.description, self._me.lease)
-            what = (claim.name.encode(), b"%d" % key, claim.kind.encode(), b"%d" % claim.capacity, shared, said)
-            take, wait = (RoutineCall(self._verbs.take, (*what, waits)) for waits in (_NO, _YES))
-            leave = RoutineCall(self._verbs.unlock if shared is _NO else self._verbs.unlock_shared, what[1:2])
+            routines, key, is_shared = self._routines, self._routines.key_of(claim.name), claim.weight < claim.capacity
+            said = label(claim.description, self._me.lease)
+            what = (claim.name, key, claim.kind, claim.capacity, is_shared, said)
+            leave = RoutineCall.of(routines.unlock_shared if is_shared else routines.unlock, key)
             if claim.kind == ELECTION:
-                leave = RoutineCall(self._verbs.resign, what[:2])
+                leave = RoutineCall.of(routines.resign, claim.name, key)
+            take, wait = (RoutineCall.of(routines.take, *what, waits) for waits in (False, True))
             found = Requests(key, take, wait, leave)
             if prepared is not None:
                 prepared.request = found
@@ -209,52 +188,50 @@ class SessionQueue(Onlooker):
         for one in found:
             if one is not None:
                 self._look(one)
-        asked = [(one, await self._ask(one, until)) for one in found if one is not None]
-        silent = {id(one) for one, by in asked if by is not None and not await self._hear(one, by, until)}
-        return [None if one is None else _silent() if id(one) in silent else self._said(one, now) for one in found]
+        pinged = [(one, await self._ping(one, until)) for one in found if one is not None]
+        silent = {id(one) for one, by in pinged if by is not None and not await self._hear(one, by, until)}
+        return [None if one is None else _silent() if id(one) in silent else self._standing(one, now) for one in found]
 
     def _look(self, one: PostgresqlClaim) -> None:
         if one.state is WAITS:
             self._me.inbox.deliver_all(self._claims.look(one))
 
-    def _said(self, one: PostgresqlClaim, now: float) -> Standing | None:
+    def _standing(self, one: PostgresqlClaim, now: float) -> Standing | None:
         standing = one.standing(self._me.lease, now)
-        if standing is None:  # nobody leaves what is gone
+        if standing is None:  # `leave` is not called for a claim that is gone
             self._claims.finish(one.claim)
         return standing
 
-    async def _ask(self, one: PostgresqlClaim, until: float) -> PostgresqlConnection | None:
-        """Its connection, with the request on its way that proves the session. None: it does not hold, or somebody else
-        used its connection until then."""
+    async def _ping(self, one: PostgresqlClaim, until: float) -> PostgresqlConnection | None:
+        """Send the request that proves the session. None: the claim does not hold, or another caller used its
+        connection until then."""
         connection = await self._claims.have(one, self._runtime, until) if one.state is HOLDS else None
         if connection is None or one.pinged is not None:
             return connection
         try:
             one.pinged = self._now()
-            connection.begin(RoutineCall(self._verbs.ping, (b"%d" % one.key, b"%d" % (one.claim.ticket or 0))))
-        except (psycopg.Error, StoreUnavailable):
+            self._io.begin(connection, RoutineCall.of(self._routines.ping, one.requests.key, one.claim.ticket or 0))
+        except BaseException as error:
             self._claims.drop(one, connection)
-            return None
-        except BaseException:
-            self._claims.drop(one, connection)
+            if isinstance(error, StoreUnavailable):
+                return None
             raise
         return connection
 
     async def _hear(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
-        """False: not yet."""
+        """Read the reply to the ping. False: it has not arrived."""
         try:
-            await self._proven(one, connection, until)
-        except (Refusal, StoreUnavailable):
+            await self._read_ping(one, connection, until)
+        except BaseException as error:
             self._claims.drop(one, connection)
-            return True
-        except BaseException:
-            self._claims.drop(one, connection)
+            if isinstance(error, (Refusal, StoreUnavailable)):
+                return True
             raise
         self._claims.put_back(one, connection)
         return one.pinged is None
 
-    async def _proven(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
-        """The reply to what was asked last, if one is still owed; if it does not come it may still be waited for."""
+    async def _read_ping(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
+        """Read the reply to a ping that was sent. If it does not arrive, a later call may wait for it."""
         sent_at = one.pinged
         if sent_at is None:
             return
@@ -262,7 +239,7 @@ class SessionQueue(Onlooker):
         if result is not None:
             connection.note(result)
             one.anchor, one.pinged = sent_at, None
-            one.revoked = one.revoked or result.get_value(0, 1) == _YES
+            one.revoked = one.revoked or result.get_value(0, 1) == b"t"
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         one = self._claims.find(claim)
@@ -275,10 +252,10 @@ class SessionQueue(Onlooker):
             raise _silent()
         try:
             if one.state is HOLDS:
-                await self._settled(one, connection, until)
-                key = (b"%d" % one.key,)
-                await self._io.exchange(connection, RoutineCall(self._verbs.lighten, key), until)
-                one.shared, one.leave = True, RoutineCall(self._verbs.unlock_shared, key)
+                await self._finish_ping(one, connection, until)
+                key = one.requests.key
+                await self._io.exchange(connection, RoutineCall.of(self._routines.lighten, key), until)
+                one.shared, one.leave = True, RoutineCall.of(self._routines.unlock_shared, key)
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
@@ -304,11 +281,12 @@ class SessionQueue(Onlooker):
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            if one.state is not GONE:  # what was not given back goes with its connection
+            if one.state is not GONE:  # the key is released with its connection
                 claims.drop(one, connection)
 
     def _can_leave(self, one: PostgresqlClaim, connection: PostgresqlConnection) -> bool:
-        """It holds, and no reply is owed. Readable: the server may have ended the connection; `leave` finds out."""
+        """Whether it holds and no reply is due. If the connection is readable, the server may have ended it: `leave`
+        finds out."""
         return one.state is HOLDS and one.pinged is None and not connection.readiness.readable.poll(0)
 
     async def _left_soon(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
@@ -330,7 +308,7 @@ class SessionQueue(Onlooker):
         if one is None:
             return False
         connection = await claims.have(one, self._runtime, until)
-        claims.finish(claim)  # not before: a caller that was interrupted until then leaves once more
+        claims.finish(claim)  # only now: an interrupted caller leaves again
         if connection is None:
             if one.state is GONE:
                 return False
@@ -344,11 +322,11 @@ class SessionQueue(Onlooker):
         except Refusal as refusal:
             raise final(refusal) from None
         finally:
-            if one.state is not GONE:  # what was not given back goes with its connection
+            if one.state is not GONE:  # the key is released with its connection
                 claims.drop(one, connection)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
-        """The statements for claims that hold are all sent first, each on its own connection, and answered then; other
+        """First send the requests of all claims that hold, each on its own connection; then read the replies. Other
         claims leave one by one."""
         begun = {claim.id: asked for claim, answered in leaving if (asked := self._begin_leaving(claim, answered))}
         done: list[StoreError | None] = []
@@ -369,7 +347,7 @@ class SessionQueue(Onlooker):
         return done
 
     def _begin_leaving(self, claim: Claim, answered: bool) -> tuple[PostgresqlClaim, PostgresqlConnection] | None:
-        """None: it does not hold, or somebody uses its connection."""
+        """Send the request to leave. None: the claim does not hold, or another caller uses its connection."""
         claims = self._claims
         one = claims.find(claim)
         if one is None or (connection := one.take()) is None:
@@ -381,15 +359,15 @@ class SessionQueue(Onlooker):
         if not answered:
             claims.bury(claim)
         try:
-            connection.begin(one.leave)
-        except (psycopg.Error, StoreUnavailable):
+            self._io.begin(connection, one.leave)
+        except StoreUnavailable:
             claims.drop(one, connection)
             return None
         return one, connection
 
-    async def _settled(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
-        """Before anything else is asked, the reply that is still owed."""
-        await self._proven(one, connection, until)
+    async def _finish_ping(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
+        """Read the reply that is still due, before the next request."""
+        await self._read_ping(one, connection, until)
         if one.pinged is not None:
             connection.close()
             raise _silent()
@@ -397,7 +375,7 @@ class SessionQueue(Onlooker):
     async def _give_back(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> bool:
         had_ended = one.pinged is None and connection.is_stale()
         try:
-            await self._settled(one, connection, until)
+            await self._finish_ping(one, connection, until)
             words = await self._io.exchange(connection, one.leave, until)
         except StoreUnavailable:
             if had_ended:
@@ -408,38 +386,39 @@ class SessionQueue(Onlooker):
 
     async def _cancel_wait(self, one: PostgresqlClaim, connection: PostgresqlConnection, until: float) -> None:
         """Cancel the statement that waits in the server's queue; it may be granted at that moment. If this fails, the
-        caller drops the connection, and the server notices by itself."""
+        caller drops the connection, and the server ends the session."""
         self._claims.stop_waiting(one, connection)
         conn = connection.conn
         if conn is None:
             return
         with suppress(StoreError):
-            await self._executor.ask(RoutineCall(self._verbs.cancel, (b"%d" % conn.backend_pid,)), until)
+            await self._executor.ask_once(RoutineCall.of(self._routines.cancel, conn.backend_pid), until)
             try:
                 if await self._io.arrived(connection, until) is None:
                     return
             except Refusal as refusal:
                 if refusal.code != _CANCELLED:
                     return
-            await self._io.exchange(connection, RoutineCall(self._verbs.unlock_all, ()), until)
+            await self._io.exchange(connection, RoutineCall.of(self._routines.unlock_all), until)
             self._claims.give_back(one, connection)
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        if not self._is_swept:
-            self._is_swept = True
-            with suppress(StoreError):  # a waiter has the time
-                await self._executor.ask(RoutineCall(self._verbs.sweep, ()), until)
+        if not self._has_swept:
+            self._has_swept = True
+            with suppress(StoreError):
+                await self._executor.ask_once(RoutineCall.of(self._routines.sweep), until)
         return read_signal(await self._me.inbox.wait(claim.id, until))
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        await self._executor.follow(self._subscriber, name, 0, self._me.id, key, until)
+        executor = self._executor
+        which = (name, executor.floors.of(name))
+        _, hears = await executor.watch(self._routines.follow, which, 0, key, until)  # no lease: the first ticket is 0
         info = await self.inspect(name, until)
         if (info.holders[0].token if info.holders else 0) == seen:
-            subscriber, over = self._subscriber, min(until, self._now() + _POLL_INTERVAL)
-            await (subscriber.hear(key, over) if subscriber is not None else self._me.inbox.wait(key, over))
+            await executor.hear(key, hears, min(until, self._now() + _FOLLOW_INTERVAL))
 
     async def connect(self, until: float) -> None:
-        """Each claim is renewed, and leaves, on its own connection."""
+        """Does nothing: each claim is renewed, and leaves, on its own connection."""
 
 
 def _silent() -> StoreUnavailable:

@@ -1,22 +1,23 @@
-"""A connection for session mode, requests on it, and the claim that lives by it (see common/session_claims.py).
+"""A connection for session mode, requests on it, and the claim that it holds (see common/session_claims.py).
 
-It is the server's own: a pooler or a standby is refused. The server ends one that is silent for the client's lease
-(PostgreSQL 14 and later), counted from the end of the last statement. The holder's own deadline counts from before that
-was sent, and so has passed by then.
+It must reach the primary itself: a pooler or a standby is refused. From PostgreSQL 14 on, the server ends a session
+that is idle for the client's lease after its last statement. The holder's own deadline counts from before that
+statement was sent, so it has passed by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
 import psycopg
 from psycopg.pq.abc import PGresult
 
 from dibs.backends.common.connections import Begun
 from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, readable_in
-from dibs.backends.postgresql.connection import Dialler, PostgresqlConnection, RoutineCall, broken
-from dibs.backends.postgresql.errors import Refusal, final
+from dibs.backends.postgresql.connection import Dialler, PostgresqlConnection, RoutineCall
+from dibs.backends.postgresql.errors import Refusal, broken, final
 from dibs.backends.postgresql.executor import words_of
 from dibs.core.deadline import FOREVER, left_for, valid_until
 from dibs.core.queue import LOOK, YOURS, Signal
@@ -25,19 +26,19 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 _LATE = 0.25
-"""Part of a lease: a grant that the server made longer ago counts once the server has replied again."""
+"""Part of a lease: an older grant counts only once the server has replied again."""
 _LONGEST = 2**31 - 1
 _HAS_IDLE_TIMEOUT = 140_000
 _HAS_USER_TIMEOUT = 120_000
 _PROBES, _LONGEST_PROBE = 3, 32_767
 _SETTINGS = (
-    "SET search_path = pg_catalog, pg_temp; "  # names mean the server's own functions and operators
+    "SET search_path = pg_catalog, pg_temp; "  # nobody can replace the server's functions and operators
     "SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; SET lock_timeout = 0; "
     "SET idle_in_transaction_session_timeout = 0; "
     "SET tcp_keepalives_idle = {probe}; SET tcp_keepalives_interval = {probe}; SET tcp_keepalives_count = {probes}; "
 )
 _IDLE = "SET idle_session_timeout = {lease}; "
-_UNHEARD = "SET tcp_user_timeout = {lease}; "
+_USER_TIMEOUT = "SET tcp_user_timeout = {lease}; "
 _ASKED = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, pg_is_in_recovery()"
 
 
@@ -73,7 +74,7 @@ class SessionDialler:
         version = connection.conn.server_version if connection.conn is not None else 0
         text = _SETTINGS
         if version >= _HAS_USER_TIMEOUT:
-            text += _UNHEARD
+            text += _USER_TIMEOUT
         if version >= _HAS_IDLE_TIMEOUT:
             text += _IDLE
         probe = max(round(self._lease / _PROBES), 1)
@@ -82,7 +83,7 @@ class SessionDialler:
 
 
 class SessionIo:
-    """Requests on a connection that the caller alone uses. Anything that ends one early closes the connection."""
+    """Requests on a connection that only the caller uses. Any exception but a refusal closes the connection."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
@@ -90,7 +91,7 @@ class SessionIo:
         self._readable = readable_in(runtime)
 
     async def exchange(self, connection: PostgresqlConnection, call: RoutineCall, until: float) -> list[bytes]:
-        """The words of the reply; a refusal leaves the connection usable."""
+        """Send a request, and give the words of its reply."""
         if self._blocks:
             return words_of(connection.exchange(call, until))
         self.begin(connection, call)
@@ -101,7 +102,7 @@ class SessionIo:
             connection.begin(call)
 
     async def words(self, connection: PostgresqlConnection, until: float) -> list[bytes]:
-        """The words of the reply to what was begun."""
+        """The words of the reply to the request that was begun."""
         now, trip = connection.sent_at, connection.round_trip
         result = await self.arrived(connection, min(max(until, now + trip.least), now + trip.attempt))
         if result is None:
@@ -111,7 +112,7 @@ class SessionIo:
         return words_of(result)
 
     async def arrived(self, connection: PostgresqlConnection, until: float) -> PGresult | None:
-        """The reply to what was begun; None: it has not come by then, and may be waited for again."""
+        """The reply to the request that was begun. None: it has not arrived, and a later call may wait for it."""
         with connection.guarded():
             while (result := connection.received()) is None:
                 if not await self._readable(connection, until):
@@ -119,22 +120,33 @@ class SessionIo:
             return result
 
 
-class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
-    __slots__ = ("anchor", "key", "leave", "pinged", "shared")
+class Requests(NamedTuple):
+    """The requests for the claims of one lock object."""
 
-    def __init__(self, claim: Claim, key: int, leave: RoutineCall) -> None:
+    key: int
+    take: RoutineCall
+    """Take the key if it is free."""
+    wait: RoutineCall
+    """Wait for the key."""
+    leave: RoutineCall
+    """Release the key."""
+
+
+class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
+    __slots__ = ("anchor", "leave", "pinged", "requests", "shared")
+
+    def __init__(self, claim: Claim, requests: Requests) -> None:
         super().__init__(claim)
-        self.key = key
-        self.leave = leave
-        """The request that gives the key back."""
+        self.requests = requests
+        self.leave = requests.leave
         self.shared = claim.weight < claim.capacity
         self.anchor = -inf
-        """When the last statement was sent that the server has replied to: it holds for a lease longer than that."""
+        """When the last statement with a reply was sent: the claim holds for a lease from then."""
         self.pinged: float | None = None
-        """When the request was sent that the server still owes a reply to."""
+        """When the ping was sent whose reply has not arrived."""
 
-    def settle(self, words: Sequence[bytes], sent_at: float) -> bool:
-        """Read the reply of `take`: whether it holds."""
+    def read_take(self, words: Sequence[bytes], sent_at: float) -> bool:
+        """Read the reply of `take`. Gives whether the claim holds."""
         if words[1] != b"s" or len(words) != 3 or not words[2].isdigit():
             return False
         self.claim.ticket = int(words[2])
@@ -143,21 +155,22 @@ class PostgresqlClaim(SessionClaim[PostgresqlConnection]):
         return True
 
     def hear(self, connection: PostgresqlConnection, lease: float) -> Signal | None:
-        """Read the reply to its wait: see `SessionClaims`."""
+        """Read the reply of `wait`: see `SessionClaims`."""
         try:
             result = connection.received()
         except psycopg.Error as error:
             raise broken(error) from None
         if result is None:
             return None
-        if not self.settle(words_of(result), -inf):
+        if not self.read_take(words_of(result), -inf):
             self.state = GONE
             return LOOK
         return YOURS if connection.age_of(result) <= lease * _LATE else LOOK
 
     def standing(self, lease: float, now: float) -> Standing | None:
-        """None: gone. The lease of a waiter begins when it is granted. So half of one may count from any moment at
-        which it was not, if the reply that says so comes in less than the other half; `hear` sees to that."""
+        """None: the claim is gone. A waiter's lease begins when the server grants it, maybe long before the reply. So
+        half a lease counts from any moment at which it was not granted, and `hear` distrusts a reply that took longer
+        than a quarter."""
         if self.state is GONE:
             return None
         if self.state is not HOLDS:

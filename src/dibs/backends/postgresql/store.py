@@ -1,6 +1,6 @@
-"""The `postgresql://` store: a server, or the one of several that can be written to, also behind a pooler.
+"""The `postgresql://` store: one server, or the one of several hosts that accepts writes, also behind a pooler.
 
-The first request makes the tables if they are missing. A client has one subscriber; waiters take no connection.
+The first request creates the tables if they are missing. A client has one subscriber, and waiters use no connection.
 """
 
 from __future__ import annotations
@@ -11,39 +11,27 @@ from dibs.backends.common.lifecycle import NetworkStore, make_transport
 from dibs.backends.common.session_claims import SessionClaims, SessionPool
 from dibs.backends.postgresql.address import SESSION, Address
 from dibs.backends.postgresql.cells import PostgresqlCells
-from dibs.backends.postgresql.connection import Dialler
-from dibs.backends.postgresql.executor import Floors, PostgresqlExecutor
-from dibs.backends.postgresql.polling import Polling
-from dibs.backends.postgresql.queue import PostgresqlQueue
+from dibs.backends.postgresql.connection import Dialler, Floors
+from dibs.backends.postgresql.executor import PostgresqlExecutor
+from dibs.backends.postgresql.queue import Polling, PostgresqlQueue
 from dibs.backends.postgresql.routines import Routines
 from dibs.backends.postgresql.session import Claims, SessionQueue
 from dibs.backends.postgresql.session_connection import SessionDialler
 from dibs.backends.postgresql.subscriber import PostgresqlSubscriber
 from dibs.backends.postgresql.within import Enclosure
+from dibs.core import queue as core_queue
 from dibs.core.cells import Cells
-from dibs.core.queue import (
-    ATOMIC_TRY,
-    CELLS,
-    DDL,
-    FAIR,
-    LEASES,
-    PERMITS,
-    RECORDS,
-    RW,
-    WITHIN,
-    ClientIdentity,
-    Encloses,
-    Queue,
-    Store,
-)
+from dibs.core.queue import ClientIdentity, Encloses, Queue, Store
 from dibs.core.runtime import Runtime
 from dibs.url import Url
 
+_SESSION_MODE = frozenset(
+    {core_queue.FAIR, core_queue.RW, core_queue.ATOMIC_TRY, core_queue.CELLS, core_queue.DDL, core_queue.WITHIN}
+)
+
 
 class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
-    capabilities: ClassVar[frozenset[str]] = frozenset(
-        {FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, RECORDS, DDL, WITHIN}
-    )
+    capabilities: ClassVar[frozenset[str]] = _SESSION_MODE | {core_queue.PERMITS, core_queue.LEASES, core_queue.RECORDS}
     server: ClassVar[str] = "postgresql"
 
     def __init__(self, address: Address) -> None:
@@ -57,13 +45,14 @@ class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
         self._polling = Polling()
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
-        return PostgresqlQueue(self.executor(runtime), self.subscriber(runtime, me), self._polling, runtime, me)
+        executor = self.executor(runtime, me, self.subscriber(runtime, me))
+        return PostgresqlQueue(executor, self._polling, runtime)
 
     def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
-        return PostgresqlCells(self.executor(runtime), self.subscriber(runtime, me), runtime, me)
+        return PostgresqlCells(self.executor(runtime, me, self.subscriber(runtime, me)))
 
     def open_within(self, runtime: Runtime, me: ClientIdentity) -> Encloses:
-        return Enclosure(self.executor(runtime))
+        return Enclosure(self.executor(runtime, me, None))
 
     def ddl(self) -> str:
         """The statements that create the tables and routines, for a role that may run them."""
@@ -72,11 +61,13 @@ class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
     def dialler(self, runtime: Runtime) -> Dialler:
         return Dialler(self._address, runtime.now, self._resources.round_trip())
 
-    def executor(self, runtime: Runtime) -> PostgresqlExecutor:
+    def executor(
+        self, runtime: Runtime, me: ClientIdentity, subscriber: PostgresqlSubscriber | None
+    ) -> PostgresqlExecutor:
         dialler = self.dialler(runtime)
         transport = make_transport(dialler.connect, runtime, dialler.round_trip, self.shown, self._address.connections)
         self._resources.wires.append(transport)
-        return PostgresqlExecutor(transport, dialler, runtime, self._routines, self._floors)
+        return PostgresqlExecutor(transport, dialler, runtime, me, self._routines, self._floors, subscriber)
 
     def subscriber(self, runtime: Runtime, me: ClientIdentity) -> PostgresqlSubscriber | None:
         resources = self._resources
@@ -90,7 +81,7 @@ def of_url(url: Url, **options: Any) -> Store:
 
 
 def of_driver(driver: object, **options: Any) -> Store:
-    """With the settings of a pool of psycopg's, or of an engine of SQLAlchemy's."""
+    """A store with the settings of a psycopg pool or an SQLAlchemy engine."""
     return _of(Address.of_driver(driver, **options))
 
 
@@ -99,41 +90,40 @@ def _of(address: Address) -> Store:
 
 
 class SessionStore:
-    """The same place in session mode: a lock is held by a connection of its own, and by no row."""
+    """The store in session mode: each lock is held by a connection of its own. Cells and `within` use the tables."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, ATOMIC_TRY, CELLS, DDL, WITHIN})
+    capabilities: ClassVar[frozenset[str]] = _SESSION_MODE
     server: ClassVar[str] = "postgresql"
 
     def __init__(self, address: Address) -> None:
         self.shown = address.shown
         self._address = address
-        self._place = PostgresqlStore(address)
+        self._tables = tables = PostgresqlStore(address)
         self._claims: Claims | None = None
-        self.open_cells, self.open_within, self.ddl = self._place.open_cells, self._place.open_within, self._place.ddl
+        self.open_cells, self.open_within, self.ddl = tables.open_cells, tables.open_within, tables.ddl
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
-        subscriber, lease = self._place.subscriber(runtime, me), me.lease
+        subscriber, lease = self._tables.subscriber(runtime, me), me.lease
         if self._claims is None:
-            dialler = self._place.dialler(runtime)
+            dialler = self._tables.dialler(runtime)
             connect, keep = SessionDialler(dialler, lease).connect, self._address.connections
             pool = SessionPool(connect, runtime, me, dialler.round_trip, self.shown, keep)
             source = None if subscriber is None else subscriber.source
             self._claims = SessionClaims(pool, lambda one, by: one.hear(by, lease), runtime.now, source)
             me.inbox.listen(self._claims)
-        return SessionQueue(self._place.executor(runtime), self._claims, subscriber, runtime, me)
+        return SessionQueue(self._tables.executor(runtime, me, subscriber), self._claims, runtime)
 
     def close(self) -> None:
         claims, self._claims = self._claims, None
         if claims is not None:
             claims.close()
-        self._place.close()
+        self._tables.close()
 
     def before_fork(self) -> None:
-        """As the other."""
+        """The child closes inherited sockets without a message to the server."""
 
     def after_fork(self, child: bool) -> None:
-        if child:
-            if self._claims is not None:
-                self._claims.abandon()
-                self._claims = None
-            self._place.after_fork(child)
+        if child and self._claims is not None:
+            self._claims.abandon()
+            self._claims = None
+        self._tables.after_fork(child)

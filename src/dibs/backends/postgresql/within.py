@@ -1,16 +1,14 @@
-"""Locks inside a transaction of the caller's own: the key of session mode, locked by that transaction.
+"""Locks inside a transaction of the caller: that transaction takes the key of session mode.
 
-The key is taken behind a savepoint on the caller's connection; then one of ours looks whether that is so, and whether
-nothing else stands in the way. That it sees the key taken by that very session also proves that the caller's connection
-is to this database. Whatever goes wrong, the savepoint is rolled back, which gives the key back. `lock_timeout` is
-set for the wait, and back.
+The key is taken after a savepoint on the caller's connection. Then a connection of ours checks that the caller's
+session has the key and that no lease conflicts. This also proves that the caller's connection is to this database. On
+any failure the savepoint is rolled back, which releases the key. `lock_timeout` is set for the wait and restored.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from dibs.backends.postgresql.connection import RoutineCall
 from dibs.backends.postgresql.errors import leased
 from dibs.backends.postgresql.executor import PostgresqlExecutor
 from dibs.backends.sql.caller_connection import CallerConnection, code_of
@@ -30,6 +28,7 @@ class Enclosure:
 
     def __init__(self, executor: PostgresqlExecutor) -> None:
         self._executor = executor
+        self.close = executor.close
 
     async def enclose(
         self, caller: CallerConnection, name: str, description: str, wait: float | None, patience: float
@@ -42,25 +41,25 @@ class Enclosure:
             token: int | None = None
             try:
                 pid, has = await self._locked(caller, self._executor.routines.key_of(name), left)
-                said = await self._seen(name, pid, description, self._executor.now() + patience)
-                if said[1] == b"m":
+                words = await self._check(name, pid, description, self._executor.now() + patience)
+                if words[1] == b"m":
                     raise leased()
                 if has:
-                    token = _token(said)
+                    token = _token(words)
             finally:
                 if token is None:
-                    with suppress(Exception):  # a connection that broke has no transaction any more
+                    with suppress(Exception):  # a broken connection has no transaction any more
                         await caller.run(_UNDO, ())
                         await caller.run(_END, ())
             if token is not None:
                 await caller.run(_END, ())
                 return token
-            if said[1] == b"b" or spent > patience:
+            if words[1] == b"b" or spent > patience:
                 return None
-            await self._executor.pause(FIRST_PAUSE)  # a join had it for a moment
+            await self._executor.pause(FIRST_PAUSE)  # a join of lease mode had the key for a moment
 
     async def _locked(self, caller: CallerConnection, key: int, wait: float | None) -> tuple[int, bool]:
-        """The number of the caller's session, and whether it has the key."""
+        """The pid of the caller's session, and whether it has the key."""
         if wait is not None and wait <= 0:
             _, rows = await caller.run(caller.marked(_TRY, 1), (key,))
             return int(rows[0][0]), bool(rows[0][1])
@@ -78,20 +77,15 @@ class Enclosure:
         await caller.run(caller.marked(_SET_LIMIT, 1), (before,))
         return int(rows[0][0]), True
 
-    async def _seen(self, name: str, pid: int, description: str, until: float) -> list[bytes]:
-        key = b"%d" % self._executor.routines.key_of(name)
-        return await self._executor.words(
-            RoutineCall(self._executor.routines.within, (name.encode(), key, b"%d" % pid, description.encode())), until
-        )
-
-    def close(self) -> None:
-        self._executor.close()
+    async def _check(self, name: str, pid: int, description: str, until: float) -> list[bytes]:
+        routines = self._executor.routines
+        return await self._executor.words(routines.within, (name, routines.key_of(name), pid, description), until)
 
 
-def _token(said: list[bytes]) -> int:
-    if said[1] != b"s" or len(said) != 3 or not said[2].isdigit():
+def _token(words: list[bytes]) -> int:
+    if words[1] != b"s" or len(words) != 3 or not words[2].isdigit():
         raise StoreError(
             "this connection is to another database than the locks of this client",
             step="pass a connection to the same database, or connect dibs to that one",
         )
-    return int(said[2])
+    return int(words[2])
