@@ -74,7 +74,7 @@ def test_what_is_shown() -> None:
 
 
 def conninfos(url: str) -> list[str]:
-    return [attempt.conninfo.decode() for attempt in PostgresqlAddress.of(parse(url)).attempts()]
+    return [attempt.conninfo.decode() for attempt in PostgresqlAddress.of(parse(url)).attempts]
 
 
 def test_what_libpq_is_told() -> None:
@@ -147,7 +147,7 @@ def test_what_it_says_is_kept_to_and_not_shown(which: str) -> None:
     address = PostgresqlAddress.of_driver(DRIVERS[which](f"postgresql://ana:{SECRET}@h:5433/app"))
     assert repr(address) == "<Address postgresql://h:5433/app>"
     assert address.connections == 5
-    (attempt,) = address.attempts()
+    (attempt,) = address.attempts
     assert SECRET in attempt.conninfo.decode()
     assert SECRET not in repr(attempt)
 
@@ -158,7 +158,7 @@ def test_what_a_driver_was_given_beside_its_url_counts() -> None:
         sqlalchemy.create_engine("postgresql+psycopg://h/app", connect_args=arguments),
         ConnectionPool("host=h", kwargs={"dbname": "app", **arguments}, open=False),
     ):
-        conninfo = PostgresqlAddress.of_driver(made).attempts()[0].conninfo
+        conninfo = PostgresqlAddress.of_driver(made).attempts[0].conninfo
         assert b"sslmode=require" in conninfo
         assert b"autocommit" not in conninfo
     without = alchemy_url(shared_mariadb.mariadb().url(), "pymysql").replace(":dibs@", "@")

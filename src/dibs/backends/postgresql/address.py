@@ -1,25 +1,26 @@
-"""What a URL and the store's options say, or an existing driver, checked without I/O.
+"""The address of a store: a URL with its options, or the settings of an existing driver. Checked without I/O.
 
     postgresql://user:password@host:5432/database           postgres:// is the same
-    postgresql://user:password@h1,h2:5433/database          the first of them that can be written to
+    postgresql://user:password@h1,h2:5433/database          the first of them that accepts writes
     postgresql:///database?host=/run/postgresql             through a Unix socket
 
-| option        | what it says                                                                                     |
+| option        | meaning                                                                                          |
 |---------------|--------------------------------------------------------------------------------------------------|
-| `schema`      | where our tables and routines are; "dibs"                                                        |
-| `wake`        | "messages" (LISTEN and NOTIFY, the default, where they get through), or "looks"                  |
-| `mode`        | "lease" (the default), or "session": a lock is held by a connection of its own                    |
-| `connections` | how many at most a client's verbs use at once; 8. One to listen and two of the watchdog come on top |
+| `schema`      | the schema of our tables and routines; "dibs"                                                    |
+| `wake`        | "messages" (LISTEN and NOTIFY, the default, where they arrive), or "looks"                       |
+| `mode`        | "lease" (the default), or "session": a lock is held by a connection of its own                   |
+| `connections` | connections that a client's requests use at most; 8. The subscriber and the watchdog use 3 more  |
 
-Everything else is libpq's: `sslmode`, `sslrootcert`, `target_session_attrs`, `application_name`, `passfile` ...; it has
-the same meaning and the same defaults as there, the environment's `PG...` and `~/.pgpass` too.
+All other options are libpq's (`sslmode`, `sslrootcert`, `target_session_attrs`, `application_name`, `passfile`, ...).
+They keep their meaning and defaults, including `PG...` in the environment and `~/.pgpass`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from inspect import getclosurevars
+from typing import Any
 
 from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -34,14 +35,18 @@ LEASE, SESSION = "lease", "session"
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _OURS = {"client_encoding": "UTF8", "fallback_application_name": "dibs"}
 _NOT_TAKEN = frozenset({"client_encoding", "connect_timeout", "fallback_application_name", "replication"})
-"""Ours to decide: calls have deadlines of their own, and texts go out as UTF-8."""
+"""Options that dibs sets itself: each request has a deadline, and texts are UTF-8."""
 _PLAIN = frozenset({"host", "hostaddr", "port", "dbname", "user"})
 
 _CALLED = "dibs connects by itself, with the driver's settings, and cannot call {}: give a URL"
+_PSYCOPG_ONLY = frozenset({
+    "autocommit", "row_factory", "cursor_factory", "prepare_threshold", "context", "server_cursor_factory",
+})  # fmt: skip
+"""Arguments of psycopg that are not libpq's."""
 
 
 class Attempt:
-    """One host to try. Shows nothing of what it holds: the password is in it."""
+    """One host to try. It has no repr, because it holds the password."""
 
     __slots__ = ("conninfo", "shown")
 
@@ -54,7 +59,7 @@ class Address:
     """
     >>> from dibs.url import parse
     >>> address = Address.of(parse("postgresql://ana:secret@h1,h2:5433/app?sslmode=require"), schema="locks")
-    >>> address, address.schema, [attempt.shown for attempt in address.attempts()]
+    >>> address, address.schema, [attempt.shown for attempt in address.attempts]
     (<Address postgresql://h1,h2:5433/app>, 'locks', ['h1', 'h2:5433'])
     """
 
@@ -67,12 +72,11 @@ class Address:
         self.wake: str = options.get("wake", "messages")
         self.mode: str = options.get("mode", LEASE)
         self.connections: int = options.get("connections", CONNECTIONS)
-        self._hosts = hosts
         self._settings = {key: str(value) for key, value in settings.items()}
-        self._made: tuple[Attempt, ...] | None = None
+        self.attempts = tuple(self._attempt(host, port) for host, port in hosts or ((None, None),))
+        """One for each host, in order."""
         self.was_let_in = False
-        """A login with these settings has succeeded: one that is refused later may succeed again."""
-        self.attempts()
+        """A login with these settings has succeeded, so a refused one may succeed later."""
 
     @classmethod
     def of(cls, url: Url, **keywords: Any) -> Address:
@@ -98,21 +102,15 @@ class Address:
 
     @classmethod
     def of_driver(cls, driver: object, **keywords: Any) -> Address:
-        found = read(driver)
-        settings = {key: value for key, value in found.settings.items() if key in _libpq()}
+        found, most = read(driver)
+        settings = {key: value for key, value in found.items() if key in _libpq()}
         shown = _shown(settings)
         options = opts.parse(shown, (), keywords, _own_options())
-        options.setdefault("connections", min(CONNECTIONS, found.most or CONNECTIONS))
+        options.setdefault("connections", min(CONNECTIONS, most or CONNECTIONS))
         return cls(shown, (), settings, options)
 
-    def attempts(self) -> tuple[Attempt, ...]:
-        if self._made is None:
-            places = self._hosts or ((None, None),)
-            self._made = tuple(self._attempt(host, port) for host, port in places)
-        return self._made
-
     def cleaned(self, text: str) -> str:
-        """What libpq says may repeat what it was given, and that may be a secret in the wrong place."""
+        """Remove option values from a text of libpq, which may repeat a secret."""
         for key, value in self._settings.items():
             if key not in _PLAIN and len(value) > 2:
                 text = text.replace(value, "...")
@@ -173,60 +171,37 @@ def _shown(settings: Mapping[str, Any]) -> str:
     return f"postgresql://{place}/{printable(str(settings.get('dbname') or ''))}"
 
 
-class Read(NamedTuple):
-    settings: Mapping[str, Any]
-    most: int | None
-    """Connections that the driver would make."""
-
-
-def read(driver: Any) -> Read:
-    """The settings of an existing driver, for either API. No connection of the driver is used.
+def read(driver: Any) -> tuple[Mapping[str, Any], int | None]:
+    """The settings of an existing driver, of either API, and how many connections it would open. No connection of the
+    driver is used.
 
     | driver                                               | settings                                         |
     |------------------------------------------------------|--------------------------------------------------|
     | `psycopg_pool.ConnectionPool`, `AsyncConnectionPool` | its conninfo, kwargs and max_size                |
     | `sqlalchemy.Engine`, `AsyncEngine`, on psycopg       | its URL, connect_args and pool size              |
     """
-    if hasattr(driver, "conninfo"):
-        return _pool(driver)
-    return _engine(getattr(driver, "sync_engine", driver))
-
-
-def _pool(pool: Any) -> Read:
-    if callable(pool.conninfo) or callable(pool.kwargs):
+    if not hasattr(driver, "conninfo"):
+        return _engine(getattr(driver, "sync_engine", driver))
+    if callable(driver.conninfo) or callable(driver.kwargs):
         raise TypeError(_CALLED.format("the function that gives a pool its conninfo"))
-    return Read(conninfo_to_dict(pool.conninfo, **_connect_arguments(pool.kwargs or {})), pool.max_size)
+    return conninfo_to_dict(driver.conninfo, **_connect_arguments(driver.kwargs or {})), driver.max_size
 
 
-def _engine(engine: Any) -> Read:
+def _engine(engine: Any) -> tuple[Mapping[str, Any], int | None]:
     dialect = engine.dialect
     if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg_async"):
         raise TypeError(f"this engine is on {dialect.name}+{dialect.driver}: give one on postgresql+psycopg, or a URL")
     if dialect.dispatch.do_connect:
         raise TypeError(_CALLED.format("what this engine does on do_connect"))
     positional, arguments = dialect.create_connect_args(engine.url)
-    if getattr(engine.pool, "_creator", None) is not None and _has_creator(engine):
-        raise TypeError(_CALLED.format("the engine's creator"))
-    given = {**arguments, **_connect_arguments(_given_arguments(engine))}
+    try:  # only the function that opens the pool's connections knows `connect_args` of create_engine
+        given = getclosurevars(engine.pool._creator).nonlocals["cparams"]  # noqa: SLF001
+    except (AttributeError, KeyError, TypeError):
+        raise TypeError(_CALLED.format("the engine's creator")) from None
     size = getattr(engine.pool, "size", None)
-    most = size() if callable(size) else None
-    return Read(conninfo_to_dict(*positional, **_connect_arguments(given)), most or None)
-
-
-def _given_arguments(engine: Any) -> Mapping[str, Any]:
-    """`connect_args` of create_engine: the function that makes the pool's connections keeps them."""
-    creator = engine.pool._creator  # noqa: SLF001  (SQLAlchemy shows them nowhere else)
-    cells = dict(zip(creator.__code__.co_freevars, creator.__closure__ or (), strict=False))
-    found = cells.get("cparams")
-    return found.cell_contents if found is not None and isinstance(found.cell_contents, Mapping) else {}
-
-
-def _has_creator(engine: Any) -> bool:
-    creator = engine.pool._creator  # noqa: SLF001  (see above)
-    return "cparams" not in getattr(getattr(creator, "__code__", None), "co_freevars", ())
+    settings = conninfo_to_dict(*positional, **_connect_arguments({**arguments, **_connect_arguments(given)}))
+    return settings, (size() if callable(size) else None) or None
 
 
 def _connect_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of libpq: psycopg's own are about objects that we do not make."""
-    ours = {"autocommit", "row_factory", "cursor_factory", "prepare_threshold", "context", "server_cursor_factory"}
-    return {key: value for key, value in arguments.items() if key not in ours and value is not None}
+    return {key: value for key, value in arguments.items() if key not in _PSYCOPG_ONLY and value is not None}

@@ -369,7 +369,7 @@ class Dialler:
         """The default isolation level is not READ COMMITTED, so each request begins its own transaction."""
 
     def connect(self, until: float, begun: Begun = not_watched) -> PostgresqlConnection:
-        attempts = self.address.attempts()
+        attempts = self.address.attempts
         failures: list[StoreError] = []
         for n in range(len(attempts)):
             at = (self._first + n) % len(attempts)

@@ -1,8 +1,7 @@
-"""What is made in the database: the tables, and a routine for each verb, as they are in sql/*.sql.
+"""The statements of this store: the DDL that creates tables and routines (sql/*.sql), and the calls of the routines.
 
-Routines bear a version in their names: another one may work beside them, on the same tables, while programs change
-over. `{schema}` is the schema's name, quoted; a queue `-- (file.sql)` stands for what is in that file. No value ever
-becomes part of a statement.
+Routines have a version in their names, so two versions can work on the same tables while programs are upgraded.
+`{schema}` is the quoted schema, and a line `-- (file.sql)` includes that file. Values are never part of a statement.
 """
 
 from __future__ import annotations
@@ -18,21 +17,19 @@ from zlib import crc32
 
 VERSION = 2
 LAYOUT = 1
-"""Of the tables: see sql/tables.sql. Routines of all versions of one layout work beside each other."""
+"""The version of the tables (sql/tables.sql). Routine versions for the same layout can work side by side."""
 _FOLDER = Path(__file__).parent / "sql"
 _INCLUDED = re.compile(r"^ *-- \((\w+\.sql)\)\n", re.MULTILINE)
 _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
-"""A plan that was made while the table was small must not read all of it once it has grown; and what must read all of a
-table all the same looks so dear then that it would be compiled first."""
+"""A plan from when the table was small must not scan all of it once it has grown. Without sequential scans the cost
+estimates are high, so that the JIT would compile every such query."""
 _PATH = "SET search_path = pg_catalog, pg_temp"
-"""For routines that are not asked often: see guard.sql."""
+"""For routines that are called rarely: see guard.sql."""
 _CLOCK = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint"
 _FRESH = "md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text)"
 _NOW = f"(SELECT {_CLOCK} AS n OFFSET 0) AS clock"
-_KNOWN_KEYS = 10_000
-_keys: dict[tuple[str, str], int] = {}
 PAGE = 500
-"""Names that a listing asks for at once."""
+"""Names on one page of a listing."""
 TABLES = (
     "dibs_store", "dibs_claims", "dibs_floors", "dibs_tombs", "dibs_outsiders", "dibs_cells", "dibs_writes",
     "dibs_watchers", "dibs_keys",
@@ -48,11 +45,11 @@ ROUTINES = tuple(
 )  # fmt: skip
 TEXT, BYTES, NUMBER, INTEGER, TRUTH, BIG = 25, 17, 20, 23, 16, 1700
 TEXTS, NUMBERS, BLOBS = 1009, 1016, 1001
-"""Types, by the numbers that the server has for them."""
+"""The server's type OIDs."""
 
 
 class Statement(NamedTuple):
-    """One that is asked often: prepared once for each connection, where that can be done."""
+    """A statement that is prepared once for each direct connection."""
 
     name: bytes
     sql: bytes
@@ -130,7 +127,7 @@ class Routines:
         )  # fmt: skip
 
     def _call(self, verb: str, *types: int) -> Statement:
-        """A routine by itself. The layout is compared when the statement is planned, and costs nothing later."""
+        """Call a routine if the tables have our layout. The planner compares it once, so this costs nothing later."""
         name, schema = f"dibs_{VERSION}_{verb}", self._quoted
         return statement(
             f"{name}_now",
@@ -140,9 +137,9 @@ class Routines:
         )
 
     def _verb(self, verb: str, *types: int, told: bool = False) -> Statement:
-        """A verb that runs only in the store that the client knows: the last value is the id of that store, or empty if
-        the client knows none yet. Nobody can drop the tables while the statement runs: it has read one of them.
-        `told`: the routine takes that value too."""
+        """Call a routine if this is the store that the client knows: the last value is its id, or empty if the client
+        knows none yet. The tables cannot be dropped meanwhile, because the statement has read one of them. `told`: the
+        routine gets the id too."""
         name, schema, known = f"dibs_{VERSION}_{verb}", self._quoted, f"${len(types) + 1}"
         places = _places((*types, TEXT) if told else types)
         return statement(
@@ -156,20 +153,13 @@ class Routines:
         )  # fmt: skip
 
     def key_of(self, name: str) -> int:
-        """What stands for a name in session mode, and inside a transaction: 64 bits of SHA-256 over schema and name, as
-        a signed number. The length of the schema's name goes before it, so that no two pairs read the same."""
-        found = _keys.get(whole := (self.schema, name))
-        if found is None:
-            if len(_keys) >= _KNOWN_KEYS:
-                _keys.clear()
-            text = f"{len(self.schema)}:{self.schema}:{name}".encode()
-            found = _keys[whole] = int.from_bytes(sha256(text).digest()[:8], signed=True)
-        return found
+        """The advisory lock key of a name in session mode and inside a transaction."""
+        return _key_of(self.schema, name)
 
     def ddl(self) -> str:
-        """Create everything, once, also beside others that do; no existing table is changed."""
+        """Create everything that is missing, under a lock; no existing table is changed."""
         schema = self._quoted
-        # Also under the lock: what a session remembers of a schema's absence may be older.
+        # Handle duplicates even under the lock: a session may have cached that the schema is missing.
         make = (
             f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF;"
             " EXCEPTION WHEN duplicate_schema OR unique_violation THEN NULL;"
@@ -184,7 +174,7 @@ class Routines:
         ])  # fmt: skip
 
     def grants(self) -> str:
-        """What a role needs that did not make them, as a comment."""
+        """The GRANT statements for other roles, as a comment."""
         schema = self._quoted
         return "\n".join([
             "-- For each role that is to use them and did not make them:",
@@ -196,7 +186,7 @@ class Routines:
 
 
 def statement(name: str, sql: str, *types: int) -> Statement:
-    """Bytes and arrays go out in the binary form, all else as text."""
+    """Bytes and arrays are sent in binary format, all other types as text."""
     binary = {BYTES, TEXTS, NUMBERS, BLOBS}
     return Statement(name.encode(), sql.encode(), types, tuple(int(kind in binary) for kind in types))
 
@@ -222,8 +212,14 @@ def rendered(part: str, schema: str, name: str) -> str:
     )
 
 
+@lru_cache(10_000)
+def _key_of(schema: str, name: str) -> int:
+    """64 bits of SHA-256 over schema and name, as a signed number. The length makes the two parts unambiguous."""
+    return int.from_bytes(sha256(f"{len(schema)}:{schema}:{name}".encode()).digest()[:8], signed=True)
+
+
 def _key(schema: str) -> int:
-    """Of the advisory lock under which all is made."""
+    """The key of the advisory lock under which the DDL runs."""
     return 0x64696273 << 32 | crc32(schema.encode())
 
 
@@ -232,7 +228,7 @@ def _text(file: str) -> str:
     return _INCLUDED.sub(lambda found: _text(found[1]), (_FOLDER / file).read_text())
 
 
-# Arrays in binary form: nothing in them can be taken for anything but a value.
+# Arrays are sent in binary format, so nothing in a value needs quoting.
 
 
 def texts(values: Sequence[str]) -> bytes:
@@ -248,6 +244,6 @@ def numbers(values: Sequence[int]) -> bytes:
 
 
 def _array(kind: int, values: Sequence[bytes]) -> bytes:
-    """One dimension, which begins at 1, of values none of which is NULL."""
+    """One dimension, which begins at 1, without NULL."""
     head = pack("!iiIii", 1, 0, kind, len(values), 1)
     return head + b"".join([pack("!i", len(value)) + value for value in values])

@@ -1,10 +1,9 @@
-"""How a client hears of grants and changes: by LISTEN, on the connection of its subscriber.
+"""How a client receives messages about grants and changes: by LISTEN, on the connection of its subscriber.
 
-A client listens to a channel of its own, to which the routines send the ids of its claims that now hold, and the keys
-of what it watches and has changed. A connection is trusted only once a message that its first user sent by another
-connection has arrived: through a pooler that shares connections by transaction none does, LISTEN notwithstanding, and
-everybody looks instead. After a loss the next connection is to be proven again. A message grants only by a claim's full
-id; anything else is a hint.
+Each client listens to its own channel. The routines send the ids of its claims that now hold, and the keys of watches
+that changed. A connection is trusted only after a test message, sent by another connection, has arrived: a pooler that
+shares connections by transaction accepts LISTEN but delivers nothing. Then all waiters poll. After a loss the next
+connection is tested again. A message grants only by a claim's full id; anything else is a hint.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreUnavailable
 
 _PROBE, _POOLED = 1.0, 0.25
-"""How long the message that proves it is waited for; less where a pooler answers, and it hardly comes."""
+"""Seconds to wait for the test message; less if a pooler replies, because it will hardly arrive."""
 _FIRST = 3.0
-"""How long a first wait is kept for it."""
+"""Seconds that the first waiter waits for the connection."""
 _DEAF = 30.0
-"""Seconds until it is tried again where notifications do not arrive."""
+"""Seconds until the next attempt if notifications do not arrive."""
 _TRIED = b"tried"
-"""What callers that wait for a connection are told after an attempt."""
+"""The message to callers that wait for a connection, after each attempt."""
 _LETTER = 33
-"""An id in hexadecimal digits, and one letter that says what about it."""
+"""Length of a message: an id in hexadecimal, and one letter."""
 
 
 class PostgresqlSubscriber:
@@ -44,7 +43,7 @@ class PostgresqlSubscriber:
         self._channel = f"dibs_{me.id.hex()}"
         self._fresh_id = runtime.fresh_id
         self.proven: PostgresqlConnection | None = None
-        """The connection on which a message has arrived."""
+        """The connection on which the test message has arrived."""
         self.source = self._subscriber = Subscriber[PostgresqlConnection](self, runtime, me)
         self.hear, self.close, self.abandon = self._subscriber.hear, self._subscriber.close, self._subscriber.abandon
 
@@ -53,17 +52,17 @@ class PostgresqlSubscriber:
         return connection is not None and connection is self.proven
 
     def is_deaf(self) -> bool:
-        """Messages were tried, and do not get through now."""
+        """Whether messages were tried and do not arrive now."""
         return self._now() < self._subscriber.rest_until
 
     def begin(self) -> None:
-        """A caller that asks something of the server first need not wait for this meanwhile."""
+        """Connect in the background."""
         if self._subscriber.connection is None and not self.is_deaf():
             self._subscriber.wanted.setdefault(b"", None)
             self._subscriber.ring()
 
     async def ready(self, send: Callable[[str, str], Awaitable[object]], until: float) -> bool:
-        """Whether notifications arrive; the first callers wait a while to find out. `send` sends one to a channel, by
+        """Whether notifications arrive; the first callers wait for the test. `send` sends a message to a channel, by
         another connection."""
         if self.hears() or self.is_deaf():
             return self.hears()
@@ -79,7 +78,7 @@ class PostgresqlSubscriber:
             if connection is not None:
                 await send(self._channel, f"{key.hex()}l")
                 probed = self._now() + (_PROBE if connection.is_direct else _POOLED)
-                while (heard := await inbox.wait(key, probed)) == _TRIED:  # by the thread, just now
+                while (heard := await inbox.wait(key, probed)) == _TRIED:  # the thread has just connected
                     pass
                 with subscriber.mutex:
                     if heard is None and not self.hears():
@@ -111,7 +110,7 @@ class PostgresqlSubscriber:
         self._tell_wanting(_TRIED)
 
     def failed(self, error: Exception) -> float | None:
-        if not isinstance(error, StoreUnavailable):  # refused for good: callers that ask for a lock are told the same
+        if not isinstance(error, StoreUnavailable):  # a final error, which callers of acquire get, too
             self._subscriber.rest_until = self._now() + _DEAF
         self._subscriber.tell_to_look()
         self._tell_wanting(_TRIED)
@@ -126,7 +125,7 @@ class PostgresqlSubscriber:
             has_heard = False
             while (notice := conn.notifies()) is not None:
                 has_heard = True
-                if (message := _understood(notice.extra)) is not None:
+                if (message := _parsed(notice.extra)) is not None:
                     found.append(message)
             while not conn.is_busy() and conn.get_result() is not None:  # the reply to a ping
                 has_heard = True
@@ -144,7 +143,7 @@ class PostgresqlSubscriber:
         self._inbox.deliver_all([(key, message) for key in list(self._subscriber.wanted)])
 
 
-def _understood(letter: bytes) -> tuple[bytes, bytes] | None:
+def _parsed(letter: bytes) -> tuple[bytes, bytes] | None:
     if len(letter) != _LETTER:
         return None
     with suppress(ValueError):

@@ -1,8 +1,8 @@
--- amend: make one's own claim lighter; claims that fit beside it now are told.
+-- amend: lower the weight of a claim, and tell the claims that fit now.
 --
 -- Gives  now floor
--- Effect Idempotent; a claim that is as light already, or gone, stays as it is.
--- Cost   as the walk.
+-- Effect Idempotent. A claim that is light enough or gone does not change.
+-- Cost   The walk.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_amend(name_ text, since_ bigint, id_ bytea, weight_ bigint)
 RETURNS text LANGUAGE plpgsql AS $dibs$

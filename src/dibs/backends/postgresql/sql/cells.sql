@@ -1,8 +1,8 @@
--- put: change a value, if it is at the version that the change was made for.
+-- put: change a value if it still has the expected version.
 --
--- Gives  now v                                           void: it came too late
---        now version done                                done 0: the version at which it is instead
--- Effect The same id again is told of its first success, until `by_`. Watchers are told.
+-- Gives  now v                                           void: the request came too late
+--        now version done                                done 0: the value has this version instead
+-- Effect Tells the watchers. Until `by_`, a repeated request with the same id reports the first success.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_put(
   space_ text, name_ text, value_ bytea, version_ bigint, id_ bytea, by_ bigint, again_ boolean
@@ -36,13 +36,11 @@ BEGIN
   END IF;
   INSERT INTO {schema}.dibs_writes VALUES (id_, version_ + 1, by_);
   PERFORM {schema}.dibs_2_tell(space_, name_);
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
+  -- (durable.sql)
   RETURN concat_ws(' ', now_, version_ + 1, 1);
 END $dibs$;
 
--- watch: which version a value has; a client that sees no change is noted, and told of the next one.
+-- watch: read the version of a value. If it is the known one, the client gets a message about the next change.
 --
 -- Gives  now version
 
@@ -64,10 +62,10 @@ BEGIN
   RETURN concat_ws(' ', now_, coalesce(there_, 0));
 END $dibs$;
 
--- admit: compare a token with the highest one that a fence has admitted, and raise that.
+-- admit: compare a token with the highest one that a fence has admitted, and record a higher one.
 --
--- Gives  now, and the highest exclusive token admitted before; "-" if the record is not one of ours
--- Effect A higher exclusive token takes its place. Tokens of other stores have up to 20 digits.
+-- Gives  now highest                                     the highest exclusive token before; "-": the record is damaged
+-- Effect A higher exclusive token replaces the record. Tokens of other stores have up to 20 digits.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_admit(name_ text, token_ numeric, shared_ boolean)
 RETURNS text LANGUAGE plpgsql AS $dibs$
@@ -87,9 +85,7 @@ BEGIN
   IF NOT shared_ AND (value_ IS NULL OR token_ > value_::numeric) THEN
     INSERT INTO {schema}.dibs_cells VALUES (space_, name_, convert_to(token_::text, 'UTF8'), 1)
       ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, version = version_ + 1;
-    IF current_setting('synchronous_commit') = 'off' THEN
-      PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
+    -- (durable.sql)
   END IF;
   RETURN concat_ws(' ', now_, coalesce(value_, '0'));
 END $dibs$;

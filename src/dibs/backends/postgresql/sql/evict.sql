@@ -1,8 +1,8 @@
--- evict: remove a holder by its ticket, never a waiter. revoke: ask it to let go.
+-- evict: remove a holder by its ticket, never a waiter. revoke: ask a holder to release.
 --
--- Gives  now floor done                                  done: 0 if nobody holds with that ticket
--- Effect A late copy of the join of the removed claim does not stand again.
--- Cost   as the walk, twice.
+-- Gives  now floor done                                  done 0: no holder has that ticket
+-- Effect Evict leaves a tombstone, so a late copy of the join does nothing.
+-- Cost   Two walks.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_evict(name_ text, since_ bigint, token_ bigint)
 RETURNS text LANGUAGE plpgsql AS $dibs$

@@ -1,8 +1,9 @@
--- follow: the first holder, for clients that follow a leader; one that sees no change is noted, and told of the next.
+-- follow: read the first holder, for followers of a leader. If it is the known one, the client gets a message about the
+-- next change.
 --
 -- Gives  now ticket left                                 ticket 0: nobody holds
--- Effect With an empty client nobody is noted.
--- Cost   one read, and one for each in front that has expired.
+-- Effect Without a client nobody gets a message.
+-- Cost   One read, and one for each expired claim in front.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_follow(
   name_ text, since_ bigint, seen_ bigint, key_ bytea, client_ bytea, patience_ bigint

@@ -1,12 +1,12 @@
--- Shared by the verbs: the lock of a name, messages about changes, and checks for tables that somebody replaced.
+-- Helpers of the routines: the lock of a name, messages, and checks for replaced tables.
 
--- Two names that meet in one key share a lock for the length of a verb, and nothing else.
+-- The key of a name's lock. Two names with the same key only wait for each other, for the length of a routine.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_key(space_ text, name_ text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $dibs$ SELECT pg_catalog.hashtextextended(name_, pg_catalog.hashtextextended(space_, {seed})) $dibs$;
 
--- A message to a client, about a claim or a key. None is sent while the server's queue is half full, because some session
--- does not read: a full one would fail the verb. Waiters look now and then.
+-- Send a message to a client, about a claim or a key. Nothing is sent while the server's queue of notifications is half
+-- full because a session does not read: a full queue would fail the routine. Waiters also poll.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_send(client_ bytea, id_ bytea, what_ text) RETURNS void
 LANGUAGE plpgsql AS $dibs$
 BEGIN
@@ -15,7 +15,7 @@ BEGIN
   END IF;
 END $dibs$;
 
--- Watchers are told once, and watch no longer.
+-- Tell all watchers, once.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_tell(space_ text, name_ text) RETURNS void
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
@@ -27,8 +27,7 @@ BEGIN
   END LOOP;
 END $dibs$;
 
--- Refuse a client that knows this store under another id, or another layout. Claims that are not this store's make it
--- another store.
+-- Refuse a client that knows another store id or another layout. A replaced table of claims is another store, too.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_known(store_ text) RETURNS text
 LANGUAGE plpgsql {path} AS $dibs$
 DECLARE
@@ -46,16 +45,16 @@ BEGIN
   RETURN '';
 END $dibs$;
 
--- Write down for others where a queue begins: done by who came new and had to walk over many pages, and now and then by who
--- comes often.
+-- Record where a queue begins, for other clients. Called after a first join that read many pages, and by every 1024th
+-- ticket.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_begins(name_ text, ticket_ bigint) RETURNS void
 LANGUAGE sql AS $dibs$
   INSERT INTO {schema}.dibs_floors AS f VALUES (name_, ticket_)
     ON CONFLICT (name) DO UPDATE SET ticket = excluded.ticket WHERE f.ticket < excluded.ticket
 $dibs$;
 
--- Raise the sequence of tickets, by one session at a time. The lock is the session's, and held for a moment only: until the
--- end of the transaction it would make others wait for a commit. What was set is durable with the next commit.
+-- Raise the sequence of tickets, one session at a time. The lock is released at once: a transaction lock would make
+-- others wait for the commit. The new value is durable with the next commit.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_raise(least_ bigint) RETURNS void
 LANGUAGE plpgsql {path} AS $dibs$
 DECLARE

@@ -1,16 +1,16 @@
--- join: stand in the queue, or hold, or neither.
+-- join: enter the queue, or hold, or neither.
 --
--- Gives  now floor v                                     void: it came too late, was given up before, or has expired
---        now floor s ticket holds left next revoked      how it stands; ticket 0: it does not, and is not to
---        now 0 f                                         `since_` cannot be true
---        now 0 r                                         tickets were set back: nothing that clients know is true
+-- Gives  now floor v                                     void: too late, given up before, or expired
+--        now floor s ticket holds left next revoked      the standing; ticket 0: not in the queue, as asked
+--        now 0 f                                         `since_` is wrong
+--        now 0 r                                         tickets were set back: everything that clients know is wrong
 --        now floor m capacity kind                       the queue has another kind or size; kind "session": the name is
 --                                                        held by a connection (see session.sql)
--- Effect A claim that fits holds, one that does not waits: in the queue; outside (place "outside", which is noted for
---        the next one that leaves); nowhere. The same id again is told how it stands; nothing is moved or extended.
--- Cost   An empty queue: one statement. Else as the walk, one look for a tomb, one row. `since_`: no ticket below it
---        stands in this queue any more. `seen_`: the highest ticket that this client was ever given. `store_`: the id
---        of the store that the client knows; empty: none yet, or the statement has compared it (see `_verb`).
+-- Effect A claim that fits holds. Another one waits in the queue ("line"), outside of it ("outside": the next leave
+--        tells it), or nowhere. A repeated id only reports its standing; nothing is moved or extended.
+-- Cost   An empty queue: one statement. Else the walk, one read of tombstones, one row.
+--        `since_`: no ticket below it is in this queue. `seen_`: the highest ticket that this client was given.
+--        `store_`: the id of the store that the client knows; empty: none yet, or already compared (see `_verb`).
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_join(
   name_ text, since_ bigint, id_ bytea, client_ bytea, kind_ text, capacity_ bigint, weight_ bigint, lease_ bigint,
@@ -27,11 +27,9 @@ DECLARE
   pages_ bigint;
 BEGIN
   -- (begin.sql)
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-  -- An empty queue. Anything unusual makes a condition fail, and the general part decides: an expired claim, a first use
-  -- by this client, another store, a tomb, a session, a sequence that was set back.
+  -- (durable.sql)
+  -- An empty queue. In any unusual case a condition fails, and the general part decides: an expired claim, a first use
+  -- by this client, another store, a tombstone, a session, a sequence that was set back.
   IF since_ > 0 AND place_ <> 'outside' AND kind_ <> 'election' AND weight_ <= capacity_ AND now_ <= by_ THEN
     INSERT INTO {schema}.dibs_claims
       SELECT name_, t, id_, client_, kind_, capacity_, weight_, lease_, waiting_, now_ + lease_, now_, now_, false, about_
@@ -100,7 +98,7 @@ BEGIN
   END IF;
   -- (ticket.sql)
   IF ticket_ <= seen_ THEN
-    -- The sequence was set back: it goes on above what was given, and whatever clients know of queues is void.
+    -- The sequence was set back. Raise it, and give the store a new id, because all that clients know is wrong.
     PERFORM {schema}.dibs_2_raise(seen_);
     UPDATE {schema}.dibs_store SET id = {fresh};
     DELETE FROM {schema}.dibs_floors;
@@ -109,7 +107,7 @@ BEGIN
     DELETE FROM {schema}.dibs_floors WHERE name = name_;
     RETURN now_ || ' 0 f';
   ELSIF floor_ > 0 THEN
-    -- Nobody comes to stand before others. A ticket of decades ahead is none of ours, and does not matter.
+    -- A new claim must not get a ticket below an existing one. Tickets decades ahead are not ours, and are ignored.
     SELECT max(ticket) INTO above_ FROM {schema}.dibs_claims
       WHERE name = name_ AND ticket >= ticket_ AND ticket < now_ + 1000000000000000;
     IF above_ IS NOT NULL THEN

@@ -1,10 +1,10 @@
--- leave: a claim goes, and those that hold because of that are told. leave_all: the same for many.
+-- leave: remove a claim, and tell the claims that hold now.
 --
--- Gives  now floor stood                                 stood: 1, or 0 if it did not stand any more
--- Effect Idempotent. A leave that follows an unanswered join leaves a tombstone until `by_`, and a later copy of that
---        join does nothing. The commit does not wait for the disk: a crash may forget it, and the successor then waits
---        until the lease is over. One of some thousands also sweeps.
--- Cost   A claim that is alone: one statement; one with a successor that takes all: two more. Else as the walk.
+-- Gives  now floor stood                                 stood 0: the claim was not there
+-- Effect Idempotent. After an unanswered join it leaves a tombstone until `by_`, so a late copy of that join does
+--        nothing. The commit does not wait for the disk: after a crash the successor may wait until the lease ends. One
+--        call in 4096 also sweeps.
+-- Cost   A claim that is alone: one statement. A claim whose successor takes all: three. Else the walk.
 --        `store_`: as for `join`.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_leave(
@@ -20,7 +20,7 @@ BEGIN
   IF now_ % 4096 = 0 THEN
     done_ := {schema}.dibs_2_sweep();
   END IF;
-  -- It is alone, and nobody is to be told.
+  -- The claim is alone, so no message is needed.
   IF since_ > 0 AND ticket_ > 0 AND answered_ THEN
     DELETE FROM {schema}.dibs_claims WHERE name = name_ AND ticket = ticket_ AND id = id_ AND kind <> 'election'
       AND EXISTS (SELECT FROM {schema}.dibs_store WHERE id = store_ AND claims = '{schema}.dibs_claims'::regclass)
@@ -29,7 +29,7 @@ BEGIN
     IF FOUND THEN
       RETURN concat_ws(' ', now_, greatest(since_, ticket_), 1);
     END IF;
-    -- It is the first, nobody holds beside it, and its successor takes all: nobody else is concerned.
+    -- The claim is the only holder, and its successor takes all, so no other claim changes.
     SELECT ticket, id, client INTO w FROM {schema}.dibs_claims
       WHERE name = name_ AND ticket >= since_ AND ticket <> ticket_ ORDER BY ticket LIMIT 1;
     DELETE FROM {schema}.dibs_claims AS c USING {schema}.dibs_claims AS n
@@ -63,10 +63,12 @@ BEGIN
   RETURN concat_ws(' ', now_, CASE floor_ WHEN 0 THEN greatest(since_, ticket_) ELSE floor_ END, stood_::int);
 END $dibs$;
 
+-- leave_all: remove many claims, as `leave` does.
+--
 -- Gives  now 1
--- Effect As `leave` of each. `lefts_`: how long a tombstone is to last, 0 for none. All claims of a name go in one walk:
---        a claim that leaves too is not told. Names are locked in their order, as `renew` locks rows.
--- Cost   as a walk of each name, and of the whole queue where one of its claims does not hold.
+-- Effect `lefts_`: microseconds that each tombstone lasts; 0: none. All claims of a name leave in one walk, so a
+--        leaving claim gets no message. Names are locked in order, as `renew` locks rows.
+-- Cost   A walk of each name; of the whole queue if one of its claims does not hold.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_leave_all(
   names_ text[], sinces_ bigint[], ids_ bytea[], lefts_ bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $dibs$

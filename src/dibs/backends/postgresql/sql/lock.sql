@@ -1,4 +1,4 @@
-  -- Nothing is read before the lock of the name is ours; each statement behind it sees what was committed by then.
+  -- Take the lock of the name before any read: each later statement sees everything that was committed by then.
   IF NOT pg_try_advisory_xact_lock({schema}.dibs_2_key(space_, name_)) THEN
     PERFORM set_config('lock_timeout', '1500ms', true);
     PERFORM pg_advisory_xact_lock({schema}.dibs_2_key(space_, name_));

@@ -1,11 +1,11 @@
--- renew: extend many claims, each by its lease if it holds, else by its waiting lease; it is also their look.
+-- renew: extend many claims, each by its lease if it holds, else by its waiting lease, and report their standing.
 --
--- Gives  now answers                                     for each "ticket:holds:left:next:revoked", or "-": it is gone;
---                                                        with commas between them
--- Effect Locks the rows of the claims, in the order of (name, ticket), and waits for no name's lock: what is seen
---        without it may be old, which can delay a grant and never invents one. Where something ahead has expired, the
---        name is settled, if nobody else is at it. Never revives. Without `extends_` it is a look, and no more.
--- Cost   as the walk of each name, and one row for each claim.
+-- Gives  now answers                                     "ticket:holds:left:next:revoked" for each, or "-" if it is gone;
+--                                                        separated by commas
+-- Effect Locks the rows of the claims in the order of (name, ticket), and waits for no name's lock. An old snapshot can
+--        delay a grant but never invent one. If a claim in front has expired, the walk runs, unless another session has
+--        the name's lock. Never revives a claim. Without `extends_` nothing is extended.
+-- Cost   The walk of each name, and one row for each claim.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_renew(
   names_ text[], sinces_ bigint[], tickets_ bigint[], ids_ bytea[], extends_ boolean
@@ -21,9 +21,7 @@ DECLARE
   found_ text[];
 BEGIN
   -- (guard.sql)
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
+  -- (durable.sql)
   now_ := {clock};
   found_ := array_fill('-'::text, ARRAY[cardinality(names_)]);
   FOR c IN SELECT * FROM unnest(names_, sinces_, tickets_, ids_) WITH ORDINALITY AS t (name, since, ticket, id, at)

@@ -1,22 +1,23 @@
--- Session mode: a name is held by the session of a connection, as an advisory lock on its key, and the server's own queue
--- is its queue. Inside a transaction of the caller's own (within) the same key is locked by that transaction.
+-- Session mode: a connection's session holds a name as an advisory lock on its key, and waiters queue in the server.
+-- Inside a transaction of the caller (within), that transaction locks the same key.
 --
--- Two locks. K1 is the lock of the name, which every verb of lease mode takes first (begin.sql), for the length of the
--- verb. K2 is the key of the session: 64 bits of SHA-256 over schema and name, made by the client. The holder of K1
--- only ever tries K2, and the holder of K2 may wait for K1: there is no circle.
+-- There are two locks. K1 is the lock of the name, which every routine of lease mode takes first (begin.sql), for the
+-- length of the routine. K2 is the key of the session: 64 bits of SHA-256 over schema and name, from the client. The
+-- holder of K1 only tries K2, and the holder of K2 may wait for K1, so there is no deadlock.
 --
--- Claims with a lease, and sessions, exclude each other. A join finds an empty queue under K1 and tries K2, shared, which
--- it has until its claim is committed: if somebody has K2 or waits for it, the join is refused. A session looks for
--- claims once it has K2, in a later statement, and lets go of K2 if there are any. So either the session had K2 first,
--- and the join is refused; or the join had it first, and the session finds the claim, or does not get K2 yet. A session
--- that does not get K2 tries again under K1, where no join is under way: then another session has it, and is waited for.
--- A name between two sessions is never free for a join: the server gives K2 to the next in its queue in the same step.
+-- Leases and sessions exclude each other:
+-- - A join of lease mode finds an empty queue under K1, and tries K2 (shared) until its claim is committed. If a
+--   session has K2 or waits for it, the join is refused.
+-- - A session looks for claims after it has K2, in a later statement, and releases K2 if there are any. So if the join
+--   had K2 first, the session finds the claim or does not get K2.
+-- - A session that does not get K2 tries again under K1, where no join runs. If that fails, another session has K2, and
+--   this one waits. Between two sessions a name is never free for a join: the server passes K2 on in one step.
 --
--- The row of a key says whose it is. It is written under K2, once, and again when the name has another kind or size, or
--- when another name meets in the key while the key is free. It is committed before the answer goes out. A session
--- that is refused because of it asks again: the one that has just taken the key may not have written it yet.
+-- The row of a key names its user. It is written under K2, once, and again for another kind or size, or when another
+-- name with the same key takes the free key. It is committed before the reply. A session that is refused because of it
+-- asks again: the new holder may not have written it yet.
 
--- claimed: whether claims with a lease stand there. One that is renewed at this moment is waited for, and then stands.
+-- claimed: whether the queue has claims with a lease. A row that is being renewed is waited for, and counts.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_claimed(name_ text, now_ bigint) RETURNS boolean
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
@@ -28,7 +29,7 @@ BEGIN
   RETURN EXISTS (SELECT FROM {schema}.dibs_claims WHERE name = name_ AND ticket >= since_);
 END $dibs$;
 
--- locks: the sessions that have a key or wait for it, in this database. Since when is known from PostgreSQL 14 on.
+-- locks: the sessions that have a key or wait for it, in this database. `since` needs PostgreSQL 14.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_locks() RETURNS TABLE (
   pid integer, key bigint, granted boolean, exclusive boolean, since text
 ) LANGUAGE sql {path} AS $dibs$
@@ -39,15 +40,15 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_2_locks() RETURNS TABLE (
   GROUP BY 1, 2
 $dibs$;
 
--- take: get the key, if it is free; with `waits_` once its turn has come. Everything is read behind the lock, in a later
--- statement with a snapshot of its own.
+-- take: take the key if it is free, or wait for it with `waits_`. All reads come after the lock, in later statements
+-- with their own snapshots.
 --
--- Gives  now s token                                     it is had
---        now b                                           somebody else has it
---        now m capacity kind                             it is busy as another kind or size; kind "lease": by claims
---        now x name                                      it is busy under another name that has the same key
--- Effect The key is given back with every answer but s; an error may leave it with the session.
--- Cost   The usual case, a key whose row is as it should be and no lease: one read by two keys.
+-- Gives  now s token                                     this session holds
+--        now b                                           another session holds
+--        now m capacity kind                             in use with another kind or size; kind "lease": by claims
+--        now x name                                      in use by another name with the same key
+-- Effect The key is released with every reply but s. After an error the session may still have it.
+-- Cost   If the row of the key is right and there is no lease: one read by two keys.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_take(
   name_ text, key_ bigint, kind_ text, capacity_ bigint, shared_ boolean, about_ text, waits_ boolean
 ) RETURNS text LANGUAGE plpgsql AS $dibs$
@@ -62,8 +63,8 @@ DECLARE
   no_ text;
   done_ text;
 BEGIN
-  -- The connection has its search_path, isolation and plans set for good (see session_connection.py).
-  -- First: the token that the session says it has is that of its last lock.
+  -- The connection has set its search_path, isolation and planner options (see session_connection.py).
+  -- First remove the token of the session's last lock.
   done_ := set_config('application_name', CASE WHEN waits_ THEN
     concat_ws(' ', 'dibs', 0, {clock} / 1000, to_hex(key_ & 65535), about_) ELSE 'dibs' END, false);
   IF waits_ THEN
@@ -110,9 +111,7 @@ BEGIN
     END IF;
     RETURN now_ || ' ' || no_;
   END IF;
-  IF current_setting('synchronous_commit') = 'off' THEN
-    done_ := set_config('synchronous_commit', 'on', true);
-  END IF;
+  -- (durable.sql)
   IF ours_ IS NOT TRUE THEN
     INSERT INTO {schema}.dibs_keys VALUES (key_, name_, kind_, capacity_, '{}', 0, 0, '')
       ON CONFLICT (key) DO UPDATE SET name = name_, kind = kind_, capacity = capacity_, revoked = '{}', pid = 0;
@@ -126,7 +125,7 @@ BEGIN
   RETURN concat_ws(' ', now_, 's', ticket_);
 END $dibs$;
 
--- lighten: from exclusive to shared; nobody comes between.
+-- lighten: change the lock from exclusive to shared without releasing it in between.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_lighten(key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 BEGIN
   PERFORM pg_advisory_lock_shared(key_);
@@ -134,7 +133,7 @@ BEGIN
   RETURN {clock} || ' 1';
 END $dibs$;
 
--- resign: give the key of an election back, and tell its followers.
+-- resign: release the key of an election, and tell its followers.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_resign(name_ text, key_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 DECLARE
   had_ CONSTANT boolean := pg_advisory_unlock(key_);
@@ -143,13 +142,13 @@ BEGIN
   RETURN {clock} || ' ' || had_::int;
 END $dibs$;
 
--- seen: the queues of the names that begin with `prefix_`, and of `name_`, if it is given, only that one.
+-- seen: the holders and waiters of `name_`, or of all names that begin with `prefix_`.
 --
--- Gives  rows in the order of the queues: those who hold by their tokens, those who wait as they came (before PostgreSQL
---        14 nobody knows that). A session of ours says in its application_name its token, how many milliseconds later it
---        came to hold (or to wait, if the token is 0), the end of its key, and who it is. It is read after the locks, so
---        that who has gone on to another key in between is told apart; who has its key and no token yet, does not hold
---        yet. Of a transaction the row says who it is, once it has the key. What a join has for a moment is not shown.
+-- Gives  Rows in the order of the queues: holders by token, then waiters as they came (in any order before PostgreSQL
+--        14). A session of ours has in its application_name: its token, the milliseconds from the token to the grant
+--        (or to the wait, if the token is 0), the end of its key, and its owner. That is read after the locks, so a
+--        session that has moved on to another key is recognised. A session with its key and no token does not hold yet.
+--        A transaction is described by the row of the key. The short lock of a join is not shown.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_seen(name_ text, prefix_ text, after_ text) RETURNS TABLE (
   name text, kind text, capacity bigint, granted boolean, exclusive boolean, pid integer, token bigint, said text,
   since bigint, about text, login text, quiet bigint
@@ -174,9 +173,9 @@ CREATE OR REPLACE FUNCTION {schema}.dibs_2_seen(name_ text, prefix_ text, after_
   ORDER BY k.name, l.granted DESC, CASE WHEN l.granted THEN t.token END, l.since, l.pid
 $dibs$;
 
--- ask: request that the holder with this token lets go; it hears of that when it next renews.
+-- ask: ask the holder with this token to release; its next renewal tells it.
 --
--- Gives  now done                                        done: 0 if nobody holds with that token
+-- Gives  now done                                        done 0: no holder has that token
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_ask(name_ text, key_ bigint, token_ bigint) RETURNS text
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
@@ -196,11 +195,11 @@ BEGIN
   RETURN now_ || ' 1';
 END $dibs$;
 
--- oust: end the session that holds with this token, or the one whose transaction does.
+-- oust: end the session that holds with this token, by itself or in a transaction.
 --
--- Gives  now done                                        done: 0 if nobody holds with that token
--- Effect Waits a second for that session to be gone. Between the look and the end a session could give back, and take
---        again under another token: a matter of microseconds, and its client is told.
+-- Gives  now done                                        done 0: no holder has that token
+-- Effect Waits up to a second for the session to end. In the microseconds between the check and the end, the session
+--        could release and take another token; then its client sees the loss.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_oust(name_ text, token_ bigint) RETURNS text LANGUAGE plpgsql {path} AS $dibs$
 #variable_conflict use_column
 DECLARE
@@ -217,13 +216,13 @@ BEGIN
   RETURN {clock} || ' ' || (pid_ IS NOT NULL)::int;
 END $dibs$;
 
--- within: what a transaction of the caller's own, in the session `pid_`, has taken is looked at from outside.
+-- within: check from outside whether the transaction in the session `pid_` has the key.
 --
--- Gives  now s token                                     it has the key, and nothing stands in its way
---        now b                                           it has not: somebody else has
---        now f                                           it has not, and nobody else has
---        now m 1 lease                                   claims stand there
--- Effect With s the row says whose the key is, for onlookers.
+-- Gives  now s token                                     it has the key, and there is no lease
+--        now b                                           another session has the key
+--        now f                                           nobody has the key
+--        now m 1 lease                                   the queue has claims with a lease
+-- Effect With s the row of the key describes the transaction, for inspection.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_within(name_ text, key_ bigint, pid_ integer, about_ text) RETURNS text
 LANGUAGE plpgsql AS $dibs$
 #variable_conflict use_column
@@ -238,9 +237,7 @@ BEGIN
   ELSIF NOT EXISTS (SELECT FROM {schema}.dibs_2_locks() AS l WHERE l.key = key_ AND l.pid = pid_ AND l.granted) THEN
     RETURN now_ || CASE WHEN pg_try_advisory_xact_lock_shared(key_) THEN ' f' ELSE ' b' END;
   END IF;
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
+  -- (durable.sql)
   -- (ticket.sql)
   INSERT INTO {schema}.dibs_keys VALUES (key_, name_, 'mutex', 1, '{}', pid_, ticket_, about_)
     ON CONFLICT (key) DO UPDATE SET name = name_, kind = 'mutex', capacity = 1, revoked = '{}', pid = pid_,

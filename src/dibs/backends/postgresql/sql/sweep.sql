@@ -1,9 +1,9 @@
--- sweep: remove what the dead left where nobody comes by any more.
+-- sweep: remove expired rows of queues that nobody uses any more.
 --
 -- Gives  now
--- Effect Rows that expired a minute ago keep nobody waiting: waiters look more often than that, and remove them. A row
---        that somebody else has locked is left to the next sweep.
--- Cost   64 pages of each table, anywhere in it: while a transaction stays open elsewhere, tables grow.
+-- Effect Removes rows that expired a minute ago; waiters remove those of their own queues earlier. A locked row is left
+--        to the next sweep.
+-- Cost   64 random pages of each table, because tables grow while a transaction stays open elsewhere.
 
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_sweep() RETURNS text LANGUAGE plpgsql {path} {settings} AS $dibs$
 #variable_conflict use_column
@@ -21,7 +21,7 @@ BEGIN
       'WHERE ctid >= $1 AND ctid < $2 AND %2$s < $3 FOR UPDATE SKIP LOCKED))', t.of, t.age
     ) USING t.first, t.last, now_ - t.seconds * 1000000::bigint;
   END LOOP;
-  -- A key that nobody has needs no row: the next one writes it. Under both locks, so that nobody finds the key taken.
+  -- A free key needs no row: the next holder writes it. Take both locks, so that nobody finds the key taken meanwhile.
   FOR k IN SELECT key, name FROM {schema}.dibs_keys AS k, {schema}.dibs_2_window('dibs_keys') AS p
            WHERE k.ctid >= p.first AND k.ctid < p.last
              AND NOT EXISTS (SELECT FROM {schema}.dibs_2_locks() AS l WHERE l.key = k.key) LIMIT 100 LOOP
@@ -32,7 +32,7 @@ BEGIN
   RETURN now_;
 END $dibs$;
 
--- 64 pages of a table, or all it has.
+-- A random window of 64 pages of a table.
 CREATE OR REPLACE FUNCTION {schema}.dibs_2_window(of_ text, OUT first tid, OUT last tid) LANGUAGE plpgsql {path} AS $dibs$
 DECLARE
   pages_ CONSTANT bigint := pg_relation_size('{schema}.' || of_) / current_setting('block_size')::int;

@@ -1,8 +1,9 @@
--- The tables. Times are microseconds since 1970 of the server's clock. Nothing is a row that many pairs write: a claim is
--- added and removed, and tickets come from a sequence; so a transaction that stays open elsewhere makes no pair slow.
+-- The tables. Times are microseconds since 1970 of the server's clock. No row is updated by every acquire: claims are
+-- added and removed, and tickets come from a sequence. So a transaction that stays open elsewhere does not slow them
+-- down.
 
--- The layout of the tables. Clients and routines of another layout are refused before they write anything. Statements
--- compare it when they are planned, and are planned again when this is replaced.
+-- The layout of the tables. Clients and routines of another layout are refused before they write anything. The planner
+-- compares it, and plans again when this function is replaced.
 DO $dibs$ BEGIN
   IF to_regprocedure('{schema}.dibs_layout()') IS NULL THEN
     CREATE FUNCTION {schema}.dibs_layout() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT {layout}';
@@ -10,7 +11,7 @@ DO $dibs$ BEGIN
     RAISE EXCEPTION 'dibs: the tables have layout %', {schema}.dibs_layout() USING ERRCODE = 'DB004';
   END IF;
 END $dibs$;
--- A sequence that is made anew begins above all earlier tickets.
+-- A new sequence starts above all earlier tickets.
 DO $dibs$ BEGIN
   IF to_regclass('{schema}.dibs_tickets') IS NULL THEN
     CREATE SEQUENCE {schema}.dibs_tickets AS bigint;
@@ -34,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_claims (
     about text NOT NULL,
     PRIMARY KEY (name, ticket)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
--- Below which ticket nobody stands: of queues in which many came and went. What is left of them may not be cleaned up yet.
+-- The lowest ticket of busy queues, so that clients skip dead rows which are not vacuumed yet.
 CREATE TABLE IF NOT EXISTS {schema}.dibs_floors (
     name text COLLATE "C" PRIMARY KEY,
     ticket bigint NOT NULL
@@ -80,7 +81,8 @@ CREATE TABLE IF NOT EXISTS {schema}.dibs_keys (
     token bigint NOT NULL,
     about text NOT NULL
 );
--- Which store this is. Claims that were made anew, or came from a dump, are another one: see `_verb` in routines.py.
+-- The id of the store. A table of claims that was created again or restored is another store: see `_verb` in
+-- routines.py.
 CREATE TABLE IF NOT EXISTS {schema}.dibs_store (
     one smallint PRIMARY KEY CHECK (one = 1),
     id text NOT NULL,

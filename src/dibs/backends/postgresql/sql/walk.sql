@@ -1,5 +1,5 @@
-  -- The rule, as core/rule.py has it: walk in order, as far as it looks; remove what is gone, tell whom that concerns.
-  -- A row that is renewed at this moment is waited for, and then stands.
+  -- The rule of core/rule.py: walk the queue in order up to the first claim that does not fit, remove expired and
+  -- leaving claims, and tell the claims that hold now. A row that is being renewed is waited for, and counts.
   used_ := 0; before_ := 0; last_ := 0; floor_ := 0; next_ := 0; told_ := 0; gone_ := NULL; blocked_ := false;
   FOR w IN SELECT ticket, id, client, kind, capacity, weight, lease, until FROM {schema}.dibs_claims
            WHERE name = name_ AND ticket >= since_ ORDER BY ticket LOOP
@@ -16,7 +16,7 @@
       END IF;
       w.until := now_ + 50000;
     ELSIF w.until > now_ + w.lease THEN
-      -- A clock that was set back must not make anything last longer than its lease.
+      -- A clock that was set back must not prolong a claim beyond its lease.
       UPDATE {schema}.dibs_claims SET until = now_ + lease
         WHERE name = name_ AND ticket = w.ticket AND until > now_ + lease;
       w.until := now_ + w.lease;
