@@ -16,19 +16,19 @@ from dibs.errors import StoreError, StoreUnavailable
 
 
 class Watched(Protocol):
-    """One connection while a loop watches it."""
+    """A connection in an event loop."""
 
     def is_usable(self) -> bool: ...
 
     def is_quiet(self) -> bool:
-        """No request keeps it: it belongs to the idle ones."""
+        """Whether no request uses it, so that it should be idle."""
 
     def close(self, error: StoreUnavailable) -> None:
-        """Callers whose replies have not come are told the error. May be called again, and outside of the loop once
-        that is closed."""
+        """Raise the error in callers that wait for a reply. May be called again, and from anywhere once the loop is
+        closed."""
 
     def abandon(self) -> None:
-        """In a forked child: the loop, and what it watches, are the parent's."""
+        """In a forked child: leave the loop alone, it is the parent's."""
 
 
 A = TypeVar("A", bound=Watched)
@@ -39,7 +39,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.bell: asyncio.Future[None] | None = None
-        """None: it runs, and looks for itself."""
+        """None: the task runs, and checks for itself."""
         self.failure: StoreError | None = None
 
     def is_rung(self) -> bool:
@@ -47,7 +47,7 @@ class _Waiter:
         return bell is not None and bell.done()
 
     def ring(self) -> bool:
-        """False: somebody has already."""
+        """False: it was rung before."""
         bell = self.bell
         if bell is None or bell.done():
             return False
@@ -60,7 +60,7 @@ class AioPool(Dials[C], Generic[C, A]):
         self, connect: Connect[C], made: Callable[[C, AioPool[C, A]], A], now: Callable[[], float],
         round_trip: RoundTrip, shown: str, *, limit: int, patience: float = inf,
     ) -> None:  # fmt: skip
-        """`made`: puts a connection that has arrived into the loop that runs."""
+        """`made`: adds a new connection to the running loop."""
         super().__init__(connect, now, round_trip, shown, limit, patience)
         self._made = made
         self.loop = asyncio.get_running_loop()
@@ -68,9 +68,9 @@ class AioPool(Dials[C], Generic[C, A]):
         self.idle: deque[A] = deque()
         self._waiters: deque[_Waiter] = deque()
 
-    def take_idle(self) -> A | None:
-        """New callers do not overtake waiting ones."""
-        while self.idle and not self._waiters:
+    def take_idle(self, *, waits: bool = False) -> A | None:
+        """Take an idle connection that is usable. New callers do not overtake waiting ones."""
+        while self.idle and (waits or not self._waiters):
             found = self.idle.pop()
             if found.is_usable():
                 return found
@@ -88,11 +88,9 @@ class AioPool(Dials[C], Generic[C, A]):
             while True:
                 if not self.idle:
                     self._reclaim()
-                while self.idle:
-                    found = self.idle.pop()
-                    if found.is_usable():
-                        return found
-                    found.close(StoreUnavailable("the connection is not used any more"))
+                found = self.take_idle(waits=True)
+                if found is not None:
+                    return found
                 if waiter.failure is not None:
                     raise own(waiter.failure)
                 if self._closed:
@@ -111,23 +109,23 @@ class AioPool(Dials[C], Generic[C, A]):
         finally:
             with suppress(ValueError):
                 self._waiters.remove(waiter)
-            if self.idle:  # it may have been woken for one that it did not take
+            if self.idle:  # pass on a wake-up that it did not use
                 self._ring()
 
     def give(self, connection: A) -> None:
-        """It can be asked again."""
+        """Return a connection that can be used again."""
         self.idle.append(connection)
         if self._waiters:
             self._ring()
 
     def lost(self, connection: A) -> None:
-        """It was closed."""
+        """Remove a connection that was closed."""
         self.open.discard(connection)
         with suppress(ValueError):
             self.idle.remove(connection)
 
     async def connect(self, until: float) -> None:
-        """Have one connection open, idle or in use."""
+        """Make sure that one connection is open, idle or in use."""
         if not self.open:
             self.give(await self.take(until))
 
@@ -151,7 +149,7 @@ class AioPool(Dials[C], Generic[C, A]):
                 return
 
     def _reclaim(self) -> None:
-        """Give back a connection that an interrupt left between two lines of the task that had it."""
+        """Return connections whose tasks were interrupted between two lines."""
         self.idle.extend(one for one in self.open if one.is_quiet())
 
     # Called by dial threads, and by callers that drop a connection.
@@ -173,7 +171,7 @@ class AioPool(Dials[C], Generic[C, A]):
         self._in_loop(self._ring)
 
     def _in_loop(self, call: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed, so nobody waits
             self.loop.call_soon_threadsafe(call, *args)
 
     def _take_in(self, connection: C) -> None:
@@ -192,7 +190,7 @@ class AioPool(Dials[C], Generic[C, A]):
 
 
 class Asked(Protocol):
-    """A connection that is asked one request at a time without blocking; `begin` and `received` raise `failures`."""
+    """A connection with one request at a time, used without blocking. `begin` and `received` raise `failures`."""
 
     failures: tuple[type[Exception], ...]
     generation: int
@@ -202,10 +200,10 @@ class Asked(Protocol):
     def begin(self, request: Any) -> None: ...
 
     def received(self) -> Any:
-        """The whole reply; None: more is to come. Raises Refusal."""
+        """The reply, if it is complete, else None. Raises Refusal."""
 
     def note(self, reply: Any) -> None:
-        """The reply has arrived: measure it."""
+        """Measure the reply that just arrived."""
 
     def broken(self, error: Exception) -> StoreUnavailable: ...
 
@@ -223,8 +221,8 @@ class Asked(Protocol):
 
 
 class AioConnection:
-    """One connection in a loop, with one request at a time. A task that no longer waits leaves its reply behind: the
-    connection is used again once that has come. A server that owes a reply for longer than an attempt is given up."""
+    """A connection in an event loop, with one request at a time. If the task stops waiting, the connection is reused
+    after the reply has arrived. It is closed if that takes longer than an attempt."""
 
     def __init__(self, connection: Asked, pool: AioPool[Any, AioConnection]) -> None:
         self.connection = connection
@@ -247,14 +245,10 @@ class AioConnection:
         try:
             self._timer = self._loop.call_later(patience, self._too_long)
             self.connection.begin(request)
-            self._mind_writing()
-        except StoreUnavailable as error:
-            self.close(error)
-        except self.connection.failures as error:
-            self.close(self.connection.broken(error))
-        except BaseException:
-            self.close(StoreUnavailable("the request was interrupted"))
-            raise
+            self._watch_writing()
+        except BaseException as error:
+            if not self._is_closed_by(error):
+                raise
         return future
 
     def close(self, error: StoreUnavailable) -> None:
@@ -284,21 +278,28 @@ class AioConnection:
             if self._future is None:
                 raise StoreUnavailable("the server closed the connection")
             reply = self.connection.received()
-            self._mind_writing()
+            self._watch_writing()
             if reply is not None:
                 self.connection.note(reply)
                 self._done(reply)
         except Refusal as refusal:
             self._done(refusal)
-        except StoreUnavailable as error:
-            self.close(error)
-        except self.connection.failures as error:
-            self.close(self.connection.broken(error))
-        except BaseException:
-            self.close(StoreUnavailable("the request was interrupted"))
-            raise
+        except BaseException as error:
+            if not self._is_closed_by(error):
+                raise
 
-    def _mind_writing(self) -> None:
+    def _is_closed_by(self, error: BaseException) -> bool:
+        """Close the connection. Gives whether its caller gets the error, so that it must not be raised here."""
+        if isinstance(error, StoreUnavailable):
+            self.close(error)
+        elif isinstance(error, self.connection.failures):
+            self.close(self.connection.broken(error))
+        else:
+            self.close(StoreUnavailable("the request was interrupted"))
+            return False
+        return True
+
+    def _watch_writing(self) -> None:
         if self.connection.is_flushed == self._writes:
             self._writes = not self.connection.is_flushed
             if self._writes:
@@ -322,7 +323,7 @@ class AioConnection:
 
 
 class AioTransport(Generic[C]):
-    """The way of the async API to one server. A client that moves to another event loop gets another pool."""
+    """The async API's connections to one server. A client that moves to another event loop gets another pool."""
 
     def __init__(
         self, connect: Connect[C], now: Callable[[], float], round_trip: RoundTrip, shown: str, limit: int
@@ -337,15 +338,13 @@ class AioTransport(Generic[C]):
         self._generation = 0
 
     async def exchange(self, request: Any, until: float) -> Any:
-        pool = self._pool
-        if pool is None or pool.loop is not asyncio.get_running_loop():
-            pool = self._moved()
+        pool = self._current()
         connection = pool.take_idle() or await pool.take(until)
         trip = self.round_trip
         return await connection.ask(request, min(max(until - self._now(), trip.least), trip.attempt))
 
     def take_now(self) -> AioConnection | None:
-        """An idle connection of the loop that runs."""
+        """Take an idle connection of the running loop, if there is one."""
         pool = self._pool
         return pool.take_idle() if pool is not None and pool.loop is asyncio.get_running_loop() else None
 
@@ -354,13 +353,10 @@ class AioTransport(Generic[C]):
             self._pool.give(connection)
 
     async def connect(self, until: float) -> None:
-        pool = self._pool
-        if pool is None or pool.loop is not asyncio.get_running_loop():
-            pool = self._moved()
-        await pool.connect(until)
+        await self._current().connect(until)
 
     def renew(self) -> None:
-        """Use no connection any more that is open now."""
+        """Stop using the connections that are open now."""
         self._generation += 1
         if self._pool is not None:
             self._pool.generation = self._generation
@@ -374,13 +370,17 @@ class AioTransport(Generic[C]):
         if self._pool is not None:
             self._pool.abandon()
 
-    def _moved(self) -> AioPool[C, AioConnection]:
+    def _current(self) -> AioPool[C, AioConnection]:
+        """The pool of the running loop."""
+        pool = self._pool
+        if pool is not None and pool.loop is asyncio.get_running_loop():
+            return pool
         if self._closed:
             raise closed()
-        if self._pool is not None:
-            self._pool.close()
-        self._pool = pool = AioPool(
+        if pool is not None:
+            pool.close()
+        self._pool = made = AioPool(
             self._connect, AioConnection, self._now, self.round_trip, self._shown, limit=self._limit
         )
-        pool.generation = self._generation
-        return pool
+        made.generation = self._generation
+        return made

@@ -1,12 +1,11 @@
-"""Connections to one server: the pool of the sync API, connecting in the background, and the measured round trip.
+"""Connections to one server: the pool of the sync API, and connecting in the background for both APIs.
 
-A connection is opened by a daemon thread with a budget of its own, never by a caller. A caller that runs out of time
-leaves it on its way, and the next caller takes it over. A connection that arrives while nobody waits becomes idle.
+A connection is opened by a daemon thread with its own time limit, never by a caller. If a caller runs out of time, the
+dial goes on, and the next caller gets the connection. A connection that arrives while nobody waits becomes idle.
 
-Arrived and returned connections always go to the idle ones, and waiters are only woken. So a waiter that is
-interrupted, cancelled or late cannot lose a connection. A caller may be interrupted at any line, and dial threads never
-are: only they change the count of dials. A connection that an interrupt drops is closed by its destructor, and its seat
-in the pool comes back in the same way.
+New and returned connections always become idle, and waiters are only woken. So a waiter that is interrupted, cancelled
+or late cannot lose a connection. Callers may be interrupted at any line, dial threads never: only they change the count
+of dials. A connection that an interrupt drops is closed by its destructor, which also returns its seat in the pool.
 """
 
 from __future__ import annotations
@@ -32,54 +31,54 @@ CONNECTING = 10.0
 STEP = 5.0
 """Seconds that one step of a dial may take (TCP, the login, a first request)."""
 DIALS = 2
-"""Connections of a pool that may be on their way at a time: a crowd of callers shares what has arrived."""
+"""Dials of a pool at the same time; a crowd of callers shares the connections."""
 SESSION_DIALS = 8
-"""The same where every caller needs a connection of its own."""
+"""Dials at the same time if every caller needs its own connection."""
 REST = 0.25
-"""Seconds during which a server that could not be reached is not dialled again."""
+"""Seconds after a failed dial without another one."""
 TRUSTED = 1.0
 """Seconds after which an idle connection is checked before it is used."""
 _STARTING = 0.1
-"""Seconds for which a thread that was started and has not begun yet keeps others from being started."""
+"""Seconds for which a dial thread that has not begun keeps others from being started."""
 CLOSED = -1
-"""The generation that no connection has."""
+"""A generation that no connection has."""
 NAP = 0.5
 """Seconds after which a waiter looks again, in case an interrupt swallowed its wake-up."""
 
 
 Abort = Callable[[], None]
 Begun = Callable[[Abort], None]
-"""Called by a dial when it begins to block on a socket, with what makes it fail at once: the pool was closed."""
+"""Called by a dial before it blocks, with a function that makes the dial fail at once when the pool is closed."""
 
 
 class Connection:
-    """A connection, as a pool uses it. One user at a time; anything that ends an exchange early closes it, also an
-    interrupt, because the reply to an unfinished request must not be taken for the reply to the next one.
+    """A connection in a pool, with one user at a time. Any exception during an exchange closes it: the late reply to an
+    unfinished request must not be read as the reply to the next one.
 
-    `offset` is how far the server's clock is ahead of ours, at least: each reply of ours says the server's time, and
-    that was read before the reply arrived.
+    `offset` is a lower bound of how far the server's clock is ahead of ours. Replies contain the server's time, which
+    was read before the reply arrived.
     """
 
     seat: object = None
-    """Its place in the pool, which comes back with it."""
+    """Its seat in the pool."""
     generation = 0
-    """The state of knowledge about the server when it was opened: see `Dials.generation`."""
+    """The pool's generation when it was opened: see `Dials.generation`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.round_trip = RoundTrip(STEP)
-        """Its own until it is open: a first reply may take a whole step."""
+        """Its own until it is open, because the first reply may take a whole step."""
         self.offset = -inf
         self.used_at = self.sent_at = now()
 
     def opened(self, round_trip: RoundTrip) -> None:
-        """The dial is done; its last reply is the first that counts for all."""
+        """End the dial. Its last reply is the first sample of the shared round trip."""
         self.round_trip = round_trip
         round_trip.add(self.used_at - self.sent_at)
 
     def note_reply(self, there: float | None) -> None:
-        """Measure the reply that just arrived. It says the server's time of an instant after the request was sent, and
-        before now; None: it says nothing. A late reply says less than what is already known."""
+        """Measure the reply that just arrived. `there`: the server's time in the reply, or None. That time was read
+        after the request was sent and before now, so a late reply cannot lower `offset`."""
         sent_at = self.sent_at
         self.used_at = now = self._now()
         self.round_trip.add(now - sent_at)
@@ -89,27 +88,27 @@ class Connection:
             self.offset = min(late, offset)
 
     def exchange(self, request: Any, until: float) -> Any:
-        """Ask, and wait for the reply. A Refusal may leave it reusable."""
+        """Send a request, and wait for the reply. A Refusal may leave the connection reusable."""
         raise NotImplementedError
 
     def is_reusable(self) -> bool:
-        """Nothing of an earlier request is left on it."""
+        """Whether nothing of an earlier request is left on it."""
         raise NotImplementedError
 
     def is_stale(self) -> bool:
-        """While it was idle the server closed it, or sent what nobody asked for."""
+        """Whether the server closed it while it was idle, or sent something unexpected."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """At once. Gives its seat back."""
+        """Close it at once, and return its seat."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Close it in order: an idle one says goodbye, where the protocol has that."""
+        """Close an idle connection, with a farewell message if the protocol has one."""
         self.close()
 
     def abandon(self) -> None:
-        """In a forked child: close it without a word to the server, whose other end is the parent's."""
+        """In a forked child: close it without a message to the server, because it is the parent's."""
         self.close()
 
 
@@ -119,7 +118,7 @@ Connect = Callable[[float, Begun], C]
 
 
 class Seat:
-    """The right of one connection to exist. It comes back when the connection drops it, or is itself dropped."""
+    """The right of one connection to exist. It returns when the connection drops it, or is itself dropped."""
 
     __slots__ = ("_dials",)
 
@@ -133,16 +132,15 @@ class Seat:
 
 
 class Dials(Generic[C]):
-    """Connections on their way to one server, at most as many as callers wait for. The base of both pools: what they
-    add is called by dial threads."""
+    """Connects to one server in the background, at most as often as callers wait. The base of both pools, whose own
+    methods are called by dial threads."""
 
     def __init__(
         self, connect: Connect[C], now: Callable[[], float], round_trip: RoundTrip, shown: str,
         limit: int | None, patience: float, dials: int = DIALS,
     ) -> None:  # fmt: skip
-        """`shown`: the server, for error texts. `limit`: connections that may exist at a time, those on their way
-        included; None: any number. `patience`: seconds that a caller waits for a connection at most, where it may have
-        another server to go to."""
+        """`shown`: the server in error texts. `limit`: how many connections may exist, dials included; None: any
+        number. `patience`: how many seconds a caller waits at most, if it can try another server."""
         self._connect = connect
         self.now = now
         self._shown = shown
@@ -150,7 +148,7 @@ class Dials(Generic[C]):
         self._most = dials
         self.round_trip = round_trip
         self.generation = 0
-        """Counts what was learned about the server that makes older connections unusable."""
+        """Raised when something learned about the server makes older connections unusable."""
         self._free: SimpleQueue[None] | None = None
         if limit is not None:
             self._free = SimpleQueue()
@@ -160,13 +158,13 @@ class Dials(Generic[C]):
         self._under_way = 0
         self._starting_until = 0.0
         self._aborts: dict[int, Abort] = {}
-        """How to abort each dial that is under way, by its thread."""
+        """The abort function of each dial, by thread."""
         self._rests_until = 0.0
         self._failure: StoreError = Unsent("")
         self._closed = False
 
     def wanted(self) -> int:
-        """How many callers wait for a connection and were not woken yet."""
+        """The number of callers that wait for a connection and were not woken yet."""
         raise NotImplementedError
 
     def arrived(self, connection: C) -> None:
@@ -177,11 +175,11 @@ class Dials(Generic[C]):
         raise NotImplementedError
 
     def vacated(self) -> None:
-        """A seat is free again. By whichever thread dropped the connection."""
+        """A seat is free again. Called by the thread that dropped the connection."""
         raise NotImplementedError
 
     def dial(self) -> None:
-        """Once more, if fewer are on their way than wanted. Returns at once."""
+        """Start a dial if fewer are under way than wanted. Returns at once."""
         if self._closed or self._under_way >= min(self.wanted(), self._most):
             return
         now = self.now()
@@ -193,7 +191,7 @@ class Dials(Generic[C]):
         except RuntimeError:
             if threading.main_thread().is_alive():
                 raise
-            self._run()  # the interpreter ends and starts no thread any more (Python 3.12)
+            self._run()  # Python 3.12 starts no thread at shutdown
 
     def vacate(self) -> None:
         if self._free is not None:
@@ -201,7 +199,7 @@ class Dials(Generic[C]):
             self.vacated()
 
     def check(self) -> None:
-        """Raises if the client was closed, or what went wrong a moment ago: a dead server must not cost every caller
+        """Raise if the client was closed, or if a dial failed a moment ago: a dead server must not cost every caller
         its timeout."""
         if self._closed:
             raise closed()
@@ -216,7 +214,7 @@ class Dials(Generic[C]):
         return min(max(until, now + self.round_trip.least), now + max(self._patience, self.round_trip.attempt))
 
     def too_late(self) -> Unsent:
-        if self.now() < self._rests_until + CONNECTING:  # the last dial failed, and its reason says more
+        if self.now() < self._rests_until + CONNECTING:  # the last dial failed: its reason explains more
             return self._failed_before()
         if self._free is not None and self._free.empty() and not self._under_way:
             return Unsent("all connections of this client are in use", step="raise connections=")
@@ -236,10 +234,10 @@ class Dials(Generic[C]):
             return True
 
     def _run(self) -> None:
-        """In a thread of its own, which decides by itself whether it is needed: nobody can interrupt that."""
+        """Dial in a thread of its own, which also decides whether the dial is needed: it cannot be interrupted."""
         is_needed = self._is_needed()
         self._starting_until = 0.0
-        self.dial()  # for callers that came meanwhile, or want a second one
+        self.dial()  # for callers that came meanwhile
         if not is_needed:
             return
         seat = None if self._free is None else Seat(ref(self))
@@ -271,11 +269,11 @@ class Dials(Generic[C]):
 
     def _begun(self, abort: Abort) -> None:
         self._aborts[_thread.get_ident()] = abort
-        if self._closed:  # only now: close() may just have looked
+        if self._closed:  # not earlier: close() may have looked just before
             raise closed()
 
     def abort(self) -> None:
-        """After it was closed: end the dials on their way."""
+        """End all dials, after the pool was closed."""
         for abort in tuple(self._aborts.values()):
             abort()
 
@@ -298,25 +296,24 @@ class Waiter:
 
 
 class Pool(Dials[C]):
-    """The connections of one line of the sync API to one server. A waiting claim uses none of them."""
+    """The connections of one queue of the sync API to one server. A waiting claim uses none of them."""
 
     def __init__(
         self, connect: Connect[C], now: Callable[[], float], round_trip: RoundTrip, shown: str,
         *, limit: int | None = None, keep: int, patience: float = inf, dials: int = DIALS,
     ) -> None:  # fmt: skip
-        """`keep`: idle connections that are kept. `dials`: how many may be on their way at a time."""
+        """`keep`: idle connections to keep. `dials`: dials at the same time."""
         super().__init__(connect, now, round_trip, shown, limit, patience, dials)
         self._keep = keep
-        self._waiters: deque[Waiter] = deque()
-        self.waiters = self._waiters
+        self.waiters: deque[Waiter] = deque()
         self.idle: deque[C] = deque()
-        """The last one in is used first, so the first ones in grow old."""
+        """Used last in, first out, so that surplus connections age."""
 
     def take(self, until: float) -> C:
         return self.take_now() or self._wait(until)
 
     def take_now(self) -> C | None:
-        """An idle one; None: there is none."""
+        """Take an idle connection that is usable, if there is one."""
         while self.idle:
             try:
                 connection = self.idle.pop()
@@ -330,21 +327,21 @@ class Pool(Dials[C]):
         return None
 
     def give(self, connection: C, *, is_checked: bool = False) -> None:
-        """After a whole exchange, or a refusal. `is_checked`: it is reusable for sure."""
+        """Return a connection after a complete exchange or a refusal. `is_checked`: it is known to be reusable."""
         is_reusable = is_checked or connection.is_reusable()
         if not is_reusable or connection.generation != self.generation or len(self.idle) >= self._keep:
             connection.end()
             return
         self.idle.append(connection)
-        if self._waiters:
+        if self.waiters:
             self._ring()
-        if self._closed:  # only now: close() may just have looked
+        if self._closed:  # not earlier: close() may have looked just before
             self._end_all()
 
     async def exchange(self, request: Any, until: float) -> Any:
         connection = self.take(until)
         try:
-            reply = connection.exchange(request, until)  # whatever ends it early closes it
+            reply = connection.exchange(request, until)  # any other exception closes it
         except Refusal:
             self.give(connection)
             raise
@@ -352,19 +349,19 @@ class Pool(Dials[C]):
         return reply
 
     async def connect(self, until: float) -> None:
-        """Have one connection open and idle."""
+        """Make sure that one connection is open and idle."""
         if not self.idle:
             self.give(self.take(until))
 
     def renew(self) -> None:
-        """Use no connection any more that is open now."""
+        """Stop using the connections that are open now."""
         self.generation += 1
 
     def close(self) -> None:
         self._closed, self.generation = True, CLOSED
         self.abort()
         self._end_all()
-        for waiter in tuple(self._waiters):
+        for waiter in tuple(self.waiters):
             waiter.ring()
 
     def abandon(self) -> None:
@@ -380,12 +377,12 @@ class Pool(Dials[C]):
     def _wait(self, until: float) -> C:
         self.check()
         end, waiter = self.end_of_wait(until), Waiter()
-        self._waiters.append(waiter)
+        self.waiters.append(waiter)
         try:
             while True:
                 waiter.rung = False
                 with suppress(IndexError):
-                    return self.idle.pop()  # it has just come
+                    return self.idle.pop()
                 if waiter.failure is not None:
                     raise own(waiter.failure)
                 if self._closed:
@@ -397,18 +394,18 @@ class Pool(Dials[C]):
                 waiter.bell.acquire(timeout=min(left, NAP))
         finally:
             with suppress(ValueError):
-                self._waiters.remove(waiter)
-            if self.idle:  # it may have been woken for one that it did not take
+                self.waiters.remove(waiter)
+            if self.idle:  # pass on a wake-up that it did not use
                 self._ring()
 
     def _ring(self) -> None:
-        for waiter in tuple(self._waiters):
+        for waiter in tuple(self.waiters):
             if not waiter.rung:
                 waiter.ring()
                 return
 
     def wanted(self) -> int:
-        return sum(not waiter.rung for waiter in tuple(self._waiters))
+        return sum(not waiter.rung for waiter in tuple(self.waiters))
 
     def arrived(self, connection: C) -> None:
         self.idle.append(connection)
@@ -420,7 +417,7 @@ class Pool(Dials[C]):
             self.dial()
 
     def failed(self, error: StoreError) -> None:
-        for waiter in tuple(self._waiters):
+        for waiter in tuple(self.waiters):
             waiter.failure = error
             waiter.ring()
 
@@ -429,14 +426,14 @@ class Pool(Dials[C]):
 
 
 def shut_down(sock: socket.socket | None) -> None:
-    """Make what blocks on it fail; its owner closes it."""
+    """Make threads that block on it fail; its owner closes it."""
     if sock is not None:
         with suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
 
 
 def not_watched(abort: Abort) -> None:
-    """For a dial that nobody ends early."""
+    """The `Begun` of a dial that is never aborted."""
 
 
 def closed() -> Closed:
@@ -444,7 +441,7 @@ def closed() -> Closed:
 
 
 def own(error: StoreError) -> StoreError:
-    """A copy: each caller writes the name of its lock into the error that it raises."""
+    """Copy an error, because each caller writes the name of its lock into the error that it raises."""
     copy = type(error)(error.what, step=error.step)
     copy.__cause__ = error.__cause__
     return copy

@@ -1,7 +1,7 @@
-"""A thread that learns from the kernel when a server ends a connection, whatever else this process does.
+"""A thread that notices at once when a server ends a connection.
 
-It sees the end only, and no data. So replies do not wake it, and a busy event loop delays no loss. Systems other than
-Linux have nothing of the kind: there a lost connection is found when it is next used.
+The kernel reports only the end, not data. So replies do not wake the thread, and a busy event loop does not delay it.
+This needs Linux: elsewhere a lost connection is noticed when it is used next.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from weakref import WeakValueDictionary
 from dibs.core.runtime import Runtime
 
 _NAP = 1.0
-"""Seconds: how long the kernel is asked at once."""
+"""Seconds that one poll takes at most."""
 Whose = TypeVar("Whose")
 
 
 class Disconnects(Generic[Whose]):
     def __init__(self, runtime: Runtime, told: Callable[[Whose], None], tidied: Callable[[], None]) -> None:
-        """In that thread `told` is called with whose connection has ended, and `tidied` about once a second."""
+        """The thread calls `told` with the owner of a connection that has ended, and `tidied` about once a second."""
         self._told = told
         self._tidied = tidied
         self._attended: WeakValueDictionary[int, Whose] = WeakValueDictionary()
-        """By the number of the socket. Weakly: one that an interrupt has dropped is closed by that."""
+        """By file descriptor. Weak references, so that the destructor closes a connection that an interrupt dropped."""
         self._closed = False
         self._is_awake = False
         self._woken, self._poker = socket.socketpair()
@@ -40,13 +40,13 @@ class Disconnects(Generic[Whose]):
     def attend(self, there: int, whose: Whose) -> None:
         if sys.platform == "linux":
             self._attended[there] = whose
-            with suppress(ValueError):  # it was closed meanwhile
+            with suppress(ValueError):  # the epoll object was closed meanwhile
                 self._epoll.register(there, select.EPOLLRDHUP)
             if not self._is_awake:
                 self._worker.ring()
 
     def ignore(self, there: int, whose: Whose) -> None:
-        """Nothing is done if it was closed already, and another socket bears its number."""
+        """Does nothing if the number belongs to another socket by now."""
         if sys.platform == "linux" and self._attended.get(there) is whose:
             self._attended.pop(there, None)
             with suppress(OSError, ValueError):
@@ -57,16 +57,16 @@ class Disconnects(Generic[Whose]):
         self._worker.stop()
         with suppress(OSError):
             self._poker.send(b"!")
-        if not self._is_awake:  # else its thread does it, when it wakes
+        if not self._is_awake:  # else the thread does it
             self._end()
 
     def abandon(self) -> None:
-        """In a forked child: what is registered there is the parent's."""
+        """In a forked child: close our copies only, the sockets are the parent's."""
         self._closed = True
         self._end()
 
     def __del__(self) -> None:
-        """An interrupt may have struck before anybody had it."""
+        """For an object that an interrupt dropped."""
         self._end()
 
     def _end(self) -> None:
@@ -75,9 +75,9 @@ class Disconnects(Generic[Whose]):
                 getattr(self, part).close()
 
     async def _turn(self) -> float | None:
-        self._is_awake = True  # before it looks whether it was closed
+        self._is_awake = True  # before `_closed` is read
         try:
-            if self._closed or not self._attended:  # the thread may end, and with it what keeps a forgotten client here
+            if self._closed or not self._attended:  # let the thread end, so a forgotten client can be freed
                 self._is_awake = False
                 return _NAP if self._attended else None
             for there, _ in self._epoll.poll(_NAP):

@@ -1,8 +1,8 @@
-"""Requests to a server: asked once, or asked until answered.
+"""Requests to a server: sent once, or repeated until there is a reply.
 
-A request ends done, not done or unknown. *Refused*: the server answered with an error, so it is not done; the store
+A request ends done, not done or unknown. *Refused*: the server replied with an error, so it is not done; the store
 decides whether asking again may help. *Unsent* (core/queue.py): it never left this process, so it is not done either.
-Any other StoreUnavailable leaves the outcome unknown, and the caller must know that.
+After any other StoreUnavailable the outcome is unknown, and the caller must handle that.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 
 
 class Transport(Protocol[Request_contra, Reply_co]):
-    """The way of one queue to one server: `Pool` of connections.py for threads, `AioTransport` for event loops."""
+    """The connections of one queue to one server: `Pool` of connections.py, or `AioTransport` for event loops."""
 
     async def exchange(self, request: Request_contra, until: float) -> Reply_co:
-        """`until` may have passed: a reply that has come by then is still read. Raises Refusal."""
+        """Send a request, and wait for the reply. If `until` has passed, a reply that has arrived is still read. Raises
+        Refusal."""
 
     def take_now(self) -> Any:
-        """An idle connection for the caller alone: a `Connection`, or an `AioConnection`. None: none is ready."""
+        """Take an idle connection, a `Connection` or an `AioConnection`. None: none is ready."""
 
     def give(self, connection: Any, *, is_checked: bool = False) -> None:
-        """Give it back. `is_checked`: an exchange on it was completed, and left nothing behind."""
+        """Return it. `is_checked`: the last exchange on it was complete, so it is known to be reusable."""
 
     async def connect(self, until: float) -> None:
-        """Have a connection ready."""
+        """Make sure that a connection is open."""
 
     def renew(self) -> None:
-        """Use no connection any more that is open now."""
+        """Stop using the connections that are open now."""
 
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: close what is open, and touch nothing else of the parent's."""
+        """In a forked child: close the connections without a message to the server."""
 
 
 class Refusal(Exception):
-    """An error that the server answered with; each store has its own."""
+    """The server replied with an error. Each store has its own subclass."""
 
 
 class Executor(Generic[Request, Reply]):
-    """The base of a store's own, which knows its refusals."""
+    """The base of a store's executor, which knows the store's refusals."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def ask_once(self, request: Request, until: float) -> Reply:
-        """Asked again only after a refusal, if that may help."""
+        """Send a request. It is repeated only after a refusal, if that may help."""
         raise NotImplementedError
 
     async def ask_often(self, request: Request, until: float) -> tuple[Reply, bool]:
-        """Asked until it is answered: for requests that may be done twice. Also whether an earlier copy may have been
-        done; one that was never sent was not."""
+        """Repeat an idempotent request until there is a reply. Gives also whether an earlier copy may have run."""
         pause, is_repeated = FIRST_PAUSE, False
         telling: StoreUnavailable | None = None
         while True:
@@ -69,7 +69,7 @@ class Executor(Generic[Request, Reply]):
             except Replaced:
                 raise
             except StoreUnavailable as error:
-                # That of a copy that may have been done says more than that the time was too short for another one.
+                # Prefer the error of a copy that was sent to a later one that says only that time ran out.
                 now = self._runtime.now()
                 if telling is None or not (is_repeated and (isinstance(error, Unsent) or now >= until)):
                     telling = error

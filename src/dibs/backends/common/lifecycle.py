@@ -1,4 +1,4 @@
-"""The life of a network store: what it keeps open to its servers, until it is closed or its process is forked."""
+"""The open resources of a network store, until it is closed or its process forks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Open(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: close what the parent opened, without a word to the server."""
+        """In a forked child: close the parent's sockets without a message to the server."""
 
 
 Subscriber = TypeVar("Subscriber", bound=Open)
 
 
 class Resources(Generic[Subscriber]):
-    """The subscriber of a store, the wires of its queues, and the round trip to each of its servers."""
+    """The subscriber of a store, the transports of its queues, and the round trip to each of its servers."""
 
     def __init__(self) -> None:
         self.subscriber: Subscriber | None = None
@@ -29,11 +29,11 @@ class Resources(Generic[Subscriber]):
         self._round_trips: dict[object, RoundTrip] = {}
 
     def round_trip(self, server: object = None) -> RoundTrip:
-        """The one of that server, which everything in this store shares."""
+        """The round trip to a server, shared by the whole store."""
         return self._round_trips.setdefault(server, RoundTrip())
 
     def slowest(self) -> float:
-        """Seconds that a reply of the slowest server may take now."""
+        """The expected seconds of a reply from the slowest server."""
         return max((trip.expected for trip in tuple(self._round_trips.values())), default=0.0)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class NetworkStore(Generic[Subscriber]):
         self._resources.close()
 
     def before_fork(self) -> None:
-        """The child closes what it inherits, without a word to the server."""
+        """The child closes inherited sockets without a message to the server."""
 
     def after_fork(self, child: bool) -> None:
         if child:

@@ -1,7 +1,7 @@
-"""The options and hosts that the URLs of several stores have in common.
+"""Options and hosts in the URLs of several stores.
 
-An option is a keyword of `connect` or stands in the query, once. No text here repeats what was given as a value: what
-is meant for one option and written for another may be a secret.
+An option is a keyword of `connect` or is in the query of the URL, not both. Error texts never repeat a value: a secret
+may have been written for the wrong option.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 from dibs.url import Url
 
 Check = Callable[[str, str, object], object]
-"""Of the store as it is shown, the option as it is written (`acl=`) and what was given for it; gives what it stands
-for, or raises."""
+"""Takes the shown URL, the option as it is written (`acl=`) and its value. Gives the parsed value, or raises."""
 _KEYWORDS = frozenset({"lease", "retry", "namespace", "owner", "info"})
-"""Options of `connect` for every store: never in a URL."""
+"""Options of `connect` for every store, which are not allowed in a URL."""
 _PLAIN_WORD = re.compile(r"[A-Za-z_-]{1,24}")
 _HOST_NAME = re.compile(r"(?!.{254})(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 
@@ -29,10 +28,8 @@ def parse(
     known: Mapping[str, Check],
     objects: Mapping[str, Check] | None = None,
 ) -> dict[str, Any]:
-    """Those of the query and those given by keyword, as one; None by keyword is as if not given.
-
-    `objects` go by keyword only.
-    """
+    """Merge the options of the query and the keywords. A keyword that is None is ignored. `objects`: options that can
+    only be keywords."""
     objects = objects or {}
     found: dict[str, Any] = {}
     for option, value in query:
@@ -80,10 +77,10 @@ def file(shown: str, option: str, value: object) -> str:
 
 
 def number(shown: str, option: str, value: object) -> int:
-    """Zero or more; as digits in a URL."""
+    """A whole number, zero or more; digits in a URL."""
     digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
     if digits or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return int(value)  # type: ignore[call-overload,no-any-return]  # a str of digits or an int, as said above
+        return int(value)  # type: ignore[call-overload,no-any-return]  # a str of digits or an int
     raise ValueError(f"{shown}: {option} must be a whole number, zero or more")
 
 
@@ -98,12 +95,12 @@ def text(shown: str, option: str, value: object) -> str:
 
 
 def encodes(value: str) -> bool:
-    """Whether it has no lone surrogates: what comes from the command line, and was not UTF-8, has."""
+    """Whether it has no lone surrogates, which stand for command-line bytes that are not UTF-8."""
     return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def servers(url: Url, port: int, example: str) -> tuple[tuple[str, int], ...]:
-    """Every host with its port; `example` is what follows the :// where there is one."""
+    """Every host with its port. `example`: the rest of a valid URL, for the error text."""
     if not url.hosts:
         raise ValueError(f"{url.shown}: the URL names no server: {url.scheme}://{example}")
     for host, _ in url.hosts:

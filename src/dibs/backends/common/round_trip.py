@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 ATTEMPT = 2.0
-"""Seconds that one reply may take at least; a caller with more time asks again, on another connection."""
+"""The shortest time limit in seconds for one reply; a caller with more time asks again, on another connection."""
 LONGEST_ATTEMPT = 10.0
 LEAST = 0.05
 """Seconds that a caller waits for a reply at least, also if its deadline has passed."""
-
-
 _NEAR = LEAST / 10
-"""Seconds: as long as no reply takes longer, the limits stay as they are."""
+"""Seconds. The limits do not change as long as no reply takes longer."""
 
 
 class RoundTrip:

@@ -1,14 +1,14 @@
-"""Claims that live by a connection of their own: session mode, where the server frees what an ended session held.
+"""Session mode: each claim lives by its own connection, and the server frees the locks of a session that ends.
 
 `SessionPool` has the connections: one for each claim that waits or holds, and a few idle ones. `SessionClaims` knows
-which claim lives by which connection, and tells a claim when its connection has ended.
+the connection of each claim, and tells a claim when its connection has ended.
 
-A claim's connection has one user at a time. The user takes it from the claim, and then puts it back, gives it back to
-the pool or drops it. A connection that an interrupt loses in between is closed by its destructor. If anything about the
-state of a connection is in doubt, it is closed, and the server frees what it held.
+A claim's connection has one user at a time. The user takes it from the claim, and then puts it back, returns it to the
+pool or drops it. A connection that an interrupt loses in between is closed by its destructor. If the state of a
+connection is in doubt, it is closed, and the server frees its locks.
 
-A connection that waits has asked, and the server replies when its turn has come. The sockets of all waiting connections
-are one source of messages (core/runtime.py): in threads one of the waiters reads for all, in asyncio the loop does.
+A waiting connection has sent its request, and the server replies when the lock is granted. The sockets of all waiting
+connections are one source of messages (core/runtime.py): in threads one waiter reads for all, in asyncio the loop does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Message = tuple[bytes, bytes]
 _TRUSTED = 0.1
 """Seconds after which an idle connection is checked before it is used."""
 _NAP = 0.001
-"""Seconds between two looks at a connection that somebody else uses."""
+"""Seconds between two checks of a connection that another caller uses."""
 _CLOSING = 1.0
 """Seconds that closing waits for the reader."""
 
@@ -46,12 +46,12 @@ class SessionConnection(Connection):
     is_flushed = True
     """All of the request has been sent."""
     claim_id: bytes | None = None
-    """The claim that lives by it."""
+    """The id of its claim."""
     is_ended = False
     """The kernel has reported its end."""
 
     def fileno(self) -> int:
-        """Also of a closed one, which may still be watched."""
+        """The socket; also after it was closed, because it may still be watched."""
         raise NotImplementedError
 
 
@@ -60,12 +60,12 @@ T = TypeVar("T")
 
 
 class SessionPool(Generic[C]):
-    """Each connection has a lease of its own: the server ends one that is silent for longer than the client's lease."""
+    """The server ends a connection that is idle for longer than the client's lease."""
 
     def __init__(
         self, connect: Connect[C], runtime: Runtime, me: ClientIdentity, round_trip: RoundTrip, shown: str, keep: int
     ) -> None:
-        """`keep`: idle connections that are kept."""
+        """`keep`: idle connections to keep."""
         self._connect = connect
         self._now = runtime.now
         self._me = me
@@ -73,12 +73,12 @@ class SessionPool(Generic[C]):
         self._pool = Pool(self._connected, runtime.now, round_trip, shown, keep=keep, dials=SESSION_DIALS)
         self._idle = self._pool.idle
         self._open: Living[C] = Living()
-        """Weakly: one that an interrupt has dropped is closed by that."""
+        """Weak references, so that the destructor closes a connection that an interrupt dropped."""
         self._disconnects = Disconnects(runtime, self._ended, self._tidy)
         self._closed = False
 
     async def take(self, claim: Claim, runtime: Runtime, until: float) -> C:
-        """A connection for that claim alone. One that does not arrive in time is left to the next caller."""
+        """Take a connection for the claim. One that does not arrive in time is left to the next caller."""
         connection = self.take_idle()
         if connection is None:
             connection = await runtime.offload(lambda: self._pool.take(until))
@@ -86,32 +86,32 @@ class SessionPool(Generic[C]):
         return connection
 
     def take_idle(self) -> C | None:
-        """One that can be used at once."""
+        """Take a connection that can be used at once, if there is one."""
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:  # another thread was quicker
                 break
             age = self._now() - connection.used_at
-            # An older one could be ended by the server before the request arrives there.
+            # The server could end an older one before the request arrives.
             if not connection.is_ended and age < self._me.lease / 2 and (age < _TRUSTED or not connection.is_stale()):
                 return connection
             self.drop(connection)
         return None
 
     def give(self, connection: C) -> None:
-        """It holds nothing, and no reply is on its way."""
+        """Return a connection that holds nothing and expects no reply."""
         connection.claim_id = None
         connection.used_at = self._now()
         if connection.is_ended or not connection.is_reusable() or len(self._idle) >= self._keep:
             self.drop(connection)
             return
         self._idle.append(connection)
-        if self._closed:  # not before: close() may just have looked
+        if self._closed:  # not earlier: close() may have looked just before
             self._pool.close()
 
     def drop(self, connection: C) -> None:
-        """The server frees what it held."""
+        """Close the connection; the server frees its locks."""
         self._disconnects.ignore(connection.fileno(), connection)
         self._open.discard(connection)
         connection.end()
@@ -122,7 +122,7 @@ class SessionPool(Generic[C]):
         self._pool.close()
 
     def abandon(self) -> None:
-        """In a forked child."""
+        """In a forked child: close the sockets without a message to the server."""
         self._closed = True
         self._disconnects.abandon()
         for connection in self._open.now():
@@ -135,14 +135,14 @@ class SessionPool(Generic[C]):
         return connection
 
     def _tidy(self) -> None:
-        """End those that nobody will use any more, before the server does and writes it into its log."""
+        """Close old idle connections before the server does, which would write to its log."""
         before = self._now() - self._me.lease / 2
         for connection in expired(self._idle, lambda one: one.used_at <= before):
             self.drop(connection)
 
     def _ended(self, connection: C) -> None:
-        """In the thread of `Disconnects`."""
-        connection.is_ended = True  # first: a caller may give it back at this moment
+        """Called in the thread of `Disconnects`."""
+        connection.is_ended = True  # first: a caller may be returning it now
         try:
             self._idle.remove(connection)
         except ValueError:
@@ -169,13 +169,13 @@ class SessionClaim(Generic[C]):
         self.claim = claim
         self.state = ASKS
         self.free: list[C] = []
-        """Its connection, while nobody uses it."""
+        """Its connection, while no caller uses it."""
         self.is_forsaken = False
-        """Given up by a caller that did not get the connection: the user of the connection closes it."""
+        """The caller gave up without the connection, so the connection's user closes it."""
         self.revoked = False
 
     def take(self) -> C | None:
-        """Its connection, for the caller alone. None: somebody else uses it, or it is gone."""
+        """Take its connection. None: another caller uses it, or it is gone."""
         try:
             return self.free.pop()
         except IndexError:
@@ -192,17 +192,18 @@ class SessionClaims(Generic[S, C]):
         self, pool: SessionPool[C], hear: Callable[[S, C], Signal | None], now: Callable[[], float],
         subscriber: Source | None = None,
     ) -> None:  # fmt: skip
-        """`hear`: read the reply to a waiting claim, without blocking. None: it has not come; else the claim has its
-        new state, and the signal is for the waiter. `subscriber`: a source that is read together with this one."""
+        """`hear`: read the reply for a waiting claim, without blocking. It gives None if there is none yet; else it has
+        set the claim's state, and gives the signal for the waiter. `subscriber`: a source to read together with this
+        one."""
         self.pool = pool
         self._hear = hear
         self._now = now
         self._subscriber = subscriber
         self._claims: dict[bytes, S] = {}
         self._waiting: dict[int, S] = {}
-        """By the number of the socket."""
+        """By file descriptor."""
         self._buried: dict[bytes, float] = {}
-        """Claims that were given up, until when a late copy of their join could come."""
+        """Abandoned claims, with the deadline until which a late copy of the join may come."""
         self._reading = allocate_lock()
         self._closed = False
         self._wakeup = Wakeup()
@@ -220,7 +221,7 @@ class SessionClaims(Generic[S, C]):
         self._claims.pop(claim.id, None)
 
     def bury(self, claim: Claim) -> None:
-        """Its join may still come, from another thread, and must do nothing then."""
+        """Make a late join of this claim, from another thread, do nothing."""
         now = self._now()
         for id, by in list(self._buried.items()):
             if by < now:
@@ -228,11 +229,11 @@ class SessionClaims(Generic[S, C]):
         self._buried[claim.id] = claim.by
 
     def is_void(self, claim: Claim) -> bool:
-        """Too late, or given up before."""
+        """Whether the join is too late, or was given up before."""
         return self._now() > claim.by or claim.id in self._buried
 
     async def have(self, one: S, runtime: Runtime, until: float) -> C | None:
-        """Its connection, once nobody else uses it. None: it is gone, or was used until then."""
+        """Take its connection once it is free. None: it is gone, or in use until then."""
         while one.state is not GONE:
             connection: C | None = one.take()
             if connection is not None or self._now() >= until:
@@ -242,22 +243,22 @@ class SessionClaims(Generic[S, C]):
 
     def put_back(self, one: S, connection: C) -> None:
         one.free.append(connection)
-        if one.is_forsaken or self._closed:  # not before: forsake() or close() may just have looked
+        if one.is_forsaken or self._closed:  # not earlier: both may have looked just before
             self._clear(one)
 
     def give_back(self, one: S, connection: C) -> None:
-        """It holds nothing any more."""
+        """Return the connection of a claim that holds nothing any more."""
         one.state = GONE
         self.pool.give(connection)
 
     def drop(self, one: S, connection: C) -> None:
-        """With its connection goes what it holds or waits for."""
+        """Close its connection, which ends its hold or its wait."""
         self.stop_waiting(one, connection)
         one.state = GONE
         self.pool.drop(connection)
 
     def forsake(self, one: S) -> None:
-        """Somebody else may use its connection, and then closes it."""
+        """Give the claim up. If another caller uses its connection, that caller closes it."""
         one.is_forsaken = True
         self._clear(one)
 
@@ -266,7 +267,7 @@ class SessionClaims(Generic[S, C]):
             self.drop(one, connection)
 
     def wait(self, one: S, connection: C) -> None:
-        """It has asked the server, which replies when its turn has come."""
+        """The claim waits for the reply to a request that was sent on the connection."""
         one.state = WAITS
         self._waiting[connection.fileno()] = one
         try:
@@ -276,17 +277,17 @@ class SessionClaims(Generic[S, C]):
 
     def stop_waiting(self, one: S, connection: C) -> None:
         fd = connection.fileno()
-        if self._waiting.get(fd) is one:  # not another's whose socket has its number by now
+        if self._waiting.get(fd) is one:  # the descriptor may belong to another claim by now
             self._waiting.pop(fd, None)
             self._wakeup.ignore(fd)
 
     def look(self, one: S) -> list[Message]:
-        """Whether the turn of a waiting claim has come; never blocks. If somebody uses its connection, they see it."""
+        """Check without blocking whether a waiting claim holds now. A caller that uses its connection checks too."""
         if one.state is not WAITS or (connection := one.take()) is None:
             return []
         signal: Signal | None = None
         try:
-            if one.state is WAITS:  # still, now that nobody else can change that
+            if one.state is WAITS:  # again: now no other caller can change it
                 signal = self._hear(one, connection)
             if signal is not None:
                 self.stop_waiting(one, connection)
@@ -296,7 +297,7 @@ class SessionClaims(Generic[S, C]):
                 self.put_back(one, connection)
         except (StoreError, Refusal):
             self.drop(one, connection)
-            signal = LOOK  # it asks again, and is told why
+            signal = LOOK  # the waiter asks again, and gets the reason
         except BaseException:
             self.drop(one, connection)
             raise
@@ -310,7 +311,7 @@ class SessionClaims(Generic[S, C]):
             return [] if self._closed else self._read(self._wakeup.sleep(patience))
 
     def _read(self, ready: list[int]) -> list[Message]:
-        self._wakeup.settle()
+        self._wakeup.clear()
         messages = [] if self._subscriber is None else self._subscriber.read()
         for fd in ready:
             one = self._waiting.get(fd)
@@ -322,7 +323,7 @@ class SessionClaims(Generic[S, C]):
         self._closed = True
         self.pool.close()
         self.poke()
-        was_read = self._reading.acquire(timeout=_CLOSING)  # a caller that still reads is about to stop
+        was_read = self._reading.acquire(timeout=_CLOSING)  # a reader stops soon
         for one in list(self._claims.values()):
             self.forsake(one)
         self._wakeup.close()
@@ -330,13 +331,14 @@ class SessionClaims(Generic[S, C]):
             self._reading.release()
 
     def abandon(self) -> None:
-        """A forked child lets go of what is its parent's, of which no lock can be trusted."""
+        """In a forked child: close the parent's sockets, whose locks are not the child's."""
         self.pool.abandon()
         self._wakeup.close()
 
 
 def readable_in(runtime: Runtime) -> Callable[[SessionConnection, float], Awaitable[bool]]:
-    """How to wait until a connection can be read, or written while its request is not all sent. False: not by then."""
+    """A function that waits until a connection is readable, or writable while its request is not flushed. It gives
+    False at the deadline."""
     now = runtime.now
     if runtime.call_soon is None:
 
@@ -344,16 +346,32 @@ def readable_in(runtime: Runtime) -> Callable[[SessionConnection, float], Awaita
             return connection.readiness.wait(until - now(), writable=not connection.is_flushed)
 
         return in_threads
-    from dibs.backends.common import aio_wait  # noqa: PLC0415  (threads do not need asyncio)
+    import asyncio  # noqa: PLC0415  (threads do not need it)
 
     async def in_a_loop(connection: SessionConnection, until: float) -> bool:
-        return await aio_wait.readable(connection.fileno(), until - now(), writable=not connection.is_flushed)
+        loop, fd = asyncio.get_running_loop(), connection.fileno()
+        ready: asyncio.Future[bool] = loop.create_future()
+
+        def finish(is_ready: bool) -> None:
+            if not ready.done():
+                ready.set_result(is_ready)
+
+        loop.add_reader(fd, finish, True)
+        if not connection.is_flushed:
+            loop.add_writer(fd, finish, True)
+        timer = loop.call_later(max(until - now(), 0.0), finish, False)
+        try:
+            return await ready
+        finally:
+            timer.cancel()
+            loop.remove_reader(fd)
+            loop.remove_writer(fd)
 
     return in_a_loop
 
 
 def expired(idle: deque[T], is_old: Callable[[T], bool]) -> Iterator[T]:
-    """Pop the idle connections that are too old; safe beside threads that take and give.
+    """Pop expired connections; safe under concurrent use.
 
     >>> idle = deque([1, 2, 7, 8])
     >>> list(expired(idle, lambda used_at: used_at < 5)), idle

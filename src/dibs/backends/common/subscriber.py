@@ -1,8 +1,8 @@
-"""The one connection on which a client hears messages, however many of its callers wait.
+"""The one connection on which a client receives messages, however many of its callers wait.
 
 A waiting caller reads it for all (sync API), or the event loop does (async API). A thread of the subscriber connects,
-connects again after a loss, and pings a silent server while somebody waits. Messages are lost with a connection, so the
-next one begins by telling all waiters to look.
+reconnects after a loss, and pings a silent server while anybody waits. Messages are lost with a connection, so after a
+reconnect all waiters are told to look.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import Closed
 
 SILENCE = 5.0
-"""Seconds without a byte from the server after which it is pinged; half as many later the connection counts as lost."""
+"""Seconds without a byte from the server until it is pinged. The connection is lost after half as many more."""
 PAUSE = 0.25
 """Seconds between two attempts to connect."""
 _CLOSING = 1.0
@@ -26,14 +26,14 @@ Messages = list[tuple[bytes, bytes]]
 
 
 class Subscription(Protocol):
-    """A connection that hears messages."""
+    """A connection that receives messages."""
 
     def fileno(self) -> int: ...
 
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: close what the parent opened, without a word to the server."""
+        """In a forked child: close it without a message to the server."""
 
 
 S = TypeVar("S", bound=Subscription)
@@ -41,25 +41,25 @@ S_contra = TypeVar("S_contra", bound=Subscription, contravariant=True)
 
 
 class MessageProtocol(Protocol[S_contra]):
-    """A store's own part."""
+    """A store's part of the subscriber."""
 
     failures: type[Exception]
     """Raised by `read` and `ping` when the connection broke."""
 
     def connect(self) -> None:
-        """Blocks. Subscribes, and calls `Subscriber.adopt`."""
+        """Connect, subscribe, and call `Subscriber.adopt`. Blocks."""
 
     def failed(self, error: Exception) -> float | None:
-        """It did not connect. Gives the seconds until the next attempt; None: once the next caller waits."""
+        """Called after `connect` failed. Gives the seconds until the next attempt; None: when the next caller waits."""
 
     def read(self, connection: S_contra, found: Messages) -> bool:
-        """Add the messages that have arrived; never blocks. False: the server has sent nothing."""
+        """Add the messages that have arrived, without blocking. Gives whether the server has sent anything."""
 
     def ping(self, connection: S_contra) -> None:
-        """Have the server send something; never blocks. Called with the mutex."""
+        """Send a request that makes the server reply, without blocking. Called with the mutex."""
 
     def closed(self) -> None:
-        """Tell the callers that wait for anything but a message."""
+        """Wake the callers that wait for something other than a message."""
 
 
 class Waiters:
@@ -70,11 +70,11 @@ class Waiters:
         self.keys: dict[bytes, None] = {}
         """Their keys in the inbox."""
         self.is_awake = False
-        """The thread sees a new key without being rung."""
+        """The thread notices a new key by itself."""
         self.worker = runtime.blocking().worker(turn)
 
     def listen(self, key: bytes) -> None:
-        """Until `ignore`."""
+        """Keep the thread working for this key until `ignore`."""
         self.keys[key] = None
         if not self.is_awake:
             self.worker.ring()
@@ -83,7 +83,7 @@ class Waiters:
         self.keys.pop(key, None)
 
     async def hear(self, key: bytes, until: float) -> bytes | None:
-        """The next message for that key: about a claim of this client, or about something that it watches."""
+        """Wait for the next message for a key: a claim of this client, or something that it watches."""
         is_listening = key in self.keys
         try:
             self.listen(key)
@@ -100,13 +100,13 @@ class Subscriber(Generic[S]):
         self._inbox = me.inbox
         self.connection: S | None = None
         self.wanted: dict[bytes, None] = {}
-        """The keys of callers that wait for a connection: the thread goes on trying for them too."""
+        """The keys of callers that wait for a connection; the thread connects for them too."""
         self.rest_until = 0.0
-        """No attempt to connect is made before."""
+        """The instant of the next attempt to connect."""
         self._heard_at = self._pinged_at = 0.0
         self._closed = False
         self.mutex = runtime.blocking().mutex()
-        """For what only one thread at a time may do with a connection."""
+        """Guards operations on a connection that only one thread may do at a time."""
         self._reading = allocate_lock()
         self._wakeup = Wakeup()
         self.fileno, self.poke = self._wakeup.fileno, self._wakeup.poke
@@ -120,7 +120,7 @@ class Subscriber(Generic[S]):
             raise Closed("this client was closed", step="connect again")
 
     def adopt(self, connection: S, *, is_first: bool = False) -> None:
-        """Hear by this connection. `is_first`: nobody can have missed a message. Called with the mutex."""
+        """Use this connection. `is_first`: nobody can have missed a message. Called with the mutex."""
         self.check_open()
         if not is_first:
             self.tell_to_look()  # earlier messages to these waiters are lost
@@ -130,7 +130,7 @@ class Subscriber(Generic[S]):
         self.check_open()  # again: `close` takes no mutex, and may have seen no connection
 
     def lose(self, connection: S) -> None:
-        """Called with the mutex. The caller rings afterwards, for the next connection."""
+        """Close the connection. Called with the mutex; the caller rings afterwards, for the next connection."""
         if self.connection is connection:
             self.connection = None
             self._wakeup.ignore(connection.fileno())
@@ -140,12 +140,12 @@ class Subscriber(Generic[S]):
         self._inbox.deliver_all([(key, LOOK.value) for key in list(self._waiters.keys)])
 
     def close(self) -> None:
-        """Without the mutex: a signal's handler may close what its own thread is reading."""
+        """Does not take the mutex: a signal handler may close the client while its own thread is reading."""
         self._closed = True
         self._waiters.worker.stop()
         self._protocol.closed()
         self.poke()
-        was_read = self._reading.acquire(timeout=_CLOSING)  # a caller that still reads is about to stop
+        was_read = self._reading.acquire(timeout=_CLOSING)  # a reader stops soon
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
@@ -154,7 +154,7 @@ class Subscriber(Generic[S]):
             self._reading.release()
 
     def abandon(self) -> None:
-        """A forked child lets go of what is its parent's, of which no lock can be trusted."""
+        """In a forked child: close the parent's sockets, whose locks are not the child's."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abandon()
@@ -163,7 +163,7 @@ class Subscriber(Generic[S]):
     # As a source of messages: see core/runtime.py.
 
     def read(self) -> Messages:
-        self._wakeup.settle()
+        self._wakeup.clear()
         connection = self.connection
         if connection is None:
             return []
@@ -172,10 +172,10 @@ class Subscriber(Generic[S]):
             if self._protocol.read(connection, found):
                 self._heard_at = self._now()
             return found
-        except BaseException as error:  # after an interrupt too: what was read may be lost, so all must look
+        except BaseException as error:  # also an interrupt: messages may be lost, so all must look
             with self.mutex:
                 self.lose(connection)
-            self.ring()  # without the mutex: while Python ends, it is this very thread that connects
+            self.ring()  # without the mutex: at shutdown this thread connects itself
             if isinstance(error, self._protocol.failures):
                 return found
             raise
@@ -190,7 +190,7 @@ class Subscriber(Generic[S]):
     # In its own thread.
 
     async def _turn(self) -> float | None:
-        self._waiters.is_awake = False  # first: a caller that comes from now on is seen below, or rings
+        self._waiters.is_awake = False  # first: a caller that comes later is seen below, or rings
         if self._closed:
             return None
         connection, now = self.connection, self._now()
@@ -199,7 +199,7 @@ class Subscriber(Generic[S]):
                 return self._again(self.rest_until - now)
             try:
                 self._protocol.connect()
-            except Exception as error:  # noqa: BLE001  (also of a user's own function; callers are told)
+            except Exception as error:  # noqa: BLE001  (also from a user's function; callers are told)
                 pause = self._protocol.failed(error)
                 return None if pause is None else self._again(pause)
         elif self._waiters.keys and now - self._heard_at >= SILENCE:
@@ -218,6 +218,6 @@ class Subscriber(Generic[S]):
                 self.lose(connection)
 
     def _again(self, pause: float) -> float | None:
-        """While nobody waits the thread may end, and with it what keeps a forgotten client here."""
+        """Seconds until the next turn. None if nobody waits: the thread ends, and a forgotten client can be freed."""
         self._waiters.is_awake = bool(self._waiters.keys or self.wanted)
         return pause if self._waiters.is_awake else None

@@ -1,6 +1,6 @@
-"""TLS for the network stores: PEM files made a context, and failures in words that name the next step.
+"""TLS for the network stores: contexts from PEM files, and errors that name the next step.
 
-`ssl` is imported only where it is needed: a client without TLS does not load it.
+`ssl` is imported inside functions, so that a client without TLS does not load it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ssl import SSLCertVerificationError, SSLContext, SSLError
 
 FILES = ("ca", "certificate", "key")
-"""The options: trusted certificates, and the client's own."""
+"""The options: trusted certificates, the client's certificate, and its key."""
 _WRONG_HOST = frozenset({62, 63, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH, EMAIL_MISMATCH, IP_ADDRESS_MISMATCH."""
 _WRONG_TIME = frozenset({9, 10})
@@ -22,7 +22,7 @@ _WRONG_TIME = frozenset({9, 10})
 
 
 def files(shown: str, given: Mapping[str, Any], secure: bool, written: str) -> dict[str, str]:
-    """The files among the options, if they go together; `written` is the scheme that encrypts."""
+    """The TLS files among the options, checked. `written`: the scheme with TLS, for the error text."""
     found = {option: given[option] for option in FILES if option in given}
     if found and not secure:
         raise ValueError(f"{shown}: {next(iter(found))}= has no effect without TLS: write {written}://")
@@ -32,11 +32,11 @@ def files(shown: str, given: Mapping[str, Any], secure: bool, written: str) -> d
 
 
 def context(shown: str, named: Mapping[str, str], encrypted: str) -> SSLContext:
-    """Verified, by host name too; with `ca` nobody else is believed, without it whom the system believes.
+    """A context that verifies certificates and host names. It trusts only `ca` if given, else the system's authorities.
 
-    `named` are the files by option; `encrypted` is the next step where a key is.
+    `named`: the files by option. `encrypted`: the next step if a key is encrypted.
     """
-    import ssl  # noqa: PLC0415  (as said above)
+    import ssl  # noqa: PLC0415  (see above)
 
     ca, certificate, key = (named.get(option) for option in FILES)
     option, content = "ca=", "certificates"
@@ -60,9 +60,9 @@ def context(shown: str, named: Mapping[str, str], encrypted: str) -> SSLContext:
 
 
 def failure(host: str, error: SSLError) -> StoreError:
-    """A certificate that will not do, theirs or ours, is a StoreError: another try changes nothing. Whatever else goes
-    wrong in TLS is StoreUnavailable."""
-    import ssl  # noqa: PLC0415  (as said above)
+    """A rejected certificate, theirs or ours, is a StoreError, because a retry does not help. Any other TLS failure is
+    StoreUnavailable."""
+    import ssl  # noqa: PLC0415  (see above)
 
     return _distrusted(host, error) if isinstance(error, ssl.SSLCertVerificationError) else _failed(host, error)
 
@@ -92,5 +92,5 @@ class _Encrypted(Exception):
 
 
 def _no_passphrase() -> str:
-    """Asked for when a key is encrypted; else OpenSSL would prompt on the terminal."""
+    """Called for an encrypted key; without it OpenSSL would prompt on the terminal."""
     raise _Encrypted

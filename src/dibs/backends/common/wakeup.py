@@ -1,5 +1,4 @@
-"""A reader of messages sleeps on this: its sockets, and a way for another thread to end the sleep. Also the one place
-that asks the kernel about a single socket."""
+"""Waiting for sockets: `Wakeup` for a reader of messages, which other threads can wake; `Readiness` for one socket."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ READ, WRITE = getattr(select, "POLLIN", 1), getattr(select, "POLLOUT", 4)
 
 
 class SelectPoll:
-    """As `select.poll()`, where that is missing (Windows)."""
+    """A replacement for `select.poll()` on Windows."""
 
     def __init__(self) -> None:
         self._events: dict[int, int] = {}
@@ -32,7 +31,7 @@ class SelectPoll:
         writing = [fd for fd, events in self._events.items() if events & WRITE]
         try:
             readable, writable, broken = select.select(reading, writing, reading, milliseconds / 1000)
-        except OSError:  # one was closed meanwhile: as poll says, there is something to be seen
+        except OSError:  # one was closed meanwhile: report it, as poll does
             return [(fd, READ) for fd in self._events]
         return [(fd, READ) for fd in {*readable, *broken}] + [(fd, WRITE) for fd in writable]
 
@@ -48,12 +47,12 @@ class Readiness:
 
     def __init__(self, fd: int) -> None:
         self.readable, self._both = new_poll(), new_poll()
-        """`readable.poll(milliseconds)`: as `wait`, without a call in between."""
+        """`readable.poll(milliseconds)` is `wait` without a Python call."""
         self.readable.register(fd, READ)
         self._both.register(fd, READ | WRITE)
 
     def wait(self, seconds: float, *, writable: bool = False) -> bool:
-        """Until something can be read, or also written; False: not within that time."""
+        """Wait until the socket is readable, or also writable. False: not within that time."""
         return bool((self._both if writable else self.readable).poll(max(seconds, 0.0) * 1000))
 
 
@@ -72,20 +71,20 @@ class Wakeup:
         return self._selector.fileno()
 
     def poke(self) -> None:
-        with suppress(OSError):  # full of pokes, or closed
+        with suppress(OSError):  # its buffer is full, or it was closed
             self._poker.send(b"!")
-        self._is_woken = True  # not before: a reader in between would leave the byte there for ever
+        self._is_woken = True  # not earlier: a reader in between would miss the byte
 
     def sleep(self, patience: float) -> list[int]:
-        """The sockets that can be read then."""
+        """Wait; gives the sockets that are readable."""
         return [key.fd for key, _ in self._selector.select(patience)]
 
     def readable(self) -> list[int]:
-        """The sockets that can be read now."""
+        """The sockets that are readable now."""
         return self.sleep(0)
 
-    def settle(self) -> None:
-        """The reader is awake: remove what woke it."""
+    def clear(self) -> None:
+        """Remove the bytes that woke the reader."""
         if self._is_woken:
             self._is_woken = False
             with suppress(OSError):
@@ -93,15 +92,15 @@ class Wakeup:
                     pass
 
     def attend(self, there: int | socket.socket) -> None:
-        """Wake also when that one can be read."""
+        """Wake also when this socket is readable."""
         try:
             self._selector.register(there, selectors.EVENT_READ)
-        except KeyError:  # one that bore its number was closed, and nobody has said so yet
+        except KeyError:  # an earlier socket with this number was closed without `ignore`
             self.ignore(there)
             self._selector.register(there, selectors.EVENT_READ)
 
     def ignore(self, there: int | socket.socket) -> None:
-        with suppress(KeyError, ValueError, OSError):  # it is not attended to, or closed
+        with suppress(KeyError, ValueError, OSError):  # it is not registered, or closed
             self._selector.unregister(there)
 
     def close(self) -> None:
@@ -110,6 +109,6 @@ class Wakeup:
         self._poker.close()
 
     def __del__(self) -> None:
-        """An interrupt may have struck before anybody had it."""
+        """For an object that an interrupt dropped."""
         if hasattr(self, "_poker"):
             self.close()

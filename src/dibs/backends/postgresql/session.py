@@ -64,11 +64,10 @@ class SessionQueue(Inspection):
             if one.read_take(words, connection.sent_at):
                 claims.put_back(one, connection)
                 return Standing(claim.ticket or 0, True, self._me.lease, FOREVER, False)
-        except Refusal:  # `join` handles the reason
+        except BaseException as error:
             self._undo(one, connection)
-            return None
-        except BaseException:
-            self._undo(one, connection)
+            if isinstance(error, Refusal):  # `join` handles the reason
+                return None
             raise
         return self._taken(one, connection, words, place, connection.sent_at)
 
@@ -77,11 +76,10 @@ class SessionQueue(Inspection):
     ) -> Standing | None:
         try:
             words = await self._io.words(connection, until)
-        except Refusal:
+        except BaseException as error:
             self._undo(one, connection)
-            return None
-        except BaseException:
-            self._undo(one, connection)
+            if isinstance(error, Refusal):
+                return None
             raise
         return self._taken(one, connection, words, place, connection.sent_at)
 

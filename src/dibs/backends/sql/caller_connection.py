@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dibs.errors import StoreError
@@ -91,52 +92,55 @@ def of_sqlite(connection: Any) -> CallerConnection:
     return CallerConnection("sqlite", _in_double_quotes, _question_mark, run, keeps, awaits=False)
 
 
-def of_psycopg(connection: Any) -> CallerConnection:
+def of_psycopg(connection: Any, *, awaits: bool = False) -> CallerConnection:
+    from psycopg import sql  # noqa: PLC0415  (optional driver)
     from psycopg.rows import tuple_row  # noqa: PLC0415  (optional driver)
 
-    async def run(text: str, values: Sequence[object]) -> Result:
-        with connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(text, tuple(values))
-            return cursor.rowcount, cursor.fetchall() if cursor.description else []
+    async def keeps() -> bool:
+        return not connection.autocommit or connection.info.transaction_status != _IDLE
 
-    return CallerConnection(
-        "postgresql", _as_psycopg_quotes(connection), _percent, run, _psycopg_keeps(connection), awaits=False
-    )
+    def quote(name: str) -> str:
+        return sql.Identifier(name).as_string(connection).replace("%", "%%")
+
+    run = _by_cursor(partial(connection.cursor, row_factory=tuple_row), awaits=awaits)
+    return CallerConnection("postgresql", quote, _percent, run, keeps, awaits)
 
 
-def of_async_psycopg(connection: Any) -> CallerConnection:
-    from psycopg.rows import tuple_row  # noqa: PLC0415  (as above)
-
-    async def run(text: str, values: Sequence[object]) -> Result:
-        async with connection.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(text, tuple(values))
-            return cursor.rowcount, await cursor.fetchall() if cursor.description else []
-
-    return CallerConnection(
-        "postgresql", _as_psycopg_quotes(connection), _percent, run, _psycopg_keeps(connection), awaits=True
-    )
+of_async_psycopg = partial(of_psycopg, awaits=True)
 
 
 def of_pymysql(connection: Any) -> CallerConnection:
-    from pymysql.cursors import Cursor  # noqa: PLC0415  (as above)
+    from pymysql.cursors import Cursor  # noqa: PLC0415  (optional driver)
 
-    async def run(text: str, values: Sequence[object]) -> Result:
-        with connection.cursor(Cursor) as cursor:
-            cursor.execute(text, tuple(values))
-            return cursor.rowcount, list(cursor.fetchall())
-
-    return CallerConnection("mysql", _in_backquotes, _percent, run, _mysql_keeps(connection), awaits=False)
+    return _mysql(connection, Cursor, awaits=False)
 
 
 def of_asyncmy(connection: Any) -> CallerConnection:
-    from asyncmy.cursors import Cursor  # noqa: PLC0415  (as above)
+    from asyncmy.cursors import Cursor  # noqa: PLC0415  (optional driver)
 
+    return _mysql(connection, Cursor, awaits=True)
+
+
+def _mysql(connection: Any, cursor_class: Any, *, awaits: bool) -> CallerConnection:
+    async def keeps() -> bool:
+        return not connection.get_autocommit() or bool(connection.server_status & _IN_TRANSACTION)
+
+    run = _by_cursor(partial(connection.cursor, cursor_class), awaits=awaits)
+    return CallerConnection("mysql", _in_backquotes, _percent, run, keeps, awaits)
+
+
+def _by_cursor(open_cursor: Callable[[], Any], *, awaits: bool) -> Run:
     async def run(text: str, values: Sequence[object]) -> Result:
-        async with connection.cursor(Cursor) as cursor:
-            await cursor.execute(text, tuple(values))
-            return cursor.rowcount, list(await cursor.fetchall())
+        with open_cursor() as cursor:
+            cursor.execute(text, tuple(values))
+            return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []
 
-    return CallerConnection("mysql", _in_backquotes, _percent, run, _mysql_keeps(connection), awaits=True)
+    async def run_async(text: str, values: Sequence[object]) -> Result:
+        async with open_cursor() as cursor:
+            await cursor.execute(text, tuple(values))
+            return cursor.rowcount, list(await cursor.fetchall()) if cursor.description else []
+
+    return run_async if awaits else run
 
 
 def of_sqlalchemy(given: Any) -> CallerConnection:
@@ -172,19 +176,14 @@ def of_async_sqlalchemy(given: Any) -> CallerConnection:
 
 
 def of_django(connection: Any) -> CallerConnection:
-    """Its cursors take `%s` on every database. Django trusts names when it quotes them; we do not."""
-
-    async def run(text: str, values: Sequence[object]) -> Result:
-        with connection.cursor() as cursor:
-            cursor.execute(text, tuple(values))
-            return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []
+    """Its cursors take `%s` on every database. Django's own quoting trusts names, so it is not used."""
 
     async def keeps() -> bool:
         return bool(connection.in_atomic_block or not connection.get_autocommit())
 
     server = _known(connection.vendor)
     quote = _in_backquotes if server == "mysql" else _in_double_quotes_twice_percent
-    return CallerConnection(server, quote, _percent, run, keeps, awaits=False)
+    return CallerConnection(server, quote, _percent, _by_cursor(connection.cursor, awaits=False), keeps, awaits=False)
 
 
 def _as_sqlalchemy(given: Any, run: Run, keeps: Callable[[], Awaitable[bool]], *, awaits: bool) -> CallerConnection:
@@ -202,20 +201,6 @@ def _commits_itself(connection: Any) -> bool:
     return bool(by_asking() if by_asking else getattr(raw, "autocommit", False))
 
 
-def _psycopg_keeps(connection: Any) -> Callable[[], Awaitable[bool]]:
-    async def keeps() -> bool:
-        return not connection.autocommit or connection.info.transaction_status != _IDLE
-
-    return keeps
-
-
-def _mysql_keeps(connection: Any) -> Callable[[], Awaitable[bool]]:
-    async def keeps() -> bool:
-        return not connection.get_autocommit() or bool(connection.server_status & _IN_TRANSACTION)
-
-    return keeps
-
-
 def _is_session(given: Any) -> bool:
     return hasattr(given, "get_bind")
 
@@ -225,12 +210,6 @@ def _known(server: str) -> str:
     if name not in ("postgresql", "mysql", "sqlite"):
         raise TypeError(f"a connection to PostgreSQL, MySQL, MariaDB or SQLite is needed, not to {server}")
     return name
-
-
-def _as_psycopg_quotes(connection: Any) -> Callable[[str], str]:
-    from psycopg import sql  # noqa: PLC0415  (as above)
-
-    return lambda name: sql.Identifier(name).as_string(connection).replace("%", "%%")
 
 
 def _in_double_quotes(name: str) -> str:
