@@ -86,14 +86,10 @@ class SessionIo:
     """Requests on a connection that only the caller uses. Any exception but a refusal closes the connection."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._now = runtime.now
-        self._blocks = runtime.call_soon is None
         self._readable = readable_in(runtime)
 
     async def exchange(self, connection: PostgresqlConnection, call: RoutineCall, until: float) -> list[bytes]:
         """Send a request, and give the words of its reply."""
-        if self._blocks:
-            return words_of(connection.exchange(call, until))
         self.begin(connection, call)
         return await self.words(connection, until)
 
