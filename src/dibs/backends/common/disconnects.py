@@ -18,15 +18,15 @@ from dibs.core.runtime import Runtime
 
 _NAP = 1.0
 """Seconds that one poll takes at most."""
-Whose = TypeVar("Whose")
+Owner = TypeVar("Owner")
 
 
-class Disconnects(Generic[Whose]):
-    def __init__(self, runtime: Runtime, told: Callable[[Whose], None], tidied: Callable[[], None]) -> None:
-        """The thread calls `told` with the owner of a connection that has ended, and `tidied` about once a second."""
-        self._told = told
-        self._tidied = tidied
-        self._attended: WeakValueDictionary[int, Whose] = WeakValueDictionary()
+class Disconnects(Generic[Owner]):
+    def __init__(self, runtime: Runtime, on_end: Callable[[Owner], None], on_turn: Callable[[], None]) -> None:
+        """The thread calls `on_end` with the owner of an ended connection, and `on_turn` about once a second."""
+        self._on_end = on_end
+        self._on_turn = on_turn
+        self._owners: WeakValueDictionary[int, Owner] = WeakValueDictionary()
         """By file descriptor. Weak references, so that the destructor closes a connection that an interrupt dropped."""
         self._closed = False
         self._is_awake = False
@@ -37,20 +37,20 @@ class Disconnects(Generic[Whose]):
             self._epoll = select.epoll()
             self._epoll.register(self._woken.fileno(), select.EPOLLIN)
 
-    def attend(self, there: int, whose: Whose) -> None:
+    def attend(self, fd: int, owner: Owner) -> None:
         if sys.platform == "linux":
-            self._attended[there] = whose
+            self._owners[fd] = owner
             with suppress(ValueError):  # the epoll object was closed meanwhile
-                self._epoll.register(there, select.EPOLLRDHUP)
+                self._epoll.register(fd, select.EPOLLRDHUP)
             if not self._is_awake:
                 self._worker.ring()
 
-    def ignore(self, there: int, whose: Whose) -> None:
+    def ignore(self, fd: int, owner: Owner) -> None:
         """Does nothing if the number belongs to another socket by now."""
-        if sys.platform == "linux" and self._attended.get(there) is whose:
-            self._attended.pop(there, None)
+        if sys.platform == "linux" and self._owners.get(fd) is owner:
+            self._owners.pop(fd, None)
             with suppress(OSError, ValueError):
-                self._epoll.unregister(there)
+                self._epoll.unregister(fd)
 
     def close(self) -> None:
         self._closed = True
@@ -77,15 +77,15 @@ class Disconnects(Generic[Whose]):
     async def _turn(self) -> float | None:
         self._is_awake = True  # before `_closed` is read
         try:
-            if self._closed or not self._attended:  # let the thread end, so a forgotten client can be freed
+            if self._closed or not self._owners:  # let the thread end, so a forgotten client can be freed
                 self._is_awake = False
-                return _NAP if self._attended else None
-            for there, _ in self._epoll.poll(_NAP):
-                whose = self._attended.get(there)
-                if whose is not None:
-                    self.ignore(there, whose)
-                    self._told(whose)
-            self._tidied()
+                return _NAP if self._owners else None
+            for fd, _ in self._epoll.poll(_NAP):
+                owner = self._owners.get(fd)
+                if owner is not None:
+                    self.ignore(fd, owner)
+                    self._on_end(owner)
+            self._on_turn()
             return 0.0
         finally:
             self._is_awake = False

@@ -91,17 +91,17 @@ class Wakeup:
                 while self._woken.recv(_CHUNK):
                     pass
 
-    def attend(self, there: int | socket.socket) -> None:
+    def attend(self, sock: int | socket.socket) -> None:
         """Wake also when this socket is readable."""
         try:
-            self._selector.register(there, selectors.EVENT_READ)
+            self._selector.register(sock, selectors.EVENT_READ)
         except KeyError:  # an earlier socket with this number was closed without `ignore`
-            self.ignore(there)
-            self._selector.register(there, selectors.EVENT_READ)
+            self.ignore(sock)
+            self._selector.register(sock, selectors.EVENT_READ)
 
-    def ignore(self, there: int | socket.socket) -> None:
+    def ignore(self, sock: int | socket.socket) -> None:
         with suppress(KeyError, ValueError, OSError):  # it is not registered, or closed
-            self._selector.unregister(there)
+            self._selector.unregister(sock)
 
     def close(self) -> None:
         self._selector.close()

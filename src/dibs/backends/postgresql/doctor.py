@@ -11,7 +11,7 @@ from typing import Any
 from dibs.backends.postgresql.connection import MICROSECONDS
 from dibs.backends.postgresql.errors import strange
 from dibs.backends.postgresql.executor import PostgresqlExecutor
-from dibs.backends.postgresql.routines import ROUTINES, SEQUENCE, TABLES, TEXT, statement
+from dibs.backends.postgresql.routines import SEQUENCE, TABLES, TEXT, routine_names, statement
 from dibs.info import Finding, printable
 
 IDLE_TIMEOUT = 140_000
@@ -118,7 +118,7 @@ def _by_connections(lease: float, facts: Facts, *, is_direct: bool) -> Iterator[
 
 def _state(facts: Facts, schema: str) -> Iterator[Finding]:
     missing = [name for name in (*TABLES, SEQUENCE) if name not in (facts["tables"] or {})]
-    missing += [name for name in ROUTINES if name not in (facts["routines"] or {})]
+    missing += [name for name in routine_names() if name not in (facts["routines"] or {})]
     if not missing:
         yield Finding("promise", f"all tables and routines exist in the schema {schema}")
     elif facts["makes"]:
@@ -135,7 +135,7 @@ def _state(facts: Facts, schema: str) -> Iterator[Finding]:
 
 def _rights(facts: Facts, schema: str) -> Iterator[Finding]:
     denied = [name for part in ("tables", "routines") for name, may in (facts[part] or {}).items() if not may]
-    ours = {*TABLES, SEQUENCE, *ROUTINES}
+    ours = {*TABLES, SEQUENCE, *routine_names()}
     denied = sorted(name for name in denied if name in ours)
     if facts["schema"] and not facts["enters"]:
         denied = [f"the schema {schema}"]

@@ -20,6 +20,7 @@ LAYOUT = 1
 """The version of the tables (sql/tables.sql). Routine versions for the same layout can work side by side."""
 _FOLDER = Path(__file__).parent / "sql"
 _INCLUDED = re.compile(r"^ *-- \((\w+\.sql)\)\n", re.MULTILINE)
+_ROUTINE = re.compile(r"FUNCTION \{schema\}\.(dibs_\d+_\w+)")
 _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off"
 """A plan from when the table was small must not scan all of it once it has grown. Without sequential scans the cost
 estimates are high, so that the JIT would compile every such query."""
@@ -37,12 +38,6 @@ TABLES = (
 SEQUENCE = "dibs_tickets"
 _TABLES = ("tables", "helpers")
 _VERBS = ("join", "leave", "renew", "amend", "evict", "follow", "cells", "session", "sweep")
-ROUTINES = tuple(
-    f"dibs_{VERSION}_{verb}"
-    for verb in ("key", "send", "tell", "known", "begins", "raise", "truncated", "join", "leave", "leave_all",
-                 "renew", "amend", "evict", "revoke", "follow", "put", "watch", "admit", "sweep", "window", "claimed",
-                 "locks", "take", "lighten", "resign", "seen", "ask", "oust", "within")
-)  # fmt: skip
 TEXT, BYTES, NUMBER, INTEGER, TRUTH, BIG = 25, 17, 20, 23, 16, 1700
 TEXTS, NUMBERS, BLOBS = 1009, 1016, 1001
 """The server's type OIDs."""
@@ -183,6 +178,11 @@ class Routines:
             f"--   GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO role;",
             f"--   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO role;",
         ])  # fmt: skip
+
+
+def routine_names() -> list[str]:
+    """The names of all routines that the DDL creates."""
+    return [name for part in (*_TABLES, *_VERBS) for name in _ROUTINE.findall(_text(f"{part}.sql"))]
 
 
 def statement(name: str, sql: str, *types: int) -> Statement:
