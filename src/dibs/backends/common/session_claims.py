@@ -14,8 +14,7 @@ connections are one source of messages (core/runtime.py): in threads one waiter 
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
@@ -56,7 +55,6 @@ class SessionConnection(Connection):
 
 
 C = TypeVar("C", bound=SessionConnection)
-T = TypeVar("T")
 
 
 class SessionPool(Generic[C]):
@@ -137,7 +135,14 @@ class SessionPool(Generic[C]):
     def _tidy(self) -> None:
         """Close old idle connections before the server does, which would write to its log."""
         before = self._now() - self._me.lease / 2
-        for connection in expired(self._idle, lambda one: one.used_at <= before):
+        while self._idle:
+            try:
+                connection = self._idle.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if connection.used_at > before:
+                self._idle.appendleft(connection)
+                return
             self.drop(connection)
 
     def _ended(self, connection: C) -> None:
@@ -368,21 +373,3 @@ def readable_in(runtime: Runtime) -> Callable[[SessionConnection, float], Awaita
             loop.remove_writer(fd)
 
     return in_a_loop
-
-
-def expired(idle: deque[T], is_old: Callable[[T], bool]) -> Iterator[T]:
-    """Pop expired connections; safe under concurrent use.
-
-    >>> idle = deque([1, 2, 7, 8])
-    >>> list(expired(idle, lambda used_at: used_at < 5)), idle
-    ([1, 2], deque([7, 8]))
-    """
-    while idle:
-        try:
-            one = idle.popleft()
-        except IndexError:  # another thread was quicker
-            return
-        if not is_old(one):
-            idle.appendleft(one)
-            return
-        yield one
