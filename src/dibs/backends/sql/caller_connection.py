@@ -143,36 +143,31 @@ def _by_cursor(open_cursor: Callable[[], Any], *, awaits: bool) -> Run:
     return run_async if awaits else run
 
 
-def of_sqlalchemy(given: Any) -> CallerConnection:
-    """A Connection, or a Session, whose current connection is used each time."""
+def of_sqlalchemy(given: Any, *, awaits: bool = False) -> CallerConnection:
+    """A connection, or a session, whose current connection is used each time."""
+    is_session = hasattr(given, "get_bind")
 
-    def its_connection() -> Any:
-        return given.connection() if _is_session(given) else given
+    async def current() -> Any:
+        found = given.connection() if is_session else given
+        return await found if is_session and awaits else found
 
     async def run(text: str, values: Sequence[object]) -> Result:
-        result = its_connection().exec_driver_sql(text, tuple(values))
+        result = (await current()).exec_driver_sql(text, tuple(values))
+        if awaits:
+            result = await result
         return result.rowcount, [tuple(row) for row in result] if result.returns_rows else []
 
     async def keeps() -> bool:
-        return not _commits_itself(its_connection())
+        connection = await current()
+        return not _commits_itself(connection.sync_connection if awaits else connection)
 
-    return _as_sqlalchemy(given, run, keeps, awaits=False)
+    dialect = (given.get_bind() if is_session else given).dialect
+    mark = {"qmark": _question_mark, "numeric_dollar": _dollar}.get(dialect.paramstyle, _percent)
+    quote = dialect.identifier_preparer.quote_identifier
+    return CallerConnection(_known(dialect.name), quote, mark, run, keeps, awaits)
 
 
-def of_async_sqlalchemy(given: Any) -> CallerConnection:
-    """An AsyncConnection or an AsyncSession."""
-
-    async def its_connection() -> Any:
-        return await given.connection() if _is_session(given) else given
-
-    async def run(text: str, values: Sequence[object]) -> Result:
-        result = await (await its_connection()).exec_driver_sql(text, tuple(values))
-        return result.rowcount, [tuple(row) for row in result] if result.returns_rows else []
-
-    async def keeps() -> bool:
-        return not _commits_itself((await its_connection()).sync_connection)
-
-    return _as_sqlalchemy(given, run, keeps, awaits=True)
+of_async_sqlalchemy = partial(of_sqlalchemy, awaits=True)
 
 
 def of_django(connection: Any) -> CallerConnection:
@@ -186,23 +181,11 @@ def of_django(connection: Any) -> CallerConnection:
     return CallerConnection(server, quote, _percent, _by_cursor(connection.cursor, awaits=False), keeps, awaits=False)
 
 
-def _as_sqlalchemy(given: Any, run: Run, keeps: Callable[[], Awaitable[bool]], *, awaits: bool) -> CallerConnection:
-    dialect = (given.get_bind() if _is_session(given) else given).dialect
-    mark = {"qmark": _question_mark, "numeric_dollar": _dollar}.get(dialect.paramstyle, _percent)
-    return CallerConnection(
-        _known(dialect.name), dialect.identifier_preparer.quote_identifier, mark, run, keeps, awaits
-    )
-
-
 def _commits_itself(connection: Any) -> bool:
     """Whether the driver's connection is in autocommit mode."""
     raw = connection.connection.dbapi_connection
     by_asking = getattr(raw, "get_autocommit", None)
     return bool(by_asking() if by_asking else getattr(raw, "autocommit", False))
-
-
-def _is_session(given: Any) -> bool:
-    return hasattr(given, "get_bind")
 
 
 def _known(server: str) -> str:
