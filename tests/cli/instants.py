@@ -19,7 +19,7 @@ INSTANTS: dict[str, tuple[Any, str]] = {
     "asking": (run, "_wait"),
     "granted": (supervise.Supervision, "begin"),
     "ordering": (child.Child, "execute"),
-    "ordered": (supervise.Supervision, "keep"),  # the command runs, nobody has looked yet
+    "ordered": (supervise.Supervision, "watch"),  # the command runs, nobody has looked yet
     "ended": (run, "_give_back"),
     "leaving": (child.Guard, "close"),
     "closing": (child.Child, "close"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import ASCII, COMMAND, Cli, harmful
-from dibs.cli.ls import HEADER, MOST_DRESSED, aligned, pressure
+from dibs.cli.ls import HEADER, MOST_RICH_ROWS, aligned, pressure
 from dibs.info import LockInfo, Participant
 from process.children import PATIENCE
 
@@ -153,7 +153,7 @@ def test_who_reads_no_further_ends_it(cli: Cli, more: list[str], unbuffered: str
 
 
 def test_many_are_all_listed_and_in_plain_text(cli: Cli) -> None:
-    client, names = cli.client(), [f"n{number:05}" for number in range(MOST_DRESSED + 1)]
+    client, names = cli.client(), [f"n{number:05}" for number in range(MOST_RICH_ROWS + 1)]
     for name in names:
         assert client.lock(name).acquire()
     assert [info["name"] for info in cli.json("ls")] == names

@@ -113,7 +113,7 @@ def test_a_failure_of_our_own_does_not_leave_the_command_without_the_lock(scene:
     """No failure is known; should there be one, the command is over before the lock is."""
     failing = (
         "import sys; from dibs.cli import main, supervise;"
-        "supervise.Supervision._look = lambda *_: 1 / 0; sys.exit(main.main(sys.argv[1:]))"
+        "supervise.Supervision._check = lambda *_: 1 / 0; sys.exit(main.main(sys.argv[1:]))"
     )
     running = scene.start(sys.executable, "-c", failing, "run", "x", "--", *WITNESS, "child", "wait")
     assert running.end() == 1

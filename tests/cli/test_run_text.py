@@ -17,7 +17,7 @@ import pytest
 
 import dibs
 from cli.commands import ASCII, COMMAND, Cli
-from dibs.cli.description import shown
+from dibs.cli.description import describe_command
 from process.children import PATIENCE
 
 OPTIONS = [
@@ -204,13 +204,13 @@ def test_what_others_see_does_not_depend_on_the_locale(cli: Cli) -> None:
     ],
 )
 def test_what_is_shown_of_a_command(words: list[str], expected: str) -> None:
-    assert shown(words) == expected
-    assert "hunter2" not in shown(words)
+    assert describe_command(words) == expected
+    assert "hunter2" not in describe_command(words)
 
 
 @pytest.mark.parametrize("word", ["a" * 100_000, "pass" * 25_000, "a://" * 25_000, "--" * 50_000, " --token" * 12_000])
 def test_a_long_word_is_shown_at_once(word: str) -> None:
-    assert len(shown([word, word, "--password", word])) <= 200
+    assert len(describe_command([word, word, "--password", word])) <= 200
 
 
 # Nobody to read, no home, no name.

@@ -89,9 +89,9 @@ def test_who_is_about_to_get_it_is_not_told_that_it_waits_for_itself(monkeypatch
 def test_who_asks_in_vain_is_not_told_that_it_holds_the_lock_itself() -> None:
     """A claim that could not be withdrawn yet, or just became the first: it is no other process."""
     own, other = (Participant(owner="ana", host=HOST, pid=pid, token=pid) for pid in (os.getpid(), 1))
-    assert waiting.in_the_way(LockInfo(name="x", holders=(own,))) == "no other process holds it now"
-    assert " pid 1 " in waiting.in_the_way(LockInfo(name="x", holders=(own, other)))
-    assert " more" not in waiting.in_the_way(LockInfo(name="x", holders=(own, other)))
+    assert waiting.describe_queue(LockInfo(name="x", holders=(own,))) == "no other process holds it now"
+    assert " pid 1 " in waiting.describe_queue(LockInfo(name="x", holders=(own, other)))
+    assert " more" not in waiting.describe_queue(LockInfo(name="x", holders=(own, other)))
 
 
 def test_time_alone_is_no_news_and_json_and_skip_are_quiet(cli: Cli) -> None:

@@ -9,7 +9,7 @@ import pytest
 import dibs
 from cli.commands import Cli, harmful
 from cli.test_ls import HOSTILE
-from dibs.cli.looking import looks
+from dibs.cli.polling import poll
 from process.children import until
 from store.sqlite.places import standstill
 
@@ -89,8 +89,8 @@ def test_a_store_that_does_not_answer(cli: Cli) -> None:
 def test_patience_with_a_silent_store_ends(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dibs.cli.looking.PATIENCE", 0.5)
+    monkeypatch.setattr("dibs.cli.polling.PATIENCE", 0.5)
     cli.holder().takes("a")
     with standstill(cli.path), dibs.connect(cli.url, retry=0.1) as client, pytest.raises(dibs.StoreUnavailable):
-        next(looks(lambda: client.inspect("a"), "wait"))
+        next(poll(lambda: client.inspect("a"), "wait"))
     assert capsys.readouterr().err.count(" (retrying)\n") == 1, "it is said once"

@@ -136,8 +136,8 @@ def test_colour_takes_no_room() -> None:
 
 
 def test_marks_are_one_column_each() -> None:
-    assert str(ASCII).isascii()
-    assert {len(mark) for marks in (FINE, ASCII) for mark in vars(marks).values()} == {1}
+    assert "".join(ASCII).isascii()
+    assert {len(mark) for marks in (FINE, ASCII) for mark in marks} == {1}
 
 
 def test_lines_and_objects_say_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:

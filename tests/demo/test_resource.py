@@ -66,7 +66,7 @@ def test_each_of_several_inside_counts_and_stays_until_it_leaves(resource: Resou
         resource.begin(user(1, worker, pid), FUTURE)
     assert verdict(resource) == (1 + 2, 0, 0)
     resource.end(user(1, "b", 2))
-    assert [mark.worker for mark in resource.look().inside] == ["a", "c"]
+    assert [mark.user.worker for mark in resource.look().inside] == ["a", "c"]
 
 
 def test_a_token_that_is_not_higher_is_an_overlap_whatever_the_deadline_says(resource: Resource) -> None:
@@ -79,7 +79,7 @@ def test_a_higher_token_takes_over_past_the_deadline(resource: Resource) -> None
     resource.begin(user(1), now() - 0.001)
     resource.begin(user(2, "b"), FUTURE)
     assert verdict(resource) == (0, 1, 0)
-    assert [mark.token for mark in resource.look().inside] == [2]
+    assert [mark.user.token for mark in resource.look().inside] == [2]
 
 
 def test_a_renewed_hold_is_valid_until_its_new_deadline(resource: Resource) -> None:
@@ -146,7 +146,7 @@ def test_one_who_was_overlapped_and_then_refused_is_not_inside_any_more(resource
     resource.begin(user(2, "b"), FUTURE)
     with pytest.raises(StaleToken):
         resource.write(user(1), 1, FUTURE)
-    assert [mark.token for mark in resource.look().inside] == [2]
+    assert [mark.user.token for mark in resource.look().inside] == [2]
 
 
 def test_the_journal_is_judged_without_the_records_word(resource: Resource, tmp_path: Path) -> None:

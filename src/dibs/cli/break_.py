@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 import dibs
 from dibs._shared import login, place
 from dibs.cli import break_log
-from dibs.cli import options as given
-from dibs.cli.options import Parser, UsageError, add_store, connect, next_command
+from dibs.cli.options import Parser, UsageError, add_name, add_store, connect, next_command
 from dibs.cli.output import NO, OK, UNREACHABLE, USAGE, age, describe, host, lock_object, put_json, same, say, who
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
@@ -37,7 +36,7 @@ def parser() -> Parser:
         description="Take a lock away from the holder with that token.\n"
         "Without --token, list the holders, and the command that breaks each.",
     )
-    made.add_argument("name", metavar="NAME", type=given.name, help="the name of the lock")
+    add_name(made)
     made.add_argument("--token", metavar="N", type=int, help="the holder's token, as dibs show prints it")
     made.add_argument("--reason", metavar="TEXT", default="", help="why; logged and kept in the store (default: none)")
     made.add_argument("--yes", action="store_true", help="do not ask")

@@ -20,11 +20,12 @@ class Foreign(Exception):
 
 def record(client: dibs.Client, name: str, what: Break) -> None:
     """Replace the record of that name."""
+    text = json.dumps({"record": BREAK_MARK, **what.shortened().to_json()}).encode()
 
     def replace(value: bytes | None) -> bytes:
         if value is not None and read_break(value) is None:
             raise Foreign
-        return _write(what)
+        return text
 
     with suppress(BadName, Unsupported, Conflict, StoreError, Foreign):
         client.cell(break_cell(name)).update(replace)
@@ -35,7 +36,3 @@ def last(client: dibs.Client, name: str) -> Break | None:
     with suppress(BadName, Unsupported, StoreError):
         return read_break(client.cell(break_cell(name)).get()[0])
     return None
-
-
-def _write(what: Break) -> bytes:
-    return json.dumps({"record": BREAK_MARK, **what.shortened().to_json()}).encode()

@@ -26,7 +26,7 @@ from dibs.cli.output import BY_SIGNAL, CANNOT_RUN, NOT_FOUND
 from dibs.cli.system import LONGEST_NAP, die_with, exists, given_environment, lives, now, open_files, rename
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-_SETTLE = 0.05
+_EXIT_GRACE = 0.05
 """Seconds that processes left by the command may take to end."""
 
 
@@ -108,12 +108,12 @@ class Child:
 
     def group_lives(self) -> bool:
         """Whether any process of the group is alive."""
-        return exists(self.group) and lives(self.group) != ""
+        return exists(-self.group) and lives(self.group) != ""
 
     def leaves_others(self) -> str:
         """The processes of the group that continue after the command; they get a moment to end."""
         if self.group_lives():
-            time.sleep(_SETTLE)
+            time.sleep(_EXIT_GRACE)
         return lives(self.group) if self.group_lives() else ""
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def _execute(argv: Sequence[str], parent: int, order: int, answer: int) -> NoRet
 
 
 _INSTANT = Struct("d")
-_DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class Guard:
@@ -165,7 +165,7 @@ class Guard:
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                _stand(reads, group)
+                _run_guard(reads, group)
             finally:
                 os._exit(0)
         os.close(reads)
@@ -185,10 +185,10 @@ class Guard:
         os.close(self._writes)
 
 
-def _stand(reads: int, group: int) -> None:
+def _run_guard(reads: int, group: int) -> None:
     os.setsid()
     rename("lock-guard")  # so that `killall -9 dibs` does not kill the guard as well
-    for number in _DEAF_TO:
+    for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.dup2(reads, 0)
     for file in open_files():

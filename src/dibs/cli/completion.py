@@ -15,9 +15,9 @@ from importlib import import_module
 from itertools import islice
 from typing import NamedTuple
 
-from dibs.cli.looking import ONE_LOOK
 from dibs.cli.options import Parser, add_store, connect
 from dibs.cli.output import OK, put
+from dibs.cli.polling import POLL_TIMEOUT
 
 _MOST_NAMES = 1000
 _BASH = """\
@@ -161,7 +161,7 @@ def _put_names(line: str) -> int:
     except ValueError:  # a quote is still open
         words = line.split()
     options, _ = store.parse_known_args(words)
-    with connect(options, "completion", retry=ONE_LOOK) as client:
+    with connect(options, "completion", retry=POLL_TIMEOUT) as client:
         for info in islice(client.locks(), _MOST_NAMES):
             put(info.name)
     return OK

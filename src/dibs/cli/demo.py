@@ -19,25 +19,26 @@ import json
 import os
 import random
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
 import dibs
-from dibs.cli.demo_screen import Screen, has_colour, is_live
-from dibs.cli.demo_show import Event, Lines, Objects, Outcome, Show
+from dibs.cli.demo_screen import Screen
+from dibs.cli.demo_show import Event, Lines, Objects, Outcome
 from dibs.cli.demo_worker import NAME, NAMESPACE, Resource
-from dibs.cli.options import Parser, connect, time
-from dibs.cli.output import BY_SIGNAL, NO, OK
+from dibs.cli.options import Parser, add_seconds, connect
+from dibs.cli.output import BY_SIGNAL, NO, OK, has_colour, is_terminal
 from dibs.cli.system import now
+
+Show = Lines | Objects | Screen
 
 _POLL_INTERVAL = 0.03
 _PATIENCE = 30.0
@@ -73,6 +74,11 @@ class Worker:
         yield from (json.loads(line) for line in lines)
         if not said:
             yield {"what": "ended"}
+
+    def close(self) -> None:
+        """Close its pipes, and wait for its end."""
+        with self.process:
+            pass
 
 
 @dataclass
@@ -140,10 +146,7 @@ class Demo:
         for worker in self.workers.values():
             worker.process.kill()
         for worker in self.workers.values():
-            worker.process.wait()
-            for pipe in (worker.process.stdin, worker.process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            worker.close()
         self.selector.close()
         self.resource.close()
 
@@ -159,12 +162,11 @@ class Demo:
 
     def _start(self, name: str, pause_at: int | None) -> None:
         options = self.options
-        command = [
-            sys.executable, "-P", "-m", "dibs.cli.demo_worker", name, str(self.directory), f"--parent={os.getpid()}",
-            f"--turns={options.turns}", f"--seed={options.seed}", f"--lease={options.lease}",
-        ]  # fmt: skip
-        command += [] if pause_at is None else [f"--pause-at={pause_at}"]
-        command += ["--no-lock"] if options.no_lock else []
+        settings = {
+            "worker": name, "directory": str(self.directory), "parent": os.getpid(), "pause_at": pause_at,
+            "turns": options.turns, "seed": options.seed, "lease": options.lease, "no_lock": options.no_lock,
+        }  # fmt: skip
+        command = [sys.executable, "-P", "-m", "dibs.cli.demo_worker", json.dumps(settings)]
         path = os.pathsep.join(filter(None, (_SOURCE, os.environ.get("PYTHONPATH"))))
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  # our own module
@@ -183,7 +185,7 @@ class Demo:
             self.longest_wait = max(self.longest_wait, said["waited"])
             self._tell("took", worker, said["token"], waited=round(said["waited"], 3))
         elif what == "holding":
-            self._strike(worker, said["token"])
+            self._inject_fault(worker, said["token"])
         elif what == "went on" and stopped is not None and stopped.token == said["token"]:
             stopped.lost = said["lost"]
         elif what == "refused":
@@ -206,7 +208,7 @@ class Demo:
             for one in self.workers.values():
                 one.tell("start")
 
-    def _strike(self, worker: Worker, token: int) -> None:
+    def _inject_fault(self, worker: Worker, token: int) -> None:
         """The worker says that it holds, and halts. Kill or stop it only if the store agrees."""
         self.attempts += 1
         if self.attempts > 2 * _ATTEMPTS:
@@ -253,9 +255,7 @@ class Demo:
         if worker.done and status == 0:
             return
         if worker.name == self.to_kill and self.kills and status == -signal.SIGKILL:
-            for pipe in (worker.process.stdin, worker.process.stdout):
-                assert pipe is not None
-                pipe.close()
+            worker.close()
             self._start(worker.name, None)
             self._tell("restarted", worker, None, " was started again")
             return
@@ -270,8 +270,8 @@ _MOST_WORKERS = 32
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
-    with _noted_signals() as signals, _temporary_directory() as directory:
-        return _play(options, directory, signals)
+    with _noted_signals() as signals, TemporaryDirectory(prefix="dibs-demo-") as directory:
+        return _play(options, Path(directory), signals)
 
 
 def _play(options: argparse.Namespace, directory: Path, signals: list[int]) -> int:
@@ -296,7 +296,7 @@ def _show(options: argparse.Namespace) -> Show:
     if options.json:
         return Objects()
     lines = Lines(colour=has_colour())
-    return Screen(lines, colour=has_colour()) if is_live() and not options.plain else lines
+    return Screen(lines, colour=has_colour()) if is_terminal() and not options.plain else lines
 
 
 @contextmanager
@@ -314,15 +314,6 @@ def _noted_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _temporary_directory() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dibs-demo-"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
-
-
 def parser() -> Parser:
     made = Parser(
         "demo",
@@ -337,13 +328,7 @@ def parser() -> Parser:
     made.add_argument(
         "--seed", metavar="N", type=int, help="selects the workers that fail and the length of turns (default: random)"
     )
-    made.add_argument(
-        "--lease",
-        metavar="S",
-        type=time,
-        default=1.0,
-        help="seconds that a lock survives without renewal, at least 0.5 (default: 1)",
-    )
+    add_seconds(made, "--lease", "seconds that a lock survives without renewal, at least 0.5 (default: 1)", 1.0)
     output = made.add_mutually_exclusive_group()
     output.add_argument("--plain", action="store_true", help="print lines instead of drawing a picture, as in a pipe")
     output.add_argument(

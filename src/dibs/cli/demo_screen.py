@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import FrameType
+from typing import NamedTuple
 
 from dibs.cli.demo_show import BOLD, DIM, GREEN, RED, YELLOW, Event, Lines, Outcome, painted, write
 from dibs.cli.demo_worker import Record
@@ -45,8 +46,7 @@ _OTHERWISE = {"": "starting", "restarted": "killed, restarted", "continued": "co
 """State of a worker that is not in the queue, by its last event."""
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     holds: str
     took: str
     killed: str
@@ -56,16 +56,12 @@ class Marks:
     done: str
     left: str
 
-    def __str__(self) -> str:
-        return "".join(vars(self).values())
-
 
 FINE = Marks(holds="►", took="●", killed="✕", paused="‖", refused="!", lane="─", done="█", left="░")
 ASCII = Marks(holds=">", took="o", killed="x", paused="=", refused="!", lane="-", done="#", left=".")
 
 
-@dataclass(frozen=True)
-class Doing:
+class Doing(NamedTuple):
     text: str
     style: str = ""
     mark: str = " "
@@ -215,7 +211,7 @@ class Screen:
 
     def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None:
         self._lines.begin(options, names)
-        self._picture = Picture(names, options.turns, FINE if _can_say(str(FINE)) else ASCII)
+        self._picture = Picture(names, options.turns, FINE if _can_say("".join(FINE)) else ASCII)
         self._size = _size()
         write(_SAVE)
         signal.signal(signal.SIGCONT, self._resume)
@@ -268,15 +264,6 @@ class Screen:
             self._resumed = False
             return "\r"
         return _RESTORE if self._size == before else _HOME + _ALL_BELOW
-
-
-def is_live() -> bool:
-    """Whether stdout is a terminal that can redraw."""
-    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-
-
-def has_colour() -> bool:
-    return is_live() and not os.environ.get("NO_COLOR")
 
 
 def _can_say(text: str) -> bool:

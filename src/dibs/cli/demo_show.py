@@ -12,7 +12,6 @@ import errno
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dibs.cli.demo_worker import Audit, Record
 from dibs.cli.output import harmless, put_json
@@ -98,22 +97,6 @@ class Event:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
-class Show(Protocol):
-    def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None: ...
-
-    def event(self, event: Event) -> None: ...
-
-    def glance(self, at: float, info: LockInfo, record: Record) -> None:
-        """Show the current state of the queue and the resource; called often."""
-
-    def give_up(self, why: str) -> None: ...
-
-    def prove(self, outcome: Outcome) -> None: ...
-
-    def close(self) -> None:
-        """Clean up, whatever ended the demo. May be called again."""
-
-
 class Lines:
     """Prints a line per change."""
 
@@ -135,6 +118,7 @@ class Lines:
             self._put(event.text, BOLD, before=f"{event.at:6.2f} s  ")
 
     def glance(self, at: float, info: LockInfo, record: Record) -> None:
+        """Show the current state of the queue and the resource; called often."""
         holder = " ".join(printable(one.owner) for one in info.holders) or "nobody"
         waiting = " ".join(printable(one.owner) for one in info.waiters) or "empty"
         token = f"   token {info.holders[0].token}" if info.holders else ""
@@ -167,15 +151,8 @@ class Objects:
     """Prints a JSON object per event; the last one has `proved`, unless a signal ended the demo."""
 
     def begin(self, options: argparse.Namespace, names: Sequence[str]) -> None:
-        put_json(
-            {
-                "event": "began",
-                "workers": len(names),
-                "turns": options.turns,
-                "lease": options.lease,
-                "seed": options.seed,
-            }
-        )
+        settings = {"turns": options.turns, "lease": options.lease, "seed": options.seed}
+        put_json({"event": "began", "workers": len(names), **settings})
 
     def event(self, event: Event) -> None:
         about = {"event": event.what, "at": round(event.at, 3), "worker": event.worker, "token": event.token}

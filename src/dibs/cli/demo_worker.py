@@ -9,28 +9,30 @@ the token. It does not trust the lock:
 - Anything else is an *overlap*: counted, and let in. Two turns at once would also lose a count, as a turn is a read
   (`begin`), some work and a `write` of the value plus one. `audit` checks the journal alone.
 
-The worker is an ordinary program on the public API, with the URL in $DIBS_URL. It reports JSON lines on stdout, reads
-`start`, `go` and `again` from stdin. With `--pause-at N` it halts inside turn N: there the demo kills or pauses it. The
+The worker is an ordinary program on the public API, with the URL in $DIBS_URL and its options as a JSON object in its
+argument. It reports JSON lines on stdout, reads
+`start`, `go` and `again` from stdin. With `pause_at` N it halts inside turn N: there the demo kills or pauses it. The
 number of finished turns is in the resource, so a restarted worker does the rest. It ends with the demo.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import dibs
 from dibs import StaleToken
-from dibs.cli.system import ORPHANED, die_with, now
+from dibs.cli.system import ORPHANED, die_with, exists, now
 
 SIZE = 4096
 """Bytes of the record, written by one call within one page: a kill leaves the old or the new record."""
@@ -50,14 +52,8 @@ class User:
 class Mark:
     """A user inside, and the deadline that it wrote."""
 
-    worker: str
-    pid: int
-    token: int
+    user: User
     until: float
-    since: float
-
-    def is_of(self, user: User) -> bool:
-        return (self.pid, self.token) == (user.pid, user.token)
 
 
 @dataclass
@@ -69,6 +65,14 @@ class Record:
     refused: int = 0
     turns: dict[str, int] = field(default_factory=dict)
     inside: list[Mark] = field(default_factory=list)
+
+    def leave(self, user: User) -> None:
+        self.inside = [mark for mark in self.inside if mark.user != user]
+
+    def prolong(self, user: User, until: float) -> None:
+        for mark in self.inside:
+            if mark.user == user:
+                mark.until = until
 
 
 @dataclass
@@ -96,21 +100,21 @@ class Resource:
 
         def enter(record: Record) -> None:
             at = now()
-            for mark in [mark for mark in record.inside if not mark.is_of(user)]:
-                if user.token > mark.token and (at >= mark.until or is_dead(mark.pid)):
+            record.leave(user)
+            for mark in list(record.inside):
+                if user.token > mark.user.token and (at >= mark.until or is_dead(mark.user.pid)):
                     record.takeovers += 1
                     record.inside.remove(mark)
                 else:
                     record.overlaps += 1
-            record.inside = [mark for mark in record.inside if not mark.is_of(user)]
-            record.inside.append(Mark(user.worker, user.pid, user.token, until, at))
+            record.inside.append(Mark(user, until))
             record.highest = user.token
 
         return self._step("begin", user, enter).value
 
     def keep(self, user: User, until: float) -> None:
         """Note the new deadline after a renewal."""
-        self._step("keep", user, lambda record: _prolong(record, user, until))
+        self._step("keep", user, lambda record: record.prolong(user, until))
 
     def write(self, user: User, value: int, until: float) -> None:
         """Write the value; this counts as one turn of the worker."""
@@ -118,15 +122,12 @@ class Resource:
         def change(record: Record) -> None:
             record.value = value
             record.turns[user.worker] = record.turns.get(user.worker, 0) + 1
-            _prolong(record, user, until)
+            record.prolong(user, until)
 
         self._step("write", user, change)
 
     def end(self, user: User) -> None:
-        def leave(record: Record) -> None:
-            record.inside = [mark for mark in record.inside if not mark.is_of(user)]
-
-        self._step("end", user, leave)
+        self._step("end", user, lambda record: record.leave(user))
 
     def look(self) -> Record:
         fcntl.flock(self._file, fcntl.LOCK_SH)
@@ -158,7 +159,7 @@ class Resource:
             refused = user.token < record.highest
             if refused:
                 record.refused += 1
-                record.inside = [mark for mark in record.inside if not mark.is_of(user)]
+                record.leave(user)
             else:
                 change(record)
             entry = json.dumps({"at": now(), "step": what, "refused": refused, "user": asdict(user)})
@@ -178,19 +179,13 @@ class Resource:
         if not text:
             return Record()
         said = json.loads(text)
-        return Record(**{**said, "inside": [Mark(**mark) for mark in said["inside"]]})
+        return Record(**{**said, "inside": [Mark(User(**mark["user"]), mark["until"]) for mark in said["inside"]]})
 
     def _save(self, record: Record) -> None:
         text = json.dumps(asdict(record)).encode()
         if len(text) > SIZE:
             raise ValueError(f"the record of {len(record.turns)} workers does not fit in {SIZE} bytes")
         os.pwrite(self._file, text.ljust(SIZE), 0)
-
-
-def _prolong(record: Record, user: User, until: float) -> None:
-    for mark in record.inside:
-        if mark.is_of(user):
-            mark.until = until
 
 
 def is_dead(pid: int) -> bool:
@@ -202,20 +197,9 @@ def is_dead(pid: int) -> bool:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return not _answers(pid)
+        return not exists(pid)
     fields = text.rpartition(")")[2].split()
     return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
-
-
-def _answers(pid: int) -> bool:
-    """Without /proc."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 NAME = "shared-resource"
@@ -224,17 +208,17 @@ SHORTEST_TURN, LONGEST_TURN = 0.005, 0.030
 
 
 def main() -> None:
-    options = _options()
+    options = SimpleNamespace(**json.loads(sys.argv[1]))
     die_with(options.parent)
     orders: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     with dibs.connect(lease=options.lease, owner=options.worker, namespace=NAMESPACE) as client:
-        Worker(client, Resource(options.directory), options, orders).work()
+        Worker(client, Resource(Path(options.directory)), options, orders).work()
 
 
 class Worker:
     def __init__(
-        self, client: dibs.Client, resource: Resource, options: argparse.Namespace, orders: SimpleQueue[str]
+        self, client: dibs.Client, resource: Resource, options: SimpleNamespace, orders: SimpleQueue[str]
     ) -> None:
         self._client = client
         self._resource = resource
@@ -308,19 +292,6 @@ def _listen(orders: SimpleQueue[str]) -> None:
         for line in lines:
             orders.put(line.decode())
     os._exit(ORPHANED)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="dibs.cli.demo_worker")
-    parser.add_argument("worker")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--turns", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--lease", type=float, required=True)
-    parser.add_argument("--pause-at", type=int)
-    parser.add_argument("--no-lock", action="store_true")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ _SHORT = {
 """Programs that take a password as -pPASSWORD, or after that option."""
 
 
-def shown(words: Sequence[str]) -> str:
+def describe_command(words: Sequence[str]) -> str:
     """
-    >>> shown(["pg_dump", "--password", "hunter2", "postgresql://ana:pw@db/shop"])
+    >>> describe_command(["pg_dump", "--password", "hunter2", "postgresql://ana:pw@db/shop"])
     "pg_dump --password *** 'postgresql://***@db/shop'"
     """
     texts = [os.fsencode(word)[:_READ].decode(errors="backslashreplace") for word in words[:_LONGEST]]

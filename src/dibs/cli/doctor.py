@@ -7,14 +7,13 @@ in a database, for somebody who may create them where the application may not; i
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
 import dibs
 from dibs._shared import statements
 from dibs.cli.options import Parser, UsageError, add_store, connect
-from dibs.cli.output import NO, OK, put, put_json
+from dibs.cli.output import NO, OK, has_colour, put, put_json
 from dibs.info import Finding
 
 _WORDS = {"promise": "ok", "note": "note", "danger": "DANGER"}
@@ -64,14 +63,9 @@ def _put_line(finding: Finding) -> None:
     text = f"{what}. Fix: {fix}" if fix else what
     if level in _WORDS:
         word = f"{_WORDS[level]:<{_WIDTH}}"
-        if _is_colourful():
+        if has_colour():
             # Not through `put`, which removes control characters; `put` below flushes the whole line.
             sys.stdout.write(f"\033[{_COLOURS[level]}m{word}\033[0m  ")
         else:
             text = f"{word}  {text}"
     put(text)
-
-
-def _is_colourful() -> bool:
-    wanted = os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
-    return wanted and sys.stdout is not None and sys.stdout.isatty()

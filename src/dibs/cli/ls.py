@@ -6,7 +6,6 @@ On a terminal with `rich` (the extra `cli`) it prints a table, else aligned colu
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +14,11 @@ from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
 from dibs._shared import place
-from dibs.cli import options as given
-from dibs.cli.options import Parser, add_store, connect
-from dibs.cli.output import OK, age, lock_object, put, put_json, same, say, who
+from dibs.cli.options import Parser, add_store, connect, lock_name
+from dibs.cli.output import OK, age, has_colour, is_terminal, lock_object, put, put_json, same, say, who
 from dibs.info import LockInfo, clip, duration
 
-MOST_DRESSED = 200
+MOST_RICH_ROWS = 200
 """Most rows in a table of `rich`, which is slow to draw."""
 
 
@@ -30,9 +28,9 @@ class Row(NamedTuple):
     """It has waiters."""
 
 
-def lay_out(header: Sequence[str], rows: Sequence[Row]) -> None:
+def print_table(header: Sequence[str], rows: Sequence[Row]) -> None:
     lines = list(aligned([header, *(row.cells for row in rows)]))
-    if not (len(rows) <= MOST_DRESSED and _sits_there() and _fit(lines, len(header)) and _dress(header, rows)):
+    if not (len(rows) <= MOST_RICH_ROWS and is_terminal() and _fits(lines, len(header)) and _print_rich(header, rows)):
         for line in lines:
             put(line)
 
@@ -59,16 +57,12 @@ def _width(text: str) -> int:
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _sits_there() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _fit(lines: Sequence[str], columns: int) -> bool:
+def _fits(lines: Sequence[str], columns: int) -> bool:
     """Whether a table fits without folding: it adds a rule and two spaces per column."""
     return max(map(_width, lines)) + columns + 2 <= shutil.get_terminal_size().columns
 
 
-def _dress(header: Sequence[str], rows: Sequence[Row]) -> bool:
+def _print_rich(header: Sequence[str], rows: Sequence[Row]) -> bool:
     """Print with `rich`; False: it is not installed."""
     try:
         from rich.console import Console  # noqa: PLC0415  (optional)
@@ -81,7 +75,7 @@ def _dress(header: Sequence[str], rows: Sequence[Row]) -> bool:
         table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row.cells), style="yellow" if row.notable else None)
-    console = Console(file=sys.stdout, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    console = Console(file=sys.stdout, color_system="auto" if has_colour() else None)
     console.print(table)
     return True
 
@@ -93,7 +87,7 @@ _LONGEST_NAME, _LONGEST_KIND, _LONGEST_HOLDER = 60, 24, 64
 def parser() -> Parser:
     made = Parser("ls", description="List the locks that are held or waited for, the longest total wait first.")
     made.add_argument(
-        "prefix", metavar="PREFIX", nargs="?", default="", type=given.name, help="only names that begin with PREFIX"
+        "prefix", metavar="PREFIX", nargs="?", default="", type=lock_name, help="only names that begin with PREFIX"
     )
     add_store(made)
     return made
@@ -109,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         for info in found:
             put_json(lock_object(info))
     elif found:
-        lay_out(HEADER, [_row(info, now) for info in found])
+        print_table(HEADER, [_row(info, now) for info in found])
     else:
         which = f' whose name begins with "{options.prefix}"' if options.prefix else ""
         say(f"no lock{which} is held or waited for on {store}")

@@ -19,9 +19,10 @@ from dibs.cli.output import (
     OK,
     UNREACHABLE,
     USAGE,
-    drop_unread,
     occupy_closed_descriptors,
     put,
+    redirect_to_null,
+    report,
     say,
 )
 
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _dispatch(words)
     except BrokenPipeError:
-        drop_unread(1)  # as by `| head`
+        redirect_to_null(1)  # as by `| head`
         status = BY_SIGNAL + signal.SIGPIPE
     except OSError as error:  # no room, no process, no thread
-        drop_unread(1)
+        redirect_to_null(1)
         say(f"dibs: the operating system refused: {error}")
         status = NOT_BY_SYSTEM
     if arguments is None:  # saves the garbage collections at the end of the interpreter
@@ -98,13 +99,8 @@ def _perform(command: str, words: list[str]) -> int:
 
 
 def _tell(command: str, words: list[str], error: Exception) -> None:
-    """Messages of `run --json` are JSON: on stderr they stand between lines of the command."""
-    if command == "run" and "--json" in words[: words.index("--") if "--" in words else None]:
-        import json  # noqa: PLC0415  (not needed to start)
-
-        say(json.dumps({"event": "error", "text": str(error)}))
-    else:
-        say(str(error), command=command)
+    own = words[: words.index("--") if "--" in words else None]
+    report({"event": "error", "text": str(error)}, command=command, as_json=command == "run" and "--json" in own)
 
 
 def _no_command(word: str) -> str:

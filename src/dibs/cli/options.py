@@ -13,14 +13,13 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from functools import partial
-from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
 import dibs
 from dibs import _shared
 from dibs._shared import NAMESPACE
-from dibs.cli.output import USAGE, say
+from dibs.cli.output import USAGE, report, say
 from dibs.info import command_line
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h|d|)")
@@ -55,6 +54,15 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(USAGE)
 
 
+def add_name(parser: argparse.ArgumentParser, **more: Any) -> None:
+    parser.add_argument("name", metavar="NAME", type=lock_name, help="the name of the lock", **more)
+
+
+def add_seconds(parser: argparse._ActionsContainer, option: str, text: str, default: float | None = None) -> None:
+    """An option whose value is a duration."""
+    parser.add_argument(option, metavar="S", type=seconds, default=default, help=text)
+
+
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The options that every command has."""
     group = parser.add_argument_group("store options")
@@ -64,12 +72,16 @@ def add_store(parser: argparse.ArgumentParser) -> None:
         "--url-file", metavar="FILE", help="read the URL from FILE, to keep a password off the command line"
     )
     group.add_argument(
-        "--namespace", metavar="TEXT", default=NAMESPACE, type=name, help=f"prefix of all names (default: {NAMESPACE})"
+        "--namespace",
+        metavar="TEXT",
+        default=NAMESPACE,
+        type=lock_name,
+        help=f"prefix of all names (default: {NAMESPACE})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
-def name(text: str) -> str:
+def lock_name(text: str) -> str:
     """The name of a lock; the client checks it."""
     try:
         return os.fsencode(text).decode()
@@ -77,10 +89,10 @@ def name(text: str) -> str:
         raise argparse.ArgumentTypeError(f"the name {text[:80]!a} is not UTF-8") from None
 
 
-def time(text: str) -> float:
+def seconds(text: str) -> float:
     """A duration in seconds: 30, 0.5, 500ms, 30s, 5m, 2h, 1d.
 
-    >>> time("5m"), time("0.5"), time("250ms")
+    >>> seconds("5m"), seconds("0.5"), seconds("250ms")
     (300.0, 0.5, 0.25)
     """
     found = _TIME.fullmatch(text)
@@ -139,11 +151,7 @@ def pairs(given: list[str]) -> Mapping[str, str]:
 
 
 def _warn(options: argparse.Namespace, command: str, text: str) -> None:
-    """Messages of `run --json` are JSON: on stderr they stand between lines of the command."""
-    if command == "run" and options.json:
-        say(dumps({"event": "warning", "text": text}))
-    else:
-        say(text, command=command)
+    report({"event": "warning", "text": text}, command=command, as_json=command == "run" and options.json)
 
 
 def _read_url(options: argparse.Namespace, command: str) -> str:
@@ -152,11 +160,8 @@ def _read_url(options: argparse.Namespace, command: str) -> str:
     try:
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                _warn(
-                    options,
-                    command,
-                    f"other users can read {path!a}, which holds the URL of the store; run chmod 600 on it",
-                )
+                text = f"other users can read {path!a}, which holds the URL of the store; run chmod 600 on it"
+                _warn(options, command, text)
             text = file.read(_LONGEST_URL).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8"

@@ -32,7 +32,7 @@ def say(text: str, *, command: str = "") -> None:
             sys.stderr.write(harmless(f"dibs {command}: {text}\n" if command else f"{text}\n"))
             sys.stderr.flush()
         except OSError:
-            drop_unread(2)
+            redirect_to_null(2)
         except ValueError:
             return
 
@@ -44,11 +44,20 @@ def _is_unread() -> bool:
         return False
 
 
-def drop_unread(number: int) -> None:
-    """Discard what is buffered for a closed reader, so that the flush at exit does not fail too."""
-    opened = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(opened, number)
-    os.close(opened)
+def report(message: Mapping[str, Any], *, command: str, as_json: bool) -> None:
+    """Print the message's text to stderr; as JSON if its line stands between lines of the command of `dibs run`."""
+    if as_json:
+        say(json.dumps(message))
+    else:
+        say(message["text"], command=command)
+
+
+def redirect_to_null(*descriptors: int) -> None:
+    """Replace descriptors by /dev/null. Output that is buffered for a closed reader then does not fail at exit."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def put(text: str) -> None:
@@ -146,6 +155,15 @@ def held_by(name: str, holders: Sequence[Participant], now: datetime) -> str:
     first, more = holders[0], len(holders) - 1
     others = f" and {more} more" if more else ""
     return f"held by {describe(first, now)}{same(name, first)}{others}"
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal that understands control codes."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def has_colour() -> bool:
+    return is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def host() -> str:

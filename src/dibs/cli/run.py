@@ -2,7 +2,7 @@
 
 Exit status: the command's own (128 + n: by signal n; 126 and 127 as `env`), 64 usage, 69 store unreachable, 75 busy or
 timed out (0 with --skip, or --busy-exit-code), 76 lock lost. The processes: we take the lock and renew it, the command
-runs in a process group of its own (child.py), and a guard kills that group if we cannot (guard.py).
+runs in a process group of its own, and a guard kills that group if we cannot (both in child.py).
 
 Limits: a process that the command moves into another process group or session (a daemon, the jobs of an interactive
 shell) continues without the lock. So does a command that runs as another user (setuid) if we are killed: we may not
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -23,16 +22,24 @@ from typing import Any
 
 import dibs
 from dibs import _shared
-from dibs.cli import options as given
 from dibs.cli.child import CannotRun, Child, Guard
-from dibs.cli.description import shown
-from dibs.cli.options import Parser, add_store, connect, here_only, next_command, pairs
-from dibs.cli.output import BUSY, BY_SIGNAL, LOST, OK, lock_object, say
+from dibs.cli.description import describe_command
+from dibs.cli.options import (
+    Parser,
+    add_name,
+    add_seconds,
+    add_store,
+    connect,
+    here_only,
+    lock_name,
+    next_command,
+    pairs,
+)
+from dibs.cli.output import BUSY, BY_SIGNAL, LOST, OK, lock_object, redirect_to_null, report, say
 from dibs.cli.signals import Signalled, Signals
 from dibs.cli.supervise import BROKEN, MAX_HOLD, STANDSTILL, UNREACHABLE, Supervision
-from dibs.cli.system import let_go_of_streams
 from dibs.cli.terminal import Terminal, end_by_interrupt
-from dibs.cli.waiting import Narrator, in_the_way
+from dibs.cli.waiting import Narrator, describe_queue
 from dibs.info import duration, printable
 
 Acquire = Callable[[], dibs.Hold | None]
@@ -41,17 +48,16 @@ Acquire = Callable[[], dibs.Hold | None]
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     signals = Signals()
-    with connect(
-        options, "run", lease=options.lease, info={"command": shown(options.command), **options.info}
-    ) as client:
-        acquire = _asking(client, options, signals.ring)
+    info = {"command": describe_command(options.command), **options.info}
+    with connect(options, "run", lease=options.lease, info=info) as client:
+        acquire = _acquire_of(client, options, signals.wake)
         with (
             closing(Child(options.command)) as child,
             closing(Guard(child.group)) as guard,
             signals,
             closing(Terminal()) as terminal,
         ):
-            let_go_of_streams()
+            redirect_to_null(0, 1)  # the command's pipes then close when the command closes them
             supervision = Supervision(child, guard, terminal, signals, options.lease, options.max_hold)
             status = _run(options, client, acquire, supervision)
     if terminal.there and status == BY_SIGNAL + signal.SIGINT and (supervision.interrupted or supervision.by_ctrl_c):
@@ -108,7 +114,7 @@ def _execute(options: argparse.Namespace, hold: dibs.Hold, supervision: Supervis
     try:
         supervision.begin(hold)
         supervision.child.execute(_environment(options, hold))
-        supervision.keep(hold)
+        supervision.watch(hold)
     finally:
         supervision.terminal.take_back()
     assert supervision.child.status is not None
@@ -184,20 +190,17 @@ def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
     except dibs.StoreError:  # it was busy a moment ago
         info = dibs.LockInfo(name=options.name)
     after = f" after {duration(options.timeout)}" if options.timeout else ""
-    text = f'"{printable(options.name)}"{here_only(options)}: not free{after}: {in_the_way(info)}'
+    text = f'"{printable(options.name)}"{here_only(options)}: not free{after}: {describe_queue(info)}'
     _tell(options, "busy", f"{text}. Next: {next_command(options, 'show', options.name)}", **lock_object(info))
     return int(options.busy_exit_code)
 
 
 def _tell(options: argparse.Namespace, event: str, text: str, **facts: Any) -> None:
-    """Print to stderr: stdout belongs to the command."""
-    if options.json:
-        say(json.dumps({"event": event, "name": options.name, "text": text, **facts}))
-    else:
-        say(text, command="run")
+    message = {"event": event, "name": options.name, "text": text, **facts}
+    report(message, command="run", as_json=options.json)
 
 
-def _asking(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[[dibs.Hold], object]) -> Acquire:
+def _acquire_of(client: dibs.Client, options: argparse.Namespace, on_lost: Callable[[dibs.Hold], object]) -> Acquire:
     """`acquire` of the kind of lock that the options ask for."""
     more: dict[str, Any] = {"timeout": options.timeout, "max_hold": options.max_hold, "on_lost": on_lost}
     if options.of is not None:
@@ -220,7 +223,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         if len(command) < 2 or command[1] != "--":
             made.error("give the name of the lock, then -- and the command")
         try:
-            options.name, command = given.name(command[0]), command[2:]
+            options.name, command = lock_name(command[0]), command[2:]
         except argparse.ArgumentTypeError as error:
             made.error(str(error))
     options.command = command
@@ -255,9 +258,9 @@ def parser() -> Parser:
         "DIBS_LEASE. S is a number of seconds, or 500ms, 30s, 5m, 2h, 1d.\n\n"
         "examples:\n  dibs run deploy --timeout 5m -- ./deploy.sh v8\n  dibs run report:nightly --skip -- ./report",
     )
-    made.add_argument("name", metavar="NAME", nargs="?", type=given.name, help="the name of the lock")
+    add_name(made, nargs="?")
     busy = made.add_argument_group("if the lock is busy (default: wait forever)")
-    busy.add_argument("--timeout", metavar="S", type=given.time, help="wait at most S, then exit with 75")
+    add_seconds(busy, "--timeout", "wait at most S, then exit with 75")
     busy.add_argument("-n", "--try-once", action="store_true", help="do not wait: exit with 75 at once")
     busy.add_argument(
         "--skip",
@@ -274,16 +277,8 @@ def parser() -> Parser:
     kind.add_argument("--permits", metavar="N", type=int, help="take N permits of a semaphore (default: 1)")
     kind.add_argument("--of", metavar="M", type=int, help="a semaphore that has M permits")
     hold = made.add_argument_group("while the lock is held")
-    hold.add_argument(
-        "--lease",
-        metavar="S",
-        type=given.time,
-        default=30.0,
-        help="how long the lock survives without renewal, at least 0.5 (default: 30)",
-    )
-    hold.add_argument(
-        "--max-hold", metavar="S", type=given.time, help="end the command after S, with 76 (default: no limit)"
-    )
+    add_seconds(hold, "--lease", "how long the lock survives without renewal, at least 0.5 (default: 30)", 30.0)
+    add_seconds(hold, "--max-hold", "end the command after S, with 76 (default: no limit)")
     hold.add_argument(
         "--info", metavar="K=V", action="append", default=[], help="text that others see; may be repeated"
     )

@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 
 from dibs._shared import place
 from dibs.cli import break_log
-from dibs.cli import options as given
 from dibs.cli.ls import kind
-from dibs.cli.options import Parser, add_store, connect
+from dibs.cli.options import Parser, add_name, add_store, connect
 from dibs.cli.output import OK, age, lock_object, ordinal, put, put_json, same
 from dibs.info import Break, LockInfo, Participant, clip, duration
 
@@ -22,7 +21,7 @@ _LONGEST_VALUE, _LONGEST_INFO = 200, 1000
 
 def parser() -> Parser:
     made = Parser("show", description="Show the holders of one lock, and its queue in order.")
-    made.add_argument("name", metavar="NAME", type=given.name, help="the name of the lock")
+    add_name(made)
     add_store(made)
     return made
 

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -44,9 +44,7 @@ class Signals:
                 signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Handlers stay installed: a signal must not end us during the cleanup."""
         self._raises = False
         signal.set_wakeup_fd(-1)
@@ -61,11 +59,10 @@ class Signals:
             for number in self._noted:
                 self._raise(number)
         elif signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
-            signal.signal(
-                signal.SIGTSTP, self._note
-            )  # during the wait it stops us; from now on the command gets it too
+            # During the wait it stops us; from now on the command gets it too.
+            signal.signal(signal.SIGTSTP, self._note)
 
-    def ring(self, _: object = None) -> None:
+    def wake(self, _: object = None) -> None:
         """Wake the main thread; may be called from any thread."""
         with suppress(OSError):
             os.write(self._writes, b"\0")

@@ -27,9 +27,9 @@ from dibs.cli.terminal import Terminal, suspend
 BROKEN, MAX_HOLD, UNREACHABLE, STANDSTILL = "broken", "max_hold", "unreachable", "standstill"
 """As in `LockLost.reason`."""
 _LONGEST_GRACE = 5.0
-_WHOLE = 0.9
+_FULL = 0.9
 """The part of a lease that a hold has left at best: the rest is the safety margin."""
-_ABOUT = 0.1
+_START_TOLERANCE = 0.1
 """Seconds by which the hold may have begun before we learned of it."""
 _POLL_INTERVAL = 0.02
 """Seconds between checks whether processes left by the command are gone."""
@@ -69,9 +69,9 @@ class Supervision:
         self._until = self._began + hold.remaining
         self._guard.valid_until(self._until)
 
-    def keep(self, hold: dibs.Hold) -> None:
+    def watch(self, hold: dibs.Hold) -> None:
         while not self._over():
-            pause = self._look(hold)
+            pause = self._check(hold)
             for number in self.signals.wait(pause if self.child.status is None else min(pause, _POLL_INTERVAL)):
                 self._pass_on(number)
             self.child.reap()
@@ -92,25 +92,25 @@ class Supervision:
         """The remaining time at which the command must end. A new hold may have less left than its lease (it waited in
         the queue, or the server grants shorter sessions): that is no failed renewal."""
         self._most = max(self._most, left)
-        return min(self._quarter, self._most / _WHOLE / 4)
+        return min(self._quarter, self._most / _FULL / 4)
 
-    def _look(self, hold: dibs.Hold) -> float:
+    def _check(self, hold: dibs.Hold) -> float:
         """Act on the state of the hold; return the seconds until the next look."""
         at, left = now(), hold.remaining
         kill_at = self._kill_at
         if kill_at is None:
             if hold.lost.is_set():
                 if at < self._until:
-                    kill_at = self._strike(BROKEN, at + min(_LONGEST_GRACE, self._lease / 4))
+                    kill_at = self._terminate(BROKEN, at + min(_LONGEST_GRACE, self._lease / 4))
                 else:
-                    kill_at = self._strike(self._ends_by(at, STANDSTILL), at)
+                    kill_at = self._terminate(self._ends_by(at, STANDSTILL), at)
             else:
                 self._until = at + left
                 self._guard.valid_until(self._until)
                 grace = self._grace(left)
                 if left > grace:
                     return min(left - grace, self._lease / 6, LONGEST_NAP)
-                kill_at = self._strike(self._ends_by(self._until, UNREACHABLE), self._until)
+                kill_at = self._terminate(self._ends_by(self._until, UNREACHABLE), self._until)
         if at < kill_at:
             return min(kill_at - at, LONGEST_NAP)
         self._killed = True
@@ -119,9 +119,9 @@ class Supervision:
 
     def _ends_by(self, end: float, otherwise: str) -> str:
         """MAX_HOLD if this deadline is the one set by max_hold."""
-        return MAX_HOLD if end >= self._began + self._max_hold - _ABOUT else otherwise
+        return MAX_HOLD if end >= self._began + self._max_hold - _START_TOLERANCE else otherwise
 
-    def _strike(self, cause: str, kill_at: float) -> float:
+    def _terminate(self, cause: str, kill_at: float) -> float:
         """Past its deadline the command gets no TERM: it could still act on it."""
         self.cause = cause
         self._kill_at = kill_at
@@ -148,7 +148,7 @@ class Supervision:
             return
         self.terminal.take_back()
         suspend()
-        self._look(hold)  # before it continues: the lease may be over
+        self._check(hold)  # before it continues: the lease may be over
         if self.child.stopped in _BY_TERMINAL and not self.signals.came(signal.SIGCONT):
             # It will never get the terminal; the kernel would have answered EIO.
             self.child.send(signal.SIGKILL if self._hung_up else signal.SIGHUP)

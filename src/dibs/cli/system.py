@@ -36,14 +36,14 @@ def die_with(parent: int) -> None:
         os._exit(ORPHANED)
 
 
-def exists(group: int) -> bool:
-    """Whether a process group has a member, dead but unreaped ones included."""
+def exists(process: int) -> bool:
+    """Whether a process exists, or a member of the group -process; dead but unreaped ones count."""
     try:
-        os.killpg(group, 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # it belongs to another user
-        return True
+        pass
     return True
 
 
@@ -64,14 +64,6 @@ def lives(group: int) -> str:
         if int(its_group) == group and state not in (b"Z", b"X"):
             found.append(f"pid {process} ({before.partition(b'(')[2].decode(errors='backslashreplace')})")
     return ", ".join(found)
-
-
-def let_go_of_streams() -> None:
-    """Close our copies of stdin and stdout: the command's pipes then close when the command closes them."""
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.close(null)
 
 
 def open_files() -> list[int]:

@@ -51,7 +51,7 @@ class Terminal:
         with suppress(OSError):
             if self._group and self.there:
                 front = os.tcgetpgrp(self._file)
-                return front == self._group or (front != os.getpgrp() and not exists(front))
+                return front == self._group or (front != os.getpgrp() and not exists(-front))
         return False
 
     def take_back(self, *, restore: bool = False) -> None:

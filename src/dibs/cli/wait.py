@@ -10,22 +10,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from dibs._shared import place
-from dibs.cli import options as given
-from dibs.cli.looking import ONE_LOOK, looks
-from dibs.cli.options import Parser, add_store, connect, next_command
+from dibs.cli.options import Parser, add_name, add_seconds, add_store, connect, next_command
 from dibs.cli.output import BUSY, OK, held_by, lock_object, put_json, say
+from dibs.cli.polling import POLL_TIMEOUT, poll
 from dibs.info import duration
 
 
 def parser() -> Parser:
     made = Parser("wait", description="Wait until nobody holds a lock, without taking it. The exit status is then 0.")
-    made.add_argument("name", metavar="NAME", type=given.name, help="the name of the lock")
-    made.add_argument(
-        "--timeout",
-        metavar="S",
-        type=given.time,
-        help="wait at most S seconds (or 500ms, 5m, 2h), then exit with 75 (default: wait forever)",
-    )
+    add_name(made)
+    text = "wait at most S seconds (or 500ms, 5m, 2h), then exit with 75 (default: wait forever)"
+    add_seconds(made, "--timeout", text)
     add_store(made)
     return made
 
@@ -33,8 +28,8 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     until = float("inf") if options.timeout is None else time.monotonic() + options.timeout
-    with connect(options, "wait", retry=ONE_LOOK) as client:
-        for info in looks(lambda: client.inspect(options.name), "wait", until):
+    with connect(options, "wait", retry=POLL_TIMEOUT) as client:
+        for info in poll(lambda: client.inspect(options.name), "wait", until):
             over = time.monotonic() >= until
             if options.json and (over or not info.holders):
                 put_json(lock_object(info))
@@ -46,4 +41,4 @@ def main(arguments: Sequence[str]) -> int:
                 step = next_command(options, "show", info.name)
                 say(f'"{info.name}" on {place(client)}: not free{after}: {held}. Next: {step}', command="wait")
                 return BUSY
-    raise AssertionError("looks() never ends by itself")
+    raise AssertionError("poll() never ends by itself")

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Self
 
 import dibs
@@ -33,12 +32,10 @@ class Narrator:
         self._over: SimpleQueue[None] = SimpleQueue()
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._speak, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.put(None)
 
     def _is_over(self, seconds: float) -> bool:
@@ -48,7 +45,7 @@ class Narrator:
             return False
         return True
 
-    def _speak(self) -> None:
+    def _run(self) -> None:
         said: object = None
         pause = _FIRST
         while not self._is_over(pause):
@@ -62,7 +59,7 @@ class Narrator:
             else:
                 if any(map(_is_own, info.holders)):  # we hold it, and will learn so in a moment
                     continue
-                seen, text = key(info), f'waiting for "{printable(self._name)}"{self._note}: {in_the_way(info)}'
+                seen, text = key(info), f'waiting for "{printable(self._name)}"{self._note}: {describe_queue(info)}'
             if seen != said and not self._is_over(0):
                 self._say(text)
                 said = seen
@@ -73,7 +70,7 @@ def key(info: LockInfo) -> str:
     return repr(([one.token for one in info.holders], place(info)))
 
 
-def in_the_way(info: LockInfo) -> str:
+def describe_queue(info: LockInfo) -> str:
     """Which other process holds it, and our place in the queue.
 
     We may be listed as the holder already: the store counts the first waiter of a dead holder as one.

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import dibs
 from dibs._shared import place
-from dibs.cli import options as given
-from dibs.cli.looking import ONE_LOOK, looks
-from dibs.cli.options import Parser, UsageError, add_store, connect
+from dibs.cli.options import Parser, UsageError, add_name, add_store, connect, lock_name
 from dibs.cli.output import OK, age, held_by, instant, lock_object, participant_object, put, put_json, same, say, who
+from dibs.cli.polling import POLL_TIMEOUT, poll
 from dibs.info import LockInfo, Participant, clip
 
 _LONGEST_NAME = 60
@@ -30,11 +29,11 @@ class Change(NamedTuple):
 
 def parser() -> Parser:
     made = Parser("watch", description="Print the state of a lock, then each change, until Ctrl-C.")
-    made.add_argument("name", metavar="NAME", nargs="?", type=given.name, help="the name of the lock")
+    add_name(made, nargs="?")
     made.add_argument(
         "--prefix",
         metavar="TEXT",
-        type=given.name,
+        type=lock_name,
         help="watch every lock whose name begins with TEXT, instead of one; '' watches all locks",
     )
     add_store(made)
@@ -45,12 +44,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if (options.name is None) == (options.prefix is None):
         raise UsageError("give the name of one lock, or --prefix TEXT (see dibs watch --help)")
-    with connect(options, "watch", retry=ONE_LOOK) as client:
+    with connect(options, "watch", retry=POLL_TIMEOUT) as client:
         if options.prefix is not None and not options.json:
             which = f' whose names begin with "{options.prefix}"' if options.prefix else ""
             say(f"watching all locks on {place(client)}{which}", command="watch")
         before: dict[str, LockInfo] | None = None
-        for after in looks(lambda: _look(client, options.name, options.prefix), "watch"):
+        for after in poll(lambda: _read(client, options.name, options.prefix), "watch"):
             now = datetime.now(UTC)
             for info, change in differences(before, after):
                 if options.json:
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     return OK
 
 
-def _look(client: dibs.Client, name: str | None, prefix: str | None) -> dict[str, LockInfo]:
+def _read(client: dibs.Client, name: str | None, prefix: str | None) -> dict[str, LockInfo]:
     found = [client.inspect(name)] if name is not None else client.locks(prefix or "")
     return {info.name: info for info in found}
 

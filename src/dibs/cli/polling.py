@@ -1,7 +1,7 @@
-"""Look at a store again and again, as `watch` and `wait` do.
+"""Poll a store, for `watch` and `wait`.
 
-A store that does not respond is reported once and asked again, for ten seconds; then its error is raised. One look ends
-sooner than that, so that there is something to report in between.
+A store that does not respond is reported once and polled again, for ten seconds; then its error is raised. One request
+times out sooner than that, so that there is something to report in between.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dibs.cli.output import say
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.2
-"""Seconds between two looks."""
-ONE_LOOK = 1.0
-"""How long one look may take: the `retry` of a client that looks."""
+"""Seconds between two requests, at least."""
+POLL_TIMEOUT = 1.0
+"""Seconds that one request may take: the `retry` of a client that polls."""
 _REST = 9
-"""Pause between two looks, as a multiple of the time that a look took: a tenth of a core is enough."""
+"""Pause after a request, as a multiple of the time that it took: a tenth of a core is enough."""
 PATIENCE = 10.0
-"""How many seconds a store may not respond."""
+"""Seconds for which a store may not respond."""
 
 
-def looks(look: Callable[[], T], command: str, until: float = float("inf")) -> Iterator[T]:
-    """Yield the result of each look; the last one is at `until` (monotonic clock)."""
+def poll(read: Callable[[], T], command: str, until: float = float("inf")) -> Iterator[T]:
+    """Yield the result of each `read`; the last one is at `until` (monotonic clock)."""
     heard, silent = time.monotonic(), False
     while True:
         began = time.monotonic()
         try:
-            seen = look()
+            seen = read()
         except dibs.StoreUnavailable as error:
             if time.monotonic() >= min(heard + PATIENCE, until):
                 raise
