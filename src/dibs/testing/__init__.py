@@ -1,1 +1,1 @@
-"""For tests: the fixtures `dibs_client` and `dibs_aio_client`, and the behavioural suite of a store."""
+"""Support for tests: the fixtures `dibs_client` and `dibs_aio_client`, and the contract suite for stores."""

@@ -1,7 +1,7 @@
-"""Faults of a test's store: replies that are lost, leases that run out, holders that are replaced.
+"""Faults that a test injects into its store: lost replies, expired leases, replaced holders.
 
-A store is wrapped, and every way to talk to it that it opens: not by their verbs but by what all of them are, so that
-a verb that comes later is covered.
+The store and every queue and cell interface that it opens are wrapped generically, by `__getattr__`. Operations that
+are added later are therefore covered without a change here.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from dibs.testing.stage import Stage, StagedRuntime
 T = TypeVar("T")
 _EXPIRED = Loss("expired", "its lease ran out: the test called expire()")
 _WAITING = frozenset({"watch", "await_change"})
-"""Verbs that wait for a signal, until their last argument: they have no reply that could be lost."""
+"""Operations that wait for a signal until the deadline in their last argument. They have no reply to lose."""
 
 
 class LostReply:
     """The result of `KitClient.lose_reply`.
 
     Attributes:
-        wanted: The kind of request that was asked for, or None.
-        verb: The request whose reply was lost; None so far.
+        wanted: The request whose reply should be lost; None: any request.
+        verb: The request whose reply was lost; None: no reply was lost yet.
     """
 
     def __init__(self, wanted: str | None) -> None:
@@ -48,7 +48,7 @@ class LostReply:
 
 
 class Faults:
-    """What is to go wrong on a stage."""
+    """The faults that a test asked for on its stage."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -65,11 +65,11 @@ class Faults:
         return lost
 
     def wrap(self, client: Client) -> None:
-        """Before its first use."""
-        client.store = _Wrapped(client.store, self)  # type: ignore[assignment]  # it has all that a store has
+        """Wrap the store of a client; call it before the client is used."""
+        client.store = _Wrapped(client.store, self)  # type: ignore[assignment]  # it passes every attribute on
 
     async def ask(self, verb: str, by_watchdog: bool, request: Awaitable[T]) -> T:
-        """The request happens; whether its reply arrives is another matter."""
+        """Carry the request out, then raise StoreUnavailable if its reply should be lost."""
         reply = await request
         for lost in self._to_lose:
             if lost.wanted == verb or (lost.wanted is None and not by_watchdog):
@@ -84,7 +84,7 @@ class Faults:
 
 
 def verbs() -> set[str]:
-    """All that a memory store can be asked."""
+    """The names of all requests to a memory store."""
     return {
         name
         for kind in vars(memory).values()
@@ -95,7 +95,7 @@ def verbs() -> set[str]:
 
 
 class _Wrapped:
-    """A store whose every opened port is a `_Port`."""
+    """A store that wraps whatever its `open...` methods return in a `_FaultyExecutor`."""
 
     def __init__(self, store: Any, faults: Faults) -> None:
         self._store = store
@@ -106,17 +106,17 @@ class _Wrapped:
         return self._opening(found) if name.startswith("open") else found
 
     def _opening(self, open: Callable[[Runtime, ClientIdentity], Any]) -> Callable[[Runtime, ClientIdentity], Any]:
-        return lambda runtime, me: _Port(open(runtime, me), runtime, self._faults)
+        return lambda runtime, me: _FaultyExecutor(open(runtime, me), runtime, self._faults)
 
 
-class _Port:
-    """A way to talk to a store, on which replies may get lost."""
+class _FaultyExecutor:
+    """An opened queue or cell interface whose replies may be lost."""
 
     def __init__(self, executor: Any, runtime: Runtime, faults: Faults) -> None:
         self._executor = executor
         self._runtime = runtime
         self._faults = faults
-        self._by_watchdog = not isinstance(runtime, StagedRuntime)  # it works over the blocking runtime underneath
+        self._by_watchdog = not isinstance(runtime, StagedRuntime)  # a watchdog uses the inner, blocking runtime
 
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._executor, verb)
@@ -128,7 +128,7 @@ class _Port:
 
 
 def holders(client: Client, name: str, token: int | None) -> tuple[LockInfo, list[Participant]]:
-    """Who holds that name, or that one of them; NotHeld if there is nobody."""
+    """The lock and its holders, or only the holder with that token. NotHeld: there is none."""
     info = step(queue_of(client).inspect(client.prefix + names.check(name), 0.0))
     found = [holder for holder in info.holders if token is None or holder.token == token]
     if not found:
@@ -138,7 +138,7 @@ def holders(client: Client, name: str, token: int | None) -> tuple[LockInfo, lis
 
 
 def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
-    """As if leases had run out: first the holders know it, by their own clocks, and then the store lets others in."""
+    """Expire holds in the order of a real expiry: first the holders notice, by their own clocks, then the store."""
     with stage.still():
         for holder in holders(client, name, token)[1]:
             encoded = client.prefix + name
@@ -151,12 +151,12 @@ def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
 def _lose(owner: Client, grant: Grant) -> None:
     if grant.state is HELD:
         owner.watchdog.lose(grant, _EXPIRED, gone=True)
-    elif grant.claim is not None:  # just granted, and its caller does not know yet: it finds out by looking
+    elif grant.claim is not None:  # just granted, and its caller does not know yet: let it look
         owner.me.inbox.deliver(grant.claim.id, LOOK.value)
 
 
 def grants(stage: Stage, world: World, encoded: str) -> list[tuple[Client, Grant]]:
-    """All that the clients on a stage know of one queue."""
+    """The grants of one queue, with their clients, among the clients on a stage."""
     return [
         (client, grant)
         for client in stage.clients
@@ -172,12 +172,12 @@ def world_of(client: Client) -> World:
 
 
 def queue_of(client: Client) -> MemoryQueue:
-    """A way to the store on which nothing goes wrong, and which needs no loop."""
+    """A queue interface to the same store, without faults and without an event loop."""
     return MemoryQueue(world_of(client), client.runtime.blocking(), client.me)
 
 
 class Usurping:
-    """A store whose joins take the place of others, ahead of all who wait."""
+    """A store whose `join` replaces holders, ahead of all waiters."""
 
     def __init__(self, store: Any, stage: Stage) -> None:
         self.victims: Collection[int] = ()
@@ -191,7 +191,7 @@ class Usurping:
         return _UsurpingQueue(self, self._store.open(runtime, me), runtime)
 
     def take_place(self, claim: Claim, now: float) -> Standing:
-        """In one step: the victims are gone, the claim holds, and whoever waits still waits, in the old order."""
+        """Replace the victims by the claim, in one atomic step. The waiters keep their order."""
         world: World = self._store._world
         with world.mutex:
             queue = list(world.queue(claim.name))
@@ -205,13 +205,13 @@ class Usurping:
                 claim.ticket, claim.id, claim.client, claim.kind, claim.capacity, claim.weight,
                 now + claim.lease, now, now, False, claim.description,
             ))  # fmt: skip
-            self._stand_again(world, claim.name, waiting, now)
+            self._rejoin(world, claim.name, waiting, now)
             wakes = atomic_queue.tell(world, CellKey(atomic_queue.QUEUES, claim.name))
         world.wake(wakes)
         return Standing(claim.ticket, True, claim.lease, float("inf"), False)
 
-    def _stand_again(self, world: World, name: str, waiting: Sequence[Entry], now: float) -> None:
-        """Tickets rise in the order of a queue, so those behind get new ones; nobody holds by the old ones yet."""
+    def _rejoin(self, world: World, name: str, waiting: Sequence[Entry], now: float) -> None:
+        """Add the waiters again with new tickets: tickets rise along a queue. No waiter holds by its old ticket yet."""
         known = {grant.claim.id: grant.claim for _, grant in grants(self._stage, world, name) if grant.claim}
         for entry in waiting:
             entry.ticket = world.ticket(now)

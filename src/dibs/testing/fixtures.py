@@ -1,7 +1,7 @@
 """The fixtures `dibs_client` and `dibs_aio_client`: see kit.py, and docs/testing-your-code.md.
 
-Both are plain fixtures, so that it does not matter what runs a coroutine: asyncio.run, pytest-asyncio or anyio. Asked
-for in one test, they share one kit. A test in which two holders overlapped fails.
+Both are plain fixtures: they work with asyncio.run, pytest-asyncio and anyio. A test that uses both has one kit.
+A test in which two holders overlapped fails.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _KITS: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def _kit(request: pytest.FixtureRequest) -> Any:
-    """The kit of this test, from its first fixture until all of its fixtures are over."""
-    from dibs.testing.kit import Kit  # noqa: PLC0415  (this module is loaded in every run of pytest)
+    """The kit of this test. It lives from the first fixture that needs it until the end of the test."""
+    from dibs.testing.kit import Kit  # noqa: PLC0415  (pytest loads this module in every run)
 
     node, plugins = request.node, request.config.pluginmanager
     if _KITS not in node.stash:
@@ -56,7 +56,7 @@ def _kit(request: pytest.FixtureRequest) -> Any:
 
 
 class _Judge:
-    """Fails the test, not its teardown, where that can still be done."""
+    """Fails the test if holders overlapped: in its call if possible, else in its teardown."""
 
     def __init__(self, item: pytest.Item, kit: Any) -> None:
         self._item = item
@@ -75,7 +75,7 @@ class _Judge:
         return None
 
     def _note(self) -> None:
-        """It fails for another reason, which this may be the cause of."""
+        """Add the overlaps to the report of a test that failed already: they may be the cause."""
         if text := self._verdict():
             self._item.add_report_section("call", "dibs", text)
             self._kit.record.overlaps.clear()
@@ -90,5 +90,5 @@ class _Judge:
         overlaps = self._kit.record.overlaps
         if not overlaps:
             return ""
-        told = "\n".join(str(overlap) for overlap in overlaps)
-        return f"{told}\nA test that expects this looks at `overlaps` of its client and clears it."
+        text = "\n".join(str(overlap) for overlap in overlaps)
+        return f"{text}\nA test that expects this looks at `overlaps` of its client and clears it."

@@ -1,10 +1,10 @@
-"""The test kit for applications: real clients of a memory store, on a clock and with faults that a test controls.
+"""The test kit for applications: real clients of a memory store, with a clock and faults that the test controls.
 
-While a `Kit` is begun, `DIBS_URL` is `memory://`, and every client that is connected to a memory store, by the test or
-by the code under test, stands on its stage: it runs on the test's clock, its watchdog can be paused, its replies can
-get lost, and two holders at once are noticed. Clients that were connected before share the store, on the real clock.
+Between `begin` and `end` of a `Kit`, `DIBS_URL` is `memory://`. Every client that the test or the code under test then
+connects to a memory store is on the kit's stage: it uses the test's clock, its watchdog can be paused, its replies can
+be lost, and two holders at once are detected. Clients that were connected before share the store, on the real clock.
 
-Used through the fixtures `dibs_client` and `dibs_aio_client`: docs/testing-your-code.md.
+Use it through the fixtures `dibs_client` and `dibs_aio_client`: docs/testing-your-code.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ URL = "memory://"
 
 
 class Kit:
-    """What one test has: see the module."""
+    """The stage, the faults and the record of overlaps of one test."""
 
     def __init__(self, stage: Stage | None = None) -> None:
         self.stage = stage or Stage()
@@ -41,25 +41,25 @@ class Kit:
         self.record = Record()
         self._thieves: dict[tuple[str, str], Client] = {}
         self._stolen: list[dibs.Hold] = []
-        """Kept: a test may leave them, and would be warned that they cannot be released any more."""
+        """Stolen holds that the test may drop. We keep them: a dropped hold gives a warning."""
         self._worlds: dict[int, World] = {}
         self._undo = ExitStack()
 
     def begin(self) -> None:
-        """The store is empty, and `connect()` leads here."""
+        """Empty the store, and direct `connect()` to this kit."""
         self._use(_worlds.setdefault("", World("")))
-        self._undo.callback(_put_back, "DIBS_URL", os.environ.get("DIBS_URL"))
+        self._undo.callback(_restore_variable, "DIBS_URL", os.environ.get("DIBS_URL"))
         os.environ["DIBS_URL"] = URL
         for api in (dibs.blocking.client, dibs.aio.client):
             self._undo.callback(setattr, api, "make_client", make_client)
-            setattr(api, "make_client", self._make_client)  # noqa: B010  (mypy takes an import for a constant)
+            setattr(api, "make_client", self._make_client)  # noqa: B010  (for mypy an imported name is a constant)
 
     def end(self) -> None:
-        """Everything that the test left open is closed, and the store is empty again."""
+        """Close every client that the test left open, and empty the store."""
         self.stage.resume_all()
         self._undo.close()
         for client in self.stage.clients:
-            with suppress(dibs.DibsError):  # what it could not give back goes with the store
+            with suppress(dibs.DibsError):  # the store is emptied anyway
                 shut(client)
         for world in self._worlds.values():
             world.reset()
@@ -97,12 +97,12 @@ class Kit:
         self._stolen.append(hold)
         return hold
 
-    def _make_client(self, runtime: Runtime, url: object, **given: Any) -> Client:
-        """What `connect()` calls."""
+    def _make_client(self, runtime: Runtime, url: object, **options: Any) -> Client:
+        """Replaces `make_client` in `connect()`."""
         address = url if url is not None else os.environ.get("DIBS_URL")
         if not (isinstance(address, str) and address.lower().startswith(URL)):
-            return make_client(runtime, url, **given)
-        client = make_client(self.stage.runtime(runtime), url, **given)
+            return make_client(runtime, url, **options)
+        client = make_client(self.stage.runtime(runtime), url, **options)
         self._use(world_of(client))
         self.stage.clients.append(client)
         client.registry = cast("HoldRegistry", WatchedRegistry(client, self.stage, self.record))
@@ -110,7 +110,7 @@ class Kit:
         return client
 
     def _thief(self, client: Client) -> Client:
-        """Somebody else, who is none of the test's holders: nobody watches, pauses or disturbs it."""
+        """The client that steals locks. It is not under test: never paused, never faulty, not checked for overlaps."""
         place = (client.store.shown, client.prefix)
         if place not in self._thieves:
             thief = make_client(
@@ -118,7 +118,7 @@ class Kit:
                 info=None, namespace="dibs", retry=10.0, store_options={},
             )  # fmt: skip
             thief.prefix = client.prefix
-            thief.store = Usurping(thief.store, self.stage)  # type: ignore[assignment]  # it has all that a store has
+            thief.store = Usurping(thief.store, self.stage)  # type: ignore[assignment]  # it passes every attribute on
             self.stage.clients.append(thief)
             self._thieves[place] = thief
         return self._thieves[place]
@@ -130,7 +130,7 @@ class Kit:
 
 
 class _Controls:
-    """What a client of the kit has beside all that a client has."""
+    """The controls that a client of the kit adds to those of a client."""
 
     __slots__ = ()
     _core: Client
@@ -143,7 +143,7 @@ class _Controls:
 
     @property
     def overlaps(self) -> list[Overlap]:
-        """Each case of two holders at once. The test fails at its end unless this is empty."""
+        """Each case of two holders at once. The test fails at its end unless this list is empty."""
         return self._kit.record.overlaps
 
     def expire(self, name: str, *, token: int | None = None) -> None:
@@ -164,15 +164,15 @@ class _Controls:
         faults.expire(self._kit.stage, self._core, name, token)
 
     def steal(self, name: str, *, token: int | None = None) -> dibs.Hold:
-        """Let another client take the place of the holders, who hear of it at their next renewal.
+        """Let another client replace the holders; they learn of it at their next renewal.
 
         Args:
             name: The name of the lock.
             token: Only the holder with this token. None, the default: all holders.
 
         Returns:
-            The hold of the other client, of the sync API in both fixtures. It lasts until its `release()`, or until
-            the end of the test.
+            The hold of the other client, of the sync API in both fixtures. It lasts until its `release()` or the
+            end of the test.
 
         Raises:
             NotHeld: There is no such holder.
@@ -195,10 +195,10 @@ class _Controls:
         return self._kit.faults.lose_reply(verb)
 
     def pause_watchdog(self, *clients: object) -> Pause:
-        """Stop the background renewal of clients, until `resume()` of the result, or as long as its `with` lasts.
+        """Stop the background renewal of clients, until `resume()` of the result or the end of its `with`.
 
         Args:
-            clients: Clients of this test. None given: all of them.
+            clients: Clients of this test; without any, all of them.
         """
         return self._kit.pause(clients)
 
@@ -245,14 +245,14 @@ class KitAioClient(_Controls, dibs.aio.Client):
 
 
 def shut(client: Client) -> None:
-    """Close from outside of any loop: the one that an asyncio client belongs to may be closed, or may not run."""
+    """Close a client without an event loop: the loop of an async client may be closed or stopped."""
     runtime = client.runtime
     client.runtime, client.bind = runtime.blocking(), None
     step(client.close())
     runtime.close()
 
 
-def _put_back(name: str, value: str | None) -> None:
+def _restore_variable(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
     else:

@@ -1,8 +1,8 @@
-"""Two holders at once: seen from where the application holds, not from what the store says.
+"""Detect two holders at once, as the application sees them, whatever the store says.
 
-A hold counts from when its acquire has returned until its release is called, also if it was lost in between: code that
-goes on after a loss is exactly what is looked for. Holds that share a grant count once. What was abandoned by an
-exception, and what belongs to a client that was closed, counts no more.
+A hold counts from the return of its acquire until its release is called, even if it was lost in between: code that
+continues after a loss is the bug that we look for. Holds that share a grant count once. A hold no longer counts once an
+exception abandoned it or its client was closed.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ class Overlap:
 
 
 class Record:
-    """Who holds what, over all clients of a test."""
+    """The holds of all clients of a test, and the overlaps among them."""
 
     def __init__(self) -> None:
         self.overlaps: list[Overlap] = []
         self._mutex = threading.Lock()
-        self._lines: dict[tuple[str, str], dict[Grant, list[Hold]]] = {}
+        self._queues: dict[tuple[str, str], dict[Grant, list[Hold]]] = {}
 
-    def begin(self, line: tuple[str, str], hold: Hold) -> None:
+    def begin(self, queue: tuple[str, str], hold: Hold) -> None:
         grant = hold.grant
         assert grant is not None  # it was acquired
         with self._mutex:
-            spans = self._lines[line] = {
-                there: alive for there, holds in self._lines.get(line, {}).items() if (alive := _alive(holds))
+            spans = self._queues[queue] = {
+                there: alive for there, holds in self._queues.get(queue, {}).items() if (alive := _alive(holds))
             }
             if grant not in spans and not _fit(spans, hold.weight, grant.request.capacity):
-                self.overlaps.append(Overlap(hold.name, _holder(_in_the_way(spans)), _holder(hold)))
+                self.overlaps.append(Overlap(hold.name, _holder(_overlapped(spans)), _holder(hold)))
             spans.setdefault(grant, []).append(hold)
 
-    def end(self, line: tuple[str, str], hold: Hold) -> None:
+    def end(self, queue: tuple[str, str], hold: Hold) -> None:
         with self._mutex:
-            for holds in self._lines.get(line, {}).values():
+            for holds in self._queues.get(queue, {}).values():
                 if hold in holds:
                     holds.remove(hold)
 
@@ -165,8 +165,8 @@ def _fit(spans: dict[Grant, list[Hold]], weight: int, capacity: int) -> bool:
     return weight + sum(max(hold.weight for hold in holds) for holds in spans.values()) <= capacity
 
 
-def _in_the_way(spans: dict[Grant, list[Hold]]) -> Hold:
-    """Of those who hold already one that was lost; else the first."""
+def _overlapped(spans: dict[Grant, list[Hold]]) -> Hold:
+    """The hold that overlaps with the new one: a lost one if there is any, else the first."""
     holds = [holds[0] for holds in spans.values()]
     return next((hold for hold in holds if hold.is_lost()), holds[0])
 

@@ -1,7 +1,7 @@
-"""The pytest plugin of dibs: the options of the behavioural suite, and the fixtures for applications.
+"""The pytest plugin of dibs: the options of the contract suite, and the fixtures for applications.
 
-pytest loads it in every run in an environment that dibs is installed in. The sync API comes with the package, in
-some 60 ms; the kit, the suite and the async API are imported when they are used.
+pytest loads it in every run wherever dibs is installed. That imports the sync API (about 60 ms). The kit, the suite and
+the async API are imported when they are used.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "dibs_on(*faces): for dibs.testing: only through these faces")
+    config.addinivalue_line("markers", "dibs_on(*apis): for dibs.testing: only for these APIs")
     config.addinivalue_line("markers", "dibs_needs(*capabilities): for dibs.testing: only stores that can do this")
     config.addinivalue_line("markers", "dibs_without(*capabilities): for dibs.testing: only stores that cannot")
-    config.addinivalue_line("markers", "dibs_above_the_store: for dibs.testing: what the core decides for every store")
-    config.addinivalue_line("markers", "dibs_every_form: for dibs.testing: asked of each form of a store")
+    config.addinivalue_line("markers", "dibs_above_the_store: for dibs.testing: tests the core, whatever the store")
+    config.addinivalue_line("markers", "dibs_every_form: for dibs.testing: runs for each form of a store")

@@ -1,13 +1,13 @@
-"""What the clients of one test share: a clock that can be set forward, and the turns of their watchdogs.
+"""The stage: a clock that a test can advance, and the turns of the workers of all clients of the test.
 
-Time flows as everywhere; `Clock.advance` moves it on by steps, from one instant at which something is due (a renewal,
-the end of a lease, somebody's time-out) to the next, and takes the turn of every worker at each of them in the calling
-thread. So everything happens as it would have in that time, and a day takes no longer than its renewals. Meanwhile
-real time does not count: a slow machine costs nobody a lease in the middle of a day that passes at once.
+The clock runs with the real one. `Clock.advance` adds time in steps, from one due instant (a renewal, the end of a
+lease, a timeout) to the next. At each instant the calling thread runs the turn of every worker. So everything happens
+as it would have in that time, and a day takes only as long as its renewals. Real time does not count meanwhile: a slow
+machine costs no lease.
 
-One mutex stands around a worker's turn and around a step of the clock. No step is made while another thread is between
-two lines of an acquire or a release: an hour that passes there would cost it its lease. Whoever waits, for a signal or
-for an event, is not between two lines.
+One mutex covers a worker's turn and a step of the clock. The clock makes no step while another thread is in the middle
+of an acquire or a release: an hour that passes there would cost that thread its lease. A call that waits for a signal
+or an event is not in the middle: it is *parked*.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 Turn = Callable[[], Coroutine[Any, Any, float | None]]
 
 NAP = 0.01
-"""How soon a waiting thread or task notices that the clock was moved."""
+"""Seconds after which a waiting thread or task notices that the clock was advanced."""
 _POLL_INTERVAL = 0.0005
-GLANCES = 2000
-"""How often a step looks whether other threads are through, about a second long: one that is stuck elsewhere must not
-stop the clock for ever. Looks are counted, not time: on a machine that stands still nobody gets on."""
+MOST_POLLS = 2000
+"""Polls before a step stops waiting for other threads, about a second: a stuck thread must not stop the clock. Polls
+are counted, not seconds: on a stalled machine no thread makes progress."""
 _BEHIND = 1e-6
-"""A step ends just behind its instant, however floats are rounded."""
+"""Seconds by which a step goes past its instant: floats are rounded."""
 
 
 class Clock:
@@ -58,10 +58,10 @@ class Clock:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._reading: tuple[float | None, float] = None, 0.0
-        """What the real clock showed when somebody began to advance this one, and what was added: read at once."""
+        """The real time when it was stopped (None: it runs), and the time added; one tuple, so one atomic read."""
         self._advancing = threading.RLock()
         self.is_stopped = False
-        """By `stop`."""
+        """Whether `stop` was called; `advance` stops the clock only for its own duration."""
 
     def now(self) -> float:
         """Seconds since some moment in the past."""
@@ -90,7 +90,7 @@ class Clock:
         self.is_stopped = False
 
     def after_fork(self) -> None:
-        """In the child: whoever was advancing it is not here."""
+        """Reset it in a forked child, where the thread that may have advanced it does not exist."""
         self._reading = None, self._reading[1]
         self._advancing = threading.RLock()
 
@@ -98,7 +98,7 @@ class Clock:
     def _stopped(self) -> Iterator[None]:
         with self._advancing:
             stopped_at, added = self._reading
-            if stopped_at is not None:  # this thread advances it already: a turn that it takes has called somebody
+            if stopped_at is not None:  # a turn that `advance` runs in this thread called it again
                 yield
                 return
             begun = boottime()
@@ -110,7 +110,7 @@ class Clock:
 
     def _advance(self, left: float) -> None:
         with self._stage.between_calls():
-            self._stage.take_turns()  # a renewal that is overdue is no later instant, and would be passed over
+            self._stage.take_turns()  # an overdue renewal is no later instant: it would be skipped
         while True:
             with self._stage.between_calls():
                 now = self.now()
@@ -118,19 +118,19 @@ class Clock:
                 self._reading = self._reading[0], self._reading[1] + stride
                 self._stage.take_turns()
             left -= stride
-            self._stage.see_off(self.now())
+            self._stage.finish_expired(self.now())
             if left <= 0:
                 return
 
 
 class Stage:
-    """One per test."""
+    """The clock, the clients and their workers of one test."""
 
     def __init__(self, nap: float = NAP, clock: type[Clock] = Clock) -> None:
         self.clock = clock(self)
         self.clients: list[Client] = []
         self.waits: dict[object, float] = {}
-        """The threads and tasks that wait for a signal, each with the end of its wait."""
+        """The threads and tasks that wait for a signal, each with the deadline of its wait."""
         self._nap = nap
         self._mutex = threading.Lock()
         self._workers: list[StagedWorker] = []
@@ -139,7 +139,7 @@ class Stage:
         self._pid = os.getpid()
 
     def runtime(self, inner: Runtime, *, may_pause: bool = True) -> Runtime:
-        """Of the same face as the given one, on this stage."""
+        """A runtime for the same API as `inner`, on this stage."""
         of_its_api = AioRuntime if isinstance(inner, AioRuntime) else ThreadRuntime
         return cast("Runtime", StagedRuntime(self, of_its_api(self.clock.now, self._nap), may_pause))
 
@@ -149,7 +149,7 @@ class Stage:
 
     @contextmanager
     def parked(self, caller: object, until: float = FOREVER) -> Iterator[None]:
-        """Around each wait: a call that waits is not between two lines."""
+        """Mark the caller as waiting: a call that waits does not hold the clock up."""
         call = self._calls.get(caller)
         self.waits[caller] = until
         if call is not None:
@@ -163,14 +163,14 @@ class Stage:
                     call.active = True
 
     def pause(self, watchdogs: list[Watchdog] | None) -> Pause:
-        """From when this returns no turn of theirs is under way."""
+        """Pause these watchdogs, or all. When it returns, none of them is in a turn."""
         pause = Pause(self, watchdogs)
         with self._mutex:
             self._pauses.append(pause)
         return pause
 
     def resume(self, *pauses: Pause) -> None:
-        """What they missed is done when this returns."""
+        """End these pauses, and run the turns that the watchdogs missed."""
         with self._mutex:
             self._pauses = [pause for pause in self._pauses if pause not in pauses]
             self.take_turns()
@@ -184,22 +184,22 @@ class Stage:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """No turn is taken and no time added meanwhile."""
+        """Run no turn and add no time during the `with`."""
         with self._mutex:
             yield
 
     @contextmanager
     def between_calls(self) -> Iterator[None]:
-        """As `still`, and no other thread is between two lines of a call."""
-        for glance in count(1):
+        """Run no turn and add no time during the `with`; it begins when no other thread is in the middle of a call."""
+        for poll in count(1):
             with self._mutex:
-                if glance > GLANCES or not any(call.is_busy_elsewhere() for call in list(self._calls.values())):
+                if poll > MOST_POLLS or not any(call.is_busy_elsewhere() for call in list(self._calls.values())):
                     yield
                     return
             time.sleep(_POLL_INTERVAL)
 
     def next_instant(self, now: float) -> float:
-        """When something is due next."""
+        """The next instant at which a renewal, an end of a lease or a timeout is due."""
         instants = [call.deadline for call in list(self._calls.values()) if not call.is_here()]
         for client in self.clients:
             for grant in list(client.watchdog.renewing.values()):
@@ -210,25 +210,25 @@ class Stage:
         return min((instant for instant in instants if instant > now), default=FOREVER)
 
     def take_turns(self) -> None:
-        """Of every worker, in this thread; watchdogs work over ports that never wait."""
+        """Run one turn of every worker in this thread. Their requests to a memory store never wait."""
         for worker in list(self._workers):
             worker.asks_for_more = step(worker.go()) is not None
 
     def ring(self) -> None:
-        """Their own threads may sleep by what the clock was before."""
+        """Wake the workers' own threads: they sleep until an instant that may have passed."""
         for worker in list(self._workers):
             if worker.asks_for_more:
                 worker.ring()
 
-    def see_off(self, now: float) -> None:
-        """Whose time is over shall have noticed before more of it passes."""
+    def finish_expired(self, now: float) -> None:
+        """Wait until the calls whose deadline has passed have returned, before more time passes."""
         late = [call for call in list(self._calls.values()) if call.deadline <= now and not call.is_here()]
-        for _ in range(GLANCES):
+        for _ in range(MOST_POLLS):
             if not any(self._calls.get(call.caller) is call for call in late):
                 break
             time.sleep(_POLL_INTERVAL)
         for call in late:
-            call.deadline = FOREVER  # whoever is stuck is not waited for again
+            call.deadline = FOREVER  # a stuck call is not waited for again
 
     def worker(self, turn: Turn, runtime: Runtime, may_pause: bool) -> Worker:
         worker = StagedWorker(self, turn, runtime, may_pause)
@@ -240,7 +240,7 @@ class Stage:
             self._workers.remove(worker)
 
     def after_fork(self) -> None:
-        """In the child, by each client: the threads that may have held the mutex are not here."""
+        """Reset it in a forked child, where the threads that may have held the mutex do not exist."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._mutex = threading.Lock()
@@ -249,7 +249,7 @@ class Stage:
 
 
 class StageCall:
-    """One acquire or release under way."""
+    """An acquire or release that has begun and has not returned."""
 
     def __init__(self, mutex: threading.Lock, calls: dict[object, StageCall], caller: object, deadline: float) -> None:
         self.caller = caller
@@ -260,7 +260,7 @@ class StageCall:
         self._loop = running_loop()
 
     def is_here(self) -> bool:
-        """It cannot go on before whoever asks has returned: a task of the loop that runs in this thread."""
+        """Whether the call belongs to this thread or its event loop: then it cannot continue before we return."""
         return self._loop is running_loop() if self._loop is not None else self.caller is threading.current_thread()
 
     def is_busy_elsewhere(self) -> bool:
@@ -275,7 +275,7 @@ class StageCall:
 
 
 class Pause:
-    """Clients without background renewal, until `resume()` or the end of `with`: see `KitClient.pause_watchdog`."""
+    """A pause of background renewal, until `resume()` or the end of `with`: see `KitClient.pause_watchdog`."""
 
     def __init__(self, stage: Stage, watchdogs: list[Watchdog] | None) -> None:
         self._stage = stage
@@ -285,7 +285,7 @@ class Pause:
         return self._watchdogs is None or any(lane in (one, one.give_backs) for one in self._watchdogs)
 
     def resume(self) -> None:
-        """Go on with the renewal. A second time it does nothing."""
+        """Resume the renewal. A second call does nothing."""
         self._stage.resume(self)
 
     def __enter__(self) -> Self:
@@ -296,12 +296,12 @@ class Pause:
 
 
 class StagedWorker:
-    """A worker of the inner runtime, one turn of all at a time."""
+    """A worker of the inner runtime. All workers of a stage take their turns one at a time."""
 
     def __init__(self, stage: Stage, turn: Turn, runtime: Runtime, may_pause: bool) -> None:
         self.asks_for_more = False
         self.lane = _lane_of(turn) if may_pause else None
-        """Whose turn it is, if it may be paused."""
+        """The watchdog or give-backs that the turn belongs to; None: the worker cannot be paused."""
         self._stage = stage
         self._turn = turn
         self._worker = runtime.worker(self._turn_on_stage)
@@ -313,7 +313,7 @@ class StagedWorker:
         self._worker.stop()
 
     async def go(self) -> float | None:
-        """With the stage's mutex."""
+        """Take one turn, unless paused. The caller holds the stage's mutex."""
         return None if self._stage.is_paused(self) else await self._turn()
 
     async def _turn_on_stage(self) -> float | None:
@@ -322,7 +322,7 @@ class StagedWorker:
 
 
 class StagedRuntime:
-    """A runtime on the stage's clock, whose workers' turns the stage can take."""
+    """A runtime on the stage's clock. The stage can run the turns of its workers."""
 
     def __init__(self, stage: Stage, inner: Runtime, may_pause: bool) -> None:
         self._stage = stage
@@ -351,7 +351,7 @@ class StagedRuntime:
 
 
 class StagedEvent:
-    """An acquire that waits for one, for another thread of its owner, stops no clock."""
+    """An event whose waiters do not hold the clock up."""
 
     def __init__(self, stage: Stage, runtime: Runtime) -> None:
         self._stage = stage
@@ -366,7 +366,7 @@ class StagedEvent:
 
 
 def _lane_of(turn: Turn) -> Watchdog | GiveBacks | None:
-    """Its renewals and what it gives back are paused: its watch over deadlines is not."""
+    """The watchdog or give-backs of a turn. None: it watches deadlines, which a pause does not stop."""
     owner = getattr(turn, "__self__", None)
     if isinstance(owner, Watchdog):
         return None if turn == owner.watch else owner

@@ -1,4 +1,4 @@
-"""The behavioural suite: what every store of dibs does, through both APIs. A store that passes it is a dibs store."""
+"""The contract suite: tests that every store of dibs must pass, through both APIs."""
 
 import pytest
 

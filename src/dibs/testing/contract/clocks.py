@@ -1,9 +1,8 @@
-"""The clocks that the suite runs by: one text for stores that live by real time and for memory, where no test waits.
+"""The clocks of the suite: the real one, and for the memory store a stopped one, so that its tests never wait.
 
-A test says that time passes (`passed`), or waits for something that time may bring (`eventually`, an actor's answer).
-On the real clock that is waiting. In a memory store it is the clock of the test kit, stopped: it moves on only while
-the test waits and nobody is at work, and no further than to the end of somebody's wait. So a machine that stands still
-costs nobody a lease there.
+A test lets time pass (`passed`), or waits for a condition (`eventually`, the result of an actor). On the real clock it
+then waits. For the memory store it uses the stopped clock of the test kit. That clock advances only while the test and
+all actors wait, and at most to the end of the first wait. So a stalled machine costs no lease there.
 """
 
 from __future__ import annotations
@@ -23,39 +22,39 @@ from dibs.testing.kit import Kit
 from dibs.testing.stage import Clock, Stage
 
 PATIENCE = 60.0
-"""How long a condition may take to come true, in real seconds. It is an end, not a measurement."""
+"""Real seconds after which a test gives up on a condition. It is a limit, not a measurement."""
 FOREVER = float("inf")
 _POLL = 0.005
 _NAP = 0.005
-"""How soon a thread or task notices that a stopped clock was moved."""
+"""Real seconds after which a thread or task notices that a stopped clock was advanced."""
 _INSTANT = 1e-7
 _FIRST_STRIDE = 0.05
 _LONGEST_STRIDE = 1.0
 _LONGEST_WAIT = 120.0
-"""How long a condition may take on the stopped clock: nobody was at work all that time."""
+"""Seconds of the stopped clock after which a test gives up on a condition."""
 
 
 class RealClock:
-    """For stores that live by real time: nothing but waiting makes it pass."""
+    """The clock for stores that use real time."""
 
     poll = PATIENCE
-    """How long an actor may be waited for before the next step of a `Pace`."""
+    """Seconds to wait for an actor before the next step of a pace."""
     longest_step = 0.05
-    """What a step may count for: one that takes longer is a machine that stood still."""
+    """The most seconds that one step counts for: a longer step means that the machine stalled."""
     earshot = 20.0
-    """How long a message may be on its way."""
+    """Seconds to wait for an expected message."""
     silence = 0.05
-    """How long one listens before one says that nothing was said."""
+    """Seconds to wait before concluding that no message came."""
 
     def now(self) -> float:
         return time.monotonic()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, for this thread and its event loop alike."""
+        """Let time pass, blocking this thread and its event loop."""
         time.sleep(seconds)
 
     def runtime(self) -> Runtime:
-        """For a seat."""
+        """A runtime on this clock, for a seat."""
         return ThreadRuntime()
 
     def pace(self, within: float = PATIENCE) -> RealPace:
@@ -63,27 +62,27 @@ class RealClock:
 
 
 class RealPace:
-    """How somebody waits for a condition: between two looks comes a step."""
+    """Waits for a condition: call `step` between two checks, until `is_over`."""
 
     def __init__(self, within: float) -> None:
         self._end = time.monotonic() + within
 
     def is_over(self) -> bool:
-        """The condition has taken too long."""
+        """Whether the condition has taken too long."""
         return time.monotonic() > self._end
 
     async def step(self, left: float = FOREVER) -> None:
-        """Wait a moment; `left`: at most for that long."""
+        """Wait for a moment, at most `left` seconds."""
         await asyncio.sleep(min(_POLL, left))
 
     def step_here(self) -> None:
-        """The same without an event loop."""
+        """Wait for a moment, in a thread without an event loop."""
         time.sleep(_POLL)
 
 
 class _KitClock(Clock):
-    """Knows which thread has seen its last move. As on a real clock no two readings are the same: sums of floats that
-    ought to be equal need not be."""
+    """A clock that knows which threads read it since it was last advanced. No two readings are equal, as on a real
+    clock: otherwise comparisons of rounded sums could differ."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
@@ -100,7 +99,7 @@ class _KitClock(Clock):
 
 
 class StoppedClock:
-    """The clock of a kit, for a memory store."""
+    """The stopped clock of a kit, for the memory store."""
 
     poll = _NAP
     longest_step = _LONGEST_WAIT
@@ -124,36 +123,36 @@ class StoppedClock:
         return StoppedPace(self, within)
 
     def go_on(self) -> None:
-        """At the end of a test, when nobody moves it any more: it runs with the real clock."""
+        """Let it run with the real clock: at the end of a test, when nothing advances it any more."""
         self._clock.go_on()
 
     def waits(self, caller: object) -> bool:
-        """That thread or task waits for a signal, or for the end of its time."""
+        """Whether that thread or task waits for a signal or a timeout."""
         return caller in self._stage.waits
 
     def moves(self) -> int:
-        """How often it was moved, if all have seen the last move and wait; else 0."""
+        """How often it was advanced; 0 if a thread or task does not wait, or has not seen the last advance."""
         threads = [caller for caller in list(self._stage.waits) if isinstance(caller, threading.Thread)]
         if self.is_anybody_at_work() or not all(map(self._clock.was_seen_by, threads)):
             return 0
         return self._clock.moves
 
     def move(self, most: float) -> None:
-        """At most to the end of the first wait."""
+        """Advance it by `most` seconds, but at most to the end of the first wait."""
         now = self.now()
         ends = [end - now for end in list(self._stage.waits.values()) if end > now]
         self.advance(min(most, *ends) if ends else most)
 
 
 class StoppedPace:
-    """Steps of two kinds: the others get on; then, if all of them wait and the condition is not true yet, time does."""
+    """Waits for a condition: a step lets the others run; if all of them wait, the next one advances the clock."""
 
     def __init__(self, clock: StoppedClock, within: float) -> None:
         self._clock = clock
         self._end, self._real_end = clock.now() + _LONGEST_WAIT, time.monotonic() + within
         self._stride = _FIRST_STRIDE
-        self._settled = 0
-        """How often the clock had been moved when all waited."""
+        self._idle_at = 0
+        """The number of moves at which all threads and tasks waited; 0: not all of them did."""
 
     def is_over(self) -> bool:
         return self._clock.now() > self._end or time.monotonic() > self._real_end
@@ -161,23 +160,23 @@ class StoppedPace:
     async def step(self, left: float = FOREVER) -> None:
         if not self._moved(left):
             before = self._clock.moves()
-            await asyncio.sleep(1.5 * _NAP)  # behind every nap in this loop that began before
-            self._settle(before)
+            await asyncio.sleep(1.5 * _NAP)  # longer than every nap of this loop that has begun
+            self._note_idle(before)
 
     def step_here(self) -> None:
         if not self._moved():
             before = self._clock.moves()
             time.sleep(_NAP)
             if threading.current_thread() is threading.main_thread():
-                self._settle(before)
+                self._note_idle(before)
 
-    def _settle(self, before: int) -> None:
+    def _note_idle(self, before: int) -> None:
         now = self._clock.moves()
-        self._settled = now if now == before else 0
+        self._idle_at = now if now == before else 0
 
     def _moved(self, left: float = FOREVER) -> bool:
-        settled, self._settled = self._settled, 0
-        if not settled or settled != self._clock.moves():
+        idle_at, self._idle_at = self._idle_at, 0
+        if not idle_at or idle_at != self._clock.moves():
             return False
         self._clock.move(min(left, self._stride))
         self._stride = min(2 * self._stride, _LONGEST_STRIDE)
@@ -189,7 +188,7 @@ _current: AnyClock = RealClock()
 
 
 def current() -> AnyClock:
-    """The clock of the test that runs."""
+    """The clock of the running test."""
     return _current
 
 

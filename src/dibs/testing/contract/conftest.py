@@ -1,4 +1,4 @@
-"""What the tests beside this file are given."""
+"""The fixtures and hooks of the tests in this directory."""
 
 from dibs.testing.contract.seats import ana, bob, seats
 from dibs.testing.contract.worlds import (

@@ -1,7 +1,7 @@
-"""One text for both APIs: a `World` of clients and actors, so that a behaviour is written once, as async.
+"""The harness that runs one async test through both APIs: a `World` has the clients and actors of a test.
 
-An *actor* is one of the user's threads (blocking face) or tasks (asyncio face). `await ana(lambda: lock.acquire())`
-runs the lambda there, and in asyncio awaits there what it returns; `ana.start(...)` begins it without waiting.
+An *actor* is a thread (sync API) or a task (async API) of the user. `await ana(lambda: lock.acquire())` runs the lambda
+there, and in the async API awaits its result there. `ana.start(...)` starts it without waiting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import dibs
@@ -34,12 +34,12 @@ MUTEXES: dict[str, Callable[..., Any]] = {
 }
 """Each kind that can be used as a mutex: `MUTEXES[kind](client, name, **options)`."""
 ONE_KIND = "lock"
-"""For a store that is not asked everything."""
+"""The only kind that is tested on a store whose `part` is not the whole suite."""
 NEEDED = {"write": (RW,), "semaphore": (PERMITS,)}
 
 
 async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
-    """What `condition` gives (or, if that is awaitable, brings) once it is true; polled, with an end."""
+    """Poll `condition` until its result, awaited if necessary, is true; return that result."""
     pace = clocks.current().pace(within)
     while True:
         seen = condition()
@@ -53,7 +53,7 @@ async def eventually(condition: Callable[[], Any], within: float = PATIENCE) -> 
 
 
 async def passed(seconds: float) -> None:
-    """A length of time is itself the condition: what is tested is that nothing ends during it."""
+    """Let that much time pass: for tests that nothing ends during it."""
     clock = clocks.current()
     pace, end = clock.pace(), clock.now() + seconds
     while (left := end - clock.now()) > 0:
@@ -61,7 +61,7 @@ async def passed(seconds: float) -> None:
 
 
 async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
-    """What it gives, and how many seconds it took; those in which this machine stood still do not count."""
+    """The result of `work` and the seconds that it took, without those in which the machine stalled."""
     clock = clocks.current()
     task, counted, before = asyncio.ensure_future(work), 0.0, clock.now()
     pace = clock.pace()
@@ -73,11 +73,11 @@ async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
 
 
 class Pending:
-    """Something that an actor does meanwhile."""
+    """The future result of an action that an actor has started."""
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self._future = future
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may never be awaited
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._result().__await__()
@@ -97,14 +97,14 @@ class Pending:
 
 
 class Actor:
-    """A thread or task of the user's, which does one thing after the other."""
+    """A thread or task of the user; it runs its actions one after the other."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.latest: Pending | None = None
-        """What it was asked for last."""
+        """Its last action."""
         self.caller: object = None
-        """The thread or task."""
+        """Its thread or task."""
 
     def is_busy(self) -> bool:
         return self.latest is not None and not self.latest.done()
@@ -119,11 +119,11 @@ class Actor:
         return await self.start(action)
 
     async def enter(self, manager: Any) -> Any:
-        """Begin a `with` on this actor."""
+        """Enter a `with` on this actor."""
         return await self(getattr(manager, "__aenter__", None) or manager.__enter__)
 
     async def leave(self, manager: Any, raised: BaseException | None = None) -> None:
-        """End it here, also one that another actor began."""
+        """Leave a `with` on this actor; another actor may have entered it."""
         end = getattr(manager, "__aexit__", None) or manager.__exit__
         await self(lambda: end(type(raised) if raised else None, raised, raised.__traceback__ if raised else None))
 
@@ -140,9 +140,7 @@ class Entering:
     async def __aenter__(self) -> Any:
         return await self._actor.enter(self._manager)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         await self._actor.leave(self._manager, raised)
 
 
@@ -211,18 +209,17 @@ class TaskActor(Actor):
 
 
 class World:
-    """One store, seen through one API."""
+    """One store, used through one API."""
 
     def __init__(self, api: str, subject: Subject, tmp_path: Path) -> None:
         self.api = api
         self.module = APIS[api]
         self.subject = subject
         self.short = 4.5 if {LEASES, QUORUM} & subject.capabilities == {LEASES} else 5.0
-        """A short lease, which a machine that stands still for two seconds does not end. A session's is longer: of
-        what it lasts, less than a quarter may be certain at any moment. So is a quorum's: each renewal of it is
-        several."""
+        """A short lease, in seconds, that survives if the machine stalls for two seconds. It is longer for sessions, of
+        whose time less than a quarter may be certain, and for a quorum, where a renewal is several requests."""
         self.lasting = self.short + 1.5
-        """The same, for what is to be renewed again and again."""
+        """A short lease, in seconds, for tests that renew it many times."""
         self._fresh_url = subject.fresh
         self._path = tmp_path
         self._stores = 0
@@ -231,16 +228,16 @@ class World:
         self.url = self.another_url()
         clock = clocks.current()
         self.now = clock.now
-        """The clock that the store's time passes by."""
+        """Reads the clock that the store uses."""
         self.stand_still = clock.advance
-        """Let that much time pass without giving the event loop a turn."""
+        """Lets that much time pass, blocking the event loop."""
         if isinstance(clock, StoppedClock):
             clock.is_anybody_at_work = lambda: any(
                 actor.is_busy() and not clock.waits(actor.caller) for actor in self._actors.values()
             )
 
     def another_url(self) -> str:
-        """Of a second store of the same kind."""
+        """The URL of another, empty store of the same kind."""
         self._stores += 1
         path = self._path / str(self._stores)
         path.mkdir()
@@ -265,7 +262,7 @@ class World:
         return tuple(self.actor(name) for name in names)
 
     def mutexes(self) -> dict[str, Callable[..., Any]]:
-        """Those of `MUTEXES` that this store is asked for."""
+        """Those of `MUTEXES` that are tested on this store."""
         if self.subject.part != WHOLE:
             return {ONE_KIND: MUTEXES[ONE_KIND]}
         has = self.subject.capabilities
@@ -275,7 +272,7 @@ class World:
         return self.module.multi(*locks, **options)
 
     async def __call__(self, action: Action) -> Any:
-        """By an actor who only looks on."""
+        """Run the action on an actor that takes no lock."""
         return await self.actor("onlooker")(action)
 
     async def inspect(self, client: Any, name: str) -> dibs.LockInfo:
@@ -288,7 +285,7 @@ class World:
         return [info async for info in client.locks(prefix)]
 
     async def in_queue(self, client: Any, name: str, count: int) -> None:
-        """Until so many wait in the queue."""
+        """Wait until the queue has `count` waiters."""
 
         async def waiting() -> bool:
             return len((await self.inspect(client, name)).waiters) == count
@@ -302,7 +299,7 @@ class World:
             raise
 
     async def free(self, client: Any, name: str) -> None:
-        """Until nobody holds and nobody waits."""
+        """Wait until the lock has no holders and no waiters."""
 
         async def empty() -> bool:
             info = await self.inspect(client, name)
@@ -311,7 +308,7 @@ class World:
         await eventually(empty)
 
     async def end(self) -> None:
-        """Clients first: that wakes whoever still waits, so that the actors can stop."""
+        """Close the clients, then stop the actors: closing wakes actors that still wait."""
         if isinstance(clock := clocks.current(), StoppedClock):
             clock.go_on()
         for client in self._clients:

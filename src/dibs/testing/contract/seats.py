@@ -1,4 +1,4 @@
-"""Seam 2 by hand: a `Seat` is one client's line, stepped verb by verb, with nothing of the waiting loop around it."""
+"""Tests of the Queue interface: a `Seat` calls the operations of a store one by one, without the waiting loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dibs.testing.contract import clocks
 from dibs.testing.contract.clocks import PATIENCE
 
 _LEASE = 10.0
-"""Of a claim, and of a session."""
+"""Seconds; the lease of a claim and of a session."""
 BRIEF = 3.0
-"""A lease that is to run out, but not before what is done next: a machine may stand still in between."""
+"""A lease, in seconds, that should expire during the test, but not before its next step on a stalled machine."""
 
 
 def until(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
-    """What `condition` gives once it is true."""
+    """Poll `condition` until its result is true; return that result."""
     pace = clocks.current().pace(within)
     while not (seen := condition()):
         assert not pace.is_over(), "it did not come true"
@@ -32,7 +32,7 @@ def until(condition: Callable[[], Any], within: float = PATIENCE) -> Any:
 
 
 def meanwhile(work: Callable[[], object]) -> None:
-    """Do what may wait in a thread of its own, and let time pass until it is done."""
+    """Run work that may wait in a thread of its own, and let time pass until it is done."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -49,7 +49,7 @@ def meanwhile(work: Callable[[], object]) -> None:
 
 
 class Seat:
-    """One client of a store."""
+    """A client of a store that calls the operations of the Queue interface directly."""
 
     def __init__(self, url: str) -> None:
         self.clock = clocks.current()
@@ -111,20 +111,20 @@ class Seat:
         step(self.queue.amend(claim, weight, self.soon))
 
     def told(self, claim: Claim) -> Signal | None:
-        """What this claim was told since the last time, if it was told anything."""
+        """The signal that came for this claim since the last call; None: none came."""
         return step(self.queue.watch(claim, self.now() + self.clock.silence))
 
     def hears(self, claim: Claim) -> Signal | None:
-        """What this claim is told, where it is to be told something."""
+        """The signal for this claim; waits for it, as one is expected."""
         return step(self.queue.watch(claim, self.now() + self.clock.earshot))
 
     def freed(self, claim: Claim) -> bool:
-        """Told that it holds. A store that does not decide in one step may tell it to look, and it holds then."""
+        """Whether a signal says that the claim holds. Stores without ATOMIC_TRY may signal LOOK; then it must hold."""
         signal = self.hears(claim)
         return signal is YOURS or (signal is LOOK and self._is_to_look() and self._holds(claim))
 
     def passed_over(self, claim: Claim) -> bool:
-        """Told nothing; or, by such a store, to look, and it does not hold then."""
+        """Whether no signal came. Stores without ATOMIC_TRY may signal LOOK; then the claim must not hold."""
         signal = self.told(claim)
         return signal is None or (signal is LOOK and self._is_to_look() and not self._holds(claim))
 
@@ -142,7 +142,7 @@ class Seat:
         return [waiter.token for waiter in step(self.queue.inspect(name, self.soon)).waiters]
 
     def names(self, prefix: str = "", after: str = "") -> list[str]:
-        """Of the queues on a page, also of those in which all is over."""
+        """The names of the queues on a page; queues with only expired claims may be among them."""
         return [info.name for info in step(self.queue.page(prefix, after, self.soon))]
 
     def evict(self, token: int, name: str = "a") -> bool:
@@ -161,7 +161,7 @@ class Seat:
 
 @pytest.fixture
 def seats(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Seat]]:
-    """Makes seats at one fresh store."""
+    """A function that makes seats at one empty store."""
     made: list[Seat] = []
 
     def seat() -> Seat:

@@ -1,7 +1,7 @@
-"""The stores that the suite runs over: those that `--dibs-store` names, or else the two that need no server.
+"""The stores that the suite tests: those of `--dibs-store`, else the two that need no server.
 
-A store joins by a function `fresh(tmp_path) -> url`: the URL of a store in which nothing stands yet, as often as it is
-asked. It is asked once more while tests are collected, for what the store can do; nothing is opened there.
+A store is given by a function `fresh(tmp_path) -> url` that returns the URL of another empty store at each call. It is
+also called once while tests are collected, to read the store's capabilities; that opens no connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _sqlite(place: Path) -> str:
 
 WHOLE, STORE, VERBS, LOCK = "whole", "store", "verbs", "lock"
 PARTS = (WHOLE, STORE, VERBS, LOCK)
-"""What is asked of a store: everything; what depends on the store; its verbs, and little else; locks alone."""
+"""Parts of the suite: everything; what depends on the store; the operations of a store; plain locks."""
 SERVERLESS: dict[str, Fresh] = {"memory": _memory, "sqlite": _sqlite}
 
 
@@ -43,12 +43,12 @@ class Subject:
     name: str
     fresh: Fresh
     wish: str = ""
-    """What `--dibs-store` said."""
+    """The value of `--dibs-store`."""
     part: str = WHOLE
 
     @cached_property
     def is_memory(self) -> bool:
-        """The memory store of this package."""
+        """Whether it is the memory store of dibs."""
         return self.fresh is _memory
 
     @cached_property
@@ -61,7 +61,7 @@ _CHOSEN = pytest.StashKey[dict[str, Subject]]()
 
 
 def chosen(config: pytest.Config) -> dict[str, Subject]:
-    """The stores of this run, by their names."""
+    """The stores of this run, by name."""
     if _CHOSEN not in config.stash:
         wishes: list[str] = config.getoption("dibs_store")
         subjects = [_subject(wish) for wish in wishes or SERVERLESS]

@@ -1,9 +1,8 @@
-"""What pytest needs to run the suite: its tests over every store and both APIs, and an event loop for each.
+"""The pytest hooks of the suite: they run each test for every store and both APIs, in an event loop of its own.
 
-`on`, `needs` and `without` say what a test is about. What a API or a store does not have it is not asked for: such a
-test is left out of what pytest collects, so nothing is skipped. Hooks count for the tests beside the conftest.py that
-takes them in, and for nobody else's; pytest's own function runs each test, so other plugins for asyncio see no async
-test.
+`on`, `needs` and `without` restrict a test to APIs and stores. A test that does not apply is not collected, so nothing
+is skipped. The hooks apply only to tests beside a conftest.py that imports them. Async tests are wrapped into sync
+functions, so other asyncio plugins do not run them.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ LONGEST_TEST = 100.0
 
 
 def on(*apis: str) -> pytest.MarkDecorator:
-    """For what only one API has."""
+    """Run the test only through these APIs."""
     return pytest.mark.dibs_on(*apis)
 
 
 def needs(*capabilities: str) -> pytest.MarkDecorator:
-    """For what only some stores can do; the words are in dibs.core.queue. Also for one parameter of a test."""
+    """Run the test, or one parameter of it, only on stores with these capabilities (see dibs.core.queue)."""
     return pytest.mark.dibs_needs(*capabilities)
 
 
 def without(*capabilities: str) -> pytest.MarkDecorator:
-    """For what is so only where a store cannot do this."""
+    """Run the test only on stores without these capabilities."""
     return pytest.mark.dibs_without(*capabilities)
 
 
 above_the_store = pytest.mark.dibs_above_the_store
-"""For what the core decides whatever the store: arguments, bookkeeping, what is made of several claims."""
+"""The test is about the core, whatever the store: arguments, bookkeeping, locks made of several claims."""
 every_form = pytest.mark.dibs_every_form
-"""For what each form of a store is asked too, beside the verbs: servers behind a sentinel, in a cluster and so on."""
+"""The test also runs where only operations are tested: for each form of a store, such as a cluster."""
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def mutex(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    chosen(config)  # what names no store is said once, before any test is looked at
+    chosen(config)  # reports a wrong --dibs-store once, before tests are collected
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -88,19 +87,19 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Print a command that repeats a failing test: its id names the store, but not where that comes from."""
+    """Add a command that repeats a failing test: its id has the name of the store, but not its --dibs-store."""
     report = yield
     subject = subject_of(item)
     if report.failed and subject is not None:
-        given = item.config.invocation_params.args
-        plugins = [f"-p {name}" for word, name in pairwise(map(str, given)) if word == "-p"]
-        words = ["python -m pytest", *plugins, f"--dibs-store {subject.wish}", f"'{item.nodeid}'"]
-        report.sections.append(("repeat this test with", " ".join(words)))
+        words = item.config.invocation_params.args
+        plugins = [f"-p {name}" for word, name in pairwise(map(str, words)) if word == "-p"]
+        command = ["python -m pytest", *plugins, f"--dibs-store {subject.wish}", f"'{item.nodeid}'"]
+        report.sections.append(("repeat this test with", " ".join(command)))
     return report
 
 
 def _has_time(item: pytest.Function) -> None:
-    """Where pytest-timeout is used it must not come before our own end, which says more."""
+    """Give pytest-timeout a longer limit than ours, whose error says more."""
     if item.config.pluginmanager.hasplugin("timeout"):
         item.add_marker(pytest.mark.timeout(LONGEST_TEST + 2 * PATIENCE))
 
@@ -126,7 +125,7 @@ def _is_asked(item: pytest.Function) -> bool:
     if part == VERBS and "world" in params and not item.get_closest_marker("dibs_every_form"):
         return False
     if "seats" in params and QUORUM in subject.capabilities:
-        return False  # it has no queue of its own to sit at
+        return False  # it has no Queue of its own
     needed = {word for mark in item.iter_markers("dibs_needs") for word in mark.args}
     unwanted = {word for mark in item.iter_markers("dibs_without") for word in mark.args}
     return needed <= subject.capabilities and not unwanted & subject.capabilities
@@ -134,16 +133,16 @@ def _is_asked(item: pytest.Function) -> bool:
 
 def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
     @wraps(test)
-    def run(**given: Any) -> None:
-        asyncio.run(_run(test, given))
+    def run(**arguments: Any) -> None:
+        asyncio.run(_run(test, arguments))
 
     return run
 
 
-async def _run(test: Callable[..., Any], given: dict[str, Any]) -> None:
+async def _run(test: Callable[..., Any], arguments: dict[str, Any]) -> None:
     try:
         async with asyncio.timeout(LONGEST_TEST):
-            await test(**given)
+            await test(**arguments)
     finally:
-        if isinstance(world := given.get("world"), World):
+        if isinstance(world := arguments.get("world"), World):
             await world.end()
