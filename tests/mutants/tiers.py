@@ -40,7 +40,7 @@ def _contract(*modules: str) -> list[str]:
     return [f"{CONTRACT}/test_{module}.py" for module in modules]
 
 
-_SEAMS = ("seam", "cells_seam", "seam_wake", "fence", "rwlock", "votes")
+_OPERATIONS = ("queue", "cells", "queue_wakeup", "fence", "rwlock", "votes")
 """What says most about a store in the least time; the rest of the suite comes later."""
 _TRAPS = ("tests/sim/test_traps.py", "tests/sim/test_traps_cells.py")
 _PARTS = tuple(
@@ -64,7 +64,7 @@ _SIM = [
 ]
 _SERVERLESS = [_full("tests/store/sqlite", "tests/testing"), _full("tests/security"), _full("tests/process")]
 _CORE = [
-    _fast("--dibs-store", "memory", *_TRAPS, *_PARTS, *_contract(*_SEAMS, "cell", "life"), workers=0),
+    _fast("--dibs-store", "memory", *_TRAPS, *_PARTS, *_contract(*_OPERATIONS, "cell", "life"), workers=0),
     _SIM[0],
     _fast("--dibs-store", "memory", "tests/core", CONTRACT),
     _fast("--dibs-store", "sqlite", CONTRACT),
@@ -94,7 +94,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
     "backends/sqlite/": (
         "sqlite",
         [
-            _fast("--dibs-store", "sqlite", *_contract(*_SEAMS, "cell", "life"), workers=0),
+            _fast("--dibs-store", "sqlite", *_contract(*_OPERATIONS, "cell", "life"), workers=0),
             _fast("--dibs-store", "sqlite", CONTRACT),
             *_SERVERLESS,
         ],
@@ -102,7 +102,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
     "backends/redis/": (
         "redis",
         [
-            _full(*_on("redis", *_contract(*_SEAMS)), workers=0),
+            _full(*_on("redis", *_contract(*_OPERATIONS)), workers=0),
             _full("-k", "redis", "tests/store"),
             _full(*_on("redis", CONTRACT)),
             _full("tests/security"),
@@ -111,7 +111,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
     "backends/postgresql/": (
         "postgresql",
         [
-            _full(*_on("postgresql", *_contract(*_SEAMS)), workers=0),
+            _full(*_on("postgresql", *_contract(*_OPERATIONS)), workers=0),
             _full("-k", "postgresql", "tests/store"),
             _full(*_on("postgresql", CONTRACT)),
             _full("tests/sql", "tests/security"),
@@ -120,7 +120,7 @@ AREAS: dict[str, tuple[str, list[Stage]]] = {
     "backends/mysql/": (
         "mysql",
         [
-            _full(*_on("mariadb", *_contract(*_SEAMS)), workers=0),
+            _full(*_on("mariadb", *_contract(*_OPERATIONS)), workers=0),
             _full("-k", "mysql or mariadb", "tests/store"),
             _full(*_on("mariadb", CONTRACT)),
             _full("tests/sql", "tests/security"),

@@ -36,14 +36,14 @@ NAMES = [
          zookeeper="security/test_nodes paths"),
     case(7, "hash tags in a name", "all keys of a lock in one slot, which the name does not choose", CLUSTER),
     case(8, "patterns in what is listed", "no meaning but themselves", EVERY,
-         f"contract/test_looking prefix_means_itself, {ODD_NAMES}"),
+         f"contract/test_inspect prefix_means_itself, {ODD_NAMES}"),
     case(9, "names that differ in case, accents or a space at the end", "different locks, or refused", MARIADB,
          mysql="security/test_mysql differ_in_case"),
     case(10, "names of 65 and 193 characters", "they work", MARIADB, mysql="security/test_mysql long_names"),
     case(11, "two names that collide in a key of 64 bits", "refused or shared, as documented; never held", POSTGRESQL,
          postgresql="store/postgresql/test_races two_names"),
     case(12, "a name that looks like a part of another's layout", "distinct locks", EVERY,
-         f"{ODD_NAMES}, contract/test_looking never_run_into_each_other, core/test_texts injectively"),
+         f"{ODD_NAMES}, contract/test_inspect never_run_into_each_other, core/test_texts injectively"),
     case(13, "surrogates, emoji, right-to-left marks, terminal escapes", "refused, or listed without harm", EVERY,
          f"{REFUSED}, {ODD_NAMES}, core/test_texts steer_a_terminal"),
     case(14, "names that mean something to a browser", "inert", DASHBOARD),
@@ -51,7 +51,7 @@ NAMES = [
 
 OWNERS = [
     case(15, "a release with a guessed or another's id", "refused, the lock stays", EVERY,
-         "security/test_ownership guessed_id, contract/test_seam another_id, security/test_secrets no_credentials"),
+         "security/test_ownership guessed_id, contract/test_queue another_id, security/test_secrets no_credentials"),
     case(16, "the holder's name, host, pid and thread, from elsewhere; a clone of its machine", "not the owner", EVERY,
          "security/test_ownership looks_like_the_holder, security/test_ownership looks_like_the_owner, "
          "security/test_ownership clone"),
@@ -152,9 +152,9 @@ PAGES = [
 
 LIMITED = [
     case(53, "a crowd of waiters on one name", "each served in its turn, nobody woken in vain", EVERY,
-         "security/test_limits crowd, contract/test_seam_wake exactly_the_next"),
+         "security/test_limits crowd, contract/test_queue_wakeup exactly_the_next"),
     case(54, "waiters that die again and again", "pruned; line and files stay small", EVERY,
-         memory="contract/test_seam expired_waiter", sqlite=f"security/test_limits die_again_and_again, {KILLED}",
+         memory="contract/test_queue expired_waiter", sqlite=f"security/test_limits die_again_and_again, {KILLED}",
          zookeeper=KILLED, redis=KILLED, postgresql=KILLED, mysql=KILLED),
     case(55, "times that are nought, negative, endless, no numbers, 1e9 s", "refused or kept to", EVERY,
          f"security/test_limits times, security/test_limits lease, {REFUSED}"),

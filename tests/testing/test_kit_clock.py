@@ -109,7 +109,7 @@ def test_no_step_is_made_while_another_thread_is_between_two_lines(
         go.wait(60)
         return standing
 
-    monkeypatch.setattr(stage, "GLANCES", 100_000)
+    monkeypatch.setattr(stage, "MOST_POLLS", 100_000)
     monkeypatch.setattr(MemoryQueue, "join", slow)
     caller = Aside(lambda: dibs_client.lock("job").acquire())
     assert inside.wait(PATIENCE)
@@ -132,7 +132,7 @@ def test_a_thread_that_is_stuck_does_not_stop_the_clock(
         inside.set()
         go.wait(60)
 
-    monkeypatch.setattr(stage, "GLANCES", 20)
+    monkeypatch.setattr(stage, "MOST_POLLS", 20)
     with monkeypatch.context() as patch:
         patch.setattr(MemoryQueue, "join", stuck)
         caller = Aside(lambda: dibs_client.lock("job").acquire(timeout=60))
@@ -150,7 +150,7 @@ def test_the_clock_may_be_moved_while_others_take_and_give_back(
     dibs_client: KitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lease passes between two lines of somebody's acquire: nothing is lost though an hour goes by."""
-    monkeypatch.setattr(stage, "GLANCES", 100_000)
+    monkeypatch.setattr(stage, "MOST_POLLS", 100_000)
     stop, done = threading.Event(), [0, 0, 0, 0]
 
     def work(n: int) -> None:

@@ -19,7 +19,10 @@ BY_SESSION = "session=acme_locks.testing:session"
 BROKEN = {
     "leave": {"test_leave_is_idempotent", "test_a_leave_with_another_id_changes_nothing"},
     "renew": {"test_renew_never_revives_and_leaves_a_successor_alone"},
-    "wake": {"test_leave_wakes_exactly_the_next", "test_outsiders_are_told_to_look_when_nobody_in_line_is_freed"},
+    "wake": {
+        "test_leave_wakes_exactly_the_next",
+        "test_unfair_waiters_are_told_to_look_when_nobody_in_the_queue_is_freed",
+    },
     "hasty": {"test_a_try_that_fails_stands_in_nobodys_way"},
 }
 """Each broken store of the throw-away package, and what must tell."""
@@ -123,14 +126,14 @@ def test_a_store_is_asked_for_what_it_can_do(acme: Acme, tmp_path: Path) -> None
     assert kinds == {"lock", "rlock"}
     assert files["session"] - files["acme"] == {"test_sessions"}
     assert files["acme"] - files["session"] == {"test_waiting"}
-    assert {"test_seam::test_renew_extends", "test_unfair::test_it_stands_in_no_line"} <= found["acme"] - found[
+    assert {"test_queue::test_renew_extends", "test_unfair::test_it_is_not_in_the_queue"} <= found["acme"] - found[
         "session"
     ]
 
 
 def test_broken_stores_fail(acme: Acme, tmp_path: Path) -> None:
     stores = [CAN_DO_ALL, *(f"{name}=acme_locks.testing:{name}" for name in BROKEN)]
-    telling = [f"{SUITE}.{part}" for part in ("test_seam", "test_seam_wake", "test_mutex")]
+    telling = [f"{SUITE}.{part}" for part in ("test_queue", "test_queue_wakeup", "test_mutex")]
     which = " or ".join(test for tests in BROKEN.values() for test in tests)
     done = acme.pytest(
         "-q", "-n", "3", "--tb=no", "-rfE", "--pyargs", *telling, "-k", which, *over(*stores), cwd=tmp_path, timeout=580

@@ -1,6 +1,6 @@
-"""What only asyncio has: cancellation anywhere, task groups, time-outs, loops that come and go, cancel_on_lost."""
+"""The async API: cancellation at any point, task groups, timeouts, several event loops, cancel_on_lost."""
 
-# ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
+# ruff: noqa: PT012  (the tests are about a `with` that an error ends)
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = on("aio")
 
 
 async def turns(count: int) -> None:
-    """Let the loop go round so often."""
+    """Let the event loop run that many times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def cancelled(awaitable: asyncio.Task[Any]) -> Any:
-    """Cancel a task; gives what it came to if it was done before."""
+    """Cancel a task; return its result if it was done before, else None."""
     awaitable.cancel()
     try:
         return await awaitable
@@ -47,7 +47,7 @@ async def test_a_cancelled_wait_leaves_nothing(world: World, fair: bool) -> None
     await eventually(lambda: "0 held or asked for" in repr(client))
     await world.in_queue(other, "a", 0)
     await hold.release()
-    # The cancelled join may only now arrive, and its leave a moment later: what matters is that it leaves, and soon.
+    # The cancelled join may arrive only now, and its leave a moment later. The next acquire waits for both.
     assert await other.lock("a").acquire(timeout=60)
 
 
@@ -76,7 +76,7 @@ async def test_cancellation_anywhere_in_release_gives_back(world: World) -> None
         task = asyncio.ensure_future(hold.release())
         await turns(count)
         await cancelled(task)
-        if task.cancelled() and count == 0:  # it was never begun
+        if task.cancelled() and count == 0:  # it never started
             await hold.release()
         await world.free(other, "a")
 
@@ -96,7 +96,7 @@ async def test_cancellation_anywhere_in_a_multi_gives_back_all(world: World) -> 
 
 @above_the_store
 @needs(FAIR)
-async def test_a_cancelled_asker_does_not_take_its_owners_others_with_it(world: World) -> None:
+async def test_a_cancelled_acquire_does_not_cancel_others_of_its_owner(world: World) -> None:
     client, other = world.client(owner="client"), world.client()
     held = await other.rlock("a").acquire()
     first = asyncio.ensure_future(client.rlock("a").acquire())
@@ -204,7 +204,7 @@ async def test_a_failing_task_group_gives_back_everything(world: World) -> None:
 
 @above_the_store
 async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(world: World) -> None:
-    client = await asyncio.to_thread(world.client, lease=world.short)  # made outside of any loop
+    client = await asyncio.to_thread(world.client, lease=world.short)  # created outside of any event loop
     called: list[Any] = []
     with pytest.raises(dibs.LockLost) as caught:
         async with client.lock("a", cancel_on_lost=True, on_lost=called.append) as hold:
@@ -214,7 +214,7 @@ async def test_cancel_on_lost_raises_the_loss_from_the_block_and_calls_on_lost(w
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await asyncio.sleep(0)  # nothing is left of the cancellation
+    await asyncio.sleep(0)  # no cancellation is pending
     await eventually(lambda: called)
     asyncio_only: dict[str, Any] = {"cancel_on_lost": True}
     with dibs.connect(world.url) as blocking, pytest.raises(TypeError, match="cancel_on_lost"):
@@ -231,7 +231,7 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
                 await client.break_("a", token=hold.token)
                 await passed(PATIENCE)
             except asyncio.CancelledError:
-                task.cancel()  # somebody else wants it to end, too
+                task.cancel()  # a cancellation by the application
                 raise
 
     task = asyncio.create_task(body())
@@ -330,7 +330,7 @@ def test_closing_in_another_loop_waits_for_nothing(world: World) -> None:
     async def second() -> float:
         return (await lasted(client.close()))[1]
 
-    assert asyncio.run(second()) < 4  # giving back is allowed 5 s; it must not sit them out
+    assert asyncio.run(second()) < 4  # the release may take 5 s, but must not use them up
 
 
 @above_the_store

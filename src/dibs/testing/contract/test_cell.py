@@ -1,4 +1,4 @@
-"""A cell: a versioned value, read by anybody, written at the version that was read."""
+"""Cells: versioned values that any client reads, and writes at the version that it read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_cell_outlives_its_writer(world: World) -> None:
         await world(writer.cell("a").get)
 
 
-# update.
+# Cell.update
 
 
 @above_the_store
@@ -113,7 +113,7 @@ async def test_every_update_counts(world: World) -> None:
 
 @above_the_store
 async def test_update_gives_up_when_others_are_always_first(world: World) -> None:
-    """In the end, and after some seconds of pauses at most."""
+    """It raises Conflict after pauses of a few seconds in total."""
     client, other = world.client(), world.client()
     cell, theirs, tries = client.cell("a"), other.cell("a"), 0
     slot, put = cell._core._slot, cell._core._slot.put

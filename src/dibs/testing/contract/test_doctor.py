@@ -1,4 +1,4 @@
-"""What a store says of itself: promises, notes and dangers, with fixes, through both APIs; and asking harms nobody."""
+"""The findings of `doctor`: promises, notes and dangers with fixes, without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An election: one leads, everybody can see who, and follow. To lead is to hold a lock, of a kind of its own."""
+"""Elections: one client leads by holding a lock of its own kind; all clients can see and follow the leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = needs(FAIR)
 
 
 class Follower:
-    """A `watch()` on an actor of its own, one step at a time."""
+    """Steps through a `watch()` on an actor of its own."""
 
     def __init__(self, actor: Actor, election: Any) -> None:
         self._actor = actor
@@ -36,7 +36,7 @@ class Follower:
         return self._actor.start(self._advance)
 
     async def until(self, token: int) -> list[int]:
-        """What it sees until it sees that leader."""
+        """The tokens that it sees, up to that leader's."""
         seen = [await self.next()]
         while seen[-1] != token:
             seen.append(await self.next())
@@ -57,7 +57,7 @@ async def leads(actor: Actor, election: Any, timeout: float = 60) -> Any:
     return hold
 
 
-# To lead.
+# Leading
 
 
 async def test_one_leads_and_all_see_who(world: World) -> None:
@@ -165,7 +165,7 @@ async def test_options_are_checked_when_it_is_made(world: World) -> None:
 
 @above_the_store
 async def test_the_loop_of_a_leader_survives_a_loss(world: World) -> None:
-    """As documented: `while True: try: with election.lead() as hold: ... except LockLost: continue`."""
+    """The documented loop: `while True: try: with election.lead() as hold: ... except LockLost: continue`."""
     client, ana = world.client(lease=world.short), world.actor("ana")
     election = client.election("a")
     tokens: list[int] = []
@@ -181,12 +181,12 @@ async def test_the_loop_of_a_leader_survives_a_loss(world: World) -> None:
     assert await world(election.leader) is None
 
 
-# To follow.
+# Following
 
 
 @every_form
 async def test_a_follower_sees_who_leads_now_and_then_each_change(world: World) -> None:
-    """Nobody looks for minutes where the store can tell; the sooner look of a store that must is as good."""
+    """With `retry=600` a client would poll only after minutes: the change must wake it, or the store polls sooner."""
     client = world.client(retry=600)
     ana, follower = world.actor("ana"), following(world, client.election("a"))
     assert await follower.next() == 0
@@ -201,8 +201,8 @@ async def test_a_follower_sees_who_leads_now_and_then_each_change(world: World) 
 
 
 @needs(LEASES)
-def test_a_leader_that_fell_silent_is_seen_to_be_gone(ana: Seat, bob: Seat) -> None:
-    """By hand, over seam 2: nobody renews its lease, nobody gives it back, and nobody else comes by."""
+def test_a_leader_whose_lease_expired_is_seen_to_be_gone(ana: Seat, bob: Seat) -> None:
+    """The leader's lease expires: it is neither renewed nor released, and no other client uses the lock."""
     _, leads = ana.joined(kind=ELECTION, lease=BRIEF)
     key, end = bob.runtime.fresh_id(), bob.now() + 50
     bob.me.inbox.expect(key)
@@ -214,11 +214,11 @@ def test_a_leader_that_fell_silent_is_seen_to_be_gone(ana: Seat, bob: Seat) -> N
     meanwhile(follow)
     assert bob.now() < end
     meanwhile(lambda: step(bob.queue.await_change("a", leads.ticket, key, end)))
-    assert bob.now() < end, "what has changed before is no reason to wait"
+    assert bob.now() < end, "a change before the wait must end it at once"
 
 
 @needs(FAIR)
-async def test_the_next_in_line_is_seen_to_lead(world: World) -> None:
+async def test_the_next_in_the_queue_is_seen_to_lead(world: World) -> None:
     client, other, onlooker = world.client(), world.client(), world.client(retry=600)
     ana, bob = world.actors("ana", "bob")
     first = await leads(ana, client.election("a"))
@@ -298,7 +298,7 @@ async def test_a_renewed_leader_is_no_change(world: World) -> None:
 
 
 @above_the_store
-async def test_those_in_line_are_no_change(world: World) -> None:
+async def test_waiters_are_no_change(world: World) -> None:
     client, other = world.client(retry=600), world.client()
     ana, bob, follower = world.actor("ana"), world.actor("bob"), following(world, client.election("a"))
     hold = await leads(ana, other.election("a"))

@@ -1,4 +1,4 @@
-"""A fence: the highest exclusive token wins, for good; what is lower is stale."""
+"""Fences: once an exclusive token is admitted, every lower token is stale."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_token_is_admitted_as_often_as_it_comes(world: World) -> None:
         await world(lambda one=one: one.fence("a").admit(5))
     for token in (4, 1):
         await stale(world, other.fence("a"), token)
-    await world(lambda: other.fence("a").admit(5))  # what was stale changed nothing
+    await world(lambda: other.fence("a").admit(5))  # the stale tokens changed nothing
 
 
 async def test_readers_are_compared_with_writers_only(world: World) -> None:
@@ -75,14 +75,14 @@ async def test_a_fence_outlives_its_clients(world: World) -> None:
 
 
 async def test_the_tokens_of_holders_are_admitted_in_their_order(world: World) -> None:
-    """The fence bears its lock's name."""
+    """The fence has the name of its lock."""
     client, other = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
     first = await ana(lambda: client.lock("a").acquire())
     await ana(lambda: client.fence("a").admit(first.token))
     await ana(first.release)
     second = await bob(lambda: other.lock("a").acquire())
-    await ana(lambda: client.fence("a").admit(first.token))  # nobody else has changed anything yet
+    await ana(lambda: client.fence("a").admit(first.token))  # no higher token was admitted yet
     await bob(lambda: other.fence("a").admit(second.token))
     await stale(world, client.fence("a"), first.token)
     await bob(lambda: other.fence("a").admit(second.token))
@@ -131,11 +131,11 @@ async def test_the_fence_may_stand_in_another_store_than_the_lock(world: World) 
 
 @every_form
 async def test_who_comes_at_once_is_admitted_in_one_order(world: World) -> None:
-    """The highest always; who was refused named one that was admitted; who came after a higher one was refused."""
+    """The highest token is always admitted. A refusal names an admitted token, and follows every higher one."""
     clients = [world.client() for _ in range(4)]
     tokens = random.Random(7).sample(range(1, 5000), 80)
     told: list[tuple[int, int]] = []
-    """Each token with the highest at that time, in the order of the answers."""
+    """Each token with the highest token at that time, in the order of the replies."""
 
     async def admits(n: int) -> None:
         fence, actor = clients[n].fence("a"), world.actor(f"resource {n}")

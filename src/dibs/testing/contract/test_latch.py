@@ -1,4 +1,4 @@
-"""A latch: armed, counted down, waited for; generations, time-outs, bad inputs, many who wait, closing."""
+"""Latches: arming, counting down, waiting; generations, timeouts, bad input, many waiters, closing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = needs(CELLS)
 
 
 def instead(latch: Any, verb: str, *actions: Action, once: bool = False, then: bool = False) -> Callable[[], int]:
-    """Where this latch would `get`, `put` or wait until it is `changed`, do this instead, or `then` also that; gives
-    how often it came there. What happens between two looks of one latch can only be chosen from in here."""
+    """Run `actions` instead of this latch's `get`, `put` or `changed`, or with `then` before it. Returns a function
+    that counts the calls. This is the only way to act between two requests of one latch."""
     slot, calls = latch._core._slot, 0
     usual = getattr(slot, verb)
 
@@ -40,7 +40,7 @@ def instead(latch: Any, verb: str, *actions: Action, once: bool = False, then: b
 
 
 async def waiting(world: World, name: str, latch: Any, **how: Any) -> Any:
-    """A wait that has begun: it has looked, and found the latch closed."""
+    """A started wait that has read the latch and found it closed."""
     looked = instead(latch, "changed", then=True)
     pending = world.actor(name).start(lambda: latch.wait(**how))
     await eventually(lambda: looked() > 0)
@@ -127,7 +127,7 @@ async def test_every_count_counts_once(world: World) -> None:
     assert await world(lambda: clients[0].latch("a").wait(timeout=0)) is False
 
 
-# Waiting.
+# Waiting
 
 
 @above_the_store
@@ -150,7 +150,7 @@ async def test_the_time_is_over(world: World) -> None:
     ],
 )
 async def test_who_waits_wakes_when_it_opens(world: World, by: str, how: dict[str, Any]) -> None:
-    """Nobody looks for minutes where the store can tell; the sooner look of a store that must is as good."""
+    """With `retry=600` a client would poll only after minutes: the change must wake it, or the store polls sooner."""
     client = world.client(retry=600)
     other = world.client() if by == "other" else client
     await world(lambda: other.latch("a").arm(2))
@@ -177,7 +177,7 @@ async def test_fifty_of_one_client_wait_and_all_wake(world: World) -> None:
     assert await asyncio.gather(*pending) == [True] * 50
 
 
-async def test_a_time_out_among_those_who_stay(world: World) -> None:
+async def test_a_timeout_among_waiters_that_stay(world: World) -> None:
     client = world.client()
     await world(lambda: client.latch("a").arm(1))
     patient = await waiting(world, "ana", client.latch("a"))
@@ -207,7 +207,7 @@ async def test_a_latch_may_bear_the_name_of_anything_else(world: World) -> None:
     assert await ana(client.cell("a").get) == (b"x", 1)
 
 
-# Generations.
+# Generations
 
 
 @above_the_store
@@ -253,7 +253,7 @@ async def test_a_count_that_raced_with_another_counts_all_the_same(world: World)
     assert await world(latch.count) == 1
 
 
-# armed=True.
+# Waiting with armed=True
 
 
 @above_the_store
@@ -288,7 +288,7 @@ async def test_armed_does_not_take_an_earlier_opening_for_the_next(world: World)
     assert await world(lambda: client.latch("a").wait(0.05)) is True
 
 
-# Bad inputs.
+# Bad input
 
 
 NO_COUNTS: list[tuple[Any, type[Exception]]] = [
@@ -344,7 +344,7 @@ async def test_a_name_is_checked_before_any_io(world: World) -> None:
                 make(name)
 
 
-# The end.
+# Closing
 
 
 async def test_closing_the_client_ends_the_waiting(world: World) -> None:
@@ -390,7 +390,7 @@ async def test_a_cancelled_wait_leaves_those_who_stay_alone(world: World) -> Non
 
 @above_the_store
 async def test_a_count_never_gives_up_before_others(world: World) -> None:
-    """Whoever came before has counted too, so all of them come to an end."""
+    """Each conflict means that another client has counted, so all of them finish."""
     client, other = world.client(), world.client()
     latch, theirs, before = client.latch("a"), other.latch("a"), 150
     await world(lambda: latch.arm(1000))
@@ -406,7 +406,7 @@ async def test_a_count_never_gives_up_before_others(world: World) -> None:
         return int(await put(value, version))
 
     async def at_once(seconds: float) -> None:
-        """Instead of a pause."""
+        """Replaces the pause."""
 
     latch._core._slot.put, client._core.runtime.sleep = late_put, at_once
     await world(latch.count_down)

@@ -1,4 +1,4 @@
-"""A client's life: no I/O before its first use, what `close` does, and that nothing is left behind."""
+"""The life of a client: no I/O before its first use, `close`, and no leftovers."""
 
 from __future__ import annotations
 

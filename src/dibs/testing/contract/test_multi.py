@@ -1,6 +1,6 @@
-"""Several locks as one: all or none, one deadline, one global order, equal members merged."""
+"""Several locks as one: all or none, one deadline, one global order, duplicates merged."""
 
-# ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
+# ruff: noqa: PT012  (the tests are about a `with` that an error ends)
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_one_deadline_for_all(world: World) -> None:
     ana, bob = world.actors("ana", "bob")
     for name in ("a", "b", "c"):
         await ana(lambda name=name: client.lock(name, renew=False, lease=0.5).acquire())
-    # Each member alone would be free within the time; a timeout per member would add up to more than it.
+    # Each member alone becomes free within the timeout. A timeout per member would add up to more.
     await ana(lambda: client.lock("d").acquire())
     locks = [client.lock(name) for name in ("a", "b", "c", "d")]
     hold, seconds = await lasted(bob(lambda: world.multi(*locks, timeout=1.0).acquire()))
@@ -82,7 +82,7 @@ async def test_with_names_the_member_that_was_busy(world: World) -> None:
 
 
 @needs(FAIR)
-async def test_members_own_time_outs_do_not_count(world: World) -> None:
+async def test_members_own_timeouts_do_not_count(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -158,7 +158,7 @@ async def test_a_member_lost_meanwhile_is_taken_anew(world: World) -> None:
     await world.in_queue(other, "b", 1)
     token = (await world.inspect(other, "a")).holders[0].token
     await bob(lambda: other.break_("a", token=token))
-    await eventually(lambda: "1 held or asked for" in repr(client))  # it knows of the loss
+    await eventually(lambda: "1 held or asked for" in repr(client))  # the client noticed the loss
     await bob(held.release)
     hold = await pending
     hold.check()
@@ -263,7 +263,7 @@ async def test_opposite_argument_orders_never_deadlock(world: World) -> None:
 
 
 @needs(RW)
-async def test_it_needs_locks_of_its_face(world: World) -> None:
+async def test_it_needs_locks_of_its_api(world: World) -> None:
     with pytest.raises(ValueError, match="at least one"):
         world.multi()
     for wrong in ("a", None, world.client().rwlock("a"), world.client()):

@@ -1,4 +1,4 @@
-"""What every mutex does: exclude, keep the order, give up in time. Where kinds may differ, each of them runs it."""
+"""Every mutex: exclusion, order, timeouts. Tests in which kinds may differ run for each kind."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ async def test_a_try_that_fails_stands_in_nobodys_way(world: World) -> None:
     ana, bob, cy = world.actors("ana", "bob", "cy")
     for _ in range(10):
         held = await ana(lambda: one.lock("a").acquire())
-        first = bob.start(lambda: other.lock("a").acquire(timeout=0))  # before the release or after it
+        first = bob.start(lambda: other.lock("a").acquire(timeout=0))  # before or after the release
         await ana(held.release)
-        second = await cy(lambda: one.lock("a").acquire(timeout=0))  # after it: nobody but the first can be ahead
+        second = await cy(lambda: one.lock("a").acquire(timeout=0))  # after it: only the first can be ahead
         (hold,) = [hold for hold in (await first, second) if hold is not None]
         await ana(hold.release)
 
@@ -139,7 +139,7 @@ async def test_acquire_gives_none_when_the_time_is_over(world: World) -> None:
 
 
 @above_the_store
-async def test_a_lock_has_a_default_time_out(world: World) -> None:
+async def test_a_lock_has_a_default_timeout(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
@@ -149,7 +149,7 @@ async def test_a_lock_has_a_default_time_out(world: World) -> None:
 
 @above_the_store
 @needs(FAIR)
-async def test_acquires_time_out_counts_for_more_than_the_locks(world: World) -> None:
+async def test_the_timeout_of_acquire_overrides_that_of_the_lock(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -179,7 +179,7 @@ async def test_with_raises_when_the_time_is_over(world: World) -> None:
 
 @above_the_store
 @needs(FAIR)
-async def test_the_time_out_says_who_is_in_the_way(world: World) -> None:
+async def test_the_timeout_error_names_the_holder(world: World) -> None:
     client = world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: client.lock("invoice:42", owner="ana").acquire())

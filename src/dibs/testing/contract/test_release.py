@@ -1,6 +1,6 @@
-"""Giving back: which hold `release` and the end of a `with` mean, from where, and what a lost one says."""
+"""Release: which hold `release` and the end of a `with` end, from which thread or task, and lost holds."""
 
-# ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
+# ruff: noqa: PT012  (the tests are about a `with` that an error ends)
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Mutex = Callable[..., Any]
 
 
 async def lose(world: World, client: Any, hold: Any) -> None:
-    """Take the claim away, and wait until its holder knows."""
+    """Break the hold, and wait until its holder notices."""
     await world(lambda: client.break_(hold.name, token=hold.token))
     await eventually(hold.lost.is_set)
 
 
 @every_form
 async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, mutex: Mutex) -> None:
-    """Its holder has not heard of it: the store tells, when the claim leaves."""
+    """The holder has not noticed yet: the store reports the loss when the claim leaves."""
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: mutex(client, "a", lease=30).acquire())
@@ -35,7 +35,7 @@ async def test_releasing_what_was_taken_away_a_moment_ago_says_so(world: World, 
         await ana(hold.release)
     assert caught.value.reason == hold.lost_reason == "broken"
     assert hold.lost.is_set()
-    assert await bob(lambda: mutex(client, "a").locked()), "the next one's hold stands"
+    assert await bob(lambda: mutex(client, "a").locked()), "the next hold is not affected"
     await bob(theirs.release)
 
 
@@ -109,7 +109,7 @@ async def test_lock_release_knows_only_what_was_taken_through_it(world: World) -
 
 @above_the_store
 async def test_lock_release_of_a_lost_hold_says_so_and_spares_the_successor(world: World) -> None:
-    # The trap: one lock object, ana's hold is lost, bob takes through the same object, ana's `finally` releases.
+    # One lock object: ana's hold is lost, bob acquires through the same object, then ana's `finally` releases.
     lock, other = world.client(lease=world.short).lock("a"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lock.acquire)

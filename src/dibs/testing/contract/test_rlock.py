@@ -1,4 +1,4 @@
-"""The re-entrant lock: who is the owner, what re-enters, and that a count of unreleased holds decides the end."""
+"""The re-entrant lock: its owner, re-entry, and that it is free once every hold is released."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_the_lock_is_free_when_every_hold_is_released(world: World) -> Non
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     holds = [await ana(lambda: client.rlock("a").acquire()) for _ in range(3)]
-    for hold in (holds[1], holds[1], holds[0]):  # released twice it counts once
+    for hold in (holds[1], holds[1], holds[0]):  # a second release of a hold does not count
         await ana(hold.release)
         assert await bob(lambda: client.rlock("a").acquire(timeout=0)) is None
     holds[2].check()
@@ -105,14 +105,14 @@ async def test_the_owner_is_shown_as_a_label(world: World) -> None:
 
 
 @needs(FAIR)
-async def test_a_second_asker_of_one_owner_waits_for_the_firsts_answer(world: World) -> None:
+async def test_a_second_caller_of_one_owner_waits_for_the_first(world: World) -> None:
     client, other = world.client(owner="job 7"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     held = await cy(lambda: other.rlock("a").acquire())
     first = ana.start(lambda: client.rlock("a").acquire())
     await world.in_queue(client, "a", 1)
     second = bob.start(lambda: client.rlock("a").acquire())
-    assert await cy(lambda: client.rlock("a").acquire(timeout=0.1)) is None  # a third of that owner gives up alone
+    assert await cy(lambda: client.rlock("a").acquire(timeout=0.1)) is None  # a third one times out alone
     assert len((await world.inspect(client, "a")).waiters) == 1
     assert not second.done()
     await cy(held.release)
@@ -120,7 +120,7 @@ async def test_a_second_asker_of_one_owner_waits_for_the_firsts_answer(world: Wo
 
 
 @needs(FAIR)
-async def test_a_second_asker_asks_itself_when_the_first_gives_up(world: World) -> None:
+async def test_a_second_caller_asks_itself_when_the_first_gives_up(world: World) -> None:
     client, other = world.client(owner="job 7"), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     held = await cy(lambda: other.rlock("a").acquire())

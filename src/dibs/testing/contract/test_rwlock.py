@@ -1,4 +1,4 @@
-"""The read-write lock: readers share, a writer excludes, and what one owner may take on top of what it has."""
+"""The read-write lock: readers share, a writer excludes; which side an owner may add to the one that it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The semaphore: permits, several at once, first come first served also where a later one would fit."""
+"""The semaphore: permits, several at once; first come, first served, even if a later request would fit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_all_permits_are_exclusive(world: World) -> None:
 
 @every_form
 @needs(FAIR)
-async def test_the_head_of_the_line_is_not_passed(world: World) -> None:
+async def test_the_head_of_the_queue_is_not_passed(world: World) -> None:
     client = world.client()
     semaphore = client.semaphore("a", 3)
     ana, bob, cy = world.actors("ana", "bob", "cy")

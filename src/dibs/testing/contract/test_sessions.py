@@ -1,4 +1,4 @@
-"""Where claims live by their client's session: what a lock's own `lease` and `renew` come to there."""
+"""Stores whose claims live with a session: the effect of a lock's own `lease` and `renew`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_longer_lease_is_an_upper_bound(world: World, mutex: Mutex) -> N
 
 
 async def test_a_shorter_one_that_is_not_renewed_is_ended_here(world: World, mutex: Mutex) -> None:
-    """The session lives on, and with it whatever else it holds."""
+    """The session continues, and with it the other holds."""
     client, other = world.client(lease=20), world.client()
     ana, bob = world.actors("ana", "bob")
     lasting = await ana(lambda: client.lock("b").acquire())

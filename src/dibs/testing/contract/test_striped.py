@@ -1,4 +1,4 @@
-"""Stripes: a key's stripe is the same everywhere, and two ways to split the keys are never in use at once."""
+"""Striped locks: a key has the same stripe everywhere; two numbers of stripes are never in use at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_keys_are_text_bytes_or_numbers(world: World) -> None:
 
 @above_the_store
 async def test_the_stripe_of_a_key_never_changes(world: World) -> None:
-    # Pinned: another version of this library, in another process, must choose the same stripe.
+    # Fixed values: every version of dibs must choose the same stripe.
     striped = world.client().striped("stock", 1009)
     keys: dict[str | bytes | int, int] = {"user-7": 27, "": 0, 42: 439, b"\xff\x00": 755, "Zürich": 232, "0": 546}
     for key, stripe in keys.items():
@@ -134,7 +134,7 @@ async def test_all_takes_every_stripe(world: World) -> None:
 
 
 @above_the_store
-async def test_all_waits_for_a_busy_stripe_and_for_no_longer_than_its_time_out(world: World) -> None:
+async def test_all_waits_for_a_busy_stripe_and_for_no_longer_than_its_timeout(world: World) -> None:
     client = world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.striped("stock", 4).at("x").acquire())

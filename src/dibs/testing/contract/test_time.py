@@ -1,6 +1,6 @@
-"""Leases: renewal, loss, being taken away, being asked to let go. Nothing here measures."""
+"""Leases: renewal, expiry, broken locks, requests to release. These tests measure no durations."""
 
-# ruff: noqa: PT012  (a `with` that is left by an error is what is tested)
+# ruff: noqa: PT012  (the tests are about a `with` that an error ends)
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_renewal_keeps_holds_of_every_kind_beyond_their_lease(world: World
 async def test_renewal_does_not_need_the_users_loop(world: World) -> None:
     client, ana = world.client(lease=world.lasting), world.actor("ana")
     hold = await ana(lambda: client.lock("a").acquire())
-    world.stand_still(1.5 * world.lasting)  # it blocks the very loop that the client belongs to
+    world.stand_still(1.5 * world.lasting)  # blocks the event loop of the client
     hold.check()
 
 
@@ -76,7 +76,7 @@ async def test_a_hold_learned_by_message_gets_its_full_lease(world: World) -> No
     await ana(hold.release)
     theirs = await pending
     theirs.check()
-    await eventually(lambda: theirs.remaining > 20)  # the watchdog renews it before half of the waiting lease is gone
+    await eventually(lambda: theirs.remaining > 20)  # the watchdog renews before half of the waiting lease is over
 
 
 @every_form
@@ -103,7 +103,7 @@ async def test_a_hold_that_is_not_renewed_counts_its_lease_from_the_grant(world:
     pending = bob.start(lambda: client.lock("a", lease=20, renew=False).acquire())
     await world.in_queue(client, "a", 1)
     await ana(hold.release)
-    assert (await pending).remaining > 10  # not the 5 s that it was kept at while it waited
+    assert (await pending).remaining > 10  # not the 5 s of its lease while it waited
 
 
 @above_the_store
@@ -202,7 +202,7 @@ async def test_on_lost_is_called_once_for_what_was_lost(world: World, caplog: py
     kept.check()
     ((lost, where),) = called
     assert (lost.name, lost.token, lost.lost.is_set()) == ("a", hold.token, True)
-    assert (where is threading.current_thread()) == (world.api == "aio")  # the client's loop, or a thread of its own
+    assert (where is threading.current_thread()) == (world.api == "aio")  # in its event loop, else in another thread
 
 
 async def test_break_with_another_token_changes_nothing(world: World) -> None:

@@ -1,4 +1,4 @@
-"""`fair=False`: outside the queue, it may barge when nobody in the queue waits; and kinds that meet on a name."""
+"""`fair=False`: an unfair waiter gets the lock only if the queue is empty; different kinds on one name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mutex = Callable[..., Any]
 
 
 async def asks(client: Any) -> None:
-    """Until the client has asked: those outside the queue are seen by nobody else."""
+    """Wait until the client has sent its request: other clients do not see unfair waiters."""
     await eventually(lambda: "0 held or asked for" not in repr(client))
 
 
@@ -32,7 +32,7 @@ async def test_it_excludes_and_leaves_nothing(world: World) -> None:
 
 
 @needs(ATOMIC_TRY, RECORDS)
-async def test_it_stands_in_no_line(world: World) -> None:
+async def test_it_is_not_in_the_queue(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
     await ana(lambda: client.lock("a").acquire())
@@ -41,7 +41,7 @@ async def test_it_stands_in_no_line(world: World) -> None:
     assert not (await world.inspect(client, "a")).waiters
 
 
-async def test_it_stands_in_the_line_for_no_longer_than_it_looks_and_a_release_wakes_it(world: World) -> None:
+async def test_it_is_in_the_queue_only_while_it_tries_and_a_release_wakes_it(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob = world.actors("ana", "bob")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -63,7 +63,7 @@ async def test_an_expired_holder_frees_it(world: World) -> None:
 
 @every_form
 @needs(FAIR, RECORDS)
-async def test_it_does_not_pass_the_line(world: World) -> None:
+async def test_it_does_not_pass_the_queue(world: World) -> None:
     client, outside = world.client(), world.client()
     ana, bob, cy = world.actors("ana", "bob", "cy")
     hold = await ana(lambda: client.lock("a").acquire())
@@ -71,7 +71,7 @@ async def test_it_does_not_pass_the_line(world: World) -> None:
     await asks(outside)
     pending = bob.start(lambda: client.lock("a").acquire())
 
-    async def bob_waits() -> bool:  # an unfair waiter may be seen for as long as it looks
+    async def bob_waits() -> bool:  # an unfair waiter may be listed while it tries
         return "bob" in [waiter.thread for waiter in (await world.inspect(client, "a")).waiters]
 
     await eventually(bob_waits)

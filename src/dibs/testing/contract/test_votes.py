@@ -1,4 +1,4 @@
-"""What a store can do that may be a member of a quorum: `Voter` in core/queue.py, verb by verb."""
+"""The operations that a store needs to be a member of a quorum: `Voter` in core/queue.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = needs(VOTES)
 
 
 def voter(seat: Seat) -> Voter:
-    return cast("Voter", seat.queue)  # VOTES says that it is one
+    return cast("Voter", seat.queue)  # the capability VOTES says so
 
 
 def stamp(seat: Seat, claim: Claim, token: int) -> bool:
@@ -38,7 +38,7 @@ def test_a_stamp_takes_the_place_of_the_ticket(ana: Seat) -> None:
 
 
 def test_all_tickets_to_come_are_higher(ana: Seat) -> None:
-    """Also once nobody stands there any more."""
+    """Also when the queue is empty."""
     claim, standing = ana.joined(NOWHERE)
     token = standing.ticket + 10**9
     assert stamp(ana, claim, token)
@@ -57,7 +57,7 @@ def test_a_stamp_extends_nothing(ana: Seat) -> None:
 
 
 def test_a_claim_that_left_is_not_stamped_and_raises_nothing(ana: Seat) -> None:
-    """TRAPS, B11: one that stalled between its rounds must not raise the counter beside whoever came after it."""
+    """A client that stalled between its rounds must not raise the counter of the claims after it (TRAPS, B11)."""
     claim, standing = ana.joined(NOWHERE)
     ana.leave(claim)
     theirs, next_one = ana.joined(NOWHERE)
@@ -81,8 +81,8 @@ def test_a_ticket_is_never_lowered(ana: Seat) -> None:
 
 
 @needs(FAIR)
-def test_nobody_is_stamped_before_whom_others_stand_or_behind_whom(ana: Seat, bob: Seat) -> None:
-    """Tickets rise along the queue: a higher one at its head would break that."""
+def test_a_claim_that_is_not_alone_is_not_stamped(ana: Seat, bob: Seat) -> None:
+    """Tickets must rise along the queue; a higher one at its head would break that."""
     claim, standing = ana.joined()
     other, waits = bob.joined()
     assert not stamp(ana, claim, waits.ticket + 1)

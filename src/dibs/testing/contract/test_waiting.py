@@ -1,4 +1,4 @@
-"""The waiting loop over a real store, a watchdog that stands still: what a message to an expired claim is worth."""
+"""The waiting loop over a real store with a stalled watchdog: messages for claims that expired or nearly did."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [needs(FAIR, LEASES), above_the_store]
 
 
 class Standstill:
-    """A watchdog's thread that never gets its turn, as under a C call that keeps the GIL."""
+    """A watchdog's worker that never runs, as during a C call that keeps the GIL."""
 
     def ring(self) -> None: ...
 
@@ -38,7 +38,7 @@ class StandstillRuntime(ThreadRuntime):
 
 
 class Waiter:
-    """One acquire in a thread, over a seat's line, that nobody renews."""
+    """One acquire in a thread, on a seat's queue, without renewal."""
 
     def __init__(self, seat: Seat, lease: float) -> None:
         runtime: Runtime = StandstillRuntime(seat.now, 0.01)
@@ -67,11 +67,11 @@ def test_a_message_for_a_claim_that_expired_grants_nothing(ana: Seat, bob: Seat,
     mine, first = ana.joined(lease=30)
     waiter = Waiter(bob, lease=BRIEF)
     old = until(lambda: ana.waiters() and waiter.grant.claim)
-    until(lambda: not ana.waiters())  # nobody renewed it: the store has forgotten it
+    until(lambda: not ana.waiters())  # not renewed, so it expired
     theirs, second = cy.joined(lease=30)
-    overslept = waiter.grant.claim is old  # where waiters must look for themselves, it may have asked anew before
-    bob.me.inbox.deliver(old.id, YOURS.value)  # a message that lay in a buffer since before it expired
-    until(lambda: len(ana.waiters()) == 2 and waiter.grant.claim is not old)  # it asks anew, at the end
+    overslept = waiter.grant.claim is old  # where waiters poll, it may have joined again already
+    bob.me.inbox.deliver(old.id, YOURS.value)  # a message from before the expiry, delayed in a buffer
+    until(lambda: len(ana.waiters()) == 2 and waiter.grant.claim is not old)  # it joins again, at the end of the queue
     assert waiter.held is None
     assert ana.holders() == [first.ticket]
     assert not overslept or ana.waiters()[0] == second.ticket
@@ -91,7 +91,7 @@ def test_a_message_that_comes_late_is_confirmed_before_it_counts(ana: Seat, bob:
     ana.leave(mine)
     waiter.join()
     assert waiter.held
-    assert waiter.grant.until - bob.now() > 2.0  # a renewal of its own came between the message and the hold
+    assert waiter.grant.until - bob.now() > 2.0  # it renewed between the message and the hold
     step(waiter.grantor.release(waiter.grant, bob.soon))
 
 
@@ -102,5 +102,5 @@ def test_a_message_in_time_counts_for_no_more_than_what_is_left(ana: Seat, bob: 
     ana.leave(mine)
     waiter.join()
     assert waiter.held
-    assert waiter.grant.until - bob.now() <= 4.5  # the waiting lease less the margin, not the lease
+    assert waiter.grant.until - bob.now() <= 4.5  # the waiting lease less the margin, not the whole lease
     step(waiter.grantor.release(waiter.grant, bob.soon))

@@ -1,4 +1,4 @@
-"""The invariants of seam 3 (core/cells.py), verb by verb: versions, repeated puts, watching, admitting."""
+"""The rules of the Cells interface (core/cells.py): versions, repeated puts, watching, admitting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dibs.testing.contract.worlds import needs
 pytestmark = needs(CELLS)
 HERE = CellKey(CELL, "a")
 LONG = 60.0
-"""How long a watch may take by itself; whoever returns before has heard, or looked."""
+"""Timeout of a watch, in seconds. A watch that returns earlier noticed a change."""
 
 
 class Watching(threading.Thread):
@@ -48,7 +48,7 @@ class Watching(threading.Thread):
             self.ended_at = self._drawer.now()
 
     def heard(self) -> bool:
-        """It came back, and not because the time was over."""
+        """Whether it returned before its timeout."""
         self.join(LONG + 10)
         assert not self.is_alive(), "a watch hangs"
         assert self.error is None, self.error
@@ -56,7 +56,7 @@ class Watching(threading.Thread):
 
 
 class Drawer:
-    """One client's way to the values of a store."""
+    """A client that calls the operations of the Cells interface directly."""
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
@@ -76,7 +76,7 @@ class Drawer:
         return self.put(self.write(value, version, cell_key))
 
     def admit(self, token: int, *, shared: bool = False, name: str = "a") -> int:
-        """The highest before."""
+        """The highest token that was admitted before."""
         return step(self.cells.admit(name, token, shared, self.seat.soon))
 
     def watch(self, version: int, cell_key: CellKey = HERE, *, seconds: float = LONG) -> Watching:
@@ -85,7 +85,7 @@ class Drawer:
 
 @pytest.fixture
 def drawers(seats: Callable[[], Seat]) -> Iterator[Callable[[], Drawer]]:
-    """Makes drawers of seats at one fresh store."""
+    """A function that makes drawers at one empty store."""
     made: list[Drawer] = []
 
     def drawer() -> Drawer:
@@ -108,7 +108,7 @@ def there(drawers: Callable[[], Drawer]) -> Drawer:
 
 
 def at_once(*actions: Callable[[], object]) -> None:
-    """All of them in threads of their own, from one start."""
+    """Run each action in a thread of its own; all start at the same time."""
     barrier = threading.Barrier(len(actions))
     failed: list[BaseException] = []
 
@@ -198,7 +198,7 @@ def test_a_repeated_put_reports_its_first_success(here: Drawer) -> None:
 def test_a_repeated_put_reports_its_first_success_whoever_wrote_since(here: Drawer, there: Drawer) -> None:
     write = here.write(b"one", 0)
     late = copy(write)
-    late.asked = True  # it was on its way all the time
+    late.asked = True  # a copy of the request that arrives late
     assert here.put(write) == 1
     for version in range(1, 5):
         there.set(b"later", version)
@@ -257,7 +257,7 @@ def test_a_put_is_remembered_until_its_time_however_many_came_since(here: Drawer
     write = here.write(b"one", 0)
     assert here.put(write) == 1
     while (version := there.get().version) < 30:
-        with suppress(dibs.StoreUnavailable):  # it came too late, and did nothing
+        with suppress(dibs.StoreUnavailable):  # it arrived too late and did nothing
             there.put(there.write(b"x", version, by=0.02))
     assert here.put(write) == 1
 
@@ -276,7 +276,7 @@ def test_a_watch_returns_on_a_put_of_another_client_and_of_the_same(here: Drawer
     for version in range(12):
         watching = here.watch(version)
         writer = (there, here)[version % 2]
-        writer.set(b"same", version)  # sometimes before it watches, sometimes after: that is the point
+        writer.set(b"same", version)  # sometimes before the watch begins, sometimes after; both must work
         assert watching.heard()
         assert here.get().version == version + 1, "the same value again is another version"
 
@@ -297,7 +297,7 @@ def test_all_who_watch_hear(drawers: Callable[[], Drawer]) -> None:
 
 
 def test_a_change_elsewhere_is_none_here(here: Drawer, there: Drawer) -> None:
-    """Waking for it would be allowed; missing one's own change for it would not."""
+    """A watch may wake for another cell's change, but must not miss its own because of it."""
     watching = here.watch(0)
     for elsewhere in (CellKey(CELL, "b"), CellKey(LATCH, "a"), CellKey(FENCE, "a")):
         there.set(b"x", 0, elsewhere)
@@ -318,8 +318,8 @@ def test_spaces_and_names_are_apart(here: Drawer, there: Drawer) -> None:
     assert [there.get(cell_key) for cell_key in spots] == [(b"%d" % number, 1) for number in range(len(spots))]
 
 
-def test_values_are_no_lines(here: Drawer) -> None:
-    """A lock of the same name neither sees nor disturbs them, and they are not listed with the locks."""
+def test_cells_are_no_locks(here: Drawer) -> None:
+    """Cells and a lock of the same name do not affect each other, and cells are not listed with the locks."""
     here.set(b"x", 0)
     here.admit(7)
     assert here.seat.names() == []
@@ -360,7 +360,7 @@ def test_tokens_are_whole_numbers_to_the_last_digit(here: Drawer) -> None:
 
 
 def test_admitting_is_one_step(drawers: Callable[[], Drawer]) -> None:
-    """However they came: each admitted token followed the admitted one just below it, so nobody slipped by."""
+    """Each admitted token saw the next lower admitted token as the highest: no two were admitted at once."""
     tokens = random.Random(4).sample(range(1, 10_000), 200)
     before: dict[int, int] = {}
     resources = [drawers() for _ in range(4)]

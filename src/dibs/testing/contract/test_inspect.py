@@ -1,4 +1,4 @@
-"""Looking: what `inspect` and `locks` show, and that namespaces do not see each other."""
+"""`inspect` and `locks`: what they show, and that namespaces are separate."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_waiters_are_shown_in_order(world: World) -> None:
 
 
 def instant(world: World, participant: dibs.Participant) -> float:
-    """When it came, by the clock of the store."""
+    """Its `since`, on the clock of the store."""
     return world.now() - (datetime.now(UTC) - participant.since).total_seconds()
 
 
@@ -71,7 +71,7 @@ async def test_since_is_when_it_came_to_hold(world: World) -> None:
     async def told() -> bool:
         return instant(world, (await world.inspect(client, "a")).holders[0]) > asked + 0.3
 
-    await eventually(told)  # the store learns with a renewal that it holds
+    await eventually(told)  # a renewal tells the store that it holds
 
 
 @needs(RECORDS)

@@ -1,4 +1,4 @@
-"""The invariants of seam 2 (core/queue.py), verb by verb: joining, renewing, expiring, being too late."""
+"""The rules of the Queue interface (core/queue.py): joining, renewing, expiry, late requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_repeated_join_extends_nothing(ana: Seat) -> None:
 
 @needs(FAIR, RECORDS)
 def test_a_repeated_join_reports_a_grant(ana: Seat, bob: Seat) -> None:
-    """Sooner or later: ZooKeeper tells bob of the leave by a message."""
+    """Not at once: on ZooKeeper bob learns of the leave by a message."""
     mine, _ = ana.joined()
     claim, _ = bob.joined()
     ana.leave(mine)
@@ -86,7 +86,7 @@ def test_a_repeated_join_that_reports_a_grant_does_not_make_the_waiting_lease_lo
 
 
 @needs(FAIR, RECORDS)
-def test_tickets_rise_along_the_line_and_after_it_was_empty(ana: Seat, bob: Seat) -> None:
+def test_tickets_rise_along_the_queue_and_after_it_was_empty(ana: Seat, bob: Seat) -> None:
     tickets = []
     for _ in range(3):
         mine, first = ana.joined()
@@ -176,7 +176,7 @@ def test_expiry_is_a_write_that_signals(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined(lease=BRIEF)
     waits, _ = bob.joined(lease=30, waiting=30)
     until(lambda: ana.holders() != [first.ticket])
-    far, _ = ana.joined()  # any verb evicts where it looks, and tells whom that concerns
+    far, _ = ana.joined()  # every operation evicts expired claims of its queue, and signals their successors
     assert bob.hears(waits) is YOURS
     assert ana.told(far) is None
 
@@ -221,7 +221,7 @@ def test_a_join_that_comes_after_its_leave_on_another_connection_is_void(ana: Se
 
 
 def test_a_join_that_was_repeated_and_left_does_not_stand_again(ana: Seat) -> None:
-    """The repetition was answered; the first copy may still be on its way when the claim leaves."""
+    """The repeated join got a reply; the first copy may arrive after the claim left."""
     claim, _ = ana.joined()
     ana.leave(claim, answered=False)
     assert ana.join(claim) is None
@@ -269,7 +269,7 @@ def test_who_leaves_at_once_with_another_id_changes_nothing(ana: Seat, bob: Seat
     assert (bob.holders(), bob.waiters()) == ([first.ticket], [])
 
 
-def test_a_line_connects_and_knows_its_round_trip(ana: Seat) -> None:
+def test_a_queue_connects_and_knows_its_round_trip(ana: Seat) -> None:
     step(ana.queue.connect(ana.soon))
     ana.joined()
     assert 0.0 <= ana.queue.round_trip() < 30.0

@@ -1,5 +1,4 @@
-"""The invariants of seam 2, continued: who is woken, lighter claims, unfair waiters, and what onlookers may do by
-token."""
+"""The rules of the Queue interface (core/queue.py): wake-ups, lighter claims, unfair waiters, operations by token."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def test_a_try_that_fails_leaves_nothing_and_is_told_nothing(ana: Seat, bob: Sea
 
 
 @needs(FAIR, PERMITS)
-def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat) -> None:
+def test_an_unfair_waiter_does_not_pass_the_queue(ana: Seat, bob: Seat) -> None:
     options: dict[str, Any] = {"kind": "semaphore", "capacity": 2}
     ana.joined(weight=1, **options)
     bob.joined(weight=2, **options)
@@ -88,7 +87,7 @@ def test_nobody_passes_who_waits_in_line(ana: Seat, bob: Seat) -> None:
 
 
 @needs(RECORDS)
-def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob: Seat) -> None:
+def test_unfair_waiters_are_told_to_look_when_nobody_in_the_queue_is_freed(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = [seat.claim() for seat in (ana, bob)]
     for seat, claim in zip((ana, bob), outside, strict=True):
@@ -104,7 +103,7 @@ def test_outsiders_are_told_to_look_when_nobody_in_line_is_freed(ana: Seat, bob:
 
 
 @needs(FAIR, RECORDS)
-def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> None:
+def test_unfair_waiters_are_not_told_while_the_queue_moves(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
     bob.join(outside, UNFAIR)
@@ -115,8 +114,8 @@ def test_outsiders_are_not_told_while_the_line_moves(ana: Seat, bob: Seat) -> No
 
 
 @needs(LEASES, RECORDS)
-def test_outsiders_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat) -> None:
-    """A store that tells only some of them tells those who still wait."""
+def test_unfair_waiters_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat) -> None:
+    """A store that wakes only some unfair waiters wakes those that still wait."""
     mine, _ = ana.joined()
     *gone, waits = sorted((bob.claim() for _ in range(10)), key=lambda claim: claim.id)
     for claim in gone:
@@ -129,7 +128,7 @@ def test_outsiders_who_are_gone_keep_nobody_from_being_told(ana: Seat, bob: Seat
     assert bob.hears(waits) is LOOK
 
 
-def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
+def test_an_unfair_waiter_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
     bob.join(outside, UNFAIR)
@@ -139,7 +138,7 @@ def test_an_outsider_that_left_is_told_nothing(ana: Seat, bob: Seat) -> None:
 
 
 @needs(RECORDS)
-def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> None:
+def test_an_unfair_waiter_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> None:
     mine, _ = ana.joined()
     outside = bob.claim()
     bob.join(outside, UNFAIR)
@@ -154,8 +153,8 @@ def test_an_outsider_that_came_in_is_told_nothing_more(ana: Seat, bob: Seat) -> 
 
 
 @needs(LEASES)
-def test_an_expired_holder_wakes_outsiders_when_somebody_looks(ana: Seat, bob: Seat) -> None:
-    bob.joined(name="b")  # its way to the store stands: what follows must come before that lease is over
+def test_an_expired_holder_wakes_unfair_waiters_when_somebody_looks(ana: Seat, bob: Seat) -> None:
+    bob.joined(name="b")  # connect first: the next join must arrive before the lease is over
     ana.joined(lease=BRIEF)
     outside = bob.claim()
     bob.join(outside, UNFAIR)
@@ -279,7 +278,7 @@ def test_lines_by_prefix_and_behind_a_name(ana: Seat) -> None:
 
 
 @needs(FAIR)
-def test_a_line_on_a_page_is_the_line_itself(ana: Seat, bob: Seat) -> None:
+def test_a_queue_on_a_page_is_the_queue_itself(ana: Seat, bob: Seat) -> None:
     _, first = ana.joined(name="a")
     _, second = bob.joined(QUEUE, name="a")
     _, third = bob.joined(name="b")

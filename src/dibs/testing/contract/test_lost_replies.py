@@ -1,4 +1,4 @@
-"""What nobody owns, when answers get lost: a change is asked for again, happens once, and is reported as done."""
+"""Latches, cells and fences when replies are lost: a change is retried, happens once, and is reported as done."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = needs(CELLS)
 
 
 async def losing(world: World, client: Any, verb: str, times: int, *meanwhile: Action) -> Callable[[], int]:
-    """So many answers to this verb of the client's way to the store get lost, each after what happens `meanwhile`;
-    gives how often it was asked. The store itself has heard every question."""
-    await world(client.cell("warm").get)  # the way to the store is opened at first use
+    """Lose the next replies of this operation, after running `meanwhile`. The requests themselves are carried out.
+    Returns a function that counts the requests."""
+    await world(client.cell("warm").get)  # the Cells interface is opened at first use
     cells, asked = client._core._cells, 0
     usual = getattr(cells, verb)
 
@@ -33,13 +33,13 @@ async def losing(world: World, client: Any, verb: str, times: int, *meanwhile: A
             result = action()
             if inspect.isawaitable(result):
                 await result
-        raise dibs.StoreUnavailable("the answer was lost")
+        raise dibs.StoreUnavailable("the reply was lost")
 
     setattr(cells, verb, lossy)
     return lambda: asked
 
 
-async def test_a_set_whose_answer_was_lost_is_done_once(world: World) -> None:
+async def test_a_set_whose_reply_was_lost_is_done_once(world: World) -> None:
     client, other = world.client(), world.client()
     asked = await losing(world, client, "put", 3)
     assert await world(lambda: client.cell("a").set(b"x", 0)) == 1
@@ -48,7 +48,7 @@ async def test_a_set_whose_answer_was_lost_is_done_once(world: World) -> None:
 
 
 @every_form
-async def test_a_set_whose_answer_was_lost_is_done_whoever_wrote_since(world: World) -> None:
+async def test_a_set_whose_reply_was_lost_is_done_whoever_wrote_since(world: World) -> None:
     client, other = world.client(), world.client()
     await losing(world, client, "put", 1, lambda: other.cell("a").set(b"later", 1))
     assert await world(lambda: client.cell("a").set(b"x", 0)) == 1
@@ -56,14 +56,14 @@ async def test_a_set_whose_answer_was_lost_is_done_whoever_wrote_since(world: Wo
 
 
 @above_the_store
-async def test_an_update_whose_answer_was_lost_adds_once(world: World) -> None:
+async def test_an_update_whose_reply_was_lost_adds_once(world: World) -> None:
     client, other = world.client(), world.client()
     await losing(world, client, "put", 2, lambda: other.cell("a").update(lambda value: value + b"-"))
     assert await world(lambda: client.cell("a").update(lambda value: (value or b"") + b"+")) == (b"+", 1)
     assert await world(other.cell("a").get) == (b"+--", 3)
 
 
-async def test_a_count_whose_answer_was_lost_counts_once(world: World) -> None:
+async def test_a_count_whose_reply_was_lost_counts_once(world: World) -> None:
     client, other = world.client(), world.client()
     await world(lambda: other.latch("a").arm(9))
     asked = await losing(world, client, "put", 3, other.latch("a").count_down)
@@ -73,7 +73,7 @@ async def test_a_count_whose_answer_was_lost_counts_once(world: World) -> None:
 
 
 @above_the_store
-async def test_an_arm_whose_answer_was_lost_is_no_conflict(world: World) -> None:
+async def test_an_arm_whose_reply_was_lost_is_no_conflict(world: World) -> None:
     client, other = world.client(), world.client()
     await losing(world, client, "put", 2)
     await world(lambda: client.latch("a").arm(3))
@@ -81,7 +81,7 @@ async def test_an_arm_whose_answer_was_lost_is_no_conflict(world: World) -> None
 
 
 @every_form
-async def test_an_admit_whose_answer_was_lost_is_admitted(world: World) -> None:
+async def test_an_admit_whose_reply_was_lost_is_admitted(world: World) -> None:
     client, other = world.client(), world.client()
     asked = await losing(world, client, "admit", 2)
     await world(lambda: client.fence("a").admit(5))
@@ -90,7 +90,7 @@ async def test_an_admit_whose_answer_was_lost_is_admitted(world: World) -> None:
         await world(lambda: other.fence("a").admit(4))
 
 
-async def test_an_admit_whose_answer_was_lost_is_stale_if_a_higher_one_came_since(world: World) -> None:
+async def test_an_admit_whose_reply_was_lost_is_stale_if_a_higher_one_came_since(world: World) -> None:
     client, other = world.client(), world.client()
     await losing(world, client, "admit", 1, lambda: other.fence("a").admit(9))
     with pytest.raises(dibs.StaleToken):
@@ -121,7 +121,7 @@ async def test_a_read_that_is_never_answered_ends(world: World) -> None:
 
 @above_the_store
 async def test_who_waits_is_patient_with_a_store_that_cannot_be_watched(world: World) -> None:
-    """It goes on looking; that watching fails is no reason to give up."""
+    """A failed watch does not end the wait: it continues to poll."""
     client, other = world.client(), world.client()
     await world(lambda: other.latch("a").arm(2))
     await world(client.latch("a").count)
@@ -133,7 +133,7 @@ async def test_who_waits_is_patient_with_a_store_that_cannot_be_watched(world: W
         counting = other.latch("a").count_down()
         if inspect.isawaitable(counting):
             await counting
-        raise dibs.StoreUnavailable("nobody answers")
+        raise dibs.StoreUnavailable("no reply")
 
     client._core._cells.watch = unavailable
     assert await world(lambda: client.latch("a").wait(timeout=60)) is True
