@@ -1,7 +1,7 @@
-"""Who is measured beside dibs on each store: the floor, the locks that people use today, and a bare message.
+"""The peers that are measured beside dibs on each store: a floor, other lock libraries, and a bare message.
 
-A *floor* is the least work that could do the job; it is no lock. On an embedded store it is an insert and a delete,
-each committed by itself, on a database with the same settings; a bare message is a datagram on a Unix socket.
+A *floor* is the least work that a lock must do; it excludes nobody. On an embedded store it is an insert and a delete,
+each committed by itself, on a database with the same settings. A bare message is a datagram on a Unix socket.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Peers(NamedTuple):
     floor: str
     floor_pair: Callable[[str, ExitStack], Timed]
     locks: Mapping[str, Callable[[str, ExitStack], Any]]
-    """Locks for Python; each process makes its own."""
+    """Python locks; each process creates its own."""
     pairs: Mapping[str, Callable[[str, Settings, ExitStack], Timed]] = {}
-    """Free pairs of peers that time themselves."""
+    """Peers that measure their own acquire-release pairs on a free lock."""
     contenders: Mapping[str, Callable[[str, Settings, ExitStack], Contender]] = {}
-    """Contenders that start processes of their own."""
+    """Contenders that start their own processes."""
     message: str = ""
     messages: Callable[[str, int], list[float]] | None = None
-    """Times of a bare message from one process to another."""
+    """Measures a bare message from one process to another: the seconds of each."""
 
 
 def two_commits(url: str, stack: ExitStack) -> Timed:
@@ -89,7 +89,7 @@ def bare_wakes(url: str, turns: int) -> list[float]:
 
 
 def _beside(url: str, suffix: str) -> str:
-    """A file beside the database of that URL."""
+    """The path of a file beside the database of that URL."""
     return f"{url.removeprefix('sqlite://').removesuffix('.db')}.{suffix}"
 
 
@@ -122,11 +122,11 @@ PEERS = {
         },
     ),
 }  # fmt: skip
-"""tooz on Redis is redis-py's Lock, and polls as that does: it has a free pair only."""
+"""tooz on Redis uses redis-py's Lock, which polls, so only its free pair is measured."""
 
 
 def makers(kind: str, url: str) -> dict[str, Maker]:
-    """The locks of one process each: both of dibs, and those of the peers."""
+    """Makers of the locks of one process: both of dibs, and those of the peers."""
     ours: dict[str, Maker] = {
         FAIR: lambda stack: dibs_lock(url, stack, "fair"),
         UNFAIR: lambda stack: dibs_lock(url, stack, "unfair", fair=False),

@@ -1,7 +1,7 @@
-"""A store of each kind to measure on: the embedded ones, and real servers of tests/lab, each alone and warm.
+"""The stores to measure on: embedded ones, and real servers of tests/lab. Each runs alone and is warmed up.
 
-PostgreSQL, MariaDB and ZooKeeper write to the disk that `--dir` names, and sync it as they do by default: a commit is
-on the disk when it is answered. Redis keeps its data in memory.
+PostgreSQL, MariaDB and ZooKeeper write to the disk of `--dir`, with their default durability: a commit is on the disk
+before its reply. Redis keeps its data in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lab.servers.supervisor import Kind, Server
 from lab.servers.zookeeper import ZooKeeper
 
 TICK_MS = 2000
-"""ZooKeeper's default: sessions of up to 40 s, so that none expires while other contenders have their turns."""
+"""ZooKeeper's default. It allows sessions of 40 s, so that none expires while other contenders are measured."""
 SERVERS: dict[str, Callable[[], Kind]] = {
     "redis": Redis,
     "postgresql": lambda: PostgreSQL("shared_preload_libraries=pg_stat_statements"),
@@ -36,19 +36,19 @@ SERVERS: dict[str, Callable[[], Kind]] = {
     "zookeeper": lambda: ZooKeeper(java=("-Xmx512m",)),
 }
 _WARM_UP = {"zookeeper": 1500}
-"""Pairs before anything is measured: the first contender would otherwise find a cold server, or a cold JVM."""
+"""Pairs before the first measurement: without them the first contender would meet a cold server or JVM."""
 _fresh = count()
 
 
 class Store(NamedTuple):
     url: str
     pid: int
-    """Of the server; this process for an embedded store."""
+    """The process id of the server; of an embedded store, that of this process."""
 
 
 @contextmanager
 def serving(kind: str, directory: Path, *, quick: bool = False) -> Iterator[Store]:
-    """An empty store: `memory`, `sqlite` or one of SERVERS."""
+    """Start an empty store: `memory`, `sqlite` or one of SERVERS."""
     number = next(_fresh)
     if kind == "memory":
         yield Store(f"memory://bench-{number}", os.getpid())
@@ -77,11 +77,11 @@ def _started(kind: str, directory: Path) -> Iterator[Server]:
 
 @contextmanager
 def _on_disk(directory: Path) -> Iterator[None]:
-    """The lab's own servers are in memory, where a commit is free."""
+    """Start a server whose data is on disk: the lab keeps its servers' data in memory, where a commit is free."""
     memory, guard.MEMORY = guard.MEMORY, directory
     in_memory, guard.root = guard.root, guard.once(guard.root.__wrapped__)
     for path in (directory, directory.parent):
-        path.chmod(0o711)  # the server runs as another user, who passes through
+        path.chmod(0o711)  # the server runs as another user and must pass through
     try:
         yield
     finally:
@@ -90,8 +90,8 @@ def _on_disk(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def a_core_each(pid: int) -> Iterator[None]:
-    """Keep the server off the core of the calling thread. The kernel otherwise puts both on one core now and then, and
-    a round trip costs half there."""
+    """Keep the server off the core of the calling thread. Sometimes the kernel would put both on one core, where a
+    round trip costs half as much."""
     cores = os.sched_getaffinity(0)
     mine = {min(cores)}
     if mine == cores:
