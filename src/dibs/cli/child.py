@@ -154,7 +154,6 @@ def _execute(argv: Sequence[str], parent: int, order: int, answer: int) -> NoRet
 
 
 _INSTANT = Struct("d")
-_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class Guard:
@@ -188,7 +187,7 @@ class Guard:
 def _run_guard(reads: int, group: int) -> None:
     os.setsid()
     rename("lock-guard")  # so that `killall -9 dibs` does not kill the guard as well
-    for number in _IGNORED:
+    for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     os.dup2(reads, 0)
     for file in open_files():

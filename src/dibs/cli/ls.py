@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
@@ -43,11 +43,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield "  ".join(_padded(row, widths)).rstrip()
-
-
-def _padded(cells: Iterable[str], widths: Iterable[int]) -> Iterable[str]:
-    return [cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)]
+        cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
 def _width(text: str) -> int:

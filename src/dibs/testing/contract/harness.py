@@ -307,6 +307,20 @@ class World:
 
         await eventually(empty)
 
+    async def never_two_inside(self, *locks: Any) -> None:
+        """Let one actor per lock enter it five times, all at once; these must be locks of one name."""
+        inside: list[Actor] = []
+
+        async def work(actor: Actor, lock: Any) -> None:
+            for _ in range(5):
+                async with actor.entering(lock):
+                    inside.append(actor)
+                    await asyncio.sleep(0)
+                    assert inside == [actor]
+                    inside.remove(actor)
+
+        await asyncio.gather(*(work(self.actor(f"worker {n}"), lock) for n, lock in enumerate(locks)))
+
     async def end(self) -> None:
         """Close the clients, then stop the actors: closing wakes actors that still wait."""
         if isinstance(clock := clocks.current(), StoppedClock):

@@ -109,12 +109,13 @@ async def test_a_cancelled_acquire_does_not_cancel_others_of_its_owner(world: Wo
 
 
 @above_the_store
-async def test_cancelling_the_body_gives_back(world: World) -> None:
+@pytest.mark.parametrize("cancel_on_lost", [False, True])
+async def test_cancelling_the_body_gives_back(world: World, cancel_on_lost: bool) -> None:
     client = world.client()
     entered = asyncio.Event()
 
     async def body() -> None:
-        async with client.lock("a"):
+        async with client.lock("a", cancel_on_lost=cancel_on_lost):
             entered.set()
             await asyncio.Event().wait()
 
@@ -239,23 +240,6 @@ async def test_cancel_on_lost_does_not_eat_a_foreign_cancellation(world: World) 
         await task
     assert task.cancelled()
     assert any("lost" in note for note in getattr(caught.value, "__notes__", []))
-
-
-@above_the_store
-async def test_a_foreign_cancellation_stays_one(world: World) -> None:
-    client = world.client()
-    entered = asyncio.Event()
-
-    async def body() -> None:
-        async with client.lock("a", cancel_on_lost=True):
-            entered.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(body())
-    await entered.wait()
-    await cancelled(task)
-    assert task.cancelled()
-    await world.free(client, "a")
 
 
 @above_the_store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 import dibs
 from dibs.core.queue import ATOMIC_TRY, FAIR, LEASES, RECORDS
-from dibs.testing.contract.harness import Actor, World
+from dibs.testing.contract.harness import World
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 Mutex = Callable[..., Any]
@@ -50,21 +49,7 @@ async def test_actors_and_clients_exclude_each_other_until_the_release(world: Wo
 
 async def test_never_two_inside(world: World, mutex: Mutex) -> None:
     clients = [world.client(), world.client()]
-    inside: list[Actor] = []
-    rounds = 0
-
-    async def work(actor: Actor, lock: Any) -> None:
-        nonlocal rounds
-        for _ in range(5):
-            async with actor.entering(lock):
-                inside.append(actor)
-                await asyncio.sleep(0)
-                assert inside == [actor]
-                inside.remove(actor)
-                rounds += 1
-
-    await asyncio.gather(*(work(world.actor(f"worker {n}"), mutex(clients[n % 2], "a", timeout=60)) for n in range(6)))
-    assert rounds == 30
+    await world.never_two_inside(*(mutex(clients[n % 2], "a", timeout=60) for n in range(6)))
 
 
 @every_form

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import dibs
 from dibs.core.queue import ATOMIC_TRY, FAIR, PERMITS, RECORDS, RW
-from dibs.testing.contract.harness import Actor, World, eventually
+from dibs.testing.contract.harness import World, eventually
 from dibs.testing.contract.worlds import above_the_store, every_form, needs
 
 Mutex = Callable[..., Any]
@@ -85,19 +84,7 @@ async def test_it_does_not_pass_the_queue(world: World) -> None:
 @needs(FAIR)
 async def test_never_two_inside_fair_or_not(world: World) -> None:
     clients = [world.client(), world.client()]
-    inside: list[Actor] = []
-
-    async def work(actor: Actor, lock: Any) -> None:
-        for _ in range(5):
-            async with actor.entering(lock):
-                inside.append(actor)
-                await asyncio.sleep(0)
-                assert inside == [actor]
-                inside.remove(actor)
-
-    await asyncio.gather(
-        *(work(world.actor(f"worker {n}"), clients[n % 2].lock("a", timeout=60, fair=(n % 3 == 0))) for n in range(6))
-    )
+    await world.never_two_inside(*(clients[n % 2].lock("a", timeout=60, fair=n % 3 == 0) for n in range(6)))
     await world.free(clients[0], "a")
 
 
