@@ -1,1 +1,1 @@
-"""The command line: built on the public API only, as any other program that uses dibs."""
+"""The command line `dibs`. It uses only the public API, like any other program."""

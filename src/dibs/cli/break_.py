@@ -1,8 +1,8 @@
 """`dibs break NAME --token N`: take a lock away from the holder with that token, and from no other.
 
-It shows the holder and asks on the terminal; `--yes` is for callers without one. The store compares the token once
-more: a lock that has moved on stays as it is. Who broke it and why goes to stderr, to the system's log where there is
-one, and into the store (break_log.py). Without a token, or with one that nobody holds, it lists the holders and the
+It shows the holder and asks on the terminal; `--yes` is for callers without a terminal. The store compares the token
+again, so a lock that has a new holder is not broken. The user and the reason are written to stderr, to syslog if there
+is one, and into the store (break_log.py). Without a token, or with one that nobody holds, it lists the holders and the
 command that breaks each.
 
 Exit status: 0 broken, 1 not broken (another token, or the answer was no), 64 no token, or no terminal and no --yes.
@@ -82,7 +82,7 @@ def _break(holder: Participant, reason: str) -> Break:
 
 
 def _refuse(options: argparse.Namespace, info: LockInfo, store: str) -> int:
-    """Nothing is changed; the holders are listed, each with the command that breaks its hold."""
+    """Change nothing; list the holders, each with the command that breaks its hold."""
     now = datetime.now(UTC)
     why = "no --token was given" if options.token is None else f"nobody holds it with token {options.token}"
     if options.token is not None and any(one.token == options.token for one in info.waiters):
@@ -97,7 +97,7 @@ def _refuse(options: argparse.Namespace, info: LockInfo, store: str) -> int:
 
 
 def _answer(options: argparse.Namespace, info: LockInfo, broken: Break | None, text: str) -> int:
-    """The result; in JSON with the lock as it was last seen."""
+    """Print the result; in JSON with the lock as it was last seen."""
     say(text, command="break")
     if options.json:
         put_json({"broken": None if broken is None else broken.to_json(), **lock_object(info)})
@@ -127,7 +127,7 @@ def _agreed(info: LockInfo, holder: Participant, store: str) -> bool:
 
 
 def _log(text: str) -> None:
-    """Write to syslog, where there is one."""
+    """Write to syslog if there is one."""
     try:
         import syslog  # noqa: PLC0415  (POSIX only)
     except ImportError:

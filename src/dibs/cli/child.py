@@ -40,7 +40,7 @@ class CannotRun(Exception):
 
 
 class Child:
-    """Create it while this process has no threads."""
+    """The process of the command, and its process group. Create it while this process has no threads."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         order, self._order = os.pipe()
@@ -128,9 +128,9 @@ class Child:
 
 
 def _execute(argv: Sequence[str], parent: int, order: int, answer: int) -> NoReturn:
-    """Runs in the forked process."""
+    """Wait for the order and execute the command; runs in the forked process."""
     os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # what Python set for itself
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):  # undo the handlers that Python set
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     die_with(parent)
@@ -157,7 +157,7 @@ _INSTANT = Struct("d")
 
 
 class Guard:
-    """Our side of the guard. Create it while this process has no threads."""
+    """Starts the guard and reports to it. Create it while this process has no threads."""
 
     def __init__(self, group: int) -> None:
         reads, self._writes = os.pipe()
@@ -185,6 +185,7 @@ class Guard:
 
 
 def _run_guard(reads: int, group: int) -> None:
+    """Runs in the guard's process, until it kills the group or is killed."""
     os.setsid()
     rename("lock-guard")  # so that `killall -9 dibs` does not kill the guard as well
     for number in _ENDING:

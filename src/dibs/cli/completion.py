@@ -2,7 +2,7 @@
 
 Commands and options are written into the script, from the parsers of the commands. Lock names come from the store at
 each Tab: the script calls `dibs completion names LINE`, which reads the store options from the line typed so far, waits
-at most a second for the store, and prints one name per line. Names are other people's text: the scripts quote them, and
+at most a second for the store, and prints one name per line. Names are untrusted: the scripts quote them, and
 never evaluate them.
 """
 
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _put_names(line: str) -> int:
-    """The names that are held or waited for on the store of that command line."""
+    """Print the names of the locks that are held or waited for, on the store of that command line."""
     store = Parser("completion", add_help=False)
     add_store(store)
     try:

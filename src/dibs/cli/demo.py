@@ -1,4 +1,4 @@
-"""`dibs demo`: worker processes compete for one resource that detects a second user; the proof that none overlapped.
+"""`dibs demo`: worker processes compete for one resource, and the demo proves that no two used it at once.
 
 Five workers take one lock 25 times each. One is killed while it holds the lock. Another is paused while it holds it,
 until the resource has accepted another worker after its lease. Then it continues, finds its lock lost, and the resource
@@ -76,7 +76,7 @@ class Worker:
             yield {"what": "ended"}
 
     def close(self) -> None:
-        """Close its pipes, and wait for its end."""
+        """Close its pipes, and wait until it has ended."""
         with self.process:
             pass
 
@@ -200,7 +200,7 @@ class Demo:
             self._ended(worker)
 
     def _is_ready(self, worker: Worker) -> None:
-        """All start at the same time; a restarted worker starts at once."""
+        """Start all workers at the same time, once all are ready. A restarted worker starts at once."""
         worker.ready = True
         if self.kills:
             worker.tell("start")
@@ -209,7 +209,7 @@ class Demo:
                 one.tell("start")
 
     def _inject_fault(self, worker: Worker, token: int) -> None:
-        """The worker says that it holds, and halts. Kill or stop it only if the store agrees."""
+        """Kill or stop a worker that says that it holds the lock and has halted, if the store agrees."""
         self.attempts += 1
         if self.attempts > 2 * _ATTEMPTS:
             raise GaveUp("no worker could be caught while it held the lock; this machine may be too busy")

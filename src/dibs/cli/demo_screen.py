@@ -149,7 +149,7 @@ class Picture:
             left = hold.remaining if hold else 0.0
             text = f"paused, lease ends in {left:.1f} s" if left > 0 else "paused past its lease"
             return Doing(text, YELLOW, self.marks.paused)
-        if hold is not None and what != "restarted":  # else it is the hold of the process before
+        if hold is not None and what != "restarted":  # else it is the hold of the killed process
             return Doing(f"holds, token {hold.token}", GREEN, self.marks.holds)
         if at < self.refused.get(name, -_REMEMBERED) + _REMEMBERED:
             return Doing("its write was refused", YELLOW, self.marks.refused)

@@ -9,10 +9,10 @@ the token. It does not trust the lock:
 - Anything else is an *overlap*: counted, and let in. Two turns at once would also lose a count, as a turn is a read
   (`begin`), some work and a `write` of the value plus one. `audit` checks the journal alone.
 
-The worker is an ordinary program on the public API, with the URL in $DIBS_URL and its options as a JSON object in its
-argument. It reports JSON lines on stdout, reads
-`start`, `go` and `again` from stdin. With `pause_at` N it halts inside turn N: there the demo kills or pauses it. The
-number of finished turns is in the resource, so a restarted worker does the rest. It ends with the demo.
+The worker is an ordinary program on the public API. The URL is in $DIBS_URL, the options are a JSON object in its
+argument. It writes JSON lines to stdout, and reads `start`, `go` and `again` from stdin. With `pause_at` N it halts
+inside turn N, where the demo kills or pauses it. The number of finished turns is in the resource, so a restarted worker
+does the rest. It ends with the demo.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The description of a command that others see: its words, shortened, without anything that looks like a secret.
 
-Everyone who can read the store sees it. Secrets are recognised by their form, and too much is left out rather than too
-little; `--info command=...` sets another text.
+Everyone who can read the store sees it. Secrets are recognised by their form; if in doubt, a word is hidden.
+`--info command=...` sets another text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _SHORT = {
 
 
 def describe_command(words: Sequence[str]) -> str:
-    """
+    """The words of a command as others may see them.
+
     >>> describe_command(["pg_dump", "--password", "hunter2", "postgresql://ana:pw@db/shop"])
     "pg_dump --password *** 'postgresql://***@db/shop'"
     """
@@ -65,7 +66,7 @@ def without_passwords(text: str) -> str:
 
 
 def _harmless(word: str, before: str, short: str | None) -> str:
-    """`short`: the option after which this program takes its password."""
+    """The quoted word, without secrets. `short`: the option after which this program takes its password."""
     if _NEXT_IS_SECRET.fullmatch(before) or (short and before == short):
         return "***"
     if _OF_USER.fullmatch(before) and ":" in word:

@@ -1,8 +1,8 @@
-"""`dibs doctor`: what this store guarantees where it runs, and what endangers that, one line each.
+"""`dibs doctor`: print what this store guarantees as it is set up, and what endangers that, one line each.
 
-The first line names the store, with the versions. Exit status: 0, or 1 if there is a danger; 64 usage, 69 the store
-cannot be reached, or refuses: then the message says why. `--ddl` prints the statements that make the tables of a store
-in a database, for somebody who may create them where the application may not; it does not connect.
+The first line names the store and the versions. Exit status: 0, or 1 if there is a danger; 64 usage, 69 the store
+cannot be reached or refuses. `--ddl` prints the statements that create the tables of a database store, for an
+administrator to run if the application may not create tables. It does not connect.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MOST_RICH_ROWS = 200
 class Row(NamedTuple):
     cells: Sequence[str]
     notable: bool
-    """It has waiters."""
+    """Whether the lock has waiters."""
 
 
 def print_table(header: Sequence[str], rows: Sequence[Row]) -> None:
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def pressure(info: LockInfo, now: datetime) -> float:
-    """Waiter-seconds."""
+    """The contention of a lock, in waiter-seconds."""
     return sum(max((now - one.since).total_seconds(), 0.0) for one in info.waiters)
 
 

@@ -1,7 +1,7 @@
 """`dibs COMMAND ...`: find the command, run it, and turn its exceptions into a message and an exit status.
 
 One module per command, with a `main(arguments) -> status` and a `parser()` of its own. Only the module of the given
-command is imported: `dibs run` starts other programs, and its start is their delay.
+command is imported: the start-up time of `dibs run` delays the command that it runs.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         redirect_to_null(1)  # as by `| head`
         status = BY_SIGNAL + signal.SIGPIPE
-    except OSError as error:  # no room, no process, no thread
+    except OSError as error:  # a full disk, or too many processes or threads
         redirect_to_null(1)
         say(f"dibs: the operating system refused: {error}")
         status = NOT_BY_SYSTEM
-    if arguments is None:  # saves the garbage collections at the end of the interpreter
+    if arguments is None:  # skip the garbage collection at exit
         gc.freeze()
     return status
 

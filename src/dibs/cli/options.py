@@ -1,8 +1,7 @@
 """The options that the commands share: names, durations, and the store.
 
-A name is the same lock in every locale: its bytes are read as UTF-8, whatever the locale says. A store's URL comes from
-`--url`, a file (`--url-file`), or DIBS_URL; every user of the machine can see a password on a command line, so that
-gives a warning.
+A name is the same lock in every locale: its bytes are read as UTF-8. A store's URL comes from `--url`, a file
+(`--url-file`), or DIBS_URL. A password in `--url` gives a warning, as every user of the machine can see it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         return self._actions
 
     def error(self, message: str) -> NoReturn:
-        """The message repeats the unknown word, which may be a URL after a mistyped `--url`."""
+        """Print the message without passwords: it repeats unknown words, such as the URL after a mistyped `--url`."""
         from dibs.cli.description import without_passwords  # noqa: PLC0415  (seldom needed)
 
         say(f"{without_passwords(message)} (see dibs {self.command} --help)", command=self.command)
@@ -59,12 +58,12 @@ def add_name(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 
 def add_seconds(parser: argparse._ActionsContainer, option: str, text: str, default: float | None = None) -> None:
-    """An option whose value is a duration."""
+    """Add an option whose value is a duration."""
     parser.add_argument(option, metavar="S", type=seconds, default=default, help=text)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """The options that every command has."""
+    """Add the options that every command has."""
     group = parser.add_argument_group("store options")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--url", help="URL of the store (default: $DIBS_URL, else a SQLite file of this user)")

@@ -45,7 +45,7 @@ def _is_unread() -> bool:
 
 
 def report(message: Mapping[str, Any], *, command: str, as_json: bool) -> None:
-    """Print the message's text to stderr; as JSON if its line stands between lines of the command of `dibs run`."""
+    """Print the message to stderr: its text, or with `as_json` the whole object."""
     if as_json:
         say(json.dumps(message))
     else:
@@ -106,7 +106,7 @@ def instant(at: datetime) -> str:
 
 
 def who(one: Participant) -> str:
-    """For example: ana@web-3 pid 4121 (deploy.sh)."""
+    """The participant in a few words, for example: ana@web-3 pid 4121 (deploy.sh)."""
     command = one.info.get("command")
     ran = f" ({clip(command, 80)})" if command else ""
     return f"{clip(one.label, 120)}{ran}"
@@ -117,7 +117,7 @@ def age(since: datetime, now: datetime) -> str:
 
 
 def describe(one: Participant, now: datetime) -> str:
-    """For example: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
+    """The participant and since when, for example: ana@web-3 pid 4121 (deploy.sh) for 3m12s."""
     return f"{who(one)} for {age(one.since, now)}"
 
 
@@ -171,8 +171,8 @@ def host() -> str:
 
 
 def occupy_closed_descriptors() -> None:
-    """Open /dev/null where stdin, stdout or stderr is closed: else the next file opened would take its number, and get
-    our output. A program that we execute gets them closed again."""
+    """Open /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next file that we open would get its
+    number, and our output. In a program that we execute they are closed again."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(opened)

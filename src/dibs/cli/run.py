@@ -133,7 +133,7 @@ def _environment(options: argparse.Namespace, hold: dibs.Hold) -> dict[str, str]
     if url and not options.pass_url:
         try:
             said["DIBS_URL"] = _shared.without_secret(url)
-        except ValueError:  # unused: --url was given. The command must fail with it, not use another store
+        except ValueError:  # we used --url. The command must fail with a bad DIBS_URL, not use another store
             said["DIBS_URL"] = "***"
     return said
 
@@ -187,7 +187,7 @@ def _busy(options: argparse.Namespace, client: dibs.Client) -> int:
         return OK
     try:
         info = client.inspect(options.name)
-    except dibs.StoreError:  # it was busy a moment ago
+    except dibs.StoreError:  # report busy, without the holder
         info = dibs.LockInfo(name=options.name)
     after = f" after {duration(options.timeout)}" if options.timeout else ""
     text = f'"{printable(options.name)}"{here_only(options)}: not free{after}: {describe_queue(info)}'

@@ -45,7 +45,7 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Handlers stay installed: a signal must not end us during the cleanup."""
+        """Stop raising and waking. The handlers stay installed: a signal must not end us during the cleanup."""
         self._raises = False
         signal.set_wakeup_fd(-1)
         os.close(self._reads)
@@ -68,7 +68,7 @@ class Signals:
             os.write(self._writes, b"\0")
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait at most that long; return the signals that came."""
+        """Wait until a signal or `wake`, at most that long; return the signals that came."""
         select.select([self._reads], [], [], max(seconds, 0.0))
         with suppress(BlockingIOError):
             while os.read(self._reads, 1024):

@@ -83,7 +83,7 @@ class Supervision:
             self.cause = STANDSTILL  # the guard killed it
 
     def _over(self) -> bool:
-        """Without the lock, no process of the group may be left: it ended, or was killed."""
+        """Whether the command has ended and, if the lock is lost, its whole group."""
         if self.child.status is None:
             return False
         return not self.cause or self._killed or not self.child.group_lives()
@@ -95,7 +95,7 @@ class Supervision:
         return min(self._quarter, self._most / _FULL / 4)
 
     def _check(self, hold: dibs.Hold) -> float:
-        """Act on the state of the hold; return the seconds until the next look."""
+        """Act on the state of the hold; return the seconds until the next check."""
         at, left = now(), hold.remaining
         kill_at = self._kill_at
         if kill_at is None:
@@ -122,7 +122,7 @@ class Supervision:
         return MAX_HOLD if end >= self._began + self._max_hold - _START_TOLERANCE else otherwise
 
     def _terminate(self, cause: str, kill_at: float) -> float:
-        """Past its deadline the command gets no TERM: it could still act on it."""
+        """Send TERM, and note when to send KILL. Past its deadline it gets no TERM: it could still act on it."""
         self.cause = cause
         self._kill_at = kill_at
         if now() < kill_at:
@@ -150,7 +150,7 @@ class Supervision:
         suspend()
         self._check(hold)  # before it continues: the lease may be over
         if self.child.stopped in _BY_TERMINAL and not self.signals.came(signal.SIGCONT):
-            # It will never get the terminal; the kernel would have answered EIO.
+            # Without us the kernel would have refused the terminal with EIO; it will never get it.
             self.child.send(signal.SIGKILL if self._hung_up else signal.SIGHUP)
             self._hung_up = True
         self._pass_on(signal.SIGCONT)

@@ -37,7 +37,7 @@ def die_with(parent: int) -> None:
 
 
 def exists(process: int) -> bool:
-    """Whether a process exists, or a member of the group -process; dead but unreaped ones count."""
+    """Whether a process exists; for a negative number, a member of that group. Unreaped ones count."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

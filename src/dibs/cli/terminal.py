@@ -47,7 +47,7 @@ class Terminal:
 
     @property
     def lent(self) -> bool:
-        """Read from the terminal: a shell may have taken it, or the command may have passed it on."""
+        """Whether the command has the terminal. We ask the terminal: a shell or the command may have changed it."""
         with suppress(OSError):
             if self._group and self.there:
                 front = os.tcgetpgrp(self._file)
@@ -55,8 +55,8 @@ class Terminal:
         return False
 
     def take_back(self, *, restore: bool = False) -> None:
-        """`restore`: also restore its modes. A command that was killed could not, and the shell does so only if we are
-        killed ourselves."""
+        """Take the terminal back. `restore`: also restore its modes. A killed command could not, and the shell does
+        so only if we are killed ourselves."""
         if self.lent:
             with suppress(OSError):
                 self._give(os.getpgrp())
@@ -70,7 +70,7 @@ class Terminal:
             os.close(self._file)
 
     def _give(self, group: int) -> None:
-        """Without SIGTTOU, which would stop a process in the background."""
+        """Set the foreground group, with SIGTTOU blocked: it would stop us if we are in the background."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
         try:
             os.tcsetpgrp(self._file, group)

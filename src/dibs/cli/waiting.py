@@ -1,8 +1,8 @@
-"""The line that `dibs run` prints while it waits: after two seconds, then only when something has changed.
+"""The message that `dibs run` prints while it waits: after two seconds, then after each change.
 
     waiting for "deploy": held by ana@ci-7 pid 4121 (deploy.sh) for 3m12s; you are 2nd of 3 in the queue
 
-A thread looks at the queue once a second; the main thread is the one that waits in it.
+A second thread reads the queue once a second, while the main thread waits for the lock.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Narrator:
 
 
 def key(info: LockInfo) -> str:
-    """The state whose change is worth another message; elapsed time is not."""
+    """A text that changes when another message should be printed: not with the elapsed time."""
     return repr(([one.token for one in info.holders], place(info)))
 
 
@@ -91,7 +91,7 @@ def place(info: LockInfo) -> str:
 
 
 def _own_place(info: LockInfo) -> int:
-    """From 1; 0: we are not in the queue."""
+    """Our place in the queue, from 1; 0: we are not in it."""
     for at, one in enumerate(info.waiters, 1):
         if _is_own(one):
             return at

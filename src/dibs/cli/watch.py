@@ -1,8 +1,8 @@
 """`dibs watch NAME`: print the state of a lock, then one line for each change, until Ctrl-C.
 
-With `--prefix` it does so for every lock whose name begins with that text. It looks five times a second and prints the
-differences: who took the lock, whose hold ended (released, expired or broken: the queue does not say), who joined the
-queue, who left it. It does not see what came and went between two looks.
+With `--prefix` it does so for every lock whose name begins with that text. It reads the store five times a second and
+prints the differences: who took the lock, whose hold ended (the queue does not say why), who joined the queue, who left
+it. It misses changes that are undone between two reads.
 """
 
 from __future__ import annotations
