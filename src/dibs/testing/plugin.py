@@ -19,16 +19,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="[NAME=]MODULE:FUNCTION",
-        help="a store that dibs.testing.contract is to test: FUNCTION(tmp_path) gives the URL of a fresh one; also "
-        "memory or sqlite, which are tested without this option; may be repeated",
+        help="store to test with dibs.testing.contract: FUNCTION(tmp_path) returns the URL of an empty store; or "
+        "memory or sqlite (default: these two); may be repeated",
     )
     parser.getgroup("dibs").addoption(
         "--dibs-part",
         action="append",
         default=[],
         metavar="[NAME=]PART",
-        help="how much of dibs.testing.contract runs for this store, or for each of them: whole (the default), store "
-        "(without what the core decides for every store), verbs (the operations of a store) or lock (plain locks)",
+        help="part of dibs.testing.contract to run for this store, or for all: whole (the default), store (without "
+        "tests of the core), verbs (the operations of a store) or lock (plain locks); may be repeated",
     )
 
 
