@@ -24,7 +24,6 @@ from dibs.backends.redis.aio_connection import AioServers
 from dibs.backends.redis.connection import RedisConnection
 from dibs.backends.redis.scripts import Command
 from dibs.backends.redis.servers import IDLE, Dialler, Servers
-from dibs.backends.redis.topology import topology
 from dibs.errors import StoreUnavailable
 from dibs.runtime.aio import AioRuntime
 from dibs.runtime.threads import boottime, step
@@ -125,7 +124,7 @@ def dialler(server: Server) -> Dialler:
 
 
 def pool_of(server: Server) -> Servers:
-    return Servers(dialler(server), topology(address(server), boottime))
+    return Servers(dialler(server))
 
 
 def exchange(pool: Servers, server: Server, *words: str) -> Any:
@@ -202,7 +201,7 @@ class Discovery:
     def __init__(self, server: Server) -> None:
         self.runtime = AioRuntime()
         self._endpoint = endpoint(server)
-        self.streams = AioServers(dialler(server), topology(address(server), boottime), self.runtime)
+        self.streams = AioServers(dialler(server))
 
     async def echo(self, word: str) -> str:
         (reply,) = await self.streams.exchange(self._endpoint, [Command("ECHO", word)], boottime() + SOON)

@@ -13,7 +13,7 @@ import pytest
 import dibs
 import dibs.aio
 from dibs.backends.redis.connection import RedisConnection
-from dibs.backends.redis.queue import RedisQueue
+from dibs.backends.redis.free_path import FreePath
 from dibs.backends.redis.scripts import Command
 from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS
 from dibs.core.rule import Claim, Prepared, Standing
@@ -45,7 +45,7 @@ def taken(seat: Seat, claim: Claim) -> Standing:
 
 def idle(seat: Seat) -> list[RedisConnection]:
     queue: Any = seat.queue
-    return [connection for pool in queue._executor._transport._pools.values() for connection in pool.idle]
+    return [connection for pool in queue._executor._transport.pools.made.values() for connection in pool.idle]
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def test_an_answer_that_does_not_come(server: Server) -> None:
 def test_an_interrupt_at_any_line_closes_the_connection(seat: Seat) -> None:
     """Or nothing was sent, or all was read: what it is asked next gets its own answer."""
     struck = 0
-    for function in (RedisQueue.take_now, RedisQueue.leave_now):
+    for function in (FreePath.take_now, FreePath.leave_now):
         for line in lines_of(function):
             warm(seat)
             claim = prepared(seat)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dibs
-from dibs.backends.redis import inspection
+from dibs.backends.redis import queue
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.servers import shared_redis
@@ -18,7 +18,7 @@ from store.redis.hashes import Raw
 
 def test_many_names_come_in_order_and_in_pages(url: str, seat: Seat, raw: Raw) -> None:
     """Claims like ours, planted: to acquire as many would only take longer."""
-    count = 2 * inspection.PAGE
+    count = 2 * queue.PAGE
     names = sorted(f"n{number}" for number in range(count))
     with raw.client.pipeline(transaction=False) as many:
         planting = Raw(many, raw.prefix)
@@ -28,7 +28,7 @@ def test_many_names_come_in_order_and_in_pages(url: str, seat: Seat, raw: Raw) -
     before = raw.client.info("commandstats").get("cmdstat_keys", {"calls": 0})["calls"]
     pages = [seat.names("dibs:n")]
     while pages[-1]:
-        assert len(pages[-1]) <= inspection.PAGE
+        assert len(pages[-1]) <= queue.PAGE
         pages.append(seat.names("dibs:n", pages[-1][-1]))
     assert len(pages) == 3
     assert list(chain(*pages)) == [f"dibs:{name}" for name in names]
@@ -38,7 +38,7 @@ def test_many_names_come_in_order_and_in_pages(url: str, seat: Seat, raw: Raw) -
 
 
 def test_listings_in_turn_go_through_the_keys_once_each(seat: Seat, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "PAGE", 2)
+    monkeypatch.setattr(queue, "PAGE", 2)
     for name in ("a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5"):
         seat.joined(name=f"dibs:{name}")
 

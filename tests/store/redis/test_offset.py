@@ -19,7 +19,7 @@ LATE = 1.2 * LEASE
 
 def idle(queue: Any) -> list[Any]:
     """The connections of a queue that nobody uses now."""
-    return [connection for pool in queue._executor._transport._pools.values() for connection in pool.idle]
+    return [connection for pool in queue._executor._transport.pools.made.values() for connection in pool.idle]
 
 
 def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
@@ -29,7 +29,7 @@ def test_an_answer_that_was_read_late_makes_no_join_void(url: str) -> None:
         async with dibs.aio.connect(url, lease=LEASE) as client:
             await (await client.lock("warm").acquire()).release()
             await client.inspect("other")  # from now on the server knows what is asked below
-            ((stream,),) = [pool.open for pool in client._core.opened._queue._executor._transport._pools.values()]
+            ((stream,),) = [pool.open for pool in client._core.opened._queue._executor._transport.pools.made.values()]
             looking = asyncio.ensure_future(client.inspect("other"))
             while not stream._slots or stream._out:
                 assert not looking.done(), "it was answered before it could be late"

@@ -59,7 +59,7 @@ async def unless_struck(question: Awaitable[Any]) -> Any:
 
 def stream_of(client: Any) -> Stream:
     """Its only one."""
-    ((stream,),) = [pool.open for pool in client._core.opened._queue._executor._transport._pools.values()]
+    ((stream,),) = [pool.open for pool in client._core.opened._queue._executor._transport.pools.made.values()]
     assert isinstance(stream, Stream)
     return stream
 
@@ -109,7 +109,7 @@ class Questions:
 @EVERY
 @pytest.mark.parametrize(
     "function",
-    [Stream.ask, Stream._flush, Stream._send, Stream._readable, Stream._hand_out],
+    [Stream.ask, Stream._enqueue, Stream._flush, Stream._send, Stream._readable, Stream._hand_out],
     ids=lambda one: one.__name__,
 )
 def test_struck_at_any_line(server: Server, other: dibs.Client, function: Callable[..., Any], every: int) -> None:

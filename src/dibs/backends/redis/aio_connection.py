@@ -1,9 +1,8 @@
-"""The way to the servers from an event loop: one connection to each, on which all tasks ask without waiting for each
-other; it is opened by a thread, and opened anew when it is lost.
+"""The async API: one pipelined connection to each server, which all tasks share. A thread opens it.
 
-What the tasks of one round of the loop ask goes out together. Answers come in the order of the questions, so a task
-that no longer waits leaves its slot behind, and the answer is dropped. A server that owes an answer for longer than
-an attempt is not waited for: the connection is given up, and whoever had asked is told that the outcome is unknown.
+Requests of one round of the event loop are sent together. Replies arrive in the order of the requests. A task that was
+cancelled leaves its slot behind, and the reply is dropped. If a reply takes longer than an attempt, the connection is
+closed, and all callers that wait on it get StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -18,29 +17,26 @@ from typing import Any
 from dibs.backends.common.aio_connections import AioPool
 from dibs.backends.common.connections import closed
 from dibs.backends.redis.address import Endpoint
-from dibs.backends.redis.connection import NOTHING, PUSH, RedisConnection, Reply, broken
+from dibs.backends.redis.connection import CHUNK, NOT_NOW, NOTHING, PUSH, RedisConnection, Reply, broken
+from dibs.backends.redis.context import Context
 from dibs.backends.redis.discovery import named
 from dibs.backends.redis.errors import Refusal, unavailable
-from dibs.backends.redis.queue import RedisQueue, left_now
-from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Wait
-from dibs.backends.redis.servers import Dialler, Parts
-from dibs.backends.redis.topology import Topology
+from dibs.backends.redis.queue import read_join, read_leave_now
+from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Requests, Wait
+from dibs.backends.redis.servers import Dialler, Outcomes, Parts, Pools
 from dibs.core.deadline import FOREVER
-from dibs.core.queue import QUEUE, UNFAIR, Left, Taken
-from dibs.core.queue import Place as Waits
+from dibs.core.queue import QUEUE, UNFAIR, Left, Place, Taken
 from dibs.core.rule import Claim, Standing
-from dibs.core.runtime import Runtime
 from dibs.errors import DibsError, StoreError, StoreUnavailable
 
-_CHUNK = 65_536
 _ENOUGH = 8
-"""Questions that are worth a packet: the server is to work while the other tasks still ask."""
+"""Requests that are sent without waiting for more, so that the server works while other tasks still ask."""
 _TICK = 0.05
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""Seconds between two checks for timeouts."""
 
 
 class _Slot:
-    """What one task asked in one go; or the one answer that several of them wait for behind their own."""
+    """The requests of one task; or a WAIT whose reply several tasks share, each behind its own replies."""
 
     __slots__ = ("begun", "future", "missing", "parse", "replies", "sharers", "shares", "until")
 
@@ -48,7 +44,7 @@ class _Slot:
         self, future: asyncio.Future[Any], missing: int, begun: float, until: float,
         parse: Callable[[Reply], object] | None = None,
     ) -> None:  # fmt: skip
-        """`parse`: makes the result out of the one reply; None: the replies are the result."""
+        """`parse`: makes the result from the only reply; None: the list of replies is the result."""
         self.future = future
         self.missing = missing
         self.begun = begun
@@ -80,11 +76,11 @@ class RedisAioConnection:
         self._slots: deque[_Slot] = deque()
         self._out: list[bytes] = []
         self._rest = b""
-        """Bytes that are still to be sent: the socket's buffer was full."""
+        """Bytes that did not fit into the socket's buffer."""
         self._timer: asyncio.TimerHandle | None = None
         self._wait: Request | None = None
         self._sharers: list[_Slot] = []
-        """Those who share the next answer about replicas: one of them each would keep the others' questions waiting."""
+        """Tasks that share the next WAIT: one WAIT each would delay the requests of the others."""
         connection.sock.setblocking(False)
         self.loop.add_reader(connection.sock, self._readable)
 
@@ -92,7 +88,7 @@ class RedisAioConnection:
         return not self.lost
 
     def is_quiet(self) -> bool:
-        """Requests of many tasks share it."""
+        """True: many tasks share it at any time."""
         return True
 
     def ask(self, requests: Sequence[Request], until: float) -> asyncio.Future[list[Reply]]:
@@ -105,39 +101,34 @@ class RedisAioConnection:
                 requests, slot.missing, slot.shares = requests[:-1], slot.missing - 1, True
                 self._sharers.append(slot)
             offset = self.connection.offset
-            packed = [request.packed(offset) for request in requests]
-            if not self._out and not self._rest:
-                self.loop.call_soon(self._flush)
-            self._slots.append(slot)
-            self._out += packed
-            if len(self._out) >= _ENOUGH and not self._sharers:
-                self._flush()
-            if self._timer is None:
-                self._timer = self.loop.call_later(_TICK, self._tick)
+            self._enqueue(slot, [request.packed(offset) for request in requests])
         except BaseException:
             self._give_up()
             raise
         return slot.future
 
     def ask_now(self, request: bytes, parse: Callable[[Reply], object], until: float) -> asyncio.Future[Any]:
-        """One packed request; the result is what `parse` makes of its reply."""
+        """Send one packed request. The result of the future is what `parse` makes of the reply."""
         slot = _Slot(self.loop.create_future(), 1, self._now(), until, parse)
         try:
-            if not self._out and not self._rest:
-                self.loop.call_soon(self._flush)
-            self._slots.append(slot)
-            self._out.append(request)
-            if len(self._out) >= _ENOUGH and not self._sharers:
-                self._flush()
-            if self._timer is None:
-                self._timer = self.loop.call_later(_TICK, self._tick)
+            self._enqueue(slot, (request,))
         except BaseException:
             self._give_up()
             raise
         return slot.future
 
+    def _enqueue(self, slot: _Slot, packed: Sequence[bytes]) -> None:
+        if not self._out and not self._rest:
+            self.loop.call_soon(self._flush)
+        self._slots.append(slot)
+        self._out += packed
+        if len(self._out) >= _ENOUGH and not self._sharers:
+            self._flush()
+        if self._timer is None:
+            self._timer = self.loop.call_later(_TICK, self._tick)
+
     def close(self, error: StoreUnavailable) -> None:
-        """An interrupt may end this anywhere: whoever comes next, at the latest the timer, does the rest."""
+        """An interrupt may end this at any line. The next caller, or the timer, does the rest."""
         self.lost = True
         if not self.loop.is_closed():
             for slot in self._unanswered():
@@ -153,17 +144,17 @@ class RedisAioConnection:
             self._timer.cancel()
 
     def _unanswered(self) -> list[_Slot]:
-        """Those of whom somebody waits; each is told by an error of its own, into which its name is written."""
+        """Slots whose callers still wait. Each gets its own error, because the name of its lock is written into it."""
         every = {id(slot): slot for one in self._slots for slot in (one.sharers or [one])}
         every.update((id(slot), slot) for slot in self._sharers)
         return [slot for slot in every.values() if not slot.future.done()]
 
     def _give_up(self) -> None:
-        """An interrupt struck amid an exchange: no answer could be told from the next."""
+        """After an interrupt, replies can no longer be matched with requests."""
         self.close(StoreUnavailable("the request was interrupted"))
 
     def abandon(self) -> None:
-        """In a forked child: the loop, and what it watches, are the parent's."""
+        """In a forked child: the loop and its file descriptors belong to the parent."""
         self.lost = True
         self.connection.close()
 
@@ -188,7 +179,7 @@ class RedisAioConnection:
         self._out.clear()
         try:
             sent = self.connection.sock.send(data)
-        except _NOT_NOW:
+        except NOT_NOW:
             sent = 0
         if self._rest and sent == len(data):
             self.loop.remove_writer(self.connection.sock)
@@ -200,12 +191,12 @@ class RedisAioConnection:
         connection = self.connection
         try:
             while True:
-                received = connection.sock.recv(_CHUNK)
+                received = connection.sock.recv(CHUNK)
                 connection.answers.feed(received)
                 self._hand_out()
-                if len(received) < _CHUNK and not isinstance(connection.sock, ssl.SSLSocket):
+                if len(received) < CHUNK and not isinstance(connection.sock, ssl.SSLSocket):
                     return
-        except _NOT_NOW:
+        except NOT_NOW:
             return
         except StoreUnavailable as error:
             self.close(error)
@@ -225,7 +216,7 @@ class RedisAioConnection:
             slot = slots[0]
             slot.replies.append(reply)
             if len(slot.replies) == slot.missing:
-                if not is_noted:  # of all that came at once: the one that was asked first, and tells the time
+                if not is_noted:  # of all replies that came at once: the oldest that has the server's time
                     self.connection.sent_at = slot.begun
                     self.connection.note(slot.replies[0])
                     is_noted = type(slot.replies[0]) is not int
@@ -234,10 +225,10 @@ class RedisAioConnection:
                     sharer.finish()
                 if not slot.shares:
                     slot.finish()
-                slots.popleft()  # last: until then whoever gives up knows of it
+                slots.popleft()  # last: until then `close` must see it
 
     def _tick(self) -> None:
-        """Who asks no longer than a moment must hear that it is over; one timer for all costs less than one each."""
+        """Time out slots. One timer for all costs less than one each."""
         try:
             self._timer = None
             now = self._now()
@@ -254,22 +245,30 @@ class RedisAioConnection:
             raise
 
 
-Pooled = AioPool[RedisConnection, RedisAioConnection]
+AioRedisPool = AioPool[RedisConnection, RedisAioConnection]
 
 
-class RedisAioQueue(RedisQueue):
-    """As queue.py, for an event loop: the free path sends, and the answer is a future."""
+class AioFreePath:
+    """The free path of the async API: `take_now` and `leave_now` send, and return a future of the reply."""
 
-    def take_now(self, claim: Claim, place: Waits, until: float) -> Taken:
-        prepared, connection = claim.prepared, self._connection_now(claim.name)
-        if (
-            connection is None
-            or prepared is None
-            or place is UNFAIR
-            or (self._subscriber and not self._subscriber.is_ready())
-        ):
+    def __init__(self, context: Context) -> None:
+        self._executor = context.executor
+        self._keys = context.keys
+        self._subscriber = context.subscriber
+        self._channel = context.channel
+        self._poll_interval = context.poll_interval
+        self._pool: AioRedisPool | None = None
+        """The pool of the only server in the last loop. Stays None with several servers."""
+        self._is_single = context.address.topology == "single"
+
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
+        prepared, connection, subscriber = claim.prepared, self._connection_now(claim.name), self._subscriber
+        if connection is None or prepared is None or place is UNFAIR or (subscriber and not subscriber.is_ready()):
             return None
-        requests = prepared.request or self.prepare(prepared, claim)
+        requests = prepared.request
+        if requests is None:
+            key = self._keys.queue(claim.name)
+            requests = prepared.request = Requests(claim, self._channel, key, self._keys.floor)
         claim.asked = True
         start = requests.queue if place is QUEUE else requests.tries
         by = int((claim.by + connection.connection.offset) * MICROSECONDS)
@@ -280,14 +279,14 @@ class RedisAioQueue(RedisQueue):
         prepared, connection = claim.prepared, self._connection_now(claim.name)
         if connection is None or prepared is None or prepared.request is None:
             return None
-        return connection.ask_now(b"%b%b\r\n" % (prepared.request.leave, claim.id), left_now, until)
+        return connection.ask_now(b"%b%b\r\n" % (prepared.request.leave, claim.id), read_leave_now, until)
 
     def _taken(self, claim: Claim, reply: Reply) -> Standing | None:
         """None: a refusal, which changed nothing."""
-        return None if isinstance(reply, Refusal) else self.joined(claim, reply)
+        return None if isinstance(reply, Refusal) else read_join(claim, reply, self._poll_interval)
 
     def _connection_now(self, name: str) -> RedisAioConnection | None:
-        pool: Pooled | None = self._pool
+        pool = self._pool
         if pool is None or pool.loop is not asyncio.get_running_loop():
             pool = self._executor.pool_now(self._keys.queue(name))
             if pool is None:
@@ -297,20 +296,22 @@ class RedisAioQueue(RedisQueue):
 
 
 class AioServers:
-    """As servers.py, for an event loop: one connection to each server, which all tasks share."""
+    """One connection to each server, which all tasks of an event loop share."""
 
-    def __init__(self, dialler: Dialler, topology: Topology, runtime: Runtime) -> None:
+    def __init__(self, dialler: Dialler) -> None:
         self._dialler = dialler
-        self._topology = topology
-        self._runtime = runtime
-        self._now = runtime.now
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pools: dict[Endpoint, Pooled] = {}
-        self._closed = False
+        self.pools = Pools(self._new_pool)
 
-    def pool_now(self, endpoint: Endpoint) -> Pooled | None:
-        """That of a server that was asked before, in the loop that runs."""
-        return self._pools.get(endpoint) if self._loop is asyncio.get_running_loop() else None
+    def _new_pool(self, endpoint: Endpoint) -> AioRedisPool:
+        dialler, trip, shown = self._dialler, self._dialler.round_trip(endpoint), named(endpoint)
+        return AioPool(
+            dialler.to(endpoint), RedisAioConnection, dialler.now, trip, shown, limit=1, patience=dialler.patience
+        )
+
+    def pool_now(self, endpoint: Endpoint) -> AioRedisPool | None:
+        """The pool of a server that was asked before, in the loop that runs."""
+        return self.pools.made.get(endpoint) if self._loop is asyncio.get_running_loop() else None
 
     async def exchange(self, endpoint: Endpoint, requests: Sequence[Request], until: float) -> list[Reply]:
         pool = self._pool(endpoint)
@@ -319,9 +320,9 @@ class AioServers:
         else:
             connection = await pool.take(until)
             pool.give(connection)
-        return await connection.ask(requests, max(until, self._now() + pool.round_trip.least))
+        return await connection.ask(requests, max(until, self._dialler.now() + pool.round_trip.least))
 
-    async def exchange_all(self, parts: Parts, until: float) -> dict[Endpoint, list[Reply] | StoreUnavailable]:
+    async def exchange_all(self, parts: Parts, until: float) -> Outcomes:
         async def one(endpoint: Endpoint) -> list[Reply] | StoreUnavailable:
             try:
                 return await self.exchange(endpoint, parts[endpoint], until)
@@ -334,30 +335,16 @@ class AioServers:
     async def connect(self, endpoint: Endpoint, until: float) -> None:
         await self._pool(endpoint).connect(until)
 
-    async def learn(self, until: float) -> None:
-        await self._runtime.offload(lambda: self._topology.learn(until))
-
     def close(self) -> None:
-        self._closed = True
-        for pool in self._pools.values():
-            pool.close()
+        self.pools.close()
 
     def abandon(self) -> None:
-        for pool in self._pools.values():
-            pool.abandon()
+        self.pools.abandon()
 
-    def _pool(self, endpoint: Endpoint) -> Pooled:
-        if self._closed:
+    def _pool(self, endpoint: Endpoint) -> AioRedisPool:
+        if self.pools.closed:
             raise closed()
-        if (loop := asyncio.get_running_loop()) is not self._loop:  # connections serve one loop only
-            for pool in self._pools.values():
-                pool.close()
-            self._pools, self._loop = {}, loop
-        found = self._pools.get(endpoint)
-        if found is None:
-            dialler = self._dialler
-            found = self._pools[endpoint] = AioPool(
-                dialler.to(endpoint), RedisAioConnection, dialler.now, dialler.round_trip(endpoint), named(endpoint),
-                limit=1, patience=dialler.patience,
-            )  # fmt: skip
-        return found
+        if (loop := asyncio.get_running_loop()) is not self._loop:  # a connection serves only one loop
+            self.pools.close()
+            self.pools, self._loop = Pools(self._new_pool), loop
+        return self.pools.at(endpoint)

@@ -1,5 +1,5 @@
-"""One connection to one server. redis-py makes it (TCP, TLS, a Unix socket, the login, the database); then the socket
-is ours: its command layer costs more than all that we do with the answer.
+"""One connection to one server. redis-py opens it (TCP, TLS or a Unix socket, the login, the database). Then we take
+over its socket, because redis-py's command layer costs more time than all our work on a reply.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from dibs.info import printable
 Reply = Any
 CHUNK = 65_536
 MOST = 64 * 1024 * 1024
-"""Bytes of one answer; no server of ours sends more."""
+"""Bytes of one reply. Our scripts and commands never return more."""
 NOTHING = object()
+"""No complete reply has arrived."""
+NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""A socket that does not block has nothing to read, or no room to write."""
 PUSH: type | tuple[()] = getattr(hiredis, "PushNotification", ())
 TIME = Command("TIME")
 
 
 class Replies:
-    """Replies out of a stream of bytes."""
+    """A parser of replies from a stream of bytes."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(replyError=Refusal, protocolError=ProtocolBroken, notEnoughData=NOTHING)
@@ -49,7 +52,7 @@ class Replies:
         self._reader.feed(received)
 
     def next(self) -> Reply:
-        """NOTHING: more is to come."""
+        """The next reply, or NOTHING."""
         try:
             reply = self._reader.gets()
         except ProtocolBroken as error:
@@ -59,16 +62,16 @@ class Replies:
         return reply
 
     def is_spent(self) -> bool:
-        """Nothing is left of what came, but for pushes, which answer nothing."""
+        """No received bytes are left, apart from push messages, which answer no request."""
         return not self._reader.has_data() or all(isinstance(reply, PUSH) for reply in iter(self.next, NOTHING))
 
 
 class ProtocolBroken(Exception):
-    """What came is not in Redis's protocol."""
+    """The received bytes are not in Redis's protocol."""
 
 
 class RedisConnection(Connection):
-    """To one server, after the login and a first TIME."""
+    """A connection after the login and a first TIME."""
 
     def __init__(
         self,
@@ -81,21 +84,21 @@ class RedisConnection(Connection):
     ) -> None:
         """Blocks; raises Unsent if the server cannot be reached, StoreError if it refuses."""
         super().__init__(now)
-        # Kept until our own end: its destructor is in Python, and an interrupt that strikes there is swallowed.
+        # Kept as long as this object: its destructor is Python code, which would swallow an interrupt.
         self._made = made = connected(address, endpoint, min(until - now(), STEP), begun)
         self.sock: socket.socket
-        # In one step: an interrupt finds it with one of the two.
+        # In one step, so that an interrupt leaves the socket with one of the two.
         self.sock, made._sock = made._sock, None  # noqa: SLF001  (see `connected`)
         begun(lambda: shut_down(self.sock))
         self.poll: Any = None
-        """Waits until something can be read; None: the socket waits by itself, by its timeout (TLS)."""
+        """Waits until the socket is readable. None with TLS: the socket has a timeout of its own."""
         self._patience = 0.0
         if not isinstance(self.sock, ssl.SSLSocket):
             self.sock.setblocking(False)
             self.poll = new_poll()
             self.poll.register(self.sock.fileno(), READ)
         self.answers = Replies()
-        self.is_reusable = self.answers.is_spent  # type: ignore[method-assign]  # one call less for each exchange
+        self.is_reusable = self.answers.is_spent  # type: ignore[method-assign]  # saves a call
         self._tell_time(until)
         self.opened(round_trip)
 
@@ -104,14 +107,11 @@ class RedisConnection(Connection):
         return self.receive(len(requests), until)
 
     def send(self, requests: Sequence[Request], until: float) -> None:
-        """The replies are read by `receive`; a caller that does not read them closes the connection."""
+        """Send requests. The caller reads the replies with `receive`, or closes the connection."""
         offset = self.offset
         try:
             self.sent_at = now = self._now()
-            if len(requests) == 1:
-                self._write(requests[0].packed(offset), self._patience_of(until, now))
-            else:
-                self._write(b"".join([request.packed(offset) for request in requests]), self._patience_of(until, now))
+            self._write(b"".join([request.packed(offset) for request in requests]), self._patience_of(until, now))
         except OSError as error:
             self.close()
             raise broken(error) from None
@@ -126,12 +126,12 @@ class RedisConnection(Connection):
             while len(found) < count:
                 reply = answers.next()
                 if reply is not NOTHING:
-                    if not isinstance(reply, PUSH):  # a push answers nothing
+                    if not isinstance(reply, PUSH):  # a push answers no request
                         found.append(reply)
                     continue
                 if end:
                     now = self._now()
-                    if now >= end:  # a server that drips counts as silent
+                    if now >= end:  # a server that sends byte by byte counts as silent
                         raise TimeoutError
                     patience = self._patience_of(end, now)
                 end = end or max(until, now + self.round_trip.least)
@@ -146,7 +146,7 @@ class RedisConnection(Connection):
         return found
 
     def read_now(self, received: bytes, until: float) -> Reply:
-        """The reply that begins with these bytes: the free path reads the usual ones by itself."""
+        """The reply that begins with these bytes: the free path parses only the common replies itself."""
         try:
             self.answers.feed(received)
         except BaseException:
@@ -177,7 +177,7 @@ class RedisConnection(Connection):
         return self.sock.recv(CHUNK)
 
     def note(self, reply: Reply) -> None:
-        """A script's reply begins with the server's time, or is the server's time."""
+        """Measure a reply. The reply of a script begins with the server's time, or is the server's time."""
         if type(reply) is list and reply and type(reply[0]) is int:
             self.note_reply(reply[0] / MICROSECONDS)
         else:
@@ -192,7 +192,7 @@ class RedisConnection(Connection):
         self.sock.close()
 
     def __del__(self) -> None:
-        """An interrupt may have struck before anybody had it."""
+        """Close the socket if an interrupt came before anyone had this object."""
         if hasattr(self, "sock"):
             self.sock.close()
 
@@ -203,7 +203,7 @@ class RedisConnection(Connection):
     def _set_timeout(self, patience: float) -> None:
         if patience != self._patience:
             self._patience = patience
-            # Not by SO_RCVTIMEO, which is cheaper: after a signal Python would begin to wait anew.
+            # Not by SO_RCVTIMEO, which is cheaper: after a signal, Python would wait for the whole time again.
             self.sock.settimeout(patience)
 
     def _tell_time(self, until: float) -> None:
@@ -218,7 +218,7 @@ class RedisConnection(Connection):
 
 
 def dial(address: Address, endpoint: Endpoint, patience: float) -> socket.socket:
-    """A connected socket, past the login. The connection object that made it is done with it."""
+    """A connected socket, after the login."""
     made = connected(address, endpoint, patience)
     sock, made._sock = made._sock, None  # noqa: SLF001  (see `connected`)
     assert isinstance(sock, socket.socket)
@@ -226,7 +226,7 @@ def dial(address: Address, endpoint: Endpoint, patience: float) -> socket.socket
 
 
 def connected(address: Address, endpoint: Endpoint, patience: float, begun: Begun = not_watched) -> Any:
-    """The connection object: redis-py has no other way to hand its socket over than to let it be taken."""
+    """A connected object of redis-py, whose private socket the caller takes: redis-py has no public way."""
     connection = address.connection(endpoint, patience)
     begun(lambda: shut_down(connection._sock))  # noqa: SLF001
     failure: StoreError | None = None
@@ -234,10 +234,10 @@ def connected(address: Address, endpoint: Endpoint, patience: float, begun: Begu
         connection.connect()
     except RedisError as error:
         failure = translated(error, endpoint)
-    except Exception as error:  # a user's own credentials, or what is called on connecting
+    except Exception as error:  # from the user's credential provider or connect function
         what = f"no connection to {named(endpoint)}: {type(error).__name__} in what is given to the driver"
         raise Unsent(what, step="look at the cause of this error") from error
-    if failure is not None:  # raised here, where redis-py's error does not hang from it: it may hold the password
+    if failure is not None:  # raised outside of `except`: redis-py's error may contain the password
         raise Unsent(failure.what, step=failure.step) if isinstance(failure, StoreUnavailable) else failure
     return connection
 

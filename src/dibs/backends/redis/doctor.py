@@ -1,30 +1,25 @@
-"""What the store says of itself: each server is asked what it is and how it is set, its clock is read, a key is
-written, a message is sent and heard. No claim is touched; the one key that is made is gone a moment later. What all
-that means is said by diagnosis.py.
+"""`doctor`: examine each server, its settings and its clock, write a key, and send and receive a message.
 
-Managed servers refuse CONFIG, and some users may not ask INFO: then less is said, and that it is less. A server that is
-silent costs a moment, and the others are looked at all the same; only where none answers is that an error.
+No claim is touched, and the only key that is made expires at once. diagnosis.py says what the facts mean. Managed
+servers refuse CONFIG, and some users may not call INFO: then less is reported, with a note. A silent server is
+reported, and the others are examined. It is an error only if no server answers.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from dibs.backends.redis import diagnosis, rights, scripts
-from dibs.backends.redis.address import Address, Endpoint
+from dibs.backends.redis.address import Endpoint
 from dibs.backends.redis.connection import TIME
+from dibs.backends.redis.context import Context
 from dibs.backends.redis.diagnosis import Clock, Copy, Seen
 from dibs.backends.redis.discovery import named
 from dibs.backends.redis.errors import Refusal
-from dibs.backends.redis.executor import RedisExecutor
-from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.scripts import MICROSECONDS, Command, ScriptCall
-from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import LEAST_PATIENCE
-from dibs.core.queue import YOURS, ClientIdentity
-from dibs.core.runtime import Runtime
+from dibs.core.queue import YOURS
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, printable
 
@@ -33,27 +28,18 @@ _TIMES = 3
 _SETTINGS = ("appendfsync", "save")
 
 
-class Patient(NamedTuple):
-    executor: RedisExecutor
-    subscriber: RedisSubscriber | None
-    runtime: Runtime
-    me: ClientIdentity
-    keys: Keys
-    address: Address
-
-
-async def examine(patient: Patient, until: float) -> list[Finding]:
-    address, lease = patient.address, patient.me.lease
+async def examine(context: Context, until: float) -> list[Finding]:
+    address, lease = context.address, context.identity.lease
     least = rights.least(address)
     try:
-        seen, silent = await _primaries(patient, until)
+        seen, silent = await _primaries(context, until)
     except StoreError as error:
         if not _is_denied(error):
             raise
         return [Finding("danger", error.what, least)]
-    tried = [*await _try_a_look(patient, least, until), *await _try_a_write(patient, least, until)]
-    heard, unheard = await _try_a_message(patient, [node.endpoint for node in seen], least, until)
-    clocks, unreached = await _clocks(patient, seen, until)
+    tried = [*await _try_a_look(context, least, until), *await _try_a_write(context, least, until)]
+    heard, unheard = await _try_a_message(context, [node.endpoint for node in seen], least, until)
+    clocks, unreached = await _clocks(context, seen, until)
     apart = list(diagnosis.apart(clocks, lease))
     found = [
         *diagnosis.about(seen),
@@ -65,9 +51,9 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
         *tried,
         *unheard,
         *diagnosis.of_each(seen, address),
-        *await _cluster(patient, seen, until),
+        *await _cluster(context, seen, until),
         *apart,
-        *diagnosis.adrift(seen, time.time() - patient.runtime.now()),
+        *diagnosis.adrift(seen, time.time() - context.runtime.now()),
         *unreached,
         *diagnosis.way(seen, lease),
         *diagnosis.reach(address, seen),
@@ -77,13 +63,13 @@ async def examine(patient: Patient, until: float) -> list[Finding]:
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
-async def _primaries(patient: Patient, until: float) -> tuple[list[Seen], list[Finding]]:
+async def _primaries(context: Context, until: float) -> tuple[list[Seen], list[Finding]]:
     """Those that answer, and what is to be said of those that do not."""
     seen: list[Seen] = []
     silent: dict[Endpoint, StoreUnavailable] = {}
-    for endpoint in await patient.executor.primaries(until):
+    for endpoint in await context.executor.primaries(until):
         try:
-            seen.append(await _look_at(patient, endpoint, until))
+            seen.append(await _look_at(context, endpoint, until))
         except StoreUnavailable as error:
             silent[endpoint] = error
     if not seen:
@@ -97,9 +83,9 @@ async def _primaries(patient: Patient, until: float) -> tuple[list[Seen], list[F
     ]  # fmt: skip
 
 
-async def _look_at(patient: Patient, endpoint: Endpoint, until: float) -> Seen:
+async def _look_at(context: Context, endpoint: Endpoint, until: float) -> Seen:
     async def ask(*words: str) -> object:
-        return await patient.executor.command_at(endpoint, Command(*words), _soon(patient, until))
+        return await context.executor.command_at(endpoint, Command(*words), _soon(context, until))
 
     facts = diagnosis.facts(await ask("INFO"))
     settings = {}
@@ -108,20 +94,20 @@ async def _look_at(patient: Patient, endpoint: Endpoint, until: float) -> Seen:
             case [_, bytes() as value]:
                 settings[name] = value.decode(errors="replace")
     copies = [
-        Copy(patient.address.reachable(reply.endpoint), *reply[1:])
+        Copy(context.address.reachable(reply.endpoint), *reply[1:])
         for name, value in facts.items()
         if (reply := diagnosis.copy_of(name, value)) is not None
     ]
-    return Seen(endpoint, facts, settings, await _clock(patient, endpoint, until), copies)
+    return Seen(endpoint, facts, settings, await _clock(context, endpoint, until), copies)
 
 
-async def _clock(patient: Patient, endpoint: Endpoint, until: float) -> Clock:
+async def _clock(context: Context, endpoint: Endpoint, until: float) -> Clock:
     """By the shortest of some ways there and back: the first one may have to connect."""
-    now = patient.runtime.now
+    now = context.runtime.now
     found: list[Clock] = []
     for _ in range(_TIMES):
         sent = now()
-        reply = await patient.executor.command_at(endpoint, TIME, _soon(patient, until))
+        reply = await context.executor.command_at(endpoint, TIME, _soon(context, until))
         if isinstance(reply, Refusal):
             raise StoreError(printable(reply.text))
         read, back = int(reply[0]) + int(reply[1]) / MICROSECONDS, now()
@@ -129,13 +115,13 @@ async def _clock(patient: Patient, endpoint: Endpoint, until: float) -> Clock:
     return min(found, key=lambda clock: clock.took)
 
 
-async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dict[Endpoint, Clock], list[Finding]]:
+async def _clocks(context: Context, seen: list[Seen], until: float) -> tuple[dict[Endpoint, Clock], list[Finding]]:
     """Of the primaries and of their replicas; and what is to be said of replicas that could not be asked."""
     clocks = {node.endpoint: node.clock for node in seen}
     missing: list[Finding] = []
     for copy in [copy for node in seen for copy in node.copies if copy.is_online]:
         try:
-            clocks[copy.endpoint] = await _clock(patient, copy.endpoint, until)
+            clocks[copy.endpoint] = await _clock(context, copy.endpoint, until)
         except StoreUnavailable as error:
             missing.append(
                 Finding(
@@ -155,43 +141,43 @@ async def _clocks(patient: Patient, seen: list[Seen], until: float) -> tuple[dic
     return clocks, missing
 
 
-async def _try_a_look(patient: Patient, least: str, until: float) -> list[Finding]:
+async def _try_a_look(context: Context, least: str, until: float) -> list[Finding]:
     """The script that only reads."""
     try:
-        await patient.executor.ask(
-            ScriptCall(scripts.LOOK, patient.keys.queue("dibs:doctor"), ()), _soon(patient, until)
+        await context.executor.ask(
+            ScriptCall(scripts.LOOK, context.keys.queue("dibs:doctor"), ()), _soon(context, until)
         )
     except StoreError as error:
         return [_refused("no script can be run", error, least)]
     return []
 
 
-async def _try_a_write(patient: Patient, least: str, until: float) -> list[Finding]:
-    key = f"{patient.address.prefix}dibs:doctor".encode()
+async def _try_a_write(context: Context, least: str, until: float) -> list[Finding]:
+    key = f"{context.address.prefix}dibs:doctor".encode()
     try:
-        await patient.executor.command(key, Command("SET", key, "", "PX", 1), _soon(patient, until))
+        await context.executor.command(key, Command("SET", key, "", "PX", 1), _soon(context, until))
     except StoreError as error:
         return [_refused("no key can be written", error, least)]
     return []
 
 
 async def _try_a_message(
-    patient: Patient, endpoints: Iterable[Endpoint], least: str, until: float
+    context: Context, endpoints: Iterable[Endpoint], least: str, until: float
 ) -> tuple[bool, list[Finding]]:
     """Sent to each server as scripts do, of a claim that there is not; heard where this client listens."""
-    subscriber, inbox = patient.subscriber, patient.me.inbox
+    subscriber, inbox = context.subscriber, context.identity.inbox
     if subscriber is None:
         return False, [Finding("note", 'no messages, by wake="spin": waiters poll ten times a second')]
-    id = patient.runtime.fresh_id()
+    id = context.runtime.fresh_id()
     inbox.expect(id)
     try:
-        await subscriber.ready(_soon(patient, until))
+        await subscriber.ready(_soon(context, until))
         for endpoint in endpoints:
-            command = Command("PUBLISH", patient.keys.client(patient.me.id), id + YOURS.value)
-            reply = await patient.executor.command_at(endpoint, command, _soon(patient, until))
+            command = Command("PUBLISH", context.keys.client(context.identity.id), id + YOURS.value)
+            reply = await context.executor.command_at(endpoint, command, _soon(context, until))
             if isinstance(reply, Refusal):
                 raise StoreError(printable(reply.text))
-            if await inbox.wait(id, _soon(patient, until)) is None:
+            if await inbox.wait(id, _soon(context, until)) is None:
                 raise StoreUnavailable(f"a message was sent at {named(endpoint)} and did not arrive")
     except StoreError as error:
         fix = least if _is_denied(error) else 'fix that, or use wake="spin"'
@@ -202,11 +188,11 @@ async def _try_a_message(
     return True, []
 
 
-async def _cluster(patient: Patient, seen: list[Seen], until: float) -> list[Finding]:
-    if patient.address.topology != "cluster" and seen[0].facts.get("cluster_enabled") != "1":
+async def _cluster(context: Context, seen: list[Seen], until: float) -> list[Finding]:
+    if context.address.topology != "cluster" and seen[0].facts.get("cluster_enabled") != "1":
         return []
-    reply = await patient.executor.command_at(seen[0].endpoint, Command("CLUSTER", "INFO"), _soon(patient, until))
-    return list(diagnosis.cluster(diagnosis.facts(reply), patient.address))
+    reply = await context.executor.command_at(seen[0].endpoint, Command("CLUSTER", "INFO"), _soon(context, until))
+    return list(diagnosis.cluster(diagnosis.facts(reply), context.address))
 
 
 def _refused(what: str, error: StoreError, least: str) -> Finding:
@@ -219,5 +205,5 @@ def _is_denied(error: StoreError) -> bool:
     return any(words in error.what for words in ("NOPERM", "no permissions", "can't run this command"))
 
 
-def _soon(patient: Patient, until: float) -> float:
-    return min(until, patient.runtime.now() + LEAST_PATIENCE)
+def _soon(context: Context, until: float) -> float:
+    return min(until, context.runtime.now() + LEAST_PATIENCE)

@@ -1,167 +1,70 @@
-"""The queue (core/queue.py): one script for each verb. Here are those of a claim; inspection.py has the others."""
+"""The queue of a name (core/queue.py): each verb is one Lua script. free_path.py has `take_now` and `leave_now`.
+
+Redis does not order its keys. A listing scans all keys once with SCAN, and then returns the names that it found page
+by page, so it shows the names as they were when it began. KEYS is never used, because it would block the server.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Protocol
 
 from dibs.backends.common import atomic_queue
-from dibs.backends.common.connections import TRUSTED, Pool
 from dibs.backends.redis import scripts
-from dibs.backends.redis.address import Address
-from dibs.backends.redis.connection import CHUNK, RedisConnection, broken
-from dibs.backends.redis.errors import Refusal, RefusedOne, strange
-from dibs.backends.redis.executor import RedisExecutor
+from dibs.backends.redis.connection import TIME
+from dibs.backends.redis.context import SPIN, Context
+from dibs.backends.redis.errors import Refusal, RefusedOne, final, strange
 from dibs.backends.redis.failover import lease_class, too_soon
-from dibs.backends.redis.inspection import SPIN, RedisInspection, is_done
-from dibs.backends.redis.keys import Keys
-from dibs.backends.redis.scripts import BETWEEN, DIGITS, MICROSECONDS, Requests, ScriptCall, description
-from dibs.backends.redis.servers import IDLE
-from dibs.backends.redis.subscriber import RedisSubscriber
+from dibs.backends.redis.scripts import DIGITS, MICROSECONDS, Command, Script, ScriptCall, description
 from dibs.core.deadline import FOREVER
-from dibs.core.queue import (
-    LOOK,
-    NOWHERE,
-    QUEUE,
-    UNFAIR,
-    YOURS,
-    ClientIdentity,
-    Leave,
-    Left,
-    Place,
-    Signal,
-    Taken,
-    Unsent,
-    read_signal,
-)
-from dibs.core.rule import Claim, Prepared, Standing
-from dibs.core.runtime import Runtime
+from dibs.core.queue import LOOK, NOWHERE, QUEUE, UNFAIR, YOURS, Leave, Left, Place, Signal, Taken, Unsent, read_signal
+from dibs.core.rule import Claim, Entry, Standing
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
+from dibs.info import Finding, LockInfo
 
-_HELD = 23
-"""Bytes of the reply that says that a claim holds: its ticket as a bulk string."""
+PAGE = 500
 _BATCH = 500
 """Claims of one name that one script renews."""
+_COUNT = 1000
+"""Keys that one SCAN examines."""
+_LISTINGS = 8
+"""Listings under way whose names are kept: some are never finished."""
+_INFO = Command("INFO", "server")
+_KEEPS_ALL = ((Command("CONFIG", "GET", "appendonly"), b"yes"), (Command("CONFIG", "GET", "appendfsync"), b"always"))
+_COARSE = 1.0
+"""Seconds by which the uptime that a server reports may be too high: it counts whole seconds."""
 
 
-class RedisQueue(RedisInspection):
-    """See core/queue.py. `subscriber`: None where nobody is to be woken by messages, and everybody looks instead."""
+class AnyFreePath(Protocol):
+    """The free path of the sync API (free_path.py) or of the async API (aio_connection.py)."""
 
-    def __init__(
-        self,
-        executor: RedisExecutor,
-        subscriber: RedisSubscriber | None,
-        runtime: Runtime,
-        me: ClientIdentity,
-        keys: Keys,
-        address: Address,
-    ) -> None:
-        super().__init__(executor, subscriber, runtime, me, keys, address)
-        self._channel = keys.client(me.id)
+    def take_now(self, claim: Claim, place: Place, until: float) -> Taken: ...
+
+    def leave_now(self, claim: Claim, until: float) -> Left: ...
+
+
+class RedisQueue:
+    """See core/queue.py."""
+
+    def __init__(self, context: Context, free_path: AnyFreePath) -> None:
+        self._context = context
+        self._executor = executor = context.executor
+        self._keys = context.keys
+        self._subscriber = context.subscriber
+        self._inbox = context.identity.inbox
+        self._runtime = context.runtime
+        self._now = context.runtime.now
+        self._channel = context.channel
+        self._poll_interval = context.poll_interval
         self._failover = executor.failover
-        self._now = runtime.now
-        self._pool: Any = None
-        """Where there is one server: the pool of connections to it, once it is open."""
-        self._is_single = address.topology == "single"
-
-    def take_now(self, claim: Claim, place: Place, until: float) -> Taken:  # noqa: C901  (the free path)
-        prepared, pool, subscriber = claim.prepared, self._pool, self._subscriber
-        if prepared is None or place is UNFAIR or (subscriber is not None and subscriber.source.connection is None):
-            return None
-        requests = prepared.request or self.prepare(prepared, claim)
-        if pool is None:
-            pool = self._executor.pool_now(self._keys.queue(claim.name))
-            if pool is None:
-                return None
-            self._pool = pool if self._is_single else None
-        try:
-            connection = pool.idle.pop()
-        except IndexError:
-            return None
-        sent_at, poll, sock = self._now(), connection.poll, connection.sock
-        if poll is None or sent_at - connection.used_at >= TRUSTED or requests.is_large:
-            pool.give(connection)
-            return None
-        trip, patience = connection.round_trip, until - sent_at
-        claim.asked = True
-        try:
-            if patience > trip.attempt or patience < trip.least:
-                patience = trip.attempt if patience > trip.attempt else trip.least
-            request = b"%b%b%b%016d\r\n" % (
-                requests.queue if place is QUEUE else requests.tries, claim.id, BETWEEN,
-                int((claim.by + connection.offset) * MICROSECONDS),
-            )  # fmt: skip
-            if sock.send(request) < len(request) or not poll.poll(patience * 1000):
-                raise TimeoutError
-            reply = sock.recv(CHUNK)
-        except OSError as error:
-            connection.close()
-            raise broken(error) from None
-        except BaseException:
-            connection.close()
-            raise
-        if len(reply) != _HELD or reply[:5] != b"$16\r\n" or not reply[5:21].isdigit():
-            connection.sent_at = sent_at
-            answer = connection.read_now(reply, until)
-            pool.give(connection)
-            return None if isinstance(answer, Refusal) else self.joined(claim, answer)
-        claim.ticket = ticket = int(reply[5:21])
-        connection.used_at = now = self._now()
-        trip.add(now - sent_at)
-        there, offset = ticket / MICROSECONDS, connection.offset  # as in Connection.note_reply
-        if there - now > offset or there - sent_at < offset:
-            connection.offset = there - now if there - now > offset else there - sent_at
-        pool.idle.append(connection)
-        if pool.waiters or len(pool.idle) > IDLE or connection.generation != pool.generation:
-            _give_again(pool, connection)
-        return Standing(ticket, True, claim.lease, self._poll_interval, False)
-
-    def leave_now(self, claim: Claim, until: float) -> Left:  # noqa: C901  (the free path)
-        prepared, pool = claim.prepared, self._pool
-        if prepared is None or prepared.request is None:
-            return None
-        if pool is None:
-            pool = self._executor.pool_now(self._keys.queue(claim.name))
-            if pool is None:
-                return None
-        try:
-            connection = pool.idle.pop()
-        except IndexError:
-            return None
-        sent_at, poll, sock = self._now(), connection.poll, connection.sock
-        if poll is None or sent_at - connection.used_at >= TRUSTED:
-            pool.give(connection)
-            return None
-        trip, patience = connection.round_trip, until - sent_at
-        try:
-            if patience > trip.attempt or patience < trip.least:
-                patience = trip.attempt if patience > trip.attempt else trip.least
-            request = b"%b%b\r\n" % (prepared.request.leave, claim.id)
-            if sock.send(request) < len(request) or not poll.poll(patience * 1000):
-                raise TimeoutError
-            reply = sock.recv(CHUNK)
-        except OSError as error:
-            connection.close()
-            raise broken(error) from None
-        except BaseException:
-            connection.close()
-            raise
-        if reply != b":1\r\n":
-            connection.sent_at = sent_at
-            answer = connection.read_now(reply, until)
-            pool.give(connection)
-            return left_now(answer)
-        connection.used_at = now = self._now()
-        trip.add(now - sent_at)
-        pool.idle.append(connection)
-        if pool.waiters or len(pool.idle) > IDLE or connection.generation != pool.generation:
-            _give_again(pool, connection)
-        return True
-
-    def prepare(self, prepared: Prepared, claim: Claim) -> Requests:
-        prepared.request = made = Requests(claim, self._channel, self._keys.queue(claim.name), self._keys.floor)
-        return made
+        self._listings: dict[str, list[str]] = {}
+        """By prefix: the names that the listings under way found, oldest listing first."""
+        self.take_now, self.leave_now = free_path.take_now, free_path.leave_now
+        self.connect, self.close, self.round_trip = executor.connect, executor.close, executor.round_trip
 
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         subscriber, key = self._subscriber, self._keys.queue(claim.name)
@@ -171,9 +74,9 @@ class RedisQueue(RedisInspection):
         standing = await join(claim, key, place, until)
         if place is UNFAIR and subscriber is not None and standing is not None:
             if not standing.holds and not subscriber.hears(key, claim.id):
-                with suppress(StoreUnavailable):  # not to hear costs time, and no more than to wait until one does
-                    await subscriber.listen(key, claim.id, min(until, self._runtime.now() + claim.waiting / 3))
-                standing = await join(claim, key, place, until)  # it may have become free before we listened
+                with suppress(StoreUnavailable):  # without messages the waiter is only slower
+                    await subscriber.listen(key, claim.id, min(until, self._now() + claim.waiting / 3))
+                standing = await join(claim, key, place, until)  # the lock may have become free before we listened
             if standing is not None and standing.holds:
                 subscriber.ignore(key, claim.id)
         return standing
@@ -188,56 +91,39 @@ class RedisQueue(RedisInspection):
         if standing is None:
             return None
         counted = failover.counted(claim.id, standing)
-        if place is NOWHERE and counted is not standing:  # the primary was replaced while it was asked
+        if place is NOWHERE and counted is not standing:  # the primary was replaced during the request
             await self.leave(claim, answered=True, until=until)
             raise too_soon(failover.grace())
         return counted
 
     async def _join(self, claim: Claim, key: bytes, place: Place, until: float) -> Standing | None:
-        call = ScriptCall(
-            scripts.JOIN, key, (description(claim, self._channel), _word(place), claim.id), claim.by, self._keys.floor
-        )
+        word = "l" if place is QUEUE else "o" if place is UNFAIR else "n"  # a dict of enum members would be slower
+        args = (description(claim, self._channel), word, claim.id)
+        call = ScriptCall(scripts.JOIN, key, args, claim.by, self._keys.floor)
         before, claim.asked = claim.asked, True
         try:
             reply, is_replicated = await self._executor.ask_replicated(call, until)
         except Unsent:
             claim.asked = before
             raise
-        standing = self.joined(claim, reply)
+        standing = read_join(claim, reply, self._poll_interval)
         if standing is not None and standing.holds and not is_replicated:
-            # Others need not wait for it. Another id is to ask: a late copy of this leave would end what it got.
-            claim.by = self._runtime.now()
+            # Leave, so that others need not wait. The caller must retry with another id: a late copy of this leave
+            # would remove a claim with the same id.
+            claim.by = self._now()
             await self.leave(claim, answered=False, until=until)
-            raise self._executor.unkept()
-        return standing
-
-    def joined(self, claim: Claim, reply: Any) -> Standing | None:
-        """What the script answered: see lua/join.lua."""
-        if type(reply) is bytes and len(reply) == DIGITS and reply.isdigit():
-            claim.ticket = ticket = int(reply)
-            return Standing(ticket, True, claim.lease, self._poll_interval, False)
-        if type(reply) is not list or len(reply) not in (1, 3, 6):
-            raise strange()
-        if len(reply) == 3:
-            raise _mismatch(claim, reply)
-        if len(reply) == 1:
-            return None
-        standing = self._standing(reply, 1)
-        if standing.ticket:
-            claim.ticket = standing.ticket
+            raise self._executor.not_replicated()
         return standing
 
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
-        if self._failover is not None:
+        failover = self._failover
+        if failover is not None:
             await self._note_leases({claim.lease for claim in claims}, until)
         queues: dict[str, list[Claim]] = {}
         for claim in claims:
             queues.setdefault(claim.name, []).append(claim)
         parts = [mine[at : at + _BATCH] for mine in queues.values() for at in range(0, len(mine), _BATCH)]
-        calls = [
-            ScriptCall(scripts.RENEW, self._keys.queue(part[0].name), tuple([claim.id for claim in part]))
-            for part in parts
-        ]
+        calls = [self._call(scripts.RENEW, part[0].name, *[claim.id for claim in part]) for part in parts]
         found: dict[bytes, Standing | StoreUnavailable | None] = {}
         for part, reply in zip(parts, await self._executor.ask_all_replicated(calls, until), strict=True):
             if isinstance(reply, StoreUnavailable):
@@ -245,37 +131,37 @@ class RedisQueue(RedisInspection):
                 continue
             if len(reply) != 1 + len(part):
                 raise strange()
-            for claim, said in zip(part, reply[1:], strict=True):
-                standing = found[claim.id] = None if said is None else self._standing(said, 0)
-                if self._failover is None:
-                    continue
-                if standing is None:
-                    self._failover.forget(claim.id)
-                else:
-                    found[claim.id] = self._failover.counted(claim.id, standing)
+            for claim, values in zip(part, reply[1:], strict=True):
+                standing = None if values is None else read_standing(values, self._poll_interval)
+                if failover is not None and standing is None:
+                    failover.forget(claim.id)
+                elif failover is not None and standing is not None:
+                    standing = failover.counted(claim.id, standing)
+                found[claim.id] = standing
         standings = [found[claim.id] for claim in claims]
         _raise_if_all_failed(standings)
         return standings
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        await self._executor.ask(ScriptCall(scripts.AMEND, self._keys.queue(claim.name), (claim.id, weight)), until)
+        await self._executor.ask(self._call(scripts.AMEND, claim.name, claim.id, weight), until)
 
     async def _note_leases(self, leases: Iterable[float], until: float) -> None:
-        """Before anything is granted for so long: the next primary must know how long to wait (see failover.py)."""
+        """Note leases in the store before anything is granted for that long. The next primary waits for the longest
+        one: see failover.py."""
         term = await self._executor.term(until)
         if term is None:
             return
-        for lease in term.unnoted(leases, self._runtime.now()):
+        for lease in term.unnoted(leases, self._now()):
             call = ScriptCall(scripts.LEASES, self._keys.leases, (int(lease * MICROSECONDS), lease_class(lease)))
             reply = await self._executor.ask(call, until)
             if len(reply) != 2 or not isinstance(reply[1], int):
                 raise strange()
-            if self._failover is not None and term is self._failover.term:  # else it may be another server's answer
-                term.note(lease, reply[1] / MICROSECONDS, self._runtime.now())
+            if self._failover is not None and term is self._failover.term:  # else another server may have replied
+                term.note(lease, reply[1] / MICROSECONDS, self._now())
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         reply, is_repeated = await self._executor.ask_often(self._leaving(claim, answered), until)
-        return is_done(reply) or is_repeated  # an earlier copy may be what removed it
+        return read_bool(reply) or is_repeated  # an earlier copy of the request may have removed it
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         calls = [self._leaving(claim, answered) for claim, answered in leaving]
@@ -296,48 +182,198 @@ class RedisQueue(RedisInspection):
             self._subscriber.ignore(key, claim.id)
         if self._failover is not None:
             self._failover.forget(claim.id)
-        return ScriptCall(
-            scripts.LEAVE, key, (claim.id,) if answered else (claim.id, int(claim.waiting * MICROSECONDS))
-        )
+        waiting = () if answered else (int(claim.waiting * MICROSECONDS),)
+        return ScriptCall(scripts.LEAVE, key, (claim.id, *waiting))
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         if self._subscriber is not None:
             signal = read_signal(await self._subscriber.hear(claim.id, until))
             if signal is YOURS and self._failover is not None and not self._failover.grants_by_message(claim.id):
                 return LOOK
-            # With replicas to wait for, what a message says counts once a renewal was kept by them.
+            # If grants must be replicated, a message counts only after a renewal that the replicas have.
             return LOOK if signal is not None and self._executor.replicas else signal
         is_unfair = claim.ticket is None
-        poll_interval = self._runtime.now() + SPIN if is_unfair else until
-        signal = read_signal(await self._me.inbox.wait(claim.id, min(until, poll_interval)))
+        end = min(until, self._now() + SPIN) if is_unfair else until
+        signal = read_signal(await self._inbox.wait(claim.id, end))
         return LOOK if signal is None and is_unfair else signal
 
-    def _standing(self, said: Sequence[int], at: int) -> Standing:
+    async def inspect(self, name: str, until: float) -> LockInfo:
+        return _read_info(name, await self._executor.ask(self._call(scripts.LOOK, name), until))
+
+    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
+        found: list[LockInfo] = []
+        while not found and (names := await self._page(prefix, after, until)):
+            calls = [self._call(scripts.LOOK, name) for name in names]
+            for name, reply in zip(names, await self._executor.ask_all(calls, until), strict=True):
+                if isinstance(reply, StoreUnavailable):
+                    raise reply
+                info = _read_info(name, reply)
+                if info.holders or info.waiters:  # the key of an unused name stays for a while
+                    found.append(info)
+            after = names[-1]
+        return found
+
+    async def _page(self, prefix: str, after: str, until: float) -> list[str]:
+        names = self._listings.get(prefix) if after else None
+        if names is None:
+            names = await self._scan(prefix, until)
+            self._listings.pop(prefix, None)
+            self._listings[prefix] = names
+            for abandoned in list(self._listings)[:-_LISTINGS]:
+                self._listings.pop(abandoned, None)
+        at = bisect_right(names, after)
+        if at >= len(names):
+            self._listings.pop(prefix, None)
+        return names[at : at + PAGE]
+
+    async def _scan(self, prefix: str, until: float) -> list[str]:
+        pattern = self._keys.queues(prefix)
+        found: set[bytes] = set()
+        for endpoint in await self._executor.primaries(until):
+            cursor = b""
+            while cursor != b"0":
+                command = Command("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", _COUNT)
+                reply = await self._executor.command_at(endpoint, command, until)
+                if isinstance(reply, Refusal):
+                    raise final(reply, pattern)
+                if not isinstance(reply, list) or len(reply) != 2:
+                    raise strange()
+                cursor, keys = reply
+                found.update(keys)
+        return sorted(name for key in found if (name := self._keys.name(key)) is not None)
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        return read_bool(await self._executor.ask(self._call(scripts.REVOKE, name, token), until))
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        reply, is_repeated = await self._executor.ask_often(self._call(scripts.EVICT, name, token), until)
+        return read_bool(reply) or is_repeated
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
+        channel = self._keys.queue(name)
         try:
-            next = said[at + 3]
-            return Standing(
-                said[at], said[at + 1] == 1, said[at + 2] / MICROSECONDS,
-                min(FOREVER if next < 0 else next / MICROSECONDS, self._poll_interval), said[at + 4] == 1,
-            )  # fmt: skip
-        except (TypeError, IndexError):
-            raise strange() from None
+            if self._subscriber is not None:
+                await self._subscriber.listen(channel, key, until)
+            match await self._executor.ask(self._call(scripts.FOREMOST, name), until):
+                case [_, int(ticket), int(left)]:
+                    pause = min(left / MICROSECONDS if ticket else FOREVER, self._poll_interval)
+                case _:
+                    raise strange()
+            if ticket == seen:
+                await self._inbox.wait(key, min(until, self._now() + pause))
+        finally:
+            if self._subscriber is not None:
+                self._subscriber.ignore(channel, key)
+
+    async def identity(self, until: float) -> str:
+        key = self._keys.identity
+        await self._executor.command(key, Command("SET", key, self._runtime.fresh_id().hex(), "NX"), until)
+        found = await self._executor.command(key, Command("GET", key), until)
+        if not isinstance(found, bytes):
+            raise strange()
+        return f"redis:{found.decode(errors='replace')}"
+
+    async def stamp(self, claim: Claim, token: int, until: float) -> bool:
+        call = ScriptCall(scripts.STAMP, self._keys.queue(claim.name), (claim.id, token), floor=self._keys.floor)
+        (_, stamped), is_replicated = await self._executor.ask_replicated(call, until)
+        return stamped == 1 and is_replicated
+
+    async def settled(self, claim: Claim, least: float, until: float) -> float:
+        """inf if the server syncs each write before it replies. Any other server may have lost writes at its start."""
+        key = self._keys.queue(claim.name)
+        up = await self._uptime(key, until)
+        return up if up >= least or not await self._keeps_all(key, until) else inf
+
+    async def _uptime(self, key: bytes, until: float) -> float:
+        reply = await self._executor.command(key, _INFO, until)
+        for line in reply.splitlines() if isinstance(reply, bytes) else ():
+            name, _, value = line.partition(b":")
+            if name == b"uptime_in_seconds" and value.isdigit():
+                return max(int(value) - _COARSE, 0.0)
+        raise StoreError("the server does not report its uptime", step="allow INFO, or connect with guard=0")
+
+    async def _keeps_all(self, key: bytes, until: float) -> bool:
+        """False also if the server does not show its settings."""
+        try:
+            for question, wanted in _KEEPS_ALL:
+                reply = await self._executor.command(key, question, until)
+                if wanted not in (reply.values() if isinstance(reply, dict) else reply):
+                    return False
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return False
+        return True
+
+    async def clock(self, until: float) -> float:
+        seconds, fraction = await self._executor.command(self._keys.identity, TIME, until)
+        return int(seconds) + int(fraction) / MICROSECONDS
+
+    async def doctor(self, until: float) -> list[Finding]:
+        from dibs.backends.redis.doctor import examine  # noqa: PLC0415  (few programs ask)
+
+        return await examine(self._context, until)
+
+    def _call(self, script: Script, name: str, *args: bytes | int) -> ScriptCall:
+        return ScriptCall(script, self._keys.queue(name), args)
 
 
-def _word(place: Place) -> str:
-    """As the script has it. A dict would be slower: members of an Enum are hashed in Python."""
-    return "l" if place is QUEUE else "o" if place is UNFAIR else "n"
+def read_join(claim: Claim, reply: Any, poll_interval: float) -> Standing | None:
+    """Parse the reply of lua/join.lua."""
+    if type(reply) is bytes and len(reply) == DIGITS and reply.isdigit():
+        claim.ticket = ticket = int(reply)
+        return Standing(ticket, True, claim.lease, poll_interval, False)
+    if type(reply) is not list or len(reply) not in (1, 3, 6):
+        raise strange()
+    if len(reply) == 3:
+        raise _mismatch(claim, reply)
+    if len(reply) == 1:
+        return None
+    standing = read_standing(reply[1:], poll_interval)
+    if standing.ticket:
+        claim.ticket = standing.ticket
+    return standing
 
 
-def _give_again(pool: Pool[RedisConnection], connection: RedisConnection) -> None:
-    """It went back to the idle ones, but a caller waits, or there are too many, or the pool was closed."""
-    with suppress(ValueError):  # somebody took it
-        pool.idle.remove(connection)
-        pool.give(connection)
+def read_standing(values: Sequence[int], poll_interval: float) -> Standing:
+    """Parse `standing` of lua/queue.lua."""
+    try:
+        ticket, holds, left, next, revoked = values
+        next_change = min(FOREVER if next < 0 else next / MICROSECONDS, poll_interval)
+        return Standing(ticket, holds == 1, left / MICROSECONDS, next_change, revoked == 1)
+    except (TypeError, ValueError):
+        raise strange() from None
 
 
-def left_now(reply: Any) -> bool | None:
-    """A reply to `leave_now`. None: a refusal, which changed nothing."""
-    return True if reply == 1 else None if isinstance(reply, Refusal) else is_done(reply)
+def read_leave_now(reply: Any) -> bool | None:
+    """Parse the reply to `leave_now`. None: a refusal, which changed nothing."""
+    return True if reply == 1 else None if isinstance(reply, Refusal) else read_bool(reply)
+
+
+def read_bool(reply: Any) -> bool:
+    """Parse a number, or {now, number}."""
+    if isinstance(reply, int):
+        return reply == 1
+    if len(reply) != 2:
+        raise strange()
+    return bool(reply[1])
+
+
+def _read_info(name: str, reply: list[Any]) -> LockInfo:
+    """Parse the reply of lua/look.lua, whose times are relative to now."""
+    if len(reply) == 1:
+        return LockInfo(name=name)
+    try:
+        _, kind, capacity, *claims = reply
+        kind = kind.decode(errors="replace").rstrip()
+        entries = [
+            Entry(ticket, b"", b"", kind, capacity, weight, left / MICROSECONDS, -asked / MICROSECONDS,
+                  None if held < 0 else -held / MICROSECONDS, False, description.decode(errors="replace"))
+            for ticket, weight, left, asked, held, description in claims
+        ]  # fmt: skip
+        return atomic_queue.shown(name, entries, 0.0, datetime.now(UTC))
+    except (TypeError, ValueError, AttributeError):
+        raise strange() from None
 
 
 def _raise_if_all_failed(outcomes: Sequence[object]) -> None:

@@ -1,6 +1,8 @@
-"""The scripts: one for each verb, in lua/. Those about a queue share head.lua (the layout) and queue.lua (the walk, and
-the one place that writes). A verb with a short path of its own says where they are to come. Verbs that give tickets
-have floor.lua, too."""
+"""The scripts in lua/, one for each verb, and the requests that run them.
+
+The scripts of a queue share head.lua (the layout) and queue.lua (the walk, and the only place that writes). A script
+with a short path marks where these are inserted. Scripts that give tickets also share floor.lua.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ import hiredis
 from dibs.core.rule import Claim
 
 _pack_texts: Callable[[tuple[bytes | str, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
-"""Its stub says: of one word."""
+"""The type stub of hiredis is wrong."""
 MICROSECONDS = 1_000_000
 DIGITS = 16
-"""Of a number in a record, and of a time in a reply."""
+"""Digits of a number in a record, and of a time in a reply."""
 Argument = bytes | str | int
 
 
 def _pack(words: tuple[Argument, ...]) -> bytes:
-    """Numbers as text: hiredis makes that of them, too, but a signal whose handler raises, Ctrl-C, kills the process if
-    it comes just then (3.5 does not expect that to fail)."""
+    """Pack a command. Numbers become text here: when hiredis 3.5 converts them, a signal handler that raises (Ctrl-C)
+    kills the process."""
     return _pack_texts(tuple([str(word) if type(word) is int else word for word in words]))  # type: ignore[misc]
 
 
 class Script:
-    """`short`: the type of its reply where that is not a list."""
+    """`short`: the type of its short replies, where it has any beside lists."""
 
     __slots__ = ("name", "sha", "short", "text")
 
@@ -36,21 +38,21 @@ class Script:
         self.name = name
         self.text = text
         self.short = short
-        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()  # as the server calls it
+        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __repr__(self) -> str:
         return f"<Script {self.name}>"
 
 
 class Request(Protocol):
-    """What is sent to a server, and answered once."""
+    """A command to a server, which has one reply."""
 
     def packed(self, offset: float) -> bytes:
-        """As it goes out to a server whose clock is so much ahead of ours."""
+        """The bytes for a server whose clock is ahead of ours by `offset` seconds."""
 
 
 class Command:
-    """One of Redis's own."""
+    """A command of Redis itself."""
 
     __slots__ = ("_packed",)
 
@@ -61,21 +63,18 @@ class Command:
         return self._packed
 
 
-class Wait:
-    """For so many replicas to have what was written on this connection before; several who ask may share one."""
+class Wait(Command):
+    """Wait until enough replicas have the earlier writes of this connection. Several callers may share one."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ()
 
     def __init__(self, replicas: int, seconds: float) -> None:
-        self._packed = _pack(("WAIT", replicas, max(int(seconds * 1000), 1)))
-
-    def packed(self, offset: float) -> bytes:
-        return self._packed
+        super().__init__("WAIT", replicas, max(int(seconds * 1000), 1))
 
 
 class ScriptCall:
-    """One script with its key and arguments. `by`, an instant of the local clock, is sent behind them as the server's
-    time (see `Connection`). `floor`: a second key, at the same server."""
+    """A script with its key and arguments. `by`, an instant of the local clock, is appended as a time of the server's
+    clock. `floor`: a second key on the same server."""
 
     __slots__ = ("_words", "args", "by", "floor", "key", "script")
 
@@ -92,19 +91,25 @@ class ScriptCall:
 
     def packed(self, offset: float) -> bytes:
         by = () if self.by is None else (instant(self.by + offset),)
-        if self.floor is None:
-            return _pack((*self._words, 1, self.key, *self.args, *by))
-        return _pack((*self._words, 2, self.key, self.floor, *self.args, *by))
+        return _pack((*self._words, *_keys(self.key, self.floor), *self.args, *by))
 
     def whole(self) -> ScriptCall:
-        """The same with the text of its script, for a server that does not know it."""
+        """A copy that sends the text of the script, for a server that has not loaded it."""
         call = ScriptCall(self.script, self.key, self.args, self.by, self.floor)
         call._words = ("EVAL", self.script.text)
         return call
 
+    def is_answered_by(self, reply: object) -> bool:
+        return type(reply) is list or type(reply) is self.script.short
+
+
+def _keys(key: bytes, floor: bytes | None) -> tuple[Argument, ...]:
+    """The number of keys, and the keys."""
+    return (1, key) if floor is None else (2, key, floor)
+
 
 def instant(seconds: float) -> bytes:
-    """A time of the server's clock as the scripts write it, rounded down.
+    """Format a time of the server's clock for a script, rounded down.
 
     >>> instant(1794704438.8615357)
     b'1794704438861535'
@@ -113,33 +118,33 @@ def instant(seconds: float) -> bytes:
 
 
 def description(claim: Claim, channel: bytes) -> bytes:
-    """The end of a claim's record, from `lease` on: see lua/head.lua."""
+    """The end of a claim's record, from the field `lease` on: see lua/head.lua."""
     lease, waiting = int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS)
     sizes = f"{lease:016d}{waiting:016d}{claim.weight:016d}{claim.capacity:016d}{claim.kind:<16}{len(channel):04d}"
     return sizes.encode() + channel + claim.description.encode()
 
 
 class Requests:
-    """The requests for the claims of one lock object, packed but for what differs: see `Prepared` in core/rule.py."""
+    """The packed requests of one lock object, without the id and time of a claim: see `Prepared` in core/rule.py."""
 
     __slots__ = ("is_large", "leave", "queue", "tries")
 
     def __init__(self, claim: Claim, channel: bytes, key: bytes, floor: bytes | None) -> None:
-        keys = (1, key) if floor is None else (2, key, floor)
         about = description(claim, channel)
         self.queue, self.tries = (
-            _pack(("EVALSHA", JOIN.sha, *keys, about, place, _ID, _TIME))[: -len(_END)] for place in ("l", "n")
+            _pack(("EVALSHA", JOIN.sha, *_keys(key, floor), about, place, _ID, _TIME))[: -len(_END)]
+            for place in ("l", "n")
         )
-        """`join` in the queue, and one that is to wait nowhere: up to the id."""
+        """The start of a join that waits in the queue, and of one that does not wait: up to the id."""
         self.is_large = len(self.queue) > _LARGE
-        """One `send` may not take all of it."""
+        """One `send` may not take the whole request."""
         self.leave = _pack(("EVALSHA", LEAVE.sha, 1, key, _ID))[: -len(_ID) - 2]
 
 
 _LARGE = 8192
 _ID, _TIME = b"i" * 16, b"t" * DIGITS
 BETWEEN = b"\r\n$%d\r\n" % DIGITS
-"""Between the id of a claim and `by`, in a packed join."""
+"""The bytes between the id of a claim and `by` in a packed join."""
 _END = _ID + BETWEEN + _TIME + b"\r\n"
 
 
@@ -149,7 +154,7 @@ def _read(name: str) -> str:
 
 _PARTS = {f"-- ({name}.lua)\n": _read(name) for name in ("head", "clock", "queue", "floor")}
 _USUAL = "-- (head.lua)\nlocal head = call('HGET', key, 'h')\n-- (clock.lua)\n-- (queue.lua)\n"
-"""How a verb without a short path begins."""
+"""The start of a script without a short path."""
 
 
 def _verb(name: str, short: type = list) -> Script:

@@ -1,4 +1,4 @@
-"""The `redis://` family: one server, a primary found by Sentinel, a cluster. A client has one subscriber."""
+"""The `redis://` family: a single server, a primary found through Sentinel, or a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 from dibs.backends.common.lifecycle import NetworkStore
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.cells import RedisCells
+from dibs.backends.redis.context import Context
 from dibs.backends.redis.executor import RedisExecutor, Transport
+from dibs.backends.redis.free_path import FreePath
 from dibs.backends.redis.keys import Keys
 from dibs.backends.redis.queue import RedisQueue
 from dibs.backends.redis.servers import Dialler, Servers
@@ -33,43 +35,37 @@ class RedisStore(NetworkStore[RedisSubscriber]):
         self._topology = topology(self._address, boottime)
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
-        executor, subscriber = self._executor(runtime), self._subscriber(runtime, me)
+        context = self._context(runtime, me)
         if runtime.call_soon is None:
-            return RedisQueue(executor, subscriber, runtime, me, self._keys, self._address)
-        from dibs.backends.redis.aio_connection import RedisAioQueue  # noqa: PLC0415  (threads do not need asyncio)
+            return RedisQueue(context, FreePath(context))
+        from dibs.backends.redis.aio_connection import AioFreePath  # noqa: PLC0415  (threads do not need asyncio)
 
-        return RedisAioQueue(executor, subscriber, runtime, me, self._keys, self._address)
+        return RedisQueue(context, AioFreePath(context))
 
     def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
-        return RedisCells(self._executor(runtime), self._subscriber(runtime, me), runtime, me, self._keys)
+        return RedisCells(self._context(runtime, me))
 
     def close(self) -> None:
         self._topology.close()
         super().close()
 
-    def _executor(self, runtime: Runtime) -> RedisExecutor:
-        transport, resources = self._transport(runtime), self._resources
+    def _context(self, runtime: Runtime, identity: ClientIdentity) -> Context:
+        address, resources = self._address, self._resources
+        dialler = Dialler(address, runtime.now, resources.round_trip)
+        transport: Transport
+        if runtime.call_soon is None:
+            transport = Servers(dialler)
+        else:
+            from dibs.backends.redis.aio_connection import AioServers  # noqa: PLC0415  (threads do not need asyncio)
+
+            transport = AioServers(dialler)
         resources.wires.append(transport)
         self._topology.attend(runtime)
-        return RedisExecutor(transport, self._topology, runtime, self._address.replicas, resources.slowest)
-
-    def _transport(self, runtime: Runtime) -> Transport:
-        dialler = self._dialler(runtime)
-        if runtime.call_soon is None:
-            return Servers(dialler, self._topology)
-        from dibs.backends.redis.aio_connection import AioServers  # noqa: PLC0415  (threads do not need asyncio)
-
-        return AioServers(dialler, self._topology, runtime)
-
-    def _dialler(self, runtime: Runtime) -> Dialler:
-        return Dialler(self._address, runtime.now, self._resources.round_trip)
-
-    def _subscriber(self, runtime: Runtime, me: ClientIdentity) -> RedisSubscriber | None:
-        resources = self._resources
-        if resources.subscriber is None and self._address.wake == "messages":
-            channel = self._keys.client(me.id)
-            resources.subscriber = RedisSubscriber(self._dialler(runtime), self._topology, runtime, me, channel)
-        return resources.subscriber
+        if resources.subscriber is None and address.wake == "messages":
+            channel = self._keys.client(identity.id)
+            resources.subscriber = RedisSubscriber(dialler, self._topology, runtime, identity, channel)
+        executor = RedisExecutor(transport, self._topology, runtime, address.replicas, resources.slowest)
+        return Context(executor, resources.subscriber, runtime, identity, self._keys, address)
 
 
 def of_url(url: Url, **options: Any) -> RedisStore:
@@ -77,5 +73,5 @@ def of_url(url: Url, **options: Any) -> RedisStore:
 
 
 def of_driver(driver: object, **options: Any) -> RedisStore:
-    """With the settings of a client of redis-py's, of either API."""
+    """Use the connection settings of a client of redis-py, sync or asyncio."""
     return RedisStore(Address.of_driver(driver, **options))
