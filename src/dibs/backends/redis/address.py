@@ -1,26 +1,26 @@
-"""What a URL and the store's options say, or an existing driver, checked without I/O.
+"""The address of a store: a URL with its options, or an existing driver, checked without I/O.
 
     redis://user:password@host:6379/0              rediss:// the same with TLS, verified, by host name too
     unix://user:password@/path/of.sock?db=0        one server, through a Unix socket
     redis+sentinel://user:password@h1:26379,h2/service/0
     redis+cluster://user:password@h1:6379,h2       any of its nodes: the others are found
 
-rediss+sentinel:// and rediss+cluster:// encrypt every connection, those to the sentinels too.
+rediss+sentinel:// and rediss+cluster:// encrypt every connection, including those to the sentinels.
 
-| option                                  | what it says                                                               |
+| option                                  | meaning                                                                    |
 |-----------------------------------------|----------------------------------------------------------------------------|
-| `prefix`                                | what every key and channel begins with, where several share a server       |
+| `prefix`                                | the start of every key and channel, where several programs share a server  |
 | `replicas`                              | how many replicas must have a grant or renewal before it counts; 0         |
-| `wake`                                  | "messages" (pub/sub, the default), or "spin": looks, where that is denied  |
-| `db`                                    | the database, where the path does not say it                               |
-| `sentinel_username`, `sentinel_password`| the login at the sentinels, which is not the servers'                      |
-| `ca`, `certificate`, `key`              | PEM files: whom to believe beside the system's authorities, who we are     |
+| `wake`                                  | "messages" (pub/sub, the default), or "spin": poll, where that is denied   |
+| `db`                                    | the database, if the path does not have it                                 |
+| `sentinel_username`, `sentinel_password`| the login for the sentinels, which differs from that of the servers        |
+| `ca`, `certificate`, `key`              | PEM files: trusted certificates, and the client's own certificate          |
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -28,15 +28,14 @@ from redis.connection import AbstractConnection
 
 from dibs.backends.common import options as opts
 from dibs.backends.common import tls
-from dibs.backends.redis import from_driver as drivers
-from dibs.backends.redis.settings import Endpoint, Settings
+from dibs.backends.redis.settings import Endpoint, Settings, Target, of_driver
 from dibs.url import Url
 
 __all__ = ["Address", "Endpoint"]
 PORT = 6379
 SENTINEL_PORT = 26379
 LONGEST_PATH = 107
-"""Bytes of a Unix socket's path: the kernel's limit."""
+"""Bytes: the kernel's limit for the path of a Unix socket."""
 _COMMON: dict[str, opts.Check] = {
     "prefix": opts.text,
     "replicas": opts.number,
@@ -51,7 +50,7 @@ _KNOWN: dict[str, dict[str, opts.Check]] = {
 }
 _EXAMPLES = {"single": "host:6379/0", "sentinel": "h1,h2,h3/service", "cluster": "h1,h2,h3"}
 _RESP = 2
-"""Nothing of ours needs the newer protocol, and servers before Redis 6 do not know it."""
+"""We do not need RESP3, which servers before Redis 6 do not support."""
 
 
 class Address:
@@ -64,27 +63,14 @@ class Address:
     <Address redis+sentinel://h1,h2:26380/main/1>
     """
 
-    def __init__(
-        self, shown: str, topology: str, endpoints: tuple[Endpoint, ...], settings: Settings,
-        *, options: Mapping[str, Any], service: str | None = None, sentinels: Settings | None = None,
-        files: Mapping[str, str] | None = None, least_sentinels: int = 0,
-        reachable: Callable[[Endpoint], Endpoint] | None = None,
-    ) -> None:  # fmt: skip
-        self.shown = shown
-        self.topology = topology
-        """"single", "sentinel" or "cluster"."""
-        self.endpoints = endpoints
-        """The server; the sentinels; nodes to start from."""
-        self.service = service
+    def __init__(self, target: Target, options: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
+        self.shown, self.topology, self.endpoints = target.shown, target.topology, target.endpoints
+        self.service, self.least_sentinels = target.service, target.least_sentinels
         self.prefix: str = options.get("prefix", "")
         self.replicas: int = options.get("replicas", 0)
         self.wake: str = options.get("wake", "messages")
-        self.least_sentinels = least_sentinels
-        """How many others a sentinel must see, to be believed."""
-        self._settings = settings
-        self._sentinels = sentinels
+        self._target = target
         self._files = files or {}
-        self._reachable = reachable
 
     @classmethod
     def of(cls, url: Url, **options: object) -> Address:
@@ -100,54 +86,39 @@ class Address:
         if db is not None and "db" in found:
             raise ValueError(f"{url.shown}: the database is given twice, in the path and as db=")
         encrypted = _tls_arguments(files) if secure else {}
-        login = {"db": found.get("db", db or 0), **_login(url), "protocol": _RESP}
-        sentinel_login = {"protocol": _RESP, **_sentinel_login(url, found)}
-        return cls(
-            url.shown,
-            topology,
-            _endpoints(url, topology),
-            Settings(secure, {**login, **encrypted}),
-            options=found,
-            service=service,
-            sentinels=Settings(secure, {**sentinel_login, **encrypted}) if topology == "sentinel" else None,
-            files=files,
-        )
+        settings = Settings(secure, {"db": found.get("db", db or 0), **_login(url), "protocol": _RESP, **encrypted})
+        sentinels = None
+        if topology == "sentinel":
+            sentinels = Settings(secure, {"protocol": _RESP, **_sentinel_login(url, found), **encrypted})
+        target = Target(url.shown, topology, _endpoints(url, topology), settings, service, sentinels)
+        return cls(target, found, files)
 
     @classmethod
     def of_driver(cls, driver: object, **options: object) -> Address:
-        """With the settings of a client or pool of redis-py, of either face: see settings.py for what is taken."""
-        read = drivers.read(driver)
-        return cls(
-            read.shown,
-            read.topology,
-            read.endpoints,
-            read.settings,
-            options=opts.parse(read.shown, (), options, _COMMON),
-            service=read.service,
-            sentinels=read.sentinels,
-            least_sentinels=read.least_sentinels,
-            reachable=read.reachable,
-        )
+        """Take the settings of a client or pool of redis-py, sync or asyncio: see settings.py."""
+        target = of_driver(driver)
+        return cls(target, opts.parse(target.shown, (), options, _COMMON))
 
     def connection(self, endpoint: Endpoint, patience: float) -> AbstractConnection:
-        """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
-        options will not do."""
+        """A new blocking connection object, not connected. Each of its steps takes at most `patience` seconds. Raises
+        StoreError if a TLS file cannot be used."""
         _ = self._files_checked
-        return self._settings.connection(endpoint, patience)
+        return self._target.settings.connection(endpoint, patience)
 
     def sentinel_connection(self, endpoint: Endpoint, patience: float) -> AbstractConnection:
-        assert self._sentinels is not None, "only a sentinel's address has them"
+        assert self._target.sentinels is not None, "only with Sentinel"
         _ = self._files_checked
-        return self._sentinels.connection(endpoint, patience)
+        return self._target.sentinels.connection(endpoint, patience)
 
     def reachable(self, endpoint: Endpoint) -> Endpoint:
-        """Where we reach the server that others know by this address; a driver may say that it is elsewhere."""
-        return endpoint if self._reachable is None else self._reachable(endpoint)
+        """Our address of a server that other servers know by `endpoint`: a driver may translate it."""
+        translate = self._target.reachable
+        return endpoint if translate is None else translate(endpoint)
 
     @cached_property
     def _files_checked(self) -> bool:
-        """redis-py reads them at every connection, takes a wrong path for a server that is down, and lets OpenSSL ask
-        the terminal for the passphrase of an encrypted key."""
+        """Check the TLS files once. redis-py would report a wrong path as a server that is down, and OpenSSL would ask
+        for the passphrase of an encrypted key on the terminal."""
         if self._files:
             encrypted = "decrypt it, or connect with redis.Redis(ssl_password=...) in place of the URL"
             tls.context(self.shown, self._files, encrypted)
@@ -180,7 +151,7 @@ def _socket(url: Url) -> str:
 
 
 def _path(url: Url, topology: str) -> tuple[str | None, int | None]:
-    """The service and the database that it names."""
+    """The service and the database in the path."""
     if url.scheme == "unix":
         return None, None
     parts = url.path.split("/")[1:] if url.path not in ("", "/") else []
@@ -197,7 +168,7 @@ def _path(url: Url, topology: str) -> tuple[str | None, int | None]:
 
 
 def _refuse_login(url: Url) -> None:
-    """Where redis-py would take it, and where it would be shown."""
+    """Refuse a login in the query: it would be shown."""
     for option, _ in url.query:
         if option.lower() in ("password", "username"):
             scheme, _, rest = url.shown.partition("://")
@@ -205,7 +176,7 @@ def _refuse_login(url: Url) -> None:
 
 
 def _login(url: Url) -> dict[str, str | None]:
-    """Redis lets a user in without a password, and a password without a user."""
+    """User and password; Redis accepts each without the other."""
     username, password = url.username or "", url.password or ""
     if not opts.encodes(username + password):
         raise ValueError(f"{url.shown}: user and password must be UTF-8")
