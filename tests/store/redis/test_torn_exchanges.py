@@ -205,7 +205,7 @@ def subscriptions(server: Server) -> set[str]:
         return {one["id"] for one in raw.client_list(_type=PUBSUB)}
 
 
-@pytest.mark.parametrize("words", ["answers.feed(received)", "self._understand(reply, found)"])
+@pytest.mark.parametrize("words", ["answers.feed(received)", "self._parse(reply, found)"])
 @both_apis
 async def test_struck_while_it_listens(world: World, server: Server, words: str) -> None:
     """What was said is lost with the connection: there is another one soon, and whom it was said to looks."""

@@ -1,10 +1,10 @@
-"""Questions about servers, put to whoever may know, before any lock is asked for: blocking, with an end.
+"""Ask sentinels or nodes which servers there are: blocking, with a deadline.
 
-One that is silent must not use up the time of the others: each gets a share of it, and no more than `QUICK` at first.
-When that was too little for anybody, the next question has twice as much.
+A silent server must not use up the time of the others. Each gets a share of it, at first no more than `QUICK` seconds.
+If a server did not answer in that time, the next request to it may take twice as long.
 
-redis-py's errors become ours here. Their texts are the server's, and one that does not know a command repeats what
-followed it, which may be the password: that part is cut off, and nothing that holds it hangs from our error.
+redis-py's errors are translated here. A server that does not know a command repeats its arguments in the error text,
+and these may contain the password. So that part is cut off, and no error of redis-py is chained to ours.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from dibs.info import printable
 
 T = TypeVar("T")
 Question = Callable[[Endpoint, float], T]
-"""Put to one place, with so much patience for each step; raises redis-py's errors or ours."""
+"""Asks one server, with this many seconds for each step; raises errors of redis-py or ours."""
 QUICK = 1.0
 LONGEST = 8.0
 _STEPS = 3
-"""Connecting, the login, the answer: each of them may be what one waits for."""
+"""Connecting, the login and the reply may each take that long."""
 _MOST = 200
 _STEP = "check that the server runs there, and whether it requires TLS"
 
 
 class Discovery:
-    """The questions of one client about one store."""
+    """The discovery requests of one client."""
 
     def __init__(self, store: str, now: Callable[[], float]) -> None:
         self._store = store
@@ -47,8 +47,8 @@ class Discovery:
         self._ongoing: _thread.LockType | None = None
 
     def in_turn(self, endpoints: Iterable[Endpoint], question: Question[T], until: float, what: str) -> T:
-        """The first answer. Else StoreUnavailable, which says `what` could not be learned and why; or StoreError, if
-        somebody refused for good."""
+        """The first answer. Raises StoreUnavailable with `what` and the reasons, or another StoreError if a server
+        refused for good."""
         failures: dict[Endpoint, StoreError] = {}
         to_ask, patience = list(dict.fromkeys(endpoints)), self._patience
         for number, endpoint in enumerate(to_ask):
@@ -68,17 +68,17 @@ class Discovery:
         raise _summary(failures, self._store, what)
 
     def noted(self, error: RedisError, endpoint: Endpoint, patience: float) -> StoreError:
-        """One that answers too late for this patience may answer in time for more."""
+        """Translate an error; after a timeout, be more patient next time."""
         if isinstance(error, Silent):
             self._patience = min(2 * patience, LONGEST)
         return translated(error, endpoint)
 
     def once(self, learn: Callable[[], None], until: float) -> None:
-        """Two who would learn at the same time: the second waits for the first, for half of its time at most, and asks
-        if that one learned nothing.
+        """Call `learn`, but not twice at the same time. A second thread waits for the first, for at most half of its
+        time, and asks only if the first one learned nothing.
 
-        The lock is a new one each time, and taken before anybody sees it: who is interrupted leaves none that stays
-        taken for ever, nor does a fork.
+        Each call makes a new lock and acquires it before any other thread sees it. So neither an interrupt nor a fork
+        leaves a lock that stays acquired forever.
         """
         learned, theirs = self._learned, self._ongoing
         if theirs is not None and theirs.acquire(timeout=max((until - self._now()) / 2, 0.0)):
@@ -97,7 +97,7 @@ class Discovery:
 
 
 def ask(connection: AbstractConnection, *words: str | int) -> Any:
-    """Connects, asks, hangs up."""
+    """Connect, send one command, read its reply, disconnect."""
     try:
         connection.connect()
         connection.send_command(*words)
@@ -107,7 +107,7 @@ def ask(connection: AbstractConnection, *words: str | int) -> Any:
 
 
 def facts(reply: object) -> dict[bytes, Any]:
-    """Of names and what they stand for: one after the other or, in RESP3, a map."""
+    """Parse names and values: a flat list or, in RESP3, a map."""
     if isinstance(reply, dict):
         pairs = reply.items()
     elif isinstance(reply, list):
@@ -118,7 +118,7 @@ def facts(reply: object) -> dict[bytes, Any]:
 
 
 def translated(error: RedisError, endpoint: Endpoint) -> StoreError:
-    """What redis-py raised while connecting, logging in or asking, in our words."""
+    """Our error for one that redis-py raised while connecting, logging in or asking."""
     here = named(endpoint)
     said = printable(str(error).partition(", with args")[0][:_MOST])
     below = error.__cause__ or error.__context__

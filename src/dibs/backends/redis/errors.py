@@ -1,12 +1,12 @@
-"""What a server's refusal means: go elsewhere, ask again later, or give up. None of them is ever a grant.
+"""The meaning of a server's refusal: ask another server, ask again later, or give up. A refusal never grants.
 
-| the server says                                                | and we                                           |
+| error of the server                                            | reaction                                         |
 |----------------------------------------------------------------|--------------------------------------------------|
 | NOSCRIPT                                                       | send the script itself                           |
 | MOVED, ASK                                                     | ask the server it names                          |
-| READONLY, MASTERDOWN                                           | find out who is the primary, and ask again       |
+| READONLY, MASTERDOWN                                           | find the primary, and ask again                  |
 | LOADING, BUSY, TRYAGAIN, CLUSTERDOWN, NOREPLICAS, MISCONF, OOM | ask again until the deadline                     |
-| anything else: NOPERM, NOAUTH, WRONGTYPE, a damaged record ... | raise it: asking again would help nobody         |
+| anything else: NOPERM, NOAUTH, WRONGTYPE, a damaged record ... | raise it: asking again would not help            |
 """
 
 from __future__ import annotations
@@ -37,55 +37,55 @@ _STEPS = {
     "WRONGTYPE": "find the program that writes there, and stop it",
 }
 _DENIED = ("The user executing the script", " NOPERM ")
-"""What a right that is missing inside of a script looks like, in Redis 7 and before."""
+"""How a missing right inside a script is reported, in Redis 7 and before."""
 _WRAPPED = re.compile(r"user_script: ?\d+: -?([A-Z]{2,}) ")
-"""How servers before Redis 7 tell what a command within a script was refused with."""
+"""How servers before Redis 7 report the error code of a command inside a script."""
 _DAMAGED = "the record is damaged, or dibs did not write it"
 
 
 class Refusal(executor.Refusal):
-    """An error that the server answered with."""
+    """An error reply of the server."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.text = text.partition(", with args")[0]  # what follows is what we sent, which is nobody's business
+        self.text = text.partition(", with args")[0]  # the rest repeats what we sent, which may be secret
         self.code = text.partition(" ")[0]
         if self.code == "ERR" and (wrapped := _WRAPPED.search(text)):
             self.code = wrapped[1]
 
     def endpoint(self) -> tuple[str, int] | None:
-        """Where MOVED and ASK send us: `MOVED 3999 host:port`; without a host, the one that was asked."""
-        topology = self.text.split(" ")[-1]
-        host, _, port = topology.rpartition(":")
+        """The server that MOVED or ASK names (`MOVED 3999 host:port`); without a host, the one that was asked."""
+        host, _, port = self.text.split(" ")[-1].rpartition(":")
         return (host, int(port)) if port.isdigit() else None
 
 
 def final(refusal: Refusal, key: bytes) -> StoreError | Mismatch:
-    """For whoever gave up: what was refused, and what to do about it."""
-    text = printable(refusal.text[:_LONGEST])
+    """The error for the caller: what was refused, and what to do about it."""
+    text, shown = printable(refusal.text[:_LONGEST]), printable(key.decode(errors="replace"))
     if refusal.code == "NOPERM" or any(words in refusal.text for words in _DENIED):
         return StoreError(f"the server refused: {text}", step=_STEPS["NOPERM"])
     if refusal.code == "WRONGTYPE" or (refusal.code == "ERR" and "user_script" in refusal.text):
-        topology = printable(key.decode(errors="replace"))
-        return StoreError(f"{_DAMAGED}, in the key {topology}: {text}", step=_STEPS["WRONGTYPE"])
+        return StoreError(f"{_DAMAGED}, in the key {shown}: {text}", step=_STEPS["WRONGTYPE"])
     if refusal.code == "DIBSLAYOUT":
-        topology, other = printable(key.decode(errors="replace")), refusal.text.partition(" ")[2]
-        what = f"{'an older' if other == 'older' else 'a newer'} version of dibs uses the key {topology}"
-        return Mismatch(what, step="use one version; docs/stores/redis.md says how to change over")
+        other = "an older" if refusal.text.endswith("older") else "a newer"
+        return Mismatch(
+            f"{other} version of dibs uses the key {shown}",
+            step="use one version; docs/stores/redis.md says how to change over",
+        )
     step = _STEPS.get(refusal.code, "check the server's log")
     kind = StoreUnavailable if refusal.code in LATER or refusal.code in REDIRECTIONS else StoreError
     return kind(f"the server refused: {text}", step=step)
 
 
 class RefusedOne(StoreUnavailable):
-    """One of many requests was refused for good, which must not be raised for all the others."""
+    """One of many requests was refused for good; the error must not be raised for the others."""
 
 
 def unavailable(error: StoreError | Mismatch) -> StoreUnavailable:
-    """For one of many requests that are sent at once."""
+    """The outcome of one of many requests that were sent together."""
     return error if isinstance(error, StoreUnavailable) else RefusedOne(error.what, step=error.step)
 
 
 def strange() -> StoreError:
-    """For an answer of another shape than we asked for."""
+    """The error for a reply of an unexpected shape."""
     return StoreError("the answer is not one of a dibs script", step="check that this is the right server")

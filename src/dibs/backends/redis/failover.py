@@ -1,18 +1,18 @@
-"""Which grants count around a fail-over that sentinels decide.
+"""Which grants count around a failover that sentinels decide.
 
-A fail-over leaves two primaries for a while: sentinels demote the old one some ten seconds after they named the new
-one, and an ordered switch (SENTINEL FAILOVER) leaves it healthy until then. Nor does the new one have the old one's
-last grants. Two rules keep a name from having two valid holders, whatever was not copied:
+A failover leaves two primaries for a while. Sentinels demote the old one about ten seconds after they named the new
+one, and after SENTINEL FAILOVER the old one is healthy until then. The new one may also lack the last grants of the
+old one. Two rules keep a name from having two valid holders, whatever was not replicated:
 
-1. What a server answers counts only if a majority of the sentinels named it the primary at most WINDOW seconds before.
-2. After a majority has named another one, nothing new is granted there for the longest lease in use and WINDOW: the
-   grace period. All that counted at the old primary has been renewed at the new one by then, or is over.
+1. A reply counts only if a majority of the sentinels named the server the primary at most WINDOW seconds before.
+2. After a majority has named a new primary, it grants nothing new for the longest lease in use plus WINDOW: the grace
+   period. By then, each hold that counted at the old primary has been renewed at the new one, or has ended.
 
-Two majorities share a sentinel, and a sentinel changes its mind once in a fail-over. So what counted at the old primary
-was answered before a majority named the new one, or WINDOW after that at the latest, and lasts one lease from there.
-The longest lease in use is noted in the store itself (lua/leases.lua).
+Proof: two majorities share a sentinel, and a sentinel changes its mind once in a failover. So a reply of the old
+primary that counts came at most WINDOW after a majority named the new one. Its grant lasts one lease from there.
+The longest lease in use is stored in Redis itself (lua/leases.lua).
 
-A thread asks the sentinels once a second while anybody uses the store, so a grant costs no further round trip.
+A thread asks the sentinels once a second while the store is used, so a grant needs no further round trip.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from dibs.core.runtime import Runtime, Worker
 from dibs.errors import StoreError, StoreUnavailable
 
 WINDOW = 3.0
-"""Seconds for which the word of a majority counts."""
+"""Seconds for which the report of a majority counts."""
 _INTERVAL = 1.0
 _LINGER = 30.0
 """Seconds after the last use for which the sentinels are still asked."""
 _REMEMBERED = 30.0
-"""Seconds after which a lease in use is noted again; lua/leases.lua forgets it 90 s and one lease after that."""
+"""Seconds after which a lease in use is stored again. lua/leases.lua forgets it 90 s and one lease after that."""
 _UNKNOWN = 1.0
-"""Seconds after which to look again, while the longest lease is not known."""
+"""Seconds to wait while the longest lease is not known."""
 
 
 class Term:
-    """One primary, from one fail-over to the next."""
+    """One primary, from one failover to the next."""
 
     __slots__ = ("_noted", "confirmed_at", "epoch", "longest", "primary", "since")
 
     def __init__(self, primary: Endpoint, epoch: int) -> None:
         self.primary = primary
         self.epoch = epoch
-        """The sentinels' number of the fail-over that began it; 0: there was none yet."""
+        """The sentinels' number of the failover that began it; 0: there was none yet."""
         self.confirmed_at = -inf
-        """When a majority was last asked and named it, as a local instant."""
+        """The local instant before the last request in which a majority named it."""
         self.since = inf
-        """The instant by which a majority had named it."""
+        """The local instant by which a majority had named it."""
         self.longest: float | None = None
         """The longest lease in use, as this primary knows it."""
         self._noted: dict[int, tuple[float, float]] = {}
-        """By class of leases: the longest that we noted there, and when."""
+        """By class of leases: the longest lease that we stored there, and when."""
 
     def confirm(self, asked_at: float, since: float) -> None:
         self.since = min(self.since, since)
         self.confirmed_at = max(self.confirmed_at, asked_at)
 
     def unnoted(self, leases: Iterable[float], now: float) -> list[float]:
-        """Those that the store must be told of before anything is granted for so long."""
+        """The leases that must be stored before anything is granted for that long."""
         nothing = (0.0, 0.0)
         return [
             lease for lease in leases
@@ -73,20 +73,20 @@ class Term:
 
 
 class Failover:
-    """Shared by all queues of a store. No I/O but the thread's."""
+    """Shared by all queues of a store. Only its thread does I/O."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.term: Term | None = None
         self._held: set[bytes] = set()
-        """Ids of claims whose grant has counted: a fail-over does not take them back."""
+        """Ids of claims whose grant has counted: a failover does not take them back."""
         self._used_at = 0.0
         self._is_awake = False
         self._worker: Worker | None = None
         self._learn: Callable[[float], None] | None = None
 
     def attend(self, runtime: Runtime, learn: Callable[[float], None]) -> None:
-        """Keep the term confirmed while it is used."""
+        """Keep the term confirmed while the store is used."""
         if self._worker is None:
             self._learn = learn
             self._worker = runtime.blocking().worker(self._turn)
@@ -96,7 +96,7 @@ class Failover:
             self._worker.stop()
 
     def confirms(self, term: Term | None) -> bool:
-        """Whether what was answered in that term, before now, counts."""
+        """Whether a reply that was received in that term counts."""
         self._used_at = now = self._now()
         if not self._is_awake and self._worker is not None:
             self._is_awake = True
@@ -104,15 +104,15 @@ class Failover:
         return term is not None and term is self.term and now <= term.confirmed_at + WINDOW
 
     def grace(self) -> float:
-        """Seconds for which nothing new is granted; 0.0: it is."""
+        """Seconds that are left of the grace period; 0.0: it is over."""
         term = self.term
         if term is None or term.longest is None:
             return _UNKNOWN
         return max(term.since + term.longest + WINDOW - self._now(), 0.0) if term.epoch else 0.0
 
     def counted(self, id: bytes, standing: Standing) -> Standing:
-        """A claim that holds in the store and did not hold before the fail-over waits until the grace period is over:
-        its place in the queue is kept."""
+        """In the grace period, a claim that holds in the store but did not hold before the failover still waits. It
+        keeps its place in the queue."""
         if not standing.holds or id in self._held:
             return standing
         grace = self.grace()
@@ -123,7 +123,7 @@ class Failover:
         return standing
 
     def grants_by_message(self, id: bytes) -> bool:
-        """Whether a message grants now; if not, a renewal decides."""
+        """Whether a message may grant now; if not, a renewal decides."""
         if not self.confirms(self.term) or self.grace():
             return False
         self._held.add(id)
@@ -137,7 +137,7 @@ class Failover:
         if now - self._used_at > _LINGER or self._learn is None:
             self._is_awake = False
             return None
-        with suppress(StoreError):  # whoever asks next is told
+        with suppress(StoreError):  # the next caller gets the error
             self._learn(now + WINDOW)
         return _INTERVAL
 

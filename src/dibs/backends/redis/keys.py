@@ -1,8 +1,8 @@
-"""What things are called in Redis: one key for each name in each space, which is also the channel on which changes
-there are told, and one channel for each client.
+"""Keys and channels. Each name has one key in each space; the key is also the channel for changes of the name. Each
+client has a channel of its own.
 
-A key ends with a bar and its space, so no name, whatever is in it, meets another's key. All of one name is in one key,
-hence in one slot of a cluster; a name with a {tag} in it chooses which, as Redis has it.
+A key ends with a bar and its space, so no two names share a key, whatever characters they contain. All data of a name
+is in one key, hence in one slot of a cluster. A name with a {tag} chooses its slot by the tag, as usual in Redis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MEANING = str.maketrans({sign: f"\\{sign}" for sign in "\\*?[]"})
 
 
 def literal(text: str) -> str:
-    """In a pattern of Redis's, this and nothing else.
+    """Escape a text for a pattern of Redis.
 
     >>> literal("a*[b]")
     'a\\\\*\\\\[b\\\\]'
@@ -30,7 +30,7 @@ class Keys:
     def __init__(self, prefix: str, is_sharded: bool = False) -> None:
         self._prefix = prefix
         self.floor = None if is_sharded else f"{prefix}dibs:floor".encode()
-        """See lua/floor.lua."""
+        """See lua/floor.lua. None in a cluster."""
         self.identity = f"{prefix}dibs:identity".encode()
         self.leases = f"{prefix}dibs:leases".encode()
 
@@ -38,11 +38,11 @@ class Keys:
         return f"{self._prefix}{name}|line".encode()
 
     def queues(self, prefix: str) -> bytes:
-        """The pattern of the keys of all queues whose names begin so."""
+        """The pattern for the keys of all queues whose names begin with `prefix`."""
         return f"{literal(self._prefix + prefix)}*|line".encode()
 
     def name(self, queue: bytes) -> str | None:
-        """Of whose line this is the key; None: it is not one of ours."""
+        """The name of the queue with this key; None: it is not one of ours."""
         try:
             return queue.decode().removeprefix(self._prefix).removesuffix("|line")
         except UnicodeDecodeError:

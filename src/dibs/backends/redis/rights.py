@@ -1,7 +1,7 @@
-"""The minimal rights of a Redis user, read from the scripts themselves, as the command that makes such a user.
+"""The minimal rights of a Redis user, read from the scripts, as the command that creates such a user.
 
-Keys and channels are those of the default namespace; another namespace needs its own. The extra questions of `doctor`
-and of a quorum's guard (INFO, CONFIG GET, CLUSTER INFO) are not included: where they are refused, less is reported.
+Keys and channels are those of the default namespace; another namespace needs its own. INFO, CONFIG GET and CLUSTER INFO
+of `doctor` and of a quorum's guard are not included: if they are refused, less is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dibs.info import printable
 
 USER = "dibs"
 _CALLED = re.compile(r"\b(?:call|in_parts)\('([A-Z]+)'")
-"""Not what is tried by pcall, a PUBLISH: it may fail."""
+"""Commands that a script needs. A PUBLISH by pcall may fail."""
 _ASKED = frozenset({"eval", "evalsha", "time", "hmget", "get", "set", "scan"})
 _HEARD = frozenset({"publish", "subscribe", "unsubscribe", "ping"})
 _BY_TOPOLOGY = {
@@ -26,7 +26,7 @@ _BY_TOPOLOGY = {
 
 
 def commands(address: Address) -> list[str]:
-    """As an ACL names them."""
+    """The commands that dibs uses, as an ACL names them."""
     made = [value for value in vars(scripts).values() if isinstance(value, scripts.Script)]
     found = {name.lower() for script in made for name in _CALLED.findall(script.text)}
     found |= _ASKED | _BY_TOPOLOGY[address.topology]

@@ -1,8 +1,8 @@
-"""How a client hears who holds, and what has changed: by subscriptions, all on the connection of its subscriber.
+"""The subscriptions of a client, all on one connection.
 
-A client subscribes to a channel of its own, to which scripts send the ids of its claims that now hold, and, while
-somebody wants to hear of a name, to the channel that bears its key's name. A message grants only by a claim's full id;
-anything else is a hint, or nothing.
+A client subscribes to a channel of its own, to which scripts send the ids of its claims that now hold. While a caller
+waits for changes of a name, it also subscribes to the channel with the name of the key. Only a message with the full id
+of a claim grants; any other message is a hint to ask the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from dibs.backends.common.connections import CONNECTING, STEP, own
 from dibs.backends.common.subscriber import PAUSE, Messages, Subscriber
 from dibs.backends.redis.address import Endpoint
-from dibs.backends.redis.connection import NOTHING, Replies, broken, dial
+from dibs.backends.redis.connection import CHUNK, NOT_NOW, NOTHING, Replies, broken, dial
 from dibs.backends.redis.errors import Refusal, final
 from dibs.backends.redis.scripts import Command
 from dibs.backends.redis.servers import Dialler
@@ -23,53 +23,52 @@ from dibs.core.queue import LOOK, ClientIdentity
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
-_LETTER = 17
-"""An id and one byte that says what about it."""
+_SIGNAL = 17
+"""Bytes of one signal in a message: the id of a claim, and one byte for the kind of signal."""
 _ACKNOWLEDGED = 1.5
-"""Seconds to wait for an acknowledgement: a caller that is not subscribed looks instead, and must not wait longer."""
-_CHUNK = 65_536
+"""Seconds to wait for the acknowledgement of a subscription. Without one, the caller polls."""
 _PING = Command("PING")
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class RedisSubscriber:
     failures: type[Exception] = OSError
 
     def __init__(
-        self, dialler: Dialler, topology: Topology, runtime: Runtime, me: ClientIdentity, channel: bytes
+        self, dialler: Dialler, topology: Topology, runtime: Runtime, identity: ClientIdentity, channel: bytes
     ) -> None:
         self._dialler = dialler
         self._topology = topology
         self._now = runtime.now
-        self._inbox = me.inbox
+        self._inbox = identity.inbox
         self._channel = channel
         self._listeners: dict[bytes, dict[bytes, None]] = {}
-        """By channel: the keys in the inbox of those who listen to it."""
+        """By channel: the inbox keys of the callers that listen to it."""
         self._sent: dict[bytes, int] = {}
         """By channel: subscriptions that the server has not acknowledged."""
         self._unheard: dict[bytes, bytes] = {}
-        """The keys of those who wait for an acknowledgement, each with its channel."""
+        """By inbox key of a caller that waits for an acknowledgement: its channel."""
         self._refusal: Exception | None = None
-        """Why there is no subscription, for good: the server's word, or what a user's own function raised."""
+        """Why subscribing fails for good: an error of the server, or of a function of the user."""
         self._ready: Event = runtime.event()
         self._trouble: StoreUnavailable | None = None
         self._dialled = 0
         self._fresh_id = runtime.fresh_id
-        self.source = Subscriber[_Subscription](self, runtime, me)
+        self.source = Subscriber[_Subscription](self, runtime, identity)
         self.hear, self.close, self.abandon = self.source.hear, self.source.close, self.source.abandon
 
     def is_ready(self) -> bool:
         return self.source.connection is not None
 
     async def ready(self, until: float) -> None:
-        """Once: from then on the client's own channel is heard, or its waiters are told to look."""
+        """Wait for the first connection. From then on the client hears its own channel; after a loss of the connection
+        its waiters are told to ask the store."""
         subscriber = self.source
         if self._ready.is_set() and self._refusal is None:
-            subscriber.ring()  # it was lost: not to hear for a while costs time, and nothing else
+            subscriber.ring()  # the connection was lost: without messages the waiters are only slower
             return
-        refused = self._refusal  # it stays until a try succeeds: all callers until then are told
+        refused = self._refusal  # it stays until an attempt succeeds: all callers until then get it
         wanted = self._fresh_id()
-        subscriber.wanted[wanted] = None  # before it rings: a try that failed by then is made again for this caller
+        subscriber.wanted[wanted] = None  # before it rings: an attempt that has failed is repeated for this caller
         try:
             subscriber.ring()
             if refused is not None:
@@ -83,7 +82,7 @@ class RedisSubscriber:
             raise _own(self._refusal)
 
     async def listen(self, channel: bytes, key: bytes, until: float) -> None:
-        """From its return on every message there is told the inbox, under the key; until `ignore`."""
+        """Deliver every message of a channel to the inbox under `key`, from the return of this call until `ignore`."""
         if not self.is_ready():
             await self.ready(until)
         until = min(until, self._now() + _ACKNOWLEDGED)
@@ -94,7 +93,7 @@ class RedisSubscriber:
                 known = channel in self._listeners and not self._sent.get(channel)
                 if not known:
                     self._unheard[heard] = channel
-                self.source.check_open()  # not before: `close` tells those that wait by then
+                self.source.check_open()  # only now: `close` wakes the callers in `_unheard`
                 if channel not in self._listeners:
                     self._send("SUBSCRIBE", channel)
                 self._listeners.setdefault(channel, {})[key] = None
@@ -125,7 +124,7 @@ class RedisSubscriber:
                 self._send("UNSUBSCRIBE", channel)
 
     def _send(self, verb: str, channel: bytes) -> None:
-        """Called with the mutex. A command that cannot be sent at once is made up for by connecting anew."""
+        """Called with the mutex. If the command cannot be sent at once, connect again, which subscribes to all."""
         connection = self.source.connection
         if connection is not None:
             try:
@@ -136,18 +135,18 @@ class RedisSubscriber:
         if verb == "SUBSCRIBE":
             self._sent[channel] = self._sent.get(channel, 0) + 1
 
-    def _understand(self, reply: Any, found: Messages) -> None:
+    def _parse(self, reply: Any, found: Messages) -> None:
         if isinstance(reply, Refusal):
             self._refusal = final(reply, self._channel)
             found.extend((key, b"no") for key in list(self._unheard))
             return
         if not isinstance(reply, list) or len(reply) != 3:
             return
-        what, channel, said = reply
-        if what == b"message" and isinstance(said, bytes):
+        what, channel, text = reply
+        if what == b"message" and isinstance(text, bytes):
             if channel == self._channel:
-                if len(said) % _LETTER == 0:
-                    found.extend((said[at : at + 16], said[at + 16 : at + 17]) for at in range(0, len(said), _LETTER))
+                if len(text) % _SIGNAL == 0:
+                    found.extend((text[at : at + 16], text[at + 16 : at + 17]) for at in range(0, len(text), _SIGNAL))
             else:
                 found.extend((key, LOOK.value) for key in list(self._listeners.get(channel, ())))
         elif what == b"subscribe":
@@ -161,7 +160,7 @@ class RedisSubscriber:
             if not left:
                 found.extend((key, b"yes") for key, wanted in list(self._unheard.items()) if wanted == channel)
 
-    # For the subscriber: see common/subscriber.py.
+    # Called by common/subscriber.py: see MessageProtocol there.
 
     def connect(self) -> None:
         endpoint = self._endpoint(self._now() + CONNECTING)
@@ -184,14 +183,14 @@ class RedisSubscriber:
         try:
             while True:
                 with self.source.mutex:  # TLS cannot read and write at the same time
-                    received = sock.recv(_CHUNK)
+                    received = sock.recv(CHUNK)
                 answers.feed(received)
                 is_alive = True
                 while (reply := answers.next()) is not NOTHING:
-                    self._understand(reply, found)
-                if len(received) < _CHUNK and not isinstance(sock, ssl.SSLSocket):
+                    self._parse(reply, found)
+                if len(received) < CHUNK and not isinstance(sock, ssl.SSLSocket):
                     return True
-        except _NOT_NOW:
+        except NOT_NOW:
             return is_alive
 
     def ping(self, connection: _Subscription) -> None:
@@ -206,7 +205,7 @@ class RedisSubscriber:
         connection = _Subscription(dial(self._dialler.address, endpoint, STEP))
         try:
             with mutex:
-                # A channel that is added after this is subscribed by its caller, on the connection that is open then.
+                # A caller that adds a channel later subscribes to it, on the connection that is open then.
                 channels = [self._channel, *self._listeners]
                 self._sent = dict.fromkeys(self._listeners, 1)
             connection.begin(channels)
@@ -227,7 +226,7 @@ class RedisSubscriber:
         self._inbox.deliver_all(heard)
 
     def _endpoint(self, until: float) -> Endpoint:
-        """In a cluster any node will do; each time another one."""
+        """The server to subscribe at. In a cluster that is any node, another one each time."""
         if not self._topology.all():
             self._topology.learn(until)
         endpoints = self._topology.all()
@@ -238,7 +237,7 @@ class RedisSubscriber:
 
 
 class _Subscription:
-    """One connection while it lasts."""
+    """A connection that receives messages."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -246,8 +245,8 @@ class _Subscription:
         self.fileno, self.close, self.abandon = sock.fileno, sock.close, sock.close
 
     def begin(self, channels: list[bytes]) -> None:
-        """Subscribe, and hear that it was done. A client that may not publish is told so here: scripts keep it to
-        themselves, and its waiters would be woken late without anybody knowing why."""
+        """Subscribe, and wait for the acknowledgements. Also check the right to publish: scripts ignore a refused
+        PUBLISH, and waiters would be woken late without a visible reason."""
         self.sock.settimeout(STEP)
         may_publish = Command("PUBLISH", channels[0], b"").packed(0.0)
         self.sock.sendall(may_publish + Command("SUBSCRIBE", *channels).packed(0.0))
@@ -255,7 +254,7 @@ class _Subscription:
         while missing:
             reply = self.answers.next()
             if reply is NOTHING:
-                self.answers.feed(self.sock.recv(_CHUNK))
+                self.answers.feed(self.sock.recv(CHUNK))
             elif isinstance(reply, Refusal):
                 raise final(reply, channels[0])
             elif isinstance(reply, list) and reply[0] == b"subscribe":
@@ -269,5 +268,5 @@ class _Subscription:
 
 
 def _own(error: Exception) -> Exception:
-    """A copy for each caller: the name of the lock is written into it."""
+    """A copy for each caller, because the name of its lock is written into the error."""
     return own(error) if isinstance(error, StoreError) else error

@@ -1,20 +1,20 @@
-"""Which server has a key: one by itself, a primary that sentinels watch, a cluster.
+"""Which server has a key: a single server, the primary that sentinels watch, or the nodes of a cluster.
 
-`locate` does no I/O: an answer that is out of date shows when the server refuses or is silent, and then `forget` or
-`moved` says so. Safe to share between threads: the table is replaced as a whole.
+`locate` does no I/O. If the server that it names refuses or is silent, the caller reports that by `forget` or `moved`.
+Threads may share a topology, because its table is replaced as a whole.
 
-A sentinel may be the last to hear of a fail-over, so a majority of them must name the same primary, of the same
-fail-over. The server itself must say that it is a primary, too: a new one may not be one yet. failover.py says what
-that is worth, and asks again once a second. Sentinels that the URL does not name are found through those that it names,
-when these are no majority.
+A sentinel may be the last to hear of a failover. So a majority of them must name the same primary with the same epoch,
+and the server itself must say that it is a primary. failover.py decides which replies count, and asks again once a
+second. If the sentinels of the URL are no majority, the others are found through them.
 
-The table of a cluster comes from any node that answers. A node that left the cluster, or is about to join it, may know
-only some of the slots: it is believed where no other knows more, and a key in none of them has no place.
+The slot table of a cluster comes from any node that answers. A node that left the cluster, or is about to join it, may
+know only some of the slots. Its table is used if no other node knows more; the keys of unknown slots have no server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redis.connection import AbstractConnection
@@ -31,10 +31,10 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import printable
 
-Table = list[Endpoint | None]
+SlotTable = list[Endpoint | None]
 """The primary of each slot."""
 MOVES = 5
-"""After this many moved slots the whole table is old."""
+"""After this many moved slots, the whole table is out of date."""
 
 
 def topology(address: Address, now: Callable[[], float]) -> Topology:
@@ -43,10 +43,10 @@ def topology(address: Address, now: Callable[[], float]) -> Topology:
 
 
 class Topology:
-    """One server: there is nothing to learn, and nowhere else to go."""
+    """A single server: there is nothing to learn."""
 
     failover: Failover | None = None
-    """Where sentinels choose the primary: which grants count."""
+    """With Sentinel: which grants count."""
 
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
         self._address = address
@@ -54,23 +54,24 @@ class Topology:
         self._primary: Endpoint | None = address.endpoints[0]
 
     def locate(self, key: bytes) -> Endpoint | None:
-        """None: learn first; and if it is None even then, no server has this key now."""
+        """None: call `learn`. If it is still None then, no server has this key now."""
         return self._primary
 
     def learn(self, until: float) -> None:
-        """Ask the servers. Blocks; StoreUnavailable names what failed, and asking again may help; another StoreError
-        is for good."""
+        """Ask the servers; blocks. Raises StoreUnavailable if asking again may help, else another StoreError."""
+        self._discovery.once(lambda: self._learn(until), until)
+
+    def _learn(self, until: float) -> None: ...
 
     def forget(self, endpoint: Endpoint) -> None:
-        """It did not answer, or said that it is no primary: where it was the answer, there is none now."""
+        """The server did not answer, or is no primary any more."""
 
     def moved(self, key: bytes, endpoint: Endpoint) -> None:
-        """A MOVED answer: the key's slot is at this place, which is what `reached` gives."""
+        """A MOVED reply: this server has the key's slot. `endpoint` comes from `reached`."""
 
     def reached(self, reply: tuple[str, int], asked: Endpoint) -> Endpoint:
-        """Where MOVED and ASK lead us: without a host it is the one that was asked, and a driver may know another way
-        to it."""
-        return (reply[0] or asked[0], reply[1])
+        """Our address of the server that MOVED or ASK names. Without a host it is the server that was asked."""
+        return self._address.reachable((reply[0] or asked[0], reply[1]))
 
     def all(self) -> list[Endpoint]:
         """Every primary that is known."""
@@ -78,34 +79,31 @@ class Topology:
         return [] if primary is None else [primary]
 
     def attend(self, runtime: Runtime) -> None:
-        """Keep up with fail-overs, in a thread, while the store is used."""
+        """Follow failovers in a thread while the store is used."""
 
     def close(self) -> None:
-        """End what `attend` began."""
+        """Stop what `attend` started."""
 
 
 class Cluster(Topology):
     def __init__(self, address: Address, now: Callable[[], float]) -> None:
         super().__init__(address, now)
-        self._table: Table = [None] * SLOTS
+        self._table: SlotTable = [None] * SLOTS
         self._nodes: tuple[Endpoint, ...] = ()
-        """All that are known, replicas too, in the order in which they are asked."""
+        """All known nodes, including replicas, in the order in which they are asked."""
         self._moves = 0
 
     def locate(self, key: bytes) -> Endpoint | None:
         return self._table[key_slot(key)]
 
-    def learn(self, until: float) -> None:
-        self._discovery.once(lambda: self._learn(until), until)
-
     def forget(self, endpoint: Endpoint) -> None:
-        """It is the last one to be asked next time: a node that was cut off goes on to tell what it knew."""
+        """Also ask this node last from now on: a node that was cut off still reports its old table."""
         self._table = [None if known == endpoint else known for known in self._table]
         if endpoint in self._nodes:
             self._nodes = (*(node for node in self._nodes if node != endpoint), endpoint)
 
     def moved(self, key: bytes, endpoint: Endpoint) -> None:
-        """After some of these the old place is forgotten, and so the rest is learned when it is next asked for."""
+        """After several moves, also forget the other slots of the old server: they are learned when next used."""
         slot = key_slot(key)
         table = self._table.copy()
         old, table[slot] = table[slot], endpoint
@@ -115,21 +113,18 @@ class Cluster(Topology):
             table = [None if known == old else known for known in table]
         self._table = table
 
-    def reached(self, reply: tuple[str, int], asked: Endpoint) -> Endpoint:
-        return self._address.reachable((reply[0] or asked[0], reply[1]))
-
     def all(self) -> list[Endpoint]:
         return list(dict.fromkeys(endpoint for endpoint in self._table if endpoint is not None))
 
     def _learn(self, until: float) -> None:
-        fullest: list[tuple[Table, list[Endpoint]]] = []
+        partial: list[tuple[SlotTable, list[Endpoint]]] = []
 
-        def question(node: Endpoint, patience: float) -> tuple[Table, list[Endpoint]]:
+        def question(node: Endpoint, patience: float) -> tuple[SlotTable, list[Endpoint]]:
             table, nodes = self._told_by(node, patience)
             if not any(table):
                 raise StoreUnavailable(f"{named(node)} knows no other node yet")
             if None in table:
-                fullest.append((table, nodes))
+                partial.append((table, nodes))
                 missing = table.count(None)
                 raise StoreUnavailable(f"{named(node)} knows no node for {missing} of {SLOTS} slots")
             return table, nodes
@@ -140,36 +135,37 @@ class Cluster(Topology):
                 to_ask, question, until, "no node of the cluster tells where keys are"
             )
         except StoreUnavailable:
-            if not fullest:
+            if not partial:
                 raise
-            table, nodes = min(fullest, key=lambda reply: reply[0].count(None))
+            table, nodes = min(partial, key=lambda reply: reply[0].count(None))
         self._table, self._nodes, self._moves = table, tuple(nodes), 0
 
-    def _told_by(self, node: Endpoint, patience: float) -> tuple[Table, list[Endpoint]]:
+    def _told_by(self, node: Endpoint, patience: float) -> tuple[SlotTable, list[Endpoint]]:
+        is_single = False
         try:
             answer = ask(self._address.connection(node, patience), "CLUSTER", "SLOTS")
         except ResponseError as error:
-            if "cluster support disabled" not in str(error):
+            is_single = "cluster support disabled" in str(error)
+            if not is_single:
                 raise
-            alone = True
-        else:
-            alone = False
-        if alone:
+        if is_single:
             raise StoreError(f"{named(node)} is not a node of a cluster", step="write redis:// for a single server")
         return self.read(answer, node)
 
-    def read(self, answer: object, asked: Endpoint) -> tuple[Table, list[Endpoint]]:
-        """The table, and all the nodes in it, who was asked first."""
-        table: Table = [None] * SLOTS
+    def read(self, answer: object, asked: Endpoint) -> tuple[SlotTable, list[Endpoint]]:
+        """Parse CLUSTER SLOTS: the table, and all nodes in it, beginning with the node that was asked."""
+        table: SlotTable = [None] * SLOTS
         nodes: list[Endpoint] = [asked]
-        for first, last, primary, *replicas in _ranges(answer):
-            endpoints = [self._endpoint(reply, asked) for reply in (primary, *replicas)]
-            nodes += [endpoint for endpoint in endpoints if endpoint is not None]
-            table[first : last + 1] = [endpoints[0]] * (last + 1 - first)
+        for slots in answer if isinstance(answer, list) else []:
+            match slots:
+                case [int(first), int(last), _, *_] if 0 <= first <= last < SLOTS:
+                    endpoints = [self._endpoint(reply, asked) for reply in slots[2:]]
+                    nodes += [endpoint for endpoint in endpoints if endpoint is not None]
+                    table[first : last + 1] = [endpoints[0]] * (last + 1 - first)
         return table, list(dict.fromkeys(nodes))
 
     def _endpoint(self, reply: Any, asked: Endpoint) -> Endpoint | None:
-        """`[host, port, id, more]`. A host "?" has no name, where nodes should have one: its address is in the rest."""
+        """Parse `[host, port, id, more]`. If the host is "?", the node has no host name, and `more` has its address."""
         match reply:
             case [bytes() | None as host, int(port), *rest] if 0 < port < 65536:
                 if host == b"?":
@@ -178,24 +174,16 @@ class Cluster(Topology):
         return None
 
 
-def _ranges(answer: object) -> Iterator[list[Any]]:
-    """First slot, last slot, the primary, its replicas; what does not look like that is left out."""
-    for reply in answer if isinstance(answer, list) else []:
-        match reply:
-            case [int(first), int(last), _, *_] if 0 <= first <= last < SLOTS:
-                yield reply
-
-
 class _Opinion(NamedTuple):
-    """What one sentinel says."""
+    """The report of one sentinel."""
 
     primary: Endpoint
     epoch: int
-    """The number of the fail-over that made it the primary."""
+    """The number of the failover that made it the primary."""
     since: float
     """The local instant by which the sentinel had named it."""
     sentinels: int
-    """How many there are, as far as it knows."""
+    """How many sentinels it knows, itself included."""
 
 
 class Sentinel(Topology):
@@ -206,22 +194,16 @@ class Sentinel(Topology):
         self._now = now
         self._service = address.service or ""
         self._sentinels = address.endpoints
-        """In the order in which they are asked: those that answered come first."""
+        """In the order in which they are asked: those that answered last time come first."""
         self._open: dict[Endpoint, _Channel] = {}
-        """Connections that nobody uses now."""
+        """Idle connections."""
         self._closed = False
         self._primary = None
         self.failover = Failover(now)
 
-    def learn(self, until: float) -> None:
-        self._discovery.once(lambda: self._learn(until), until)
-
     def forget(self, endpoint: Endpoint) -> None:
         if self._primary == endpoint:
             self._primary = None
-
-    def reached(self, reply: tuple[str, int], asked: Endpoint) -> Endpoint:
-        return self._address.reachable((reply[0] or asked[0], reply[1]))
 
     def attend(self, runtime: Runtime) -> None:
         self.failover.attend(runtime, self.learn)
@@ -238,7 +220,7 @@ class Sentinel(Topology):
 
     def _put_back(self, sentinel: Endpoint, channel: _Channel) -> None:
         self._open[sentinel] = channel
-        if self._closed:  # while it was asked
+        if self._closed:  # during the request
             self._close_open()
 
     def _learn(self, until: float) -> None:
@@ -252,7 +234,8 @@ class Sentinel(Topology):
             opinions[voter] = opinion
             answered.append(sentinel)
             term = self._elected(opinions, opinion, asked_at)
-            if opinion.primary not in doubted and not self._is_known(term):
+            is_known = term is self.failover.term and term.primary == self._primary
+            if opinion.primary not in doubted and not is_known:
                 doubt = self._doubt(opinion.primary, patience)
                 if doubt is not None:
                     doubted[opinion.primary] = doubt
@@ -275,7 +258,7 @@ class Sentinel(Topology):
         self._primary = term.primary
 
     def _elected(self, opinions: dict[bytes | Endpoint, _Opinion], last: _Opinion, asked_at: float) -> Term:
-        """The term that a majority is in, confirmed; StoreUnavailable while they are too few."""
+        """The term that a majority names, confirmed. Raises StoreUnavailable if there is no majority."""
         agreed = [one for one in opinions.values() if (one.primary, one.epoch) == (last.primary, last.epoch)]
         count = max(len(self._address.endpoints), *(one.sentinels for one in opinions.values()))
         if 2 * len(agreed) <= count:
@@ -286,16 +269,13 @@ class Sentinel(Topology):
         term.confirm(asked_at, max(one.since for one in agreed))
         return term
 
-    def _is_known(self, term: Term) -> bool:
-        return term is self.failover.term and term.primary == self._primary
-
     def _opinion_of(self, sentinel: Endpoint, patience: float) -> tuple[bytes | Endpoint, _Opinion]:
-        """With the id by which a sentinel that has two addresses counts once."""
+        """The report of a sentinel, and its id: a sentinel with two addresses counts once."""
         channel = self._open.pop(sentinel, None)
         if channel is not None:
             try:
                 return self._told_by(channel, sentinel)
-            except Disconnected:  # since it was last used
+            except Disconnected:  # the idle connection had been closed
                 pass
         return self._told_by(_Channel(self._address.sentinel_connection(sentinel, patience)), sentinel)
 
@@ -333,7 +313,7 @@ class Sentinel(Topology):
         )
 
     def _others(self, answered: list[Endpoint], until: float) -> tuple[Endpoint, ...]:
-        """Sentinels that those who answered know, and we did not."""
+        """Sentinels that are known only to the sentinels that answered."""
         found: dict[Endpoint, None] = {}
         for sentinel in answered:
             channel = self._open.pop(sentinel, None)
@@ -352,26 +332,28 @@ class Sentinel(Topology):
         return tuple(endpoint for endpoint in found if endpoint not in self._sentinels)
 
     def _doubt(self, primary: Endpoint, patience: float) -> StoreError | None:
-        """Why this is not the primary, now."""
+        """Why this server is not the primary now; None: it is."""
         try:
             answer = ask(self._address.connection(primary, patience), "ROLE")
         except RedisError as error:
             return self._discovery.noted(error, primary, patience)
-        role = answer[0] if isinstance(answer, list) and answer else None
-        if role == b"master":
+        if isinstance(answer, list) and answer[:1] == [b"master"]:
             return None
         return StoreUnavailable(f"{named(primary)} is named as the primary, but is not the primary yet")
 
 
 class _Channel:
-    """A connection to one sentinel, kept between questions."""
+    """A connection to one sentinel, kept between requests."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
         self.id: bytes | None = None
+        """None: the sentinel does not tell it (before Redis 6.2, or by its ACL)."""
         try:
             connection.connect()
-            self.id = self._id()
+            with suppress(ResponseError):
+                id = self.ask("MYID")
+                self.id = id if isinstance(id, bytes) else None
         except BaseException:
             self.close()
             raise
@@ -383,29 +365,15 @@ class _Channel:
     def close(self) -> None:
         self._connection.disconnect()
 
-    def _id(self) -> bytes | None:
-        """None: it does not say so (before Redis 6.2, or by its ACL)."""
-        try:
-            id = self.ask("MYID")
-        except ResponseError:
-            return None
-        return id if isinstance(id, bytes) else None
-
 
 def _number(reply: dict[bytes, Any], name: bytes) -> int:
     value = reply.get(name)
     return int(value) if isinstance(value, bytes) and value.isdigit() else 0
 
 
-def _services(masters: object) -> dict[str, dict[bytes, Any]]:
-    """All that a sentinel watches, by their names."""
-    reply = [facts(service) for service in masters] if isinstance(masters, list) else []
-    named = ((service.get(b"name"), service) for service in reply)
-    return {name.decode(errors="replace"): service for name, service in named if isinstance(name, bytes)}
-
-
 def _unknown(sentinel: Endpoint, service: str, masters: object) -> StoreError:
-    known = ", ".join(f'"{printable(name)}"' for name in _services(masters))
+    names = [facts(one).get(b"name") for one in masters] if isinstance(masters, list) else []
+    known = ", ".join(f'"{printable(name.decode(errors="replace"))}"' for name in names if isinstance(name, bytes))
     return StoreError(
         f'{named(sentinel)} watches no service "{printable(service)}"; it watches {known or "none"}',
         step="give one of them in the URL" if known else "check the sentinel's configuration",
