@@ -1,6 +1,4 @@
-"""What it means that a server is as it was seen to be: promises, notes and dangers, with fixes. No I/O; who looks is
-doctor.py.
-"""
+"""The findings of `doctor`: promises, notes and dangers, with fixes. No I/O: doctor.py collects the facts."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ from dibs.core.deadline import margin
 from dibs.info import Finding, duration, printable
 
 SLOW = 10
-"""A way there and back that takes more than this part of a lease costs locks in the next bad minute."""
+"""A round trip longer than this fraction of a lease (one tenth) is a danger: locks are lost as soon as it grows."""
 NEARLY = 0.9
-"""Of maxmemory."""
+"""Share of maxmemory from which the memory counts as nearly full."""
 SILENT = 5
-"""Seconds without a word from a replica, which has one to say each second."""
+"""Seconds after which a replica counts as behind: it reports once a second."""
 ADRIFT = 1.0
-"""Seconds that a server's wall clock may differ from this machine's before it is worth a word."""
+"""Seconds that a server's wall clock may differ from this machine's without a note."""
 KEEPING = "noeviction"
 OLDEST = 5
-"""Major version of Redis: before it a script that has read the clock may not write."""
+"""Major version of Redis. In older ones, a script that has read the clock may not write."""
 LOOK_THERE = "check the server's log"
 
 
 class Clock(NamedTuple):
-    """How far a server's wall clock is ahead of our boot clock, at least and at most; and the way there and back."""
+    """How far a server's wall clock is ahead of our boot clock, at least and at most; and the round trip."""
 
     least: float
     most: float
@@ -37,7 +35,7 @@ class Clock(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A replica, as its primary has it."""
+    """A replica, as its primary reports it."""
 
     endpoint: Endpoint
     is_online: bool
@@ -45,19 +43,19 @@ class Copy(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A primary."""
+    """A primary that was examined."""
 
     endpoint: Endpoint
     facts: dict[str, str]
-    """INFO; empty where that was refused."""
+    """INFO; empty if it was refused."""
     settings: dict[str, str]
-    """CONFIG; without those that were refused."""
+    """CONFIG, without the settings that were refused."""
     clock: Clock
     copies: list[Copy]
 
 
 def facts(reply: object) -> dict[str, str]:
-    """The queues of an INFO; none where it was refused.
+    """Parse the lines of an INFO; empty if it was refused.
 
     >>> facts(b"# Server\\r\\nredis_version:7.0.15\\r\\n")
     {'redis_version': '7.0.15'}
@@ -67,7 +65,7 @@ def facts(reply: object) -> dict[str, str]:
 
 
 def copy_of(name: str, value: str) -> Copy | None:
-    """Such a queue, if it is about a replica.
+    """Parse a line of an INFO, if it is about a replica.
 
     >>> copy_of("slave0", "ip=10.0.0.2,port=6379,state=online,offset=42,lag=1")
     Copy(endpoint=('10.0.0.2', 6379), is_online=True, silence=1)
@@ -109,7 +107,7 @@ def promises(
 
 
 def of_each(seen: list[Seen], address: Address) -> list[Finding]:
-    """What is so everywhere is said once; else it is said where."""
+    """Findings about each server. One that applies to all is reported once, others with their servers."""
     found: dict[Finding, list[str]] = {}
     for node in seen:
         for finding in _of(node, address):
@@ -121,7 +119,7 @@ def of_each(seen: list[Seen], address: Address) -> list[Finding]:
 
 
 def throws_away(seen: list[Seen]) -> bool:
-    """Now, and not only once somebody limits its memory."""
+    """Whether a server may evict keys as it is set up now."""
     return any(_policy(node.facts) != KEEPING and _whole(node.facts, "maxmemory") for node in seen)
 
 
@@ -212,7 +210,7 @@ def _replication(node: Seen, address: Address) -> Iterator[Finding]:
 
 
 def cluster(reply: dict[str, str], address: Address) -> Iterator[Finding]:
-    """Of what CLUSTER INFO says."""
+    """Findings about the reply to CLUSTER INFO."""
     if not reply:
         yield Finding("note", "CLUSTER INFO is refused: whether all slots are served was not checked", "+cluster|info")
         return
@@ -231,7 +229,7 @@ def cluster(reply: dict[str, str], address: Address) -> Iterator[Finding]:
 
 
 def apart(clocks: dict[Endpoint, Clock], lease: float) -> Iterator[Finding]:
-    """Between those of whom one may take over from the other: certain, whatever the ways there took."""
+    """Clocks that differ too much, whatever the round trips took."""
     ahead = max(clocks, key=lambda endpoint: clocks[endpoint].least)
     behind = min(clocks, key=lambda endpoint: clocks[endpoint].most)
     by = clocks[ahead].least - clocks[behind].most
@@ -244,7 +242,7 @@ def apart(clocks: dict[Endpoint, Clock], lease: float) -> Iterator[Finding]:
 
 
 def adrift(seen: list[Seen], ours: float) -> Iterator[Finding]:
-    """A clock that is wrong will be set right, and then it jumps. `ours`: our wall clock less our boot clock."""
+    """Clocks that are wrong: when such a clock is corrected, it jumps. `ours`: our wall clock minus our boot clock."""
     for node in seen:
         by = max(node.clock.least - ours, ours - node.clock.most)
         if by > ADRIFT:
@@ -295,7 +293,7 @@ def _is_here(endpoint: Endpoint) -> bool:
 
 
 def _version(facts: dict[str, str]) -> str:
-    """Valkey also says for which Redis it can stand."""
+    """The version of the server. Valkey reports a compatible Redis version, too."""
     for name, field in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
         if facts.get(field):
             return f"{name} {printable(facts[field])}"

@@ -3,8 +3,8 @@
 -- KEYS[1]  a hash: value (the token in digits), version
 -- ARGV     token in digits, "shared" or "exclusive"
 -- Gives    {now, the highest exclusive token admitted before}
--- Effect   A higher exclusive token takes its place; the record never expires. Tokens of other stores have up to 20
---          digits, which no double holds: they are compared as text.
+-- Effect   A higher exclusive token replaces it. The record never expires. Tokens of other stores have up to 20 digits,
+--          too many for a double, so they are compared as text.
 -- Cost     constant.
 
 local key, token = KEYS[1], ARGV[1]
@@ -20,6 +20,6 @@ local is_higher = #token > #highest or (#token == #highest and token > highest)
 if is_higher and ARGV[2] == 'exclusive' then
   redis.call('HSET', key, 'value', token, 'version', string.format('%.0f', version + 1))
 elseif stands[1] then
-  redis.call('HSET', key, 'value', highest) -- as it was: WAIT counts from what this connection wrote last
+  redis.call('HSET', key, 'value', highest) -- unchanged: WAIT counts from the last write of this connection
 end
 return { now, highest }

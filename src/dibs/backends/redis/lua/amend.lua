@@ -1,8 +1,8 @@
--- amend: make one's own claim lighter; the claims that fit beside it now are told.
+-- amend: lower the weight of a claim, and signal the claims that now fit beside it.
 --
 -- ARGV   id, weight
 -- Gives  {now}
--- Effect Idempotent; a claim that is as light already, or gone, stays as it is.
+-- Effect Idempotent. A claim that already has this weight, or is gone, is not changed.
 -- Cost   as the walk.
 
 local id, weight = ARGV[1], ARGV[2] + 0
@@ -12,7 +12,7 @@ if own and own.weight > weight then
   own.weight = weight
   changed[id] = true
   mixed = mixed or weight == 0
-  settle(nil, true)
+  sweep(nil, true)
   commit()
 end
 return { now }

@@ -1,10 +1,10 @@
--- The floor: what is left of the last tickets of all names whose own keys have expired.
+-- The floor: a bound for the tickets of all names whose own keys have expired.
 --
--- KEYS[2]  a string, "<base> <high>": no ticket was given above base + REACH, nor above high. The server's clock has
---          shown `base`; a ticket is above base + REACH only if that clock was set back, or a quorum agreed on it.
---          Absent in a cluster: a script of two keys would be refused while their slot is moved.
--- A head says in `covered` up to which ticket the floor is known to be high enough. So the floor is read and raised for
--- names without a key, and every REACH for each of the others.
+-- KEYS[2]  a string, "<base> <high>": every ticket given is at most base + REACH, or at most high. `base` is a time
+--          that the server's clock has shown. A ticket is above base + REACH only if that clock was set back, or a
+--          quorum agreed on the ticket. Absent in a cluster: a script with two keys is refused while a slot is moved.
+-- `covered` in a head is the highest ticket for which the floor is known to be high enough. So the floor is read and
+-- raised only for names without a key, and once every REACH for each other name.
 
 local REACH = 100000 -- a tenth of a second
 local base, high
@@ -18,7 +18,7 @@ local function read_floor()
   end
 end
 
--- The lowest ticket that is above all that a name without a key may have given.
+-- The lowest ticket above all tickets that a name without a key may have given.
 local function least()
   if head or not KEYS[2] then
     return 0
@@ -30,7 +30,7 @@ local function least()
   return high + 1
 end
 
--- Before a ticket is given.
+-- Raise the floor before a ticket is given.
 local function cover(ticket)
   if not KEYS[2] then
     covered, kept = NO_FLOOR, LONGER

@@ -1,18 +1,8 @@
--- foremost: the first holder, for those who follow a leader.
+-- foremost: the first holder, for clients that follow a leader.
 --
 -- Gives  {now, ticket, left}; ticket 0: nobody holds
 -- Effect none.
--- Cost   one read, and one for each in front that has expired.
+-- Cost   as the walk.
 
-local ticket, id = ZERO, first
-while id ~= '' do
-  local entry = linked(id)
-  if not (entry.ticket > ticket) then
-    damaged('order')
-  end
-  if entry.till > now then
-    return { now, entry.ticket + 0, entry.till - now }
-  end
-  ticket, id = entry.ticket, entry.behind
-end
-return { now, 0, 0 }
+local holder = walk().holding[1]
+return holder and { now, holder.ticket + 0, holder.till - now } or { now, 0, 0 }

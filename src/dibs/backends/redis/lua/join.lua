@@ -1,13 +1,13 @@
--- join: stand in the queue, or hold, or neither.
+-- join: add a claim to the queue. It holds if it fits.
 --
 -- KEYS   the queue, the floor
 -- ARGV   description (the end of a record, from `lease` on), place ("l" in the queue, "o" outside, "n" nowhere), id, by
--- Gives  now, in 16 digits                           it holds, for its whole lease; that is its ticket, too
---        {now}                                       void: it came too late, was given up before, or has expired
---        {now, ticket, holds, left, next, revoked}   how it stands; ticket 0: it does not, and is not to
---        {now, kind, capacity}                       the queue is of another kind or size
--- Effect A claim that fits holds, one that does not waits: in the queue; outside (which is noted for those who leave);
---        nowhere. The same id again is told how it stands; nothing is moved or extended.
+-- Gives  now, in 16 digits                           it holds for its whole lease; `now` is also its ticket
+--        {now}                                       void: it came too late, has a tombstone, or has expired
+--        {now, ticket, holds, left, next, revoked}   its standing; ticket 0: it was not added
+--        {now, kind, capacity}                       the queue has another kind or capacity
+-- Effect A claim that does not fit waits: in the queue, outside (the head then says so), or nowhere. A repeated join
+--        with the same id only reports the standing, and moves or extends nothing.
 -- Cost   as the walk. A free queue, and one whose first claim needs all of the capacity, take one read and one write.
 
 -- (head.lua)
@@ -27,8 +27,8 @@ if is_plain and #head == 43 and sub(about, 65, 80) ~= 'election        ' then
   return stamp
 end
 
--- Is the first claim alive, of this kind, and does it need all of the capacity? Then nobody behind it holds. The second
--- must be alive, too: the general path removes it if it is not. `at`: the first claim's record begins behind it.
+-- If the first claim is live, of this kind, and needs all of the capacity, then no claim behind it holds. The second
+-- must be live, too, because only the general path removes expired claims. The first record begins after `at`.
 if is_plain and form_at == 44 and place ~= 'o' and not found[2] then
   local is_alone = sub(head, 44, 44) == 'a'
   local at = is_alone and 44 or 108
@@ -46,7 +46,7 @@ if is_plain and form_at == 44 and place ~= 'o' and not found[2] then
     if place == 'n' then
       return { stamp + 0, 0, 0, 0, next, 0 }
     end
-    local waiting, before = sub(about, 17, 32), sub(head, 45, 60) -- the last claim, also if it is the only one
+    local waiting, before = sub(about, 17, 32), sub(head, 45, 60) -- the last claim, which may be the only one
     local record = id .. before .. stamp .. stamp .. waiting .. stamp .. '00000000000000000' .. about
     local start = '2' .. stamp .. sub(head, 18, 43) .. 'q' .. id
     if is_alone then
@@ -64,13 +64,13 @@ head = found[1]
 
 local kind, capacity, weight = sub(about, 65, 80), sub(about, 49, 64) + 0, sub(about, 33, 48) + 0
 kept = KEYS[2] and BRIEFLY or LONGER
-if stamp > by or is_buried(id) then
+if stamp > by or has_tombstone(id) then
   return { now }
 end
 local holds, next = true, -1
 if first ~= '' then
   local own = look_up(id)
-  local seen = settle()
+  local seen = sweep()
   next = upcoming(seen)
   if own then
     if entries[id] and own.till <= now then

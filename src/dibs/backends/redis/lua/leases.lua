@@ -1,12 +1,12 @@
--- leases: note the lease of a claim, and tell the longest that is in use. Asked for where sentinels decide who is the
--- primary: after a fail-over nothing new is granted for so long.
+-- leases: store the lease of a claim, and return the longest lease in use. Used with Sentinel: after a failover nothing
+-- new is granted for that long.
 --
--- KEYS[1]  a hash. For each class of leases (a power of two): "<lease> <until>", the longest one that was noted lately,
---          and until when that is remembered
--- ARGV     lease, its class, a number from 0 to CLASSES
+-- KEYS[1]  a hash. For each class of leases (a power of two): "<lease> <until>", the longest recent one, and until when
+--          it counts
+-- ARGV     lease, its class (0 to CLASSES)
 -- Gives    {now, the longest lease}
--- Effect   It is remembered for two minutes and as long as the lease: a fail-over takes less than that, and what was
---          granted before it lasts one lease. Whoever uses the lease notes it every half minute.
+-- Effect   A lease counts for two minutes plus its own length: a failover takes less than two minutes, and a grant
+--          before it lasts one lease. Clients store a lease that they use every half minute.
 -- Cost     constant.
 
 local key, lease, class = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])

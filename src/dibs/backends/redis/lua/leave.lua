@@ -1,9 +1,9 @@
--- leave: a claim goes, and the claims that hold because of that are told.
+-- leave: remove a claim, and signal the claims that hold because of that.
 --
--- ARGV   id; if its join was not answered, also `waiting`: a copy of the join may still come within that time
--- Gives  1 if it stood, else 0; or {now, the same}
--- Effect Idempotent. Where a copy may come, the id is remembered, and its late join does nothing.
--- Cost   as the walk. A claim that stands alone takes one read and one write.
+-- ARGV   id; if its join was not answered, also `waiting`: a copy of the join may still arrive within that time
+-- Gives  1 if the claim was there, else 0; or {now, 1 or 0}
+-- Effect Idempotent. If a copy of the join may still arrive, a tombstone makes it void.
+-- Cost   as the walk. A claim without others takes one read and one write.
 
 -- (head.lua)
 
@@ -12,7 +12,7 @@ local head = call('HGET', key, 'h')
 local _, form_at = find(head or '', '^2%d+[aq]')
 local is_plain = form_at == 44 and not waiting
 
--- Is it alone, and does the key not stay for too long after a long lease? The time does not matter, then.
+-- The only claim. The time is not needed, unless the key would stay for too long after a long lease.
 if is_plain and sub(head, 44, 60) == 'a' .. id and find(sub(head, 93, 102), '^%d+$')
   and sub(head, 34, 43) - sub(head, 93, 102) < (sub(head, 18, 33) == '9999999999999999' and 1200 or 620) then
   local answer = redis.pcall('HSET', key, 'h', sub(head, 1, 43))
@@ -25,8 +25,8 @@ end
 
 -- (clock.lua)
 
--- Is it the first of several, and do the second and it each need all of the capacity? Then the second holds, and
--- nobody behind it does. The second and the third must be alive: the general path removes them if they are not.
+-- The first of several. If it and the second each need all of the capacity, then the second holds now, and no claim
+-- behind it. The second and the third must be live, because only the general path removes expired claims.
 if is_plain and sub(head, 44, 44) == 'q' and sub(head, 109, 124) == id then
   local next = sub(head, 61, 76)
   local read = call('HMGET', key, next, '>' .. next)
@@ -49,12 +49,12 @@ end
 -- (queue.lua)
 
 local own = look_up(id)
-settle(id)
+sweep(id)
 if own and entries[id] then
   unlink(own)
 end
 if waiting then
-  bury(id, now + waiting)
+  add_tombstone(id, now + waiting)
 end
 commit()
 return { now, own and 1 or 0 }

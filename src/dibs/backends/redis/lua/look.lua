@@ -1,7 +1,7 @@
--- look: the queue as it stands, for onlookers.
+-- look: the claims of a queue, for `inspect` and listings.
 --
--- Gives  {now, kind, capacity, then for each that has not expired, in order, {ticket, weight, left, asked, held, about}},
---        `asked` and `held` as microseconds ago, `held` -1 while that is not known; {now}: nobody is in the queue
+-- Gives  {now, kind, capacity, then for each live claim, in order, {ticket, weight, left, asked, held, about}}; {now}:
+--        the queue is empty. `asked` and `held` are microseconds ago; `held` is -1 while it is not known
 -- Effect none.
 -- Cost   one read for each claim in the queue.
 

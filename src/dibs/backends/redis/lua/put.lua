@@ -1,13 +1,13 @@
--- put: replace a value that nobody owns, if it is at the version that the writer saw.
+-- put: replace a value, if it still has the version that the writer read.
 --
--- KEYS[1]  a hash: value, version; for each version made lately a field "write-<version>": who made it, and until when
---          that is remembered; and `oldest`, the lowest version of which it is
--- ARGV     id, longest, version, value, by; `longest`: how far ahead `by` can be at most
--- Gives    {now, 1, version}    done, now or before, by this very id
---          {now, 0, version}    it is at another version
+-- KEYS[1]  a hash: value, version; for each recent version a field "write-<version>": the id of its write, and until
+--          when it is remembered; and `oldest`, the lowest version with such a field
+-- ARGV     id, longest, version, value, by; `longest`: how far `by` can be in the future
+-- Gives    {now, 1, version}    done, now or before, by a write with this id
+--          {now, 0, version}    the value has another version
 --          {now}                too late
--- Effect   The channel that bears the key's name is told. Nothing here ever expires.
--- Cost     constant: each put forgets up to two others whose time is over.
+-- Effect   A message goes to the channel with the key's name. Nothing here ever expires.
+-- Cost     constant: each put removes up to two old "write-" fields.
 
 local key, id, longest, version = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local value, by = ARGV[4], tonumber(ARGV[5])
@@ -29,7 +29,7 @@ if now > by then
   return { now }
 end
 if write and string.sub(write, 1, #id) == id then
-  redis.call('HSET', key, 'version', number(there)) -- as it was: WAIT counts from what this connection wrote last
+  redis.call('HSET', key, 'version', number(there)) -- unchanged: WAIT counts from the last write of this connection
   return { now, 1, version + 1 }
 end
 if there ~= version then
@@ -51,5 +51,5 @@ redis.call('HSET', key, 'value', value, 'version', made, 'oldest', number(oldest
 if gone[1] then
   redis.call('HDEL', key, unpack(gone))
 end
-redis.pcall('PUBLISH', key, 'l')  -- who may not say it has written all the same
+redis.pcall('PUBLISH', key, 'l') -- without the right to publish, the write still counts
 return { now, 1, version + 1 }

@@ -1,18 +1,18 @@
--- The walk over a queue, and the one place where a verb writes. Needs `head` and `stamp`.
+-- The walk over a queue, and the only place that writes. Needs `head` and `stamp`.
 --
--- A verb reads, decides, and then writes by `commit`, once: damage ends the script before the first write, and nothing
--- is half done. Cost: one read for each claim that holds, and one for the first that waits.
+-- A script reads, decides, and then writes once, in `commit`. So damage ends a script before its first write, and
+-- nothing is half done. Cost of the walk: one read for each holder, and one for the first waiter.
 
 local format, insert, max, min = string.format, table.insert, math.max, math.min
 local DAY = 86400 * 1000000
-local BRIEFLY, LONGER = 10, 300 -- seconds for which an idle name keeps its last ticket; without a floor
-local LATE = 600 -- a key that would stay longer than needed by this, after a long lease, is told to go earlier
-local MUCH = 2 ^ 53 -- from here on a double does not tell a number from the next
+local BRIEFLY, LONGER = 10, 300 -- seconds for which an idle name keeps its last ticket: with a floor, and without
+local LATE = 600 -- seconds: if the key of an idle name would stay this much longer than needed, its expiry is lowered
+local MUCH = 2 ^ 53 -- the first number from which a double cannot tell its successor
 local MUCH_TEXT, ZERO, NOBODY = '9007199254740992', '0000000000000000', '----------------'
 local NO_FLOOR = '9999999999999999'
 local ELECTION = 'election        '
-local MOST = 2000 -- arguments of one command: Lua has a stack of some thousands
-local CLEARED = 8 -- tombstones that are over are removed this many at a time: a crowd may leave thousands
+local MOST = 2000 -- arguments of one command: the Lua stack is limited to some thousands
+local CLEARED = 8 -- expired tombstones that one script removes: a crowd may leave thousands
 
 local function damaged(what)
   error('dibs-damaged ' .. what)
@@ -56,20 +56,20 @@ else
   end
 end
 
-local fresh_tomb = next_tomb -- from here on they are made by the change in hand
-local buried = {} -- the ids of these
+local fresh_tomb = next_tomb -- the number of the first tombstone that this script makes
+local buried = {} -- the ids of the tombstones that this script makes
 local latest_tomb = 0
-local entries = {} -- claims that were read, by id; false: it does not stand here
-local changed = {} -- ids whose record is to be written
-local relinked = {} -- ids whose link is to be written
-local weighed = {} -- by id: its weight before the change in hand
-local removed = {} -- fields to be deleted
-local written = {} -- fields and values to be written beside records
-local letters = {} -- by the client's channel: its claims that now hold
-local announced = false -- those who listen to the name are told to look
+local entries = {} -- claims that were read, by id; false: not in this queue
+local changed = {} -- ids whose record must be written
+local relinked = {} -- ids whose link must be written
+local weighed = {} -- by id: the weight before this script changed it
+local removed = {} -- fields to delete
+local written = {} -- fields and values to write
+local messages = {} -- by the channel of a client: its claims that now hold
+local announced = false -- the listeners of the name must look
 local is_new = false -- a claim is added
 
--- Read a record, and refuse one that is not as we write them.
+-- Parse a record, and refuse one that dibs cannot have written.
 local function parse(text)
   local numbers = sub(text, 33, 177)
   if #numbers ~= 145 or not find(numbers, '^%d+$') or not find(sub(text, 194, 197), '^%d%d%d%d$') then
@@ -94,7 +94,8 @@ local function parse(text)
     end
   end
   entry.till = entry.since + entry.span
-  -- A clock that was set back must not make a claim last longer than its lease. The cut is written, or it never ends.
+  -- A clock that was set back must not make a claim last longer than its lease. The new expiry is written, or it would
+  -- be moved again and again.
   if not (entry.till <= now + entry.lease) then
     entry.since, entry.span, entry.till = stamp, entry.lease, now + entry.lease
     changed[entry.id] = true
@@ -121,9 +122,8 @@ if body ~= '' then
   entry.behind = sub(entry.link, 1, 16)
   entries[first] = entry
 end
-local first_before = first
 
--- The record of a claim; false if it does not stand here.
+-- The record of a claim; false if it is not in this queue.
 local function look_up(id)
   local entry = entries[id]
   if entry ~= nil then
@@ -151,7 +151,7 @@ local function linked(id)
   return look_up(id) or damaged('chain')
 end
 
--- The rule, as core/rule.py has it: walk in order, as far as it looks. `leaver`: the id of the claim that goes now.
+-- The rule of core/rule.py: read the claims in order, up to the first waiter. `leaver`: the id of a claim that leaves.
 local function walk(leaver)
   local seen = { holding = {}, holds = {}, freed = {}, gone = {}, blocked = false, used = 0, next = math.huge }
   local before, ticket, id = 0, ZERO, first
@@ -190,7 +190,7 @@ local function unlink(entry)
     first = behind
     last = behind == '' and '' or last
     if behind ~= '' then
-      linked(behind) -- its record goes into the head
+      linked(behind) -- read its record, which moves into the head
     end
   else
     local ahead = linked(before)
@@ -214,8 +214,8 @@ local function unlink(entry)
   end
 end
 
--- Walk, remove the claims that are gone, and note whom that concerns.
-local function settle(leaver, lighter)
+-- Walk, remove the expired claims and the leaver, and note who must be signalled.
+local function sweep(leaver, lighter)
   local seen = walk(leaver)
   for _, entry in ipairs(seen.gone) do
     unlink(entry)
@@ -225,7 +225,7 @@ local function settle(leaver, lighter)
   end
   if seen.freed[1] then
     for _, entry in ipairs(seen.freed) do
-      letters[entry.channel] = (letters[entry.channel] or '') .. entry.id .. 'y'
+      messages[entry.channel] = (messages[entry.channel] or '') .. entry.id .. 'y'
     end
   elseif (seen.gone[1] or lighter) and not seen.blocked and outside > now then
     announced = true
@@ -233,7 +233,16 @@ local function settle(leaver, lighter)
   return seen
 end
 
--- Microseconds until something seen here can end by itself; -1: nothing can.
+-- Sweep, and find the holder with a ticket.
+local function holder_with(ticket)
+  for _, entry in ipairs(sweep().holding) do
+    if entry.ticket + 0 == ticket then
+      return entry
+    end
+  end
+end
+
+-- Microseconds until the first claim that the walk met can expire; -1: it met none.
 local function upcoming(seen)
   return seen.next == math.huge and -1 or seen.next - now
 end
@@ -242,23 +251,17 @@ local function standing(entry, holds, next)
   return { entry.ticket + 0, holds and 1 or 0, entry.till - now, next, entry.revoked + 0 }
 end
 
-local function extend(entry, span)
-  if now + span > entry.till then
-    entry.since, entry.span, entry.till = stamp, span, now + span
-  end
-end
-
 local function write(field, value)
   insert(written, field)
   insert(written, value)
 end
 
-local function is_buried(id)
+local function has_tombstone(id)
   local by = next_tomb > oldest_tomb and call('HGET', key, '!' .. id)
   return by and by >= stamp
 end
 
-local function bury(id, by)
+local function add_tombstone(id, by)
   buried[id] = true
   latest_tomb = max(latest_tomb, by)
   write('!' .. id, digits(by))
@@ -266,10 +269,10 @@ local function bury(id, by)
   next_tomb = next_tomb + 1
 end
 
-local function clear_tombs()
+local function clear_tombstones()
   for n = oldest_tomb, min(oldest_tomb + CLEARED, fresh_tomb) - 1 do
     local id = call('HGET', key, '=' .. digits(n)) or ''
-    if buried[id] or is_buried(id) then
+    if buried[id] or has_tombstone(id) then
       break
     end
     insert(removed, '=' .. digits(n))
@@ -287,8 +290,8 @@ local function in_parts(command, list)
   end
 end
 
--- A server whose memory is full refuses a script whose first write may take more of it, and so it refuses a new claim.
--- A leave or a renewal takes none in the end: it begins by deleting a field that is not there.
+-- A full server refuses a script whose first write may need memory. A new claim must be refused like that. A leave or a
+-- renewal needs no memory in the end, so it first deletes a field that does not exist.
 local function set_fields()
   if is_new and not removed[1] then
     in_parts('HSET', written)
@@ -304,7 +307,7 @@ local function set_fields()
   end
 end
 
--- The fields for version 1 of the layout: its scripts find a holder of another kind here, and refuse.
+-- Write the fields of version 1 of the layout: its scripts find a holder of another kind there, and refuse.
 local function warn_older()
   local id, far = 'dibs-layout-0002', MUCH - 1
   local kind = 'a queue of a newer version of dibs'
@@ -366,9 +369,9 @@ end
 
 local function commit()
   if next_tomb > oldest_tomb then
-    clear_tombs()
+    clear_tombstones()
   end
-  local is_touched = next(changed) ~= nil -- written also if it stays the same: WAIT counts from the last write
+  local is_touched = next(changed) ~= nil -- written even if unchanged: WAIT counts from the last write
   local latest, before = put_records() / 1000000, keeps
   local text = new_head()
   if not (is_touched or written[1] or removed[1] or head and text ~= head) then
@@ -389,9 +392,9 @@ local function commit()
   if keeps ~= before then
     call('PEXPIREAT', key, format('%.0f', keeps * 1000))
   end
-  -- A missing right to publish is no failure of the change: those who wait look, too.
-  for client, letter in pairs(letters) do
-    redis.pcall('PUBLISH', client, letter)
+  -- Without the right to publish the change still counts: waiters also poll.
+  for channel, message in pairs(messages) do
+    redis.pcall('PUBLISH', channel, message)
   end
   if announced then
     redis.pcall('PUBLISH', key, 'l')
