@@ -22,7 +22,7 @@ from dibs.backends.redis.context import Context
 from dibs.backends.redis.discovery import named
 from dibs.backends.redis.errors import Refusal, unavailable
 from dibs.backends.redis.queue import read_join, read_leave_now
-from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Requests, Wait
+from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Request, Wait
 from dibs.backends.redis.servers import Dialler, Outcomes, Parts, Pools
 from dibs.core.deadline import FOREVER
 from dibs.core.queue import QUEUE, UNFAIR, Left, Place, Taken
@@ -255,7 +255,7 @@ class AioFreePath:
         self._executor = context.executor
         self._keys = context.keys
         self._subscriber = context.subscriber
-        self._channel = context.channel
+        self._prepare = context.prepare
         self._poll_interval = context.poll_interval
         self._pool: AioRedisPool | None = None
         """The pool of the only server in the last loop. Stays None with several servers."""
@@ -265,10 +265,7 @@ class AioFreePath:
         prepared, connection, subscriber = claim.prepared, self._connection_now(claim.name), self._subscriber
         if connection is None or prepared is None or place is UNFAIR or (subscriber and not subscriber.is_ready()):
             return None
-        requests = prepared.request
-        if requests is None:
-            key = self._keys.queue(claim.name)
-            requests = prepared.request = Requests(claim, self._channel, key, self._keys.floor)
+        requests = prepared.request or self._prepare(prepared, claim)
         claim.asked = True
         start = requests.queue if place is QUEUE else requests.tries
         by = int((claim.by + connection.connection.offset) * MICROSECONDS)

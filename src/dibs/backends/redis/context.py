@@ -7,9 +7,11 @@ from typing import NamedTuple
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.executor import RedisExecutor
 from dibs.backends.redis.keys import Keys
+from dibs.backends.redis.scripts import Requests
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.core.deadline import FOREVER
 from dibs.core.queue import ClientIdentity
+from dibs.core.rule import Claim, Prepared
 from dibs.core.runtime import Runtime
 
 SPIN = 0.1
@@ -29,6 +31,11 @@ class Context(NamedTuple):
     def channel(self) -> bytes:
         """The channel of this client, on which scripts report its new holds."""
         return self.keys.client(self.identity.id)
+
+    def prepare(self, prepared: Prepared, claim: Claim) -> Requests:
+        """Pack the requests of a lock object, and cache them."""
+        prepared.request = made = Requests(claim, self.channel, self.keys.queue(claim.name), self.keys.floor)
+        return made
 
     @property
     def poll_interval(self) -> float:

@@ -1,6 +1,6 @@
-"""Which grants count around a failover that sentinels decide.
+"""Which grants count around a fail-over that sentinels decide.
 
-A failover leaves two primaries for a while. Sentinels demote the old one about ten seconds after they named the new
+A fail-over leaves two primaries for a while. Sentinels demote the old one about ten seconds after they named the new
 one, and after SENTINEL FAILOVER the old one is healthy until then. The new one may also lack the last grants of the
 old one. Two rules keep a name from having two valid holders, whatever was not replicated:
 
@@ -8,7 +8,7 @@ old one. Two rules keep a name from having two valid holders, whatever was not r
 2. After a majority has named a new primary, it grants nothing new for the longest lease in use plus WINDOW: the grace
    period. By then, each hold that counted at the old primary has been renewed at the new one, or has ended.
 
-Proof: two majorities share a sentinel, and a sentinel changes its mind once in a failover. So a reply of the old
+Proof: two majorities share a sentinel, and a sentinel changes its mind once in a fail-over. So a reply of the old
 primary that counts came at most WINDOW after a majority named the new one. Its grant lasts one lease from there.
 The longest lease in use is stored in Redis itself (lua/leases.lua).
 
@@ -38,14 +38,14 @@ _UNKNOWN = 1.0
 
 
 class Term:
-    """One primary, from one failover to the next."""
+    """One primary, from one fail-over to the next."""
 
     __slots__ = ("_noted", "confirmed_at", "epoch", "longest", "primary", "since")
 
     def __init__(self, primary: Endpoint, epoch: int) -> None:
         self.primary = primary
         self.epoch = epoch
-        """The sentinels' number of the failover that began it; 0: there was none yet."""
+        """The sentinels' number of the fail-over that began it; 0: there was none yet."""
         self.confirmed_at = -inf
         """The local instant before the last request in which a majority named it."""
         self.since = inf
@@ -79,7 +79,7 @@ class Failover:
         self._now = now
         self.term: Term | None = None
         self._held: set[bytes] = set()
-        """Ids of claims whose grant has counted: a failover does not take them back."""
+        """Ids of claims whose grant has counted: a fail-over does not take them back."""
         self._used_at = 0.0
         self._is_awake = False
         self._worker: Worker | None = None
@@ -111,7 +111,7 @@ class Failover:
         return max(term.since + term.longest + WINDOW - self._now(), 0.0) if term.epoch else 0.0
 
     def counted(self, id: bytes, standing: Standing) -> Standing:
-        """In the grace period, a claim that holds in the store but did not hold before the failover still waits. It
+        """In the grace period, a claim that holds in the store but did not hold before the fail-over still waits. It
         keeps its place in the queue."""
         if not standing.holds or id in self._held:
             return standing

@@ -15,10 +15,10 @@ from dibs.backends.redis.connection import CHUNK, RedisConnection, broken
 from dibs.backends.redis.context import Context
 from dibs.backends.redis.errors import Refusal
 from dibs.backends.redis.queue import read_join, read_leave_now
-from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS, Requests
+from dibs.backends.redis.scripts import BETWEEN, MICROSECONDS
 from dibs.backends.redis.servers import IDLE
 from dibs.core.queue import QUEUE, UNFAIR, Left, Place, Taken
-from dibs.core.rule import Claim, Prepared, Standing
+from dibs.core.rule import Claim, Standing
 
 _HELD = 23
 """Length in bytes of the reply to a join that holds: the ticket as a bulk string."""
@@ -29,7 +29,7 @@ class FreePath:
         self._executor = context.executor
         self._keys = context.keys
         self._subscriber = context.subscriber
-        self._channel = context.channel
+        self._prepare = context.prepare
         self._poll_interval = context.poll_interval
         self._now = context.runtime.now
         self._pool: Any = None
@@ -40,7 +40,7 @@ class FreePath:
         prepared, pool, subscriber = claim.prepared, self._pool, self._subscriber
         if prepared is None or place is UNFAIR or (subscriber is not None and subscriber.source.connection is None):
             return None
-        requests = prepared.request or self.prepare(prepared, claim)
+        requests = prepared.request or self._prepare(prepared, claim)
         if pool is None:
             pool = self._executor.pool_now(self._keys.queue(claim.name))
             if pool is None:
@@ -129,10 +129,6 @@ class FreePath:
         if pool.waiters or len(pool.idle) > IDLE or connection.generation != pool.generation:
             _give_again(pool, connection)
         return True
-
-    def prepare(self, prepared: Prepared, claim: Claim) -> Requests:
-        prepared.request = made = Requests(claim, self._channel, self._keys.queue(claim.name), self._keys.floor)
-        return made
 
 
 def _give_again(pool: Pool[RedisConnection], connection: RedisConnection) -> None:

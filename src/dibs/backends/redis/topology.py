@@ -3,7 +3,7 @@
 `locate` does no I/O. If the server that it names refuses or is silent, the caller reports that by `forget` or `moved`.
 Threads may share a topology, because its table is replaced as a whole.
 
-A sentinel may be the last to hear of a failover. So a majority of them must name the same primary with the same epoch,
+A sentinel may be the last to hear of a fail-over. So a majority of them must name the same primary with the same epoch,
 and the server itself must say that it is a primary. failover.py decides which replies count, and asks again once a
 second. If the sentinels of the URL are no majority, the others are found through them.
 
@@ -79,7 +79,7 @@ class Topology:
         return [] if primary is None else [primary]
 
     def attend(self, runtime: Runtime) -> None:
-        """Follow failovers in a thread while the store is used."""
+        """Follow fail-overs in a thread while the store is used."""
 
     def close(self) -> None:
         """Stop what `attend` started."""
@@ -179,7 +179,7 @@ class _Opinion(NamedTuple):
 
     primary: Endpoint
     epoch: int
-    """The number of the failover that made it the primary."""
+    """The number of the fail-over that made it the primary."""
     since: float
     """The local instant by which the sentinel had named it."""
     sentinels: int

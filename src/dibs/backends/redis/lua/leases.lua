@@ -1,11 +1,11 @@
--- leases: store the lease of a claim, and return the longest lease in use. Used with Sentinel: after a failover nothing
--- new is granted for that long.
+-- leases: store the lease of a claim, and return the longest lease in use. Used with Sentinel: after a fail-over,
+-- nothing new is granted for that long.
 --
 -- KEYS[1]  a hash. For each class of leases (a power of two): "<lease> <until>", the longest recent one, and until when
 --          it counts
 -- ARGV     lease, its class (0 to CLASSES)
 -- Gives    {now, the longest lease}
--- Effect   A lease counts for two minutes plus its own length: a failover takes less than two minutes, and a grant
+-- Effect   A lease counts for two minutes plus its own length: a fail-over takes less than two minutes, and a grant
 --          before it lasts one lease. Clients store a lease that they use every half minute.
 -- Cost     constant.
 
