@@ -17,7 +17,7 @@ import dibs.aio
 from dibs.backends.redis import diagnosis
 from dibs.backends.redis.address import Address
 from dibs.backends.redis.diagnosis import Clock as Reading
-from dibs.backends.redis.diagnosis import Seen
+from dibs.backends.redis.diagnosis import Primary
 from dibs.url import parse
 from lab import clock as clocks
 from lab import splitters
@@ -324,15 +324,15 @@ def test_where_no_server_answers() -> None:
         client.doctor()
 
 
-def seen(**facts: str) -> list[Seen]:
-    return [Seen(("h1", 6379), facts, {}, Reading(0, 0, 0), [])]
+def seen(**facts: str) -> list[Primary]:
+    return [Primary(("h1", 6379), facts, {}, Reading(0, 0, 0), [])]
 
 
 def test_versions() -> None:
     """Of servers that are not at hand."""
 
     def told(**facts: str) -> list[tuple[str, str]]:
-        return [(finding.level, finding.what) for finding in diagnosis.about(seen(**facts))]
+        return [(finding.level, finding.what) for finding in diagnosis.versions(seen(**facts))]
 
     assert told(redis_version="8.2.1") == [("about", "Redis 8.2.1")]
     assert told(redis_version="7.2.4", valkey_version="8.0.1") == [("about", "Valkey 8.0.1")]
@@ -343,11 +343,11 @@ def test_versions() -> None:
 def test_what_others_can_read() -> None:
     clear = ["redis://cache", "redis+cluster://127.0.0.1,cache"]
     safe = ["redis://localhost", "redis://[::1]", "rediss://cache", "rediss+sentinel://cache/main", "unix:///r.sock"]
-    assert [url for url in clear + safe if list(diagnosis.openness(Address.of(parse(url))))] == clear
+    assert [url for url in clear + safe if list(diagnosis.encryption(Address.of(parse(url))))] == clear
 
 
 def test_a_way_that_is_too_long() -> None:
     (node,) = seen()
     for took, expected in ((3.0, []), (3.1, ["danger"])):
         slow = [node._replace(clock=Reading(0, 0, took))]
-        assert [finding.level for finding in diagnosis.way(slow, 30.0)] == expected
+        assert [finding.level for finding in diagnosis.slow_round_trip(slow, 30.0)] == expected

@@ -20,10 +20,10 @@ SILENT = 5
 """Seconds after which a replica counts as behind: it reports once a second."""
 ADRIFT = 1.0
 """Seconds that a server's wall clock may differ from this machine's without a note."""
-KEEPING = "noeviction"
+NOEVICTION = "noeviction"
 OLDEST = 5
 """Major version of Redis. In older ones, a script that has read the clock may not write."""
-LOOK_THERE = "check the server's log"
+CHECK_LOG = "check the server's log"
 
 
 class Clock(NamedTuple):
@@ -34,7 +34,7 @@ class Clock(NamedTuple):
     took: float
 
 
-class Copy(NamedTuple):
+class Replica(NamedTuple):
     """A replica, as its primary reports it."""
 
     endpoint: Endpoint
@@ -42,7 +42,7 @@ class Copy(NamedTuple):
     silence: int
 
 
-class Seen(NamedTuple):
+class Primary(NamedTuple):
     """A primary that was examined."""
 
     endpoint: Endpoint
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
     settings: dict[str, str]
     """CONFIG, without the settings that were refused."""
     clock: Clock
-    copies: list[Copy]
+    replicas: list[Replica]
 
 
 def facts(reply: object) -> dict[str, str]:
@@ -64,20 +64,20 @@ def facts(reply: object) -> dict[str, str]:
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
-def copy_of(name: str, value: str) -> Copy | None:
+def read_replica(name: str, value: str) -> Replica | None:
     """Parse a line of an INFO, if it is about a replica.
 
-    >>> copy_of("slave0", "ip=10.0.0.2,port=6379,state=online,offset=42,lag=1")
-    Copy(endpoint=('10.0.0.2', 6379), is_online=True, silence=1)
+    >>> read_replica("slave0", "ip=10.0.0.2,port=6379,state=online,offset=42,lag=1")
+    Replica(endpoint=('10.0.0.2', 6379), is_online=True, silence=1)
     """
     reply = dict(part.partition("=")[::2] for part in value.split(","))
     if not (name.startswith("slave") and name[5:].isdigit() and reply.get("port", "").isdigit()):
         return None
-    return Copy((reply.get("ip", ""), int(reply["port"])), reply.get("state") == "online", _whole(reply, "lag"))
+    return Replica((reply.get("ip", ""), int(reply["port"])), reply.get("state") == "online", _whole(reply, "lag"))
 
 
-def about(seen: list[Seen]) -> Iterator[Finding]:
-    versions = sorted({version for node in seen if (version := _version(node.facts))})
+def versions(primaries: list[Primary]) -> Iterator[Finding]:
+    versions = sorted({version for node in primaries if (version := _version(node.facts))})
     if versions:
         yield Finding("about", " and ".join(versions))
     for version in versions:
@@ -87,7 +87,7 @@ def about(seen: list[Seen]) -> Iterator[Finding]:
 
 
 def promises(
-    seen: list[Seen], replicas: int, lease: float, *, sound: bool, heard: bool, ordered: bool
+    primaries: list[Primary], replicas: int, lease: float, *, sound: bool, heard: bool, ordered: bool
 ) -> Iterator[Finding]:
     if sound:
         yield Finding(
@@ -97,7 +97,7 @@ def promises(
         yield Finding("promise", "first come, first served, across machines")
     if ordered:
         yield Finding("promise", "tokens rise strictly, also after a loss of data, by the server's clock")
-    if all(_keeps_all(node) for node in seen):
+    if all(_keeps_all(node) for node in primaries):
         yield Finding("promise", "what was acknowledged survives a crash of the server")
     if replicas:
         yield Finding("promise", f"a grant or renewal counts only once {replicas} replicas have it")
@@ -106,24 +106,24 @@ def promises(
     yield Finding("promise", f"the lock of a holder that dies is free within {duration(lease)}, or its own lease")
 
 
-def of_each(seen: list[Seen], address: Address) -> list[Finding]:
+def servers(primaries: list[Primary], address: Address) -> list[Finding]:
     """Findings about each server. One that applies to all is reported once, others with their servers."""
     found: dict[Finding, list[str]] = {}
-    for node in seen:
+    for node in primaries:
         for finding in _of(node, address):
             found.setdefault(finding, []).append(named(node.endpoint))
     return [
-        finding if len(endpoints) == len(seen) else finding._replace(what=f"{', '.join(endpoints)}: {finding.what}")
-        for finding, endpoints in found.items()
+        finding if len(names) == len(primaries) else finding._replace(what=f"{', '.join(names)}: {finding.what}")
+        for finding, names in found.items()
     ]
 
 
-def throws_away(seen: list[Seen]) -> bool:
+def may_evict(primaries: list[Primary]) -> bool:
     """Whether a server may evict keys as it is set up now."""
-    return any(_policy(node.facts) != KEEPING and _whole(node.facts, "maxmemory") for node in seen)
+    return any(_policy(node.facts) != NOEVICTION and _whole(node.facts, "maxmemory") for node in primaries)
 
 
-def _of(node: Seen, address: Address) -> Iterator[Finding]:
+def _of(node: Primary, address: Address) -> Iterator[Finding]:
     if not node.facts:
         yield Finding("note", "INFO is refused: memory, disk and replicas were not checked", "allow it: +info")
         return
@@ -138,12 +138,12 @@ def _of(node: Seen, address: Address) -> Iterator[Finding]:
 
 def _memory(facts: dict[str, str]) -> Iterator[Finding]:
     policy, most = _policy(facts), _whole(facts, "maxmemory")
-    if policy != KEEPING:
+    if policy != NOEVICTION:
         bites = "when maxmemory is reached" if most else "once maxmemory is set, which it is not now"
         already = " (it has evicted keys before)" if _whole(facts, "evicted_keys") else ""
         yield Finding(
             "danger", f"maxmemory-policy is {printable(policy)}: {bites}, keys are evicted{already}, locks among them",
-            f"set maxmemory-policy {KEEPING}; if other programs need eviction, use a separate server for locks",
+            f"set maxmemory-policy {NOEVICTION}; if other programs need eviction, use a separate server for locks",
         )  # fmt: skip
     elif most and _whole(facts, "used_memory") > most * NEARLY:
         yield Finding(
@@ -152,7 +152,7 @@ def _memory(facts: dict[str, str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _disk(node: Seen) -> Iterator[Finding]:
+def _disk(node: Primary) -> Iterator[Finding]:
     if "err" in (node.facts.get("aof_last_write_status"), node.facts.get("rdb_last_bgsave_status")):
         yield Finding(
             "danger", "the last save to disk failed, and the server may refuse writes", "check its disk and log"
@@ -175,37 +175,35 @@ def _disk(node: Seen) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _replication(node: Seen, address: Address) -> Iterator[Finding]:
-    wanted, online = address.replicas, sum(copy.is_online for copy in node.copies)
+def _replication(node: Primary, address: Address) -> Iterator[Finding]:
+    wanted, online = address.replicas, sum(replica.is_online for replica in node.replicas)
     if online < wanted:
         yield Finding(
             "danger", f"replicas={wanted} is asked for and {online} are online: nothing is granted",
             "bring the replicas back, or lower replicas=",
         )  # fmt: skip
-    for copy in node.copies:
-        if not copy.is_online or copy.silence >= SILENT:
-            yield Finding(
-                "note", f"the replica {named(copy.endpoint)} is behind: if it takes over, it lacks the latest grants",
-                "check the connection to its primary",
-            )  # fmt: skip
+    for replica in node.replicas:
+        if not replica.is_online or replica.silence >= SILENT:
+            what = f"the replica {named(replica.endpoint)} is behind: if it takes over, it lacks the latest grants"
+            yield Finding("note", what, "check the connection to its primary")
     # With one replica, a fail-over leaves none to confirm renewals: replicas=1 would cost every lock.
-    first = "" if len(node.copies) > 1 else "add a second replica, then "
-    if node.copies and not wanted and address.topology == "sentinel":
+    first = "" if len(node.replicas) > 1 else "add a second replica, then "
+    if node.replicas and not wanted and address.topology == "sentinel":
         yield Finding(
             "note", "a replica that takes over may lack the last grants: their holders lose them before "
             "anything new is granted", f"{first}use replicas=1, which makes that rare",
         )  # fmt: skip
-    elif node.copies and not wanted:
+    elif node.replicas and not wanted:
         yield Finding(
             "note", "a replica that takes over may lack the last grants, and then two hold",
             f"{first}use replicas=1, which makes that rare; a fence makes it harmless",
         )  # fmt: skip
-    if node.copies and address.topology == "single" and "min_slaves_good_slaves" not in node.facts:
+    if node.replicas and address.topology == "single" and "min_slaves_good_slaves" not in node.facts:
         yield Finding(
             "note", "a primary that is cut off from its replicas keeps granting while one of them takes over",
             "set min-replicas-to-write 1, min-replicas-max-lag 10",
         )  # fmt: skip
-    if not node.copies and address.topology != "single":
+    if not node.replicas and address.topology != "single":
         yield Finding("note", "no replica: while the server is down, it grants nothing", "add a replica")
 
 
@@ -228,7 +226,7 @@ def cluster(reply: dict[str, str], address: Address) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def apart(clocks: dict[Endpoint, Clock], lease: float) -> Iterator[Finding]:
+def clocks_apart(clocks: dict[Endpoint, Clock], lease: float) -> Iterator[Finding]:
     """Clocks that differ too much, whatever the round trips took."""
     ahead = max(clocks, key=lambda endpoint: clocks[endpoint].least)
     behind = min(clocks, key=lambda endpoint: clocks[endpoint].most)
@@ -241,9 +239,9 @@ def apart(clocks: dict[Endpoint, Clock], lease: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def adrift(seen: list[Seen], ours: float) -> Iterator[Finding]:
+def wrong_clocks(primaries: list[Primary], ours: float) -> Iterator[Finding]:
     """Clocks that are wrong: when such a clock is corrected, it jumps. `ours`: our wall clock minus our boot clock."""
-    for node in seen:
+    for node in primaries:
         by = max(node.clock.least - ours, ours - node.clock.most)
         if by > ADRIFT:
             way = "ahead of" if node.clock.least > ours else "behind"
@@ -253,8 +251,8 @@ def adrift(seen: list[Seen], ours: float) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def way(seen: list[Seen], lease: float) -> Iterator[Finding]:
-    took = max(node.clock.took for node in seen)
+def slow_round_trip(primaries: list[Primary], lease: float) -> Iterator[Finding]:
+    took = max(node.clock.took for node in primaries)
     if took > lease / SLOW:
         yield Finding(
             "danger", f"a round trip took {duration(took)} of a lease of {duration(lease)}: if it gets slower, "
@@ -262,14 +260,14 @@ def way(seen: list[Seen], lease: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def reach(address: Address, seen: list[Seen]) -> Iterator[Finding]:
+def availability(address: Address, primaries: list[Primary]) -> Iterator[Finding]:
     if address.topology != "single":
         if len(address.endpoints) == 1:
             which = "sentinel" if address.topology == "sentinel" else "node"
             yield Finding(
                 "note", f"the URL names one {which}: while it is down, new clients find nothing", "give several"
             )
-    elif any(node.copies for node in seen):
+    elif any(node.replicas for node in primaries):
         yield Finding(
             "note", "this URL does not follow a fail-over", "use redis+sentinel:// if sentinels watch the server"
         )
@@ -281,7 +279,7 @@ def reach(address: Address, seen: list[Seen]) -> Iterator[Finding]:
         )
 
 
-def openness(address: Address) -> Iterator[Finding]:
+def encryption(address: Address) -> Iterator[Finding]:
     if not address.shown.startswith(("rediss", "unix")) and not all(map(_is_here, address.endpoints)):
         yield Finding(
             "note", "the connection is not encrypted, and passwords are sent in clear text", "use rediss:// (TLS)"
@@ -301,10 +299,10 @@ def _version(facts: dict[str, str]) -> str:
 
 
 def _policy(facts: dict[str, str]) -> str:
-    return facts.get("maxmemory_policy", KEEPING)
+    return facts.get("maxmemory_policy", NOEVICTION)
 
 
-def _keeps_all(node: Seen) -> bool:
+def _keeps_all(node: Primary) -> bool:
     return node.facts.get("aof_enabled") == "1" and node.settings.get("appendfsync") == "always"
 
 

@@ -15,7 +15,7 @@ from dibs.backends.redis import diagnosis, rights, scripts
 from dibs.backends.redis.address import Endpoint
 from dibs.backends.redis.connection import TIME
 from dibs.backends.redis.context import Context
-from dibs.backends.redis.diagnosis import Clock, Copy, Seen
+from dibs.backends.redis.diagnosis import Clock, Primary, Replica
 from dibs.backends.redis.discovery import named
 from dibs.backends.redis.errors import Refusal
 from dibs.backends.redis.scripts import MICROSECONDS, Command, ScriptCall
@@ -46,65 +46,65 @@ class _Examination:
     async def findings(self) -> list[Finding]:
         address, lease = self._address, self._context.identity.lease
         try:
-            seen, silent = await self._primaries()
+            primaries, silent = await self._primaries()
         except StoreError as error:
             if not _is_denied(error):
                 raise
             return [Finding("danger", error.what, self._rights)]
         tried = await self._try_requests()
-        heard, unheard = await self._try_a_message([node.endpoint for node in seen])
-        clocks, unreached = await self._clocks(seen)
-        apart = list(diagnosis.apart(clocks, lease))
-        sound = not (tried or silent or diagnosis.throws_away(seen))
+        heard, unheard = await self._try_a_message([node.endpoint for node in primaries])
+        clocks, unreached = await self._clocks(primaries)
+        apart = list(diagnosis.clocks_apart(clocks, lease))
+        sound = not (tried or silent or diagnosis.may_evict(primaries))
         return [
-            *diagnosis.about(seen),
-            *diagnosis.promises(seen, address.replicas, lease, heard=heard, ordered=not apart, sound=sound),
+            *diagnosis.versions(primaries),
+            *diagnosis.promises(primaries, address.replicas, lease, heard=heard, ordered=not apart, sound=sound),
             *silent,
             *tried,
             *unheard,
-            *diagnosis.of_each(seen, address),
-            *await self._cluster(seen),
+            *diagnosis.servers(primaries, address),
+            *await self._cluster(primaries),
             *apart,
-            *diagnosis.adrift(seen, time.time() - self._context.runtime.now()),
+            *diagnosis.wrong_clocks(primaries, time.time() - self._context.runtime.now()),
             *unreached,
-            *diagnosis.way(seen, lease),
-            *diagnosis.reach(address, seen),
-            *diagnosis.openness(address),
+            *diagnosis.slow_round_trip(primaries, lease),
+            *diagnosis.availability(address, primaries),
+            *diagnosis.encryption(address),
             Finding("note", "the minimal rights of a user here (+select for a database other than 0)", self._rights),
         ]
 
-    async def _primaries(self) -> tuple[list[Seen], list[Finding]]:
+    async def _primaries(self) -> tuple[list[Primary], list[Finding]]:
         """The primaries that answer, and findings about the others."""
-        seen: list[Seen] = []
+        primaries: list[Primary] = []
         silent: dict[Endpoint, StoreUnavailable] = {}
         for endpoint in await self._executor.primaries(self._until):
             try:
-                seen.append(await self._look_at(endpoint))
+                primaries.append(await self._look_at(endpoint))
             except StoreUnavailable as error:
                 silent[endpoint] = error
-        if not seen:
+        if not primaries:
             raise next(iter(silent.values()), StoreUnavailable("no primary is known", step="check the servers"))
-        return seen, [
+        return primaries, [
             Finding(
                 "danger", f"{named(endpoint)} does not answer ({error.what}): it grants and renews nothing",
-                error.step or diagnosis.LOOK_THERE,
+                error.step or diagnosis.CHECK_LOG,
             )
             for endpoint, error in silent.items()
         ]  # fmt: skip
 
-    async def _look_at(self, endpoint: Endpoint) -> Seen:
+    async def _look_at(self, endpoint: Endpoint) -> Primary:
         facts = diagnosis.facts(await self._command_at(endpoint, Command("INFO")))
         settings = {}
         for name in _SETTINGS:
             match await self._command_at(endpoint, Command("CONFIG", "GET", name)):
                 case [_, bytes() as value]:
                     settings[name] = value.decode(errors="replace")
-        copies = [
-            Copy(self._address.reachable(reply.endpoint), *reply[1:])
+        replicas = [
+            Replica(self._address.reachable(reply.endpoint), *reply[1:])
             for name, value in facts.items()
-            if (reply := diagnosis.copy_of(name, value)) is not None
+            if (reply := diagnosis.read_replica(name, value)) is not None
         ]
-        return Seen(endpoint, facts, settings, await self._clock(endpoint), copies)
+        return Primary(endpoint, facts, settings, await self._clock(endpoint), replicas)
 
     async def _clock(self, endpoint: Endpoint) -> Clock:
         """Read the clock with the shortest of several round trips: the first one may have to connect."""
@@ -119,22 +119,22 @@ class _Examination:
             found.append(Clock(read - back, read - sent, back - sent))
         return min(found, key=lambda clock: clock.took)
 
-    async def _clocks(self, seen: list[Seen]) -> tuple[dict[Endpoint, Clock], list[Finding]]:
+    async def _clocks(self, primaries: list[Primary]) -> tuple[dict[Endpoint, Clock], list[Finding]]:
         """The clocks of the primaries and their replicas, and findings about replicas that cannot be asked."""
-        clocks = {node.endpoint: node.clock for node in seen}
+        clocks = {node.endpoint: node.clock for node in primaries}
         missing: list[Finding] = []
-        for copy in [copy for node in seen for copy in node.copies if copy.is_online]:
+        for replica in [replica for node in primaries for replica in node.replicas if replica.is_online]:
             try:
-                clocks[copy.endpoint] = await self._clock(copy.endpoint)
+                clocks[replica.endpoint] = await self._clock(replica.endpoint)
             except StoreUnavailable as error:
                 what = (
-                    f"the replica {named(copy.endpoint)} cannot be reached from here ({error.what}): its clock was "
+                    f"the replica {named(replica.endpoint)} cannot be reached from here ({error.what}): its clock was "
                     "not compared, and clients cannot reach it after a fail-over"
                 )
                 missing.append(Finding("note", what, "make every server reachable for clients"))
             except StoreError as error:
                 what = (
-                    f"the replica {named(copy.endpoint)} refuses the login ({error.what}): after a fail-over no "
+                    f"the replica {named(replica.endpoint)} refuses the login ({error.what}): after a fail-over no "
                     "client gets in"
                 )
                 fix = "create the same users and passwords there: they are not replicated"
@@ -155,7 +155,7 @@ class _Examination:
         try:
             await request
         except StoreError as error:
-            fix = self._rights if _is_denied(error) else error.step or diagnosis.LOOK_THERE
+            fix = self._rights if _is_denied(error) else error.step or diagnosis.CHECK_LOG
             return [Finding("danger", f"{what}: {error.what}", fix)]
         return []
 
@@ -182,10 +182,10 @@ class _Examination:
             inbox.forget(id)
         return True, []
 
-    async def _cluster(self, seen: list[Seen]) -> list[Finding]:
-        if self._address.topology != "cluster" and seen[0].facts.get("cluster_enabled") != "1":
+    async def _cluster(self, primaries: list[Primary]) -> list[Finding]:
+        if self._address.topology != "cluster" and primaries[0].facts.get("cluster_enabled") != "1":
             return []
-        reply = await self._command_at(seen[0].endpoint, Command("CLUSTER", "INFO"))
+        reply = await self._command_at(primaries[0].endpoint, Command("CLUSTER", "INFO"))
         return list(diagnosis.cluster(diagnosis.facts(reply), self._address))
 
     async def _command_at(self, endpoint: Endpoint, command: Command) -> Any:
