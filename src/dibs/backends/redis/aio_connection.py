@@ -82,7 +82,7 @@ class RedisAioConnection:
         self._sharers: list[_Slot] = []
         """Tasks that share the next WAIT: one WAIT each would delay the requests of the others."""
         connection.sock.setblocking(False)
-        self.loop.add_reader(connection.sock, self._readable)
+        self.loop.add_reader(connection.sock, self._guarded, self._readable)
 
     def is_usable(self) -> bool:
         return not self.lost
@@ -125,7 +125,7 @@ class RedisAioConnection:
         if len(self._out) >= _ENOUGH and not self._sharers:
             self._flush()
         if self._timer is None:
-            self._timer = self.loop.call_later(_TICK, self._tick)
+            self._timer = self.loop.call_later(_TICK, self._guarded, self._tick)
 
     def close(self, error: StoreUnavailable) -> None:
         """An interrupt may end this at any line. The next caller, or the timer, does the rest."""
@@ -158,16 +158,21 @@ class RedisAioConnection:
         self.lost = True
         self.connection.close()
 
-    def _flush(self) -> None:
-        if self.lost or not (self._out or self._rest):
-            return
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        """Run a callback of the loop. Any exception closes the connection."""
         try:
-            self._send()
+            callback()
+        except StoreUnavailable as error:
+            self.close(error)
         except OSError as error:
             self.close(broken(error))
         except BaseException:
             self._give_up()
             raise
+
+    def _flush(self) -> None:
+        if not self.lost and (self._out or self._rest):
+            self._guarded(self._send)
 
     def _send(self) -> None:
         if self._sharers and self._wait is not None:
@@ -189,22 +194,15 @@ class RedisAioConnection:
 
     def _readable(self) -> None:
         connection = self.connection
-        try:
-            while True:
+        while True:
+            try:
                 received = connection.sock.recv(CHUNK)
-                connection.answers.feed(received)
-                self._hand_out()
-                if len(received) < CHUNK and not isinstance(connection.sock, ssl.SSLSocket):
-                    return
-        except NOT_NOW:
-            return
-        except StoreUnavailable as error:
-            self.close(error)
-        except OSError as error:
-            self.close(broken(error))
-        except BaseException:
-            self._give_up()
-            raise
+            except NOT_NOW:
+                return
+            connection.answers.feed(received)
+            self._hand_out()
+            if len(received) < CHUNK and not isinstance(connection.sock, ssl.SSLSocket):
+                return
 
     def _hand_out(self) -> None:
         answers, slots, is_noted = self.connection.answers, self._slots, False
@@ -229,20 +227,16 @@ class RedisAioConnection:
 
     def _tick(self) -> None:
         """Time out slots. One timer for all costs less than one each."""
-        try:
-            self._timer = None
-            now = self._now()
-            if self.lost or (self._slots and self._slots[0].begun + self.connection.round_trip.attempt <= now):
-                self.close(StoreUnavailable("the server did not answer in time"))
-                return
-            for slot in self._unanswered():
-                if slot.until <= now:
-                    slot.future.set_exception(StoreUnavailable("the server did not answer in time"))
-            if self._slots:
-                self._timer = self.loop.call_later(_TICK, self._tick)
-        except BaseException:
-            self._give_up()
-            raise
+        self._timer = None
+        now = self._now()
+        if self.lost or (self._slots and self._slots[0].begun + self.connection.round_trip.attempt <= now):
+            self.close(StoreUnavailable("the server did not answer in time"))
+            return
+        for slot in self._unanswered():
+            if slot.until <= now:
+                slot.future.set_exception(StoreUnavailable("the server did not answer in time"))
+        if self._slots:
+            self._timer = self.loop.call_later(_TICK, self._guarded, self._tick)
 
 
 AioRedisPool = AioPool[RedisConnection, RedisAioConnection]
