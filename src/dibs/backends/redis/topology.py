@@ -316,8 +316,8 @@ class Sentinel(Topology):
         """Sentinels that are known only to the sentinels that answered."""
         found: dict[Endpoint, None] = {}
         for sentinel in answered:
-            channel = self._open.pop(sentinel, None)
-            if channel is None or self._now() >= until:
+            channel = self._open.pop(sentinel, None) if self._now() < until else None
+            if channel is None:
                 continue
             try:
                 reply = channel.ask("SENTINELS", self._service)
