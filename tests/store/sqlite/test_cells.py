@@ -78,7 +78,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     put, admit = atomic_cells.put, atomic_cells.admit
 
     def level(table: SqliteTable) -> int:
-        return int(table._execute("PRAGMA synchronous").fetchone()[0])
+        return int(table.execute("PRAGMA synchronous").fetchone()[0])
 
     def seen_put(table: Any, write: Any, now: float) -> Any:
         seen.append((write.cell_key.space, level(table)))

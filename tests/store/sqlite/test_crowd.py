@@ -34,9 +34,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_waiting_for_the_write_lock_takes_little_of_the_processor(path: Path) -> None:
     """Two hundred that look as often as they can take it from the one that they wait for."""
-    store = SqliteStore(parse(url_of(path)))
-    store.me = b"m" * 16
-    database = Database(store)
+    runtime, store = ThreadRuntime(), SqliteStore(parse(url_of(path)))
+    store.registration.identity = ClientIdentity(b"m" * 16, runtime.inbox(), 30.0, lambda _: None)
+    database = Database(store.registration)
     database.persist(lambda table, _: table.identity(), boottime() + 60)
     with standstill(path):
         before = time.thread_time()

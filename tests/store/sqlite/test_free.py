@@ -51,8 +51,8 @@ class FreeSeat(Seat):
         return step(self.queue._tell(lambda table, now: atomic_queue.renew(table, claims, now), self.soon))
 
     def told(self) -> list[tuple[bytes, bytes]]:
-        assert self.store.presence is not None
-        return self.store.presence.read()
+        assert self.store.registration.presence is not None
+        return self.store.registration.presence.read()
 
 
 class Stepped:
@@ -123,7 +123,7 @@ def seated(path: Path, count: int, clock: Stepped | None = None) -> Iterator[lis
         made = [stack.enter_context(closing(FreeSeat(url_of(path)))) for _ in range(count)]
         for seat in made:
             if clock is not None:
-                seat.now = seat.store.now = seat.store.others._now = clock.now  # type: ignore[method-assign]
+                seat.now = seat.store.registration.now = seat.store.registration.others._now = clock.now  # type: ignore[method-assign]
                 seat.queue = seat.store.open(seat.runtime, seat.me)  # type: ignore[assignment]
             seat.leave(seat.joined(name="warm")[0])
         yield made
@@ -153,10 +153,10 @@ def seat(path: Path) -> Iterator[FreeSeat]:
 
 def refused(seat: FreeSeat, claim: Claim) -> None:
     """Nothing was changed, and the general path is free to ask for the first time."""
-    before = rows(seat.store.path, "SELECT * FROM claims")
+    before = rows(seat.store.registration.path, "SELECT * FROM claims")
     assert seat.take(claim) is None
     assert not claim.asked
-    assert rows(seat.store.path, "SELECT * FROM claims") == before
+    assert rows(seat.store.registration.path, "SELECT * FROM claims") == before
 
 
 @pytest.mark.parametrize("place", [QUEUE, UNFAIR, NOWHERE])
@@ -215,13 +215,13 @@ def test_an_election_is_told_to_those_who_watch(seat: FreeSeat) -> None:
 
 
 def test_tickets_that_are_not_reserved_are_not_given(seat: FreeSeat) -> None:
-    table = seat.queue._db._table
-    table._reserved = table._base + int(seat.now() * 1e6)
+    table = seat.queue._db.table
+    table.reserved = table.base + int(seat.now() * 1e6)
     refused(seat, seat.claim())
 
 
 def test_a_clock_that_was_set_back_gives_no_ticket(seat: FreeSeat) -> None:
-    seat.queue._db._table._last += 3_600_000_000
+    seat.queue._db.table.last += 3_600_000_000
     refused(seat, seat.claim())
 
 
@@ -257,7 +257,7 @@ def test_a_file_that_was_replaced_is_noticed(seat: FreeSeat, path: Path) -> None
 def acquainted(ana: FreeSeat, bob: FreeSeat) -> None:
     """Each has just seen that the other one is alive."""
     for one, other in ((ana, bob), (bob, ana)):
-        one.store.others.alive_until[other.me.id] = one.now() + 60
+        one.store.registration.others.alive_until[other.me.id] = one.now() + 60
 
 
 def joined_at_once(seat: FreeSeat, **options: Any) -> Claim:
@@ -317,7 +317,7 @@ def test_the_rule_decides_about_a_newcomer(path: Path, holder: dict[str, Any], n
 def test_a_holder_that_may_be_dead_is_looked_at(path: Path) -> None:
     with seated(path, 2) as (ana, bob):
         joined_at_once(ana)
-        bob.store.others.alive_until.pop(ana.me.id, None)
+        bob.store.registration.others.alive_until.pop(ana.me.id, None)
         refused(bob, bob.claim())
 
 
@@ -339,7 +339,7 @@ def test_the_rule_decides_whom_a_claim_frees(path: Path, why: str) -> None:
             leaving = joined_at_once(ana)
             bob.joined(UNFAIR if why == "outside" else QUEUE)
         if why == "unseen":
-            ana.store.others.alive_until.pop(bob.me.id)
+            ana.store.registration.others.alive_until.pop(bob.me.id)
         if why == "expired":
             change(path, "UPDATE claims SET until = 0 WHERE held IS NULL")
         before = rows(path, "SELECT * FROM claims")
@@ -358,11 +358,11 @@ def test_only_its_own_id_ends_a_claim(seat: FreeSeat) -> None:
 
 def test_the_ticket_is_read_under_the_write_lock(seat: FreeSeat, path: Path) -> None:
     """A process that stands still between its look at the clock and the lock must not bring an old ticket."""
-    claim, table = seat.claim(), seat.queue._db._table
-    table._clock[0] = 1.0  # what an earlier statement saw
+    claim, table = seat.claim(), seat.queue._db.table
+    table.clock[0] = 1.0  # what an earlier statement saw
     before = seat.now()
     standing = seat.take(claim)
     assert standing is not None
-    assert standing.ticket >= table._base + int(before * 1e6)
+    assert standing.ticket >= table.base + int(before * 1e6)
     ((ticket, until, asked, held),) = rows(path, "SELECT ticket, until, asked, held FROM claims")
     assert (ticket, asked, held) == (standing.ticket, until - claim.lease, until - claim.lease)

@@ -219,7 +219,7 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
     usual, client = Database.read, dibs.connect(url_of(path))
 
     def late(self: Database, *args: Any) -> Any:
-        if self._store.me == client._core.store.me and client._core._watching:
+        if self.registration is client._core.store.registration and client._core._watching:
             looks.set()
             assert closed.wait(PATIENCE)
         return usual(self, *args)
@@ -231,9 +231,9 @@ def test_a_look_that_comes_after_the_end_opens_nothing(
     client.close()
     closed.set()
     assert isinstance(waiting.exception(PATIENCE), dibs.Closed)
-    known = {id.hex() for (id,) in rows(path, "SELECT id FROM clients")}
-    assert client._core.store.me.hex() not in known
-    assert not [name for name in names_in(beside(path)) if name.startswith(client._core.store.me.hex())]
+    own = client._core.store.registration.identity.id.hex()
+    assert own not in {id.hex() for (id,) in rows(path, "SELECT id FROM clients")}
+    assert not [name for name in names_in(beside(path)) if name.startswith(own)]
 
 
 # The file goes away.

@@ -2,13 +2,13 @@
 
 | call | path |
 |---|---|
-| free acquire | `line.take_now` → `database.at_once` → `table.join`: one INSERT that commits by itself |
-| join, general | `line.join` → `database.attempt` (`BEGIN IMMEDIATE`) → `ledger.join` → `table.line`, `ticket`, `add` |
-| file busy | `line._step` → `database.insist`: spins, then naps; in asyncio in the client's thread |
-| wait | `line.watch` → `runtime/inbox.py` → `presence.receive`; the watchdog's look is `line.renew` → `ledger.look` |
-| cancel | `line.leave` with `answered=False` → `ledger.leave`, which leaves a tombstone in memory |
-| free release | `line.leave_now` → `database.at_once` → `table.leave`: one DELETE; hands over by `store.wake` |
-| release, general | `line.leave` → `database.attempt` → `ledger.leave`; then `store.wake` |
-| loss | `database._ready`: the file was replaced; `presence.is_dead`: a process died; else the lease, in `ledger` |
-| first use | `database._open` → `store.settle_in` (`files.prepare`, `presence.Presence`) → `store.move_in` |
+| free acquire | `SqliteQueue.take_now`: one INSERT that commits by itself |
+| join, general | `queue.join` → `database.attempt` (`BEGIN IMMEDIATE`) → `atomic_queue.join` → methods of `table` |
+| file busy | `queue._step` → `database.retry`: spins, then pauses; in asyncio in the client's thread |
+| wait | `queue.watch` → `runtime/inbox.py` → `presence.receive`; the watchdog: `queue.renew` → `atomic_queue.look` |
+| cancel | `queue.leave` with `answered=False` → `atomic_queue.leave`, which leaves a tombstone in memory |
+| free release | `SqliteQueue.leave_now`: one DELETE; it hands the lock over by `registration.wake` |
+| release, general | `queue.leave` → `database.attempt` → `atomic_queue.leave`; then `registration.wake` |
+| loss | `database._usable_connection`: the file was replaced; `presence.is_dead`: a process died; else the lease |
+| first use | `database._open` → `registration.prepare` (`files.prepare`, `Presence`) → `registration.register` |
 """

@@ -1,8 +1,8 @@
-"""What the embedded store says of itself where it stands: what it promises there, and what endangers that.
+"""The findings of `doctor` for the embedded store: its promises in this place, and their dangers.
 
-Everything is tried or measured on the spot: a lock is taken, tested and given back as that of a dying process would be,
-the file system is asked for room, SQLite checks the file. What the store refuses when it opens a file was raised there
-and is not said again. No claim is touched; the one file that is made is removed.
+Everything is tried or measured here: a liveness file is locked and tested, the file system is asked for room, SQLite
+checks the file. An error that prevents opening the file was raised before, and is not repeated. No claim is changed,
+and the one file that is created is removed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from dibs.backends.sqlite import files
+from dibs.backends.sqlite.files import Inode
 from dibs.backends.sqlite.presence import names_of, try_liveness
+from dibs.backends.sqlite.registration import Registration, clock_shift
 from dibs.backends.sqlite.table import SqliteTable, check_tables
 from dibs.errors import StoreError
 from dibs.info import Finding, duration
@@ -24,46 +25,38 @@ from dibs.runtime.threads import boottime
 
 MB = 1_000_000
 LEAST_ROOM = 8 * MB
-"""The log alone takes 4 MB before SQLite moves it into the database."""
+"""The log alone grows to 4 MB before SQLite copies it into the database."""
 LEAST_FILES = 100
-"""Each client makes two."""
+"""Each client creates two."""
 LONG_LOG = 16 * MB
-"""Four times what it grows to while nobody hinders SQLite."""
+"""Four times its usual size."""
 FAR_AHEAD = 600.0
 """Seconds that tokens may be ahead of the wall clock: each reboot moves them by up to a minute."""
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
 LAYERED = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 LEVELS = ("about", "promise", "note", "danger")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The kernel's own number for it."""
+"""Its inode number in the kernel."""
 
 
-class Patient(NamedTuple):
-    path: Path
-    directory: Path
-    """The private one beside it."""
-    is_default: bool
-    shift: str
-    """How far the boot clock is shifted here, as the database notes it."""
-
-
-def examine(patient: Patient, connection: sqlite3.Connection, table: SqliteTable) -> list[Finding]:
-    kind = files.kind_of(patient.path.parent)
-    alive, dead = try_liveness(patient.directory)
+def examine(registration: Registration, connection: sqlite3.Connection, table: SqliteTable) -> list[Finding]:
+    parent = registration.path.parent
+    kind = files.kind_of(parent)
+    alive, dead = try_liveness(registration.directory)
     unsound = [*_exclusion(alive), *_content(connection)]
     found = [
         Finding("about", f"SQLite {sqlite3.sqlite_version}"),
         *_promises(kind, sound=not unsound, told=alive and dead),
-        *_reach(patient),
+        *_reach(parent, registration.is_default),
         *_file_system(kind),
-        *_neighbours(patient.path.parent),
-        *_clock(patient),
+        *_neighbours(parent),
+        *_clock(clock_shift()),
         *_library(sqlite3.sqlite_version_info),
         *unsound,
         *_deaths(dead),
-        *_unseen(patient, table),
-        *_room(patient.path.parent),
-        *_log(patient, connection),
+        *_unseen(registration.directory, table),
+        *_room(parent),
+        *_log(Path(f"{registration.path}-wal"), connection),
         *_tokens(kind, table),
     ]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
@@ -83,8 +76,8 @@ def _promises(kind: str, *, sound: bool, told: bool) -> Iterator[Finding]:
     yield Finding("promise", "changes of the wall clock do no harm: no lease depends on it")
 
 
-def _reach(patient: Patient) -> Iterator[Finding]:
-    if patient.is_default:
+def _reach(parent: Path, is_default: bool) -> Iterator[Finding]:
+    if is_default:
         yield Finding(
             "note", "this machine only, because no URL was given: other users and machines have their own locks",
             "set DIBS_URL to a store that all of them can reach",
@@ -93,7 +86,7 @@ def _reach(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "note", "this process is in a container: another container shares these locks only if it uses the "
             "same directory",
-            f"mount {patient.path.parent} into each, under the same user id",
+            f"mount {parent} into each, under the same user id",
         )  # fmt: skip
 
 
@@ -116,7 +109,7 @@ def _file_system(kind: str) -> Iterator[Finding]:
 
 
 def _neighbours(parent: Path) -> Iterator[Finding]:
-    """Who else may remove the file, and with it every lock."""
+    """Other users that may remove the file, and every lock with it."""
     found = parent.stat()
     sticky = bool(found.st_mode & stat.S_ISVTX)
     if found.st_uid not in (0, os.geteuid()) or (found.st_mode & stat.S_IWGRP and not sticky):
@@ -132,24 +125,24 @@ def _neighbours(parent: Path) -> Iterator[Finding]:
                 "note", f"{above} is for temporary files: a cleanup of old files would lose every lock",
                 "use a directory without cleanup, such as ~/.local/state",
             )  # fmt: skip
-            return  # whoever tidies the one above tidies this one too
+            return  # one finding is enough
 
 
-def _clock(patient: Patient) -> Iterator[Finding]:
+def _clock(shift: str) -> Iterator[Finding]:
     if not hasattr(time, "CLOCK_BOOTTIME"):
         yield Finding(
             "note", "this system has no clock that counts while it is suspended: leases may not run during a suspend"
         )
-    if patient.shift.strip("0+"):
+    if shift.strip("0+"):
         yield Finding(
-            "note", f"this process is in a time namespace ({patient.shift} s): processes outside of it cannot "
+            "note", f"this process is in a time namespace ({shift} s): processes outside of it cannot "
             f"use this file", "use one time namespace for all processes",
         )  # fmt: skip
 
 
 def _library(version: tuple[int, ...]) -> Iterator[Finding]:
-    mended = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
-    if not mended:
+    fixed = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+    if not fixed:
         yield Finding(
             "note", "this SQLite has the WAL-reset bug: very rarely, two simultaneous writers damage a database",
             "use SQLite 3.51.3 or later (or 3.50.7, 3.44.6)",
@@ -179,14 +172,14 @@ def _content(connection: sqlite3.Connection) -> Iterator[Finding]:
         yield Finding("danger", f"{error.what}: the next process that opens it is refused", error.step or "")
 
 
-def _unseen(patient: Patient, table: SqliteTable) -> Iterator[Finding]:
-    """Clients whose death nobody would notice. One that goes leaves the database first, then the directory."""
+def _unseen(directory: Path, table: SqliteTable) -> Iterator[Finding]:
+    """Clients whose death cannot be noticed. A client that closes first removes its row, then its file."""
     now = boottime()
-    gone = {id for id, inode in table.busy(now).items() if not _is_there(patient.directory / names_of(id)[0], inode)}
+    gone = {id for id, inode in table.busy(now).items() if not _is_there(directory / names_of(id)[0], inode)}
     if gone and (gone := gone & table.busy(now).keys()):
         yield Finding(
             "danger", f"{len(gone)} holders or waiters would not be noticed if they died, and are not woken: "
-            f"their files are not in {patient.directory}, or were replaced",
+            f"their files are not in {directory}, or were replaced",
             "restart them, and leave that directory alone; containers must mount it as one device",
         )  # fmt: skip
 
@@ -206,12 +199,11 @@ def _room(parent: Path) -> Iterator[Finding]:
         )
 
 
-def _log(patient: Patient, connection: sqlite3.Connection) -> Iterator[Finding]:
-    log = patient.path.with_name(f"{patient.path.name}-wal")
+def _log(log: Path, connection: sqlite3.Connection) -> Iterator[Finding]:
     size = log.stat().st_size
     if size >= LONG_LOG:
-        _, written, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if moved < written:
+        _, written, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if copied < written:
             yield Finding(
                 "danger", f"the log has grown to {size / MB:.0f} MB, because a program that reads the database "
                 f"does not end its transaction", f"find that program (lsof {log}), and stop it",
@@ -236,7 +228,7 @@ def _is_contained() -> bool:
         return False
 
 
-def _is_there(path: Path, inode: tuple[int, int]) -> bool:
+def _is_there(path: Path, inode: Inode) -> bool:
     try:
         found = path.lstat()
     except OSError:

@@ -1,9 +1,9 @@
-"""Which files the embedded store agrees to live in.
+"""The files of the embedded store: which places it accepts, and how it creates them.
 
-The file is ours alone (0600, our own user, one name, no symbolic link), its directory cannot be meddled with by others,
-and it lies on a file system of this machine: SQLite's locks prove nothing across a network. Nothing is opened here,
-nor, where that can be helped, to make a file: closing a descriptor of a database drops every POSIX lock that this
-process has on it, also those of SQLite.
+The database belongs to this user alone: mode 0600, one name, no symbolic link, in a directory that others cannot
+change. It is on a file system of this machine, because file locks are not reliable across a network. This module opens
+no database, and creates one without opening it where it can: closing any descriptor of a file drops all POSIX locks
+that this process has on it, also those of SQLite.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from dibs.errors import StoreError, StoreUnavailable
 
@@ -27,14 +28,16 @@ _NETWORK = frozenset(
     )
 )  # fmt: skip
 _NO_MKNOD = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Only root may, as on macOS, or the file system cannot: then the file is opened after all to be made, and a second
-client of this process that comes in that instant loses SQLite's locks."""
+"""mknod needs root (macOS), or the file system does not have it. Then the file is created by opening it; another client
+of this process that opens the database at that instant loses SQLite's locks."""
+Inode = tuple[int, int]
+"""Device and inode number."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def prepare(path: Path, *, make_directory: bool) -> None:
-    """Check the place, and make the file (and, for the default path, its directory) if it is not there."""
+    """Check the place, and create the file if it does not exist. `make_directory`: create its directory, too."""
     if make_directory:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -46,7 +49,7 @@ def prepare(path: Path, *, make_directory: bool) -> None:
         ) from None
     if not stat.S_ISDIR(directory.st_mode):
         raise StoreError("the place of the database is not a directory", step="give another path")
-    # With the sticky bit others cannot touch what is ours, but the owner of such a directory still can.
+    # With the sticky bit only the owner of the directory can remove files of other users.
     sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in (0, os.geteuid())
     if directory.st_mode & stat.S_IWOTH and not sticky:
         raise StoreError(
@@ -70,7 +73,7 @@ def prepare(path: Path, *, make_directory: bool) -> None:
 
 
 def check(path: Path) -> os.stat_result:
-    """The file itself: regular, ours, with one name, closed to others."""
+    """Refuse a file that is not a regular file of this user, has several names, or is open to other users."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -81,7 +84,7 @@ def check(path: Path) -> os.stat_result:
         raise StoreError("the database is a symbolic link", step="give the path of the file itself")
     if not stat.S_ISREG(found.st_mode):
         raise StoreError("the database is not a regular file", step="give another path")
-    for side in ("", "-wal", "-shm", "-journal"):  # SQLite opens whatever lies there, and plays back the last one
+    for side in ("", "-wal", "-shm", "-journal"):  # SQLite opens them all, and replays a journal
         with suppress(FileNotFoundError):
             part = path.with_name(path.name + side).lstat()
             if part.st_uid != os.geteuid() or not stat.S_ISREG(part.st_mode):
@@ -101,7 +104,7 @@ def check(path: Path) -> os.stat_result:
 
 
 def private_directory(path: Path) -> None:
-    """A directory of ours beside the database, for liveness and wake-ups."""
+    """Create or check the directory beside the database, for liveness files and sockets."""
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
@@ -110,12 +113,12 @@ def private_directory(path: Path) -> None:
 
 
 def kind_of(directory: Path) -> str:
-    """The type of the file system that a directory lies on; empty if nobody tells."""
+    """The type of the file system of a directory; empty if unknown."""
     return file_system(directory.stat().st_dev, os.path.realpath(directory), _mounts())
 
 
 def file_system(device: int, path: str, mounts: str) -> str:
-    """The type of the file system a path lies on, from the text of /proc/self/mountinfo; empty if it is not told."""
+    """The type of the file system of a path, from the text of /proc/self/mountinfo; empty if unknown."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     by_device, by_path, longest = "", "", -1
     for number, point, kind in _parse(mounts):
@@ -128,12 +131,12 @@ def file_system(device: int, path: str, mounts: str) -> str:
 
 
 def is_mounted(path: str, mounts: str) -> bool:
-    """Whether something is mounted at this very path, by the text of /proc/self/mountinfo."""
+    """Whether this path itself is a mount point, by the text of /proc/self/mountinfo."""
     return any(point == path for _, point, _ in _parse(mounts))
 
 
 def _parse(mounts: str) -> Iterator[tuple[str, str, str]]:
-    """Device, place and type of each mount."""
+    """Device, mount point and type of each mount."""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()[:1]
@@ -166,5 +169,23 @@ def _make(path: Path) -> None:
 
 
 def remedy(error: OSError, usual: str) -> str:
-    """The next step where a file could not be made."""
+    """The next step for a file that could not be created."""
     return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else usual
+
+
+def open_turn(directory: Path) -> int:
+    """Open the file whose lock writers take before the write lock of SQLite."""
+    return os.open(directory / "turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def uri(path: Path, options: str = "mode=rw") -> str:
+    """The URI that makes SQLite open an existing file, and never create one."""
+    return f"file:{quote(str(path.absolute()))}?{options}"
+
+
+def inode_of(path: str) -> Inode | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  (half the time of Path.stat)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

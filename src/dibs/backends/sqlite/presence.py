@@ -1,16 +1,16 @@
-"""A client's presence on the machine: a file that is locked while its process lives, and a socket to wake it by.
+"""A client's presence on the machine: a file that is locked while its process lives, and a socket for wake-ups.
 
-Liveness: an exclusive flock on a file of this client's own, recorded in the database as (dev, ino). Only a successful
-lock test on that very inode says dead; a missing or other file says nothing, and then the lease decides. A forked
-child closes the descriptor and never unlocks, so a process killed while a forked child that did not go through Python
-lives on counts as alive until its leases end.
+Liveness: each client keeps an exclusive flock on its own file, whose device and inode number are in the database. A
+client is dead only if another process can lock that inode. A missing or different file proves nothing; then the lease
+decides. A forked child closes the descriptor without unlocking. A child forked by other means than Python keeps its
+parent alive in this sense, until the parent's leases end.
 
-Wake-ups are datagrams of ids and signals, sent without waiting; a lost one costs a second.
+Wake-ups are datagrams of claim ids and signals, sent without waiting. A lost one costs a waiter a second.
 """
 
 from __future__ import annotations
 
-import _socket as socket  # `socket` itself makes enumerations of some hundred constants first
+import _socket as socket  # `socket` creates enumerations of hundreds of constants
 import fcntl
 import os
 import re
@@ -25,25 +25,25 @@ from dibs.backends.sqlite import files
 
 _LONGEST_ADDRESS = 100
 _ALIVE_FOR = 0.25
-"""How long a verdict "alive" is believed."""
+"""Seconds for which a client that was alive counts as alive."""
 ID_SIZE = 16
-_WORD = ID_SIZE + 1
+_WAKEUP_SIZE = ID_SIZE + 1
 """An id and a signal."""
-MOST = 256
-"""Words in one datagram: a socket keeps few datagrams for a process that is not at it."""
-_FRESH = ".new"
-"""How a client's file ends until it is locked."""
-_ENDS = (_FRESH, ".live", ".sock")
+MOST_WAKEUPS = 256
+"""Per datagram: a socket queues only a few datagrams."""
+_NEW = ".new"
+"""The suffix of a liveness file until it is locked."""
+_SUFFIXES = (_NEW, ".live", ".sock")
 _IS_ID = re.compile(f"[0-9a-f]{{{2 * ID_SIZE}}}")
 
 
 def names_of(id: bytes) -> tuple[str, str]:
-    """A client's liveness file and its socket. They follow from its id: no other file is touched for it."""
+    """The names of a client's liveness file and socket. They are derived from its id, never read from the database."""
     return f"{id.hex()}.live", f"{id.hex()}.sock"
 
 
 class Presence:
-    """This client's own file and socket; also the `Source` of its inbox."""
+    """The liveness file and socket of this client; also the `Source` of its inbox."""
 
     _dropped = True
 
@@ -51,7 +51,8 @@ class Presence:
         files.private_directory(directory)
         self._id, self._path = id, directory
         self._sockets = str(directory)
-        """How sockets are reached: a socket's path must be short, or go through our descriptor of its directory."""
+        """The directory of the sockets. The path of a socket has at most 108 bytes, so a longer one goes through our
+        descriptor of the directory."""
         self.live, self.address = names_of(id)
         self._directory = self._file = -1
         self._patience = 0
@@ -77,10 +78,10 @@ class Presence:
         return self._take(socket.MSG_DONTWAIT)
 
     def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
-        """One call into the kernel, which waits: what lies between its wake-up and ours is a waiter's latency. Where
-        gevent or eventlet has replaced `select`, that is what waits: the kernel would stop all other greenlets."""
+        """Wait inside `recv`, because each further call adds to the latency of a waiter. Where gevent or eventlet has
+        replaced `select`, wait there: a blocking `recv` would stop all greenlets."""
         if not isinstance(select.select, BuiltinFunctionType):
-            with suppress(OSError, ValueError):  # closed meanwhile
+            with suppress(OSError, ValueError):  # closed by another thread
                 select.select([self], [], [], patience)
             return self.read()
         microseconds = max(int(patience * 1e6), 1000)
@@ -93,31 +94,31 @@ class Presence:
 
     def _take(self, flags: int) -> list[tuple[bytes, bytes]]:
         try:
-            message = self._socket.recv(MOST * _WORD, flags)
+            message = self._socket.recv(MOST_WAKEUPS * _WAKEUP_SIZE, flags)
         except OSError:
             return []
-        starts = range(0, len(message) - ID_SIZE, _WORD)
-        return [(message[at : at + ID_SIZE], message[at + ID_SIZE : at + _WORD]) for at in starts]
+        starts = range(0, len(message) - ID_SIZE, _WAKEUP_SIZE)
+        return [(message[at : at + ID_SIZE], message[at + ID_SIZE : at + _WAKEUP_SIZE]) for at in starts]
 
     def poke(self) -> None:
         self.send(self._id, b"")
 
     def send(self, client: bytes, message: bytes) -> None:
-        """After commit, never waiting: a client that does not hear it looks within a second."""
+        """Send after the commit, without waiting. A client that misses a message looks within a second."""
         try:
             self._socket.sendto(message, socket.MSG_DONTWAIT, f"{self._sockets}/{client.hex()}.sock")
         except OSError:
             return
 
     def close(self) -> None:
-        """The end of this client: nothing of it stays."""
+        """Close, and remove the file and the socket."""
         for name in (self.live, self.address):
             with suppress(OSError):
                 (self._path / name).unlink()
         self.drop()
 
     def drop(self) -> None:
-        """Close without a word: in a forked child, where everything still belongs to the parent."""
+        """Close only the descriptors: in a forked child the files belong to the parent."""
         if not self._dropped:
             self._dropped = True
             self._socket.close()
@@ -131,16 +132,16 @@ class Presence:
 
 
 def _locked(path: Path) -> int:
-    """A new file that is locked from the instant at which it bears its name: whoever can lock it may remove it."""
-    fresh = path.with_suffix(_FRESH)
+    """Create a file that is locked before it gets its name: another client may remove a file that it can lock."""
+    fresh = path.with_suffix(_NEW)
     while True:
-        fresh.unlink(missing_ok=True)  # of an attempt of ours that was interrupted: the name is ours alone
+        fresh.unlink(missing_ok=True)  # left by an interrupted attempt of this client
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fresh.rename(path)
             return file
-        except (BlockingIOError, FileNotFoundError):  # it was swept away before it was locked
+        except (BlockingIOError, FileNotFoundError):  # another client removed it before it was locked
             os.close(file)
         except BaseException:
             os.close(file)
@@ -149,26 +150,26 @@ def _locked(path: Path) -> int:
 
 
 def sweep(directory: Path, known: Container[str]) -> None:
-    """Remove what clients left that the database does not know (any more), by the names of their ids.
+    """Remove the files of dead clients that are not in the database.
 
-    One that is alive and not known yet has its file locked. Killed before it had, after others took it out of the
-    database, or in the middle of this: what is left of it can be locked, or is a socket alone.
+    A live client that is not in the database yet has locked its file. If it was killed before that, after others
+    removed its row, or in a sweep, then its file can be locked, or only its socket is left.
     """
     left: dict[str, list[Path]] = {}
     for entry in directory.iterdir():
-        if entry.suffix in _ENDS and _IS_ID.fullmatch(entry.stem) and entry.stem not in known:
+        if entry.suffix in _SUFFIXES and _IS_ID.fullmatch(entry.stem) and entry.stem not in known:
             left.setdefault(entry.stem, []).append(entry)
     for id, seen in left.items():
         _sweep_one(directory / id, seen)
 
 
 def _sweep_one(client: Path, seen: list[Path]) -> None:
-    """No file is removed that is not held locked: between a look and the removal its owner might get to it. A socket
-    goes only if it was there before the look: a newcomer's is made after its file is locked."""
+    """Remove a file only while this process has it locked: otherwise its owner could lock it just before. Remove a
+    socket only if it was listed before: a new client creates its socket after it has locked its file."""
     held: list[int] = []
     doomed = [path for path in seen if path.suffix == ".sock"]
     try:
-        for path in (client.with_suffix(_FRESH), client.with_suffix(".live")):
+        for path in (client.with_suffix(_NEW), client.with_suffix(".live")):
             with suppress(FileNotFoundError):
                 held.append(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
                 fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,14 +184,14 @@ def _sweep_one(client: Path, seen: list[Path]) -> None:
 
 
 def try_liveness(directory: Path) -> tuple[bool, bool]:
-    """Whether a living client is taken for alive in this place, and a dead one for dead; tried with one made up."""
+    """Whether a live client counts as alive on this file system, and a dead one as dead; tried with a new file."""
     path = directory / names_of(os.urandom(ID_SIZE))[0]
     file = _locked(path)
     try:
         made = os.fstat(file)
         alive = not is_dead(path, made.st_dev, made.st_ino)
-        fcntl.flock(file, fcntl.LOCK_UN)  # not by closing: a child that was forked meanwhile has it open too
-        dead = is_dead(path, made.st_dev, made.st_ino) or not path.exists()  # who swept it away could lock it
+        fcntl.flock(file, fcntl.LOCK_UN)  # a child forked in between has it open, too
+        dead = is_dead(path, made.st_dev, made.st_ino) or not path.exists()  # a sweep that removed it had locked it
     finally:
         os.close(file)
         path.unlink(missing_ok=True)
@@ -198,13 +199,13 @@ def try_liveness(directory: Path) -> tuple[bool, bool]:
 
 
 class Others:
-    """Which other clients are known to be dead; verdicts are kept for a moment."""
+    """Tests whether other clients are dead; caches for a moment that one is alive."""
 
     def __init__(self, directory: Path, now: Callable[[], float]) -> None:
         self._directory = str(directory)
         self._now = now
         self.alive_until: dict[bytes, float] = {}
-        """Until when a client that was alive is believed to be."""
+        """By client, until when it counts as alive without another test."""
 
     def dead(self, client: bytes, dev: int, ino: int) -> bool:
         now = self._now()
@@ -219,7 +220,7 @@ class Others:
 
 
 def is_dead(path: str | Path, dev: int, ino: int) -> bool:
-    """Only a successful lock test on the recorded inode says so."""
+    """Whether this process can lock the recorded inode. Any failure means: not proven dead."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -227,7 +228,7 @@ def is_dead(path: str | Path, dev: int, ino: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         found = os.fstat(file)
-    except OSError:  # it is locked: that is what mostly ends it here
+    except OSError:  # mostly: it is locked
         return False
     else:
         return (found.st_dev, found.st_ino) == (dev, ino)

@@ -1,15 +1,13 @@
-"""The tables, and every SQL statement of the embedded store. The verbs themselves are in
-backends/common/atomic_queue.py.
+"""The tables, and every SQL statement of the embedded store. The verbs are in backends/common/atomic_queue.py.
 
-Entries are clustered by (name, ticket): a queue is one walk, and a verb changes one page. Times are seconds of the
-clock that counts since boot, which is one clock for all processes of the machine and never goes back.
+Claims are clustered by (name, ticket), so a queue is one range of the index, and a verb changes one page. Times are
+seconds of the boot clock, which is the same for all processes of the machine and never goes back.
 
-A ticket is that clock in microseconds plus the store's `base`, read while the write lock is held: lock, commit and the
-next lock take longer than a microsecond, so tickets rise strictly, for all names, and nobody need write a counter.
-Tickets below `reserved` may be given; it lies up to a minute ahead and is raised by a write that survives a power cut.
-Another boot of the machine, whose clock starts again, begins behind it, or at the microseconds of the wall clock if
-that is later, as a new file does: so tokens go on rising also when a file was removed and made anew, as far as the
-wall clock can be believed.
+A ticket is that clock in microseconds plus the store's `base`, read while the write lock is held. Two transactions are
+more than a microsecond apart, so tickets rise strictly over all names without a counter. Only tickets below `reserved`
+are given out. It is up to a minute ahead, and is raised by a write that survives a power cut. After a reboot, tickets
+continue from `reserved`, or from the wall clock in microseconds if that is higher. A new file also starts at the wall
+clock, so tokens rise even if the file was removed, as far as the wall clock is right.
 """
 
 from __future__ import annotations
@@ -24,18 +22,18 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dibs.backends.common.atomic_queue import NOBODY, Tombs, Wake
+from dibs.backends.common.atomic_queue import NOBODY, Tombs
+from dibs.backends.sqlite.errors import damaged
 from dibs.backends.sqlite.presence import ID_SIZE, Others
 from dibs.core.cells import UNSET_CELL, CellKey, CellValue, Write
 from dibs.core.deadline import FOREVER
-from dibs.core.queue import ELECTION, QUEUE, YOURS, Place
-from dibs.core.rule import Claim, Entry, Standing
+from dibs.core.rule import Claim, Entry
 from dibs.errors import StoreError
 
 APPLICATION = 0x64696273
 VERSION = 2
 BLOCK = 60 * 1_000_000
-"""How far ahead tickets are reserved: a minute's worth."""
+"""Tickets are reserved this far ahead: a minute."""
 
 SCHEMA = """
 CREATE TABLE store (
@@ -66,33 +64,25 @@ CREATE TABLE watchers (
 STATEMENTS = tuple(statement.strip() for statement in SCHEMA.split(";") if statement.strip())
 
 _NO_VERSION = 2**63 - 1
-"""As large as SQLite's integers get: nothing can follow it."""
-_WALK = "ticket, id, client, kind, capacity, weight, until, asked, held, revoked"
-_QUEUE = f"SELECT {_WALK}, '' FROM claims WHERE name = ? ORDER BY ticket"
-_QUEUE_WITH_DESCRIPTION = f"SELECT {_WALK}, about FROM claims WHERE name = ? ORDER BY ticket"
-_BY_TICKET = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND ticket = ?"
-_BY_ID = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND id = ?"
-_BY_CLIENT = f"SELECT {_WALK}, '' FROM claims WHERE name = ? AND client = ?"
-_ADD = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_WRITE = "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?"
-_REMOVE = "DELETE FROM claims WHERE name = ? AND ticket = ?"
+"""The largest integer of SQLite: no version can follow it."""
+_COLUMNS = "ticket, id, client, kind, capacity, weight, until, asked, held, revoked"
 _JOIN = """
 INSERT OR IGNORE INTO claims VALUES (?1,
     CASE WHEN clock() <= ?2 AND NOT buried(?3) AND CAST(clock() * 1e6 AS INTEGER) BETWEEN ?4 AND ?5 AND {condition}
     THEN ?6 + CAST(clock() * 1e6 AS INTEGER) END,
     ?3, ?7, ?8, ?9, ?10, clock() + ?11, clock(), {held}, 0, ?12)
 """
-"""Everything is checked under the write lock. A check that fails makes the ticket NULL, and a row without a ticket is
-ignored. SQLite needs least time so: INSERT ... SELECT and RETURNING each make a temporary table."""
-_TAKE = _JOIN.format(condition="NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1)", held="clock()")
+"""All conditions are evaluated under the write lock. If one fails, the ticket is NULL, and the row is ignored. This is
+the fastest form: INSERT ... SELECT and RETURNING each create a temporary table."""
+TAKE = _JOIN.format(condition="NOT EXISTS (SELECT 1 FROM claims WHERE name = ?1)", held="clock()")
 """Hold an empty queue."""
-_WAIT = _JOIN.format(
+WAIT = _JOIN.format(
     condition="(SELECT kind = ?8 AND capacity = ?9 AND weight + ?10 > capacity AND until > clock() + 1"
     " AND alive_until(client) > clock() FROM claims WHERE name = ?1 ORDER BY ticket LIMIT 1)",
     held="NULL",
 )
-"""Wait behind a living holder that leaves no room and has more than `poll_interval` left."""
-_LEAVE = """
+"""Wait behind a live holder that leaves no room and has more than `poll_interval` left."""
+LEAVE = """
 DELETE FROM claims WHERE name = ?1 AND ticket = ?2 AND id = ?3
     AND NOT EXISTS (SELECT 1 FROM outsiders WHERE name = ?1)
     AND IFNULL((
@@ -100,32 +90,21 @@ DELETE FROM claims WHERE name = ?1 AND ticket = ?2 AND id = ?3
             AND tell(client) IS NULL AND tell(id) IS NULL THEN 1 ELSE 0 END
         FROM claims WHERE name = ?1 AND ticket <> ?2 ORDER BY ticket LIMIT 1), 1)
 """
-"""Leave, if nobody waits, or if exactly the next one is freed: `tell` notes it. ?4: this claim is exclusive."""
-_TICKETS = "SELECT base, reserved FROM store"
-_RESERVE = f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < base + ?1 + {BLOCK // 2}"
-"""Of many who find the block used up one writes, and waits for the disk."""
-_CLIENT = "SELECT dev, ino FROM clients WHERE id = ?"
-_BUSY = "SELECT id, dev, ino FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
-_IS_BUSY = "SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1"
-_UNFAIR_WAITERS = "SELECT client, id FROM outsiders WHERE name = ?"
-_WAIT_UNFAIR = "INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)"
-_COME_IN = "DELETE FROM outsiders WHERE name = ? AND id = ?"
-_CELL = "SELECT value, version FROM cells WHERE space = ? AND name = ?"
-_KEEP = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?)"
-_WRITTEN = "SELECT version FROM writes WHERE until = ? AND id = ?"
-_NOTE = "INSERT INTO writes VALUES (?, ?, ?)"
-_FORGET_WRITES = "DELETE FROM writes WHERE until < ?"
-_WATCH = "INSERT INTO watchers VALUES (?, ?, ?, ?)"
-_UNWATCH = "DELETE FROM watchers WHERE space = ? AND name = ? AND id = ?"
-_DISMISS = "DELETE FROM watchers WHERE space = ? AND name = ? RETURNING client, id"
-_QUEUES = (
-    f"SELECT name, {_WALK}, about FROM claims WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ?"
-    " ORDER BY name, ticket"
-)
+"""Leave, if no claim waits, or if only the next one gets the lock: `tell` reports it. ?4: this claim is exclusive."""
 
 
 class BlockUsedUp(Exception):
-    """The ticket is not reserved yet: reserve, then do the verb again."""
+    """The next ticket is not reserved yet: reserve, then repeat the verb."""
+
+
+class Leftovers(NamedTuple):
+    """The registered clients, by what becomes of their rows."""
+
+    dead: list[tuple[bytes]]
+    gone: list[tuple[bytes]]
+    """Not proven dead, but without claims and without a liveness file."""
+    stay: set[str]
+    """Ids in hexadecimal."""
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
@@ -141,23 +120,7 @@ def _entries(first: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> Iterato
         yield _entry(row)
 
 
-def damaged(what: str) -> StoreError:
-    return StoreError(
-        f"the database is damaged, or not a database: {what}", step="move it away; nothing was changed in it"
-    )
-
-
-class Leftovers(NamedTuple):
-    """The registered clients: which are dead, which are gone, which stay."""
-
-    dead: list[tuple[bytes]]
-    gone: list[tuple[bytes]]
-    """Nothing says that they are dead, nor that they are alive."""
-    stay: set[str]
-    """Their ids, in hexadecimal."""
-
-
-def _in_the_main_interpreter() -> bool:
+def _in_main_interpreter() -> bool:
     try:
         module = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
     except ImportError:
@@ -165,126 +128,103 @@ def _in_the_main_interpreter() -> bool:
     return bool(module.get_current() == module.get_main())
 
 
-CAN_CALL_BACK = _in_the_main_interpreter()
-"""In a subinterpreter SQLite waits for ever for the interpreter's lock when it drops a function of Python. There is no
-free path there."""
+HAS_FUNCTIONS = _in_main_interpreter()
+"""Whether statements may call functions of Python, as the free path needs. In a subinterpreter SQLite deadlocks on the
+interpreter's lock when it drops such a function."""
 
 
 class SqliteTable:
-    """What ledger.Table asks for, over one connection."""
+    """`QueueTable` and `CellTable` over one connection."""
 
     poll_interval = 1.0
 
     def __init__(
-        self, connection: sqlite3.Connection, me: bytes, tombs: Tombs, others: Others, now: Callable[[], float]
+        self, connection: sqlite3.Connection, client_id: bytes, tombs: Tombs, others: Others, now: Callable[[], float]
     ) -> None:  # fmt: skip
-        self._db = connection
-        self._clock: defaultdict[int, float] = defaultdict(now)
-        """The clock as one statement reads it: at its first look, under the write lock, and the same until `clear`."""
-        self._told: list[bytes] = []
-        """Client and id of the claim that a statement frees."""
-        others.alive_until[me] = FOREVER
-        if CAN_CALL_BACK:
-            connection.create_function("clock", 0, partial(self._clock.__getitem__, 0))
+        self.clock: defaultdict[int, float] = defaultdict(now)
+        """The clock of one statement: read at its first use, under the write lock, and constant until `clear`."""
+        self.freed: list[bytes] = []
+        """The client and id of the claim that LEAVE gave the lock to."""
+        others.alive_until[client_id] = FOREVER
+        if HAS_FUNCTIONS:
+            connection.create_function("clock", 0, partial(self.clock.__getitem__, 0))
             connection.create_function("buried", 1, tombs.__contains__)
             connection.create_function("alive_until", 1, others.alive_until.get)
-            connection.create_function("tell", 1, self._told.append)
-        self._execute = connection.execute
-        self._me = me
+            connection.create_function("tell", 1, self.freed.append)
+        self.execute = connection.execute
+        self._execute_many = connection.executemany
+        self._client_id = client_id
         self._tombs = tombs
         self._is_dead = others.dead
         self._inodes: dict[bytes, tuple[int, int]] = {}
-        """The liveness file of each client."""
-        self._base = self._reserved = self._last = 0
-        self._crowded: str | None = None
-        """The name on which a claim had to wait last: there the next one probably has to wait, too."""
+        """By client, its liveness file."""
+        self.base = self.reserved = self.last = 0
         self.with_description = False
 
-    def join(self, claim: Claim, place: Place) -> Standing | None:
-        """Hold an empty queue, or wait behind its holder, in one statement that commits by itself. None: nothing was
-        changed, and the rule must be asked."""
-        if claim.kind == ELECTION or claim.weight > claim.capacity:
-            return None
-        claim.asked = True
-        base, clock = self._base, self._clock
-        is_free = claim.name != self._crowded
-        for holds in (is_free, not is_free):
-            if holds or place is QUEUE:
-                length = claim.lease if holds else claim.waiting
-                clock.clear()
-                if self._execute(_TAKE if holds else _WAIT, (
-                    claim.name, claim.by, claim.id, self._last - base + 1, self._reserved - base - 1, base,
-                    claim.client, claim.kind, claim.capacity, claim.weight, length, claim.description,
-                )).rowcount:  # fmt: skip
-                    self._last = claim.ticket = base + int(clock[0] * 1e6)
-                    self._crowded = None if holds else claim.name
-                    return Standing(claim.ticket, holds, length, FOREVER if holds else self.poll_interval, False)
-        return None
-
-    def leave(self, claim: Claim, _: object) -> list[Wake] | None:
-        """Leave, and free at most the next claim, in one statement. None: nothing was changed."""
-        if claim.kind == ELECTION or claim.ticket is None:
-            return None
-        told = self._told
-        told.clear()
-        self._clock.clear()
-        exclusive = claim.weight == claim.capacity
-        if not self._execute(_LEAVE, (claim.name, claim.ticket, claim.id, exclusive)).rowcount:
-            return None
-        return [Wake(told[0], told[1], YOURS)] if told else []
-
     def queue(self, name: str) -> Iterable[Entry]:
-        rows = self._execute(_QUEUE_WITH_DESCRIPTION if self.with_description else _QUEUE, (name,))
+        description = "about" if self.with_description else "''"
+        rows = self.execute(f"SELECT {_COLUMNS}, {description} FROM claims WHERE name = ? ORDER BY ticket", (name,))
         first = rows.fetchone()
         return NOBODY if first is None else _entries(first, rows)
 
     def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
         if len(claims) > 2:
-            rows = self._execute(_BY_CLIENT, (name, self._me)).fetchall()
+            rows = self._where("client", name, self._client_id)
         else:
             rows = []
             for claim in claims:
                 by_ticket = claim.ticket is not None
-                rows += self._execute(
-                    _BY_TICKET if by_ticket else _BY_ID, (name, claim.ticket if by_ticket else claim.id)
-                ).fetchall()
+                rows += self._where(*(("ticket", name, claim.ticket) if by_ticket else ("id", name, claim.id)))
         wanted = {claim.id for claim in claims}
         return {row[1]: _entry(row) for row in rows if row[1] in wanted}
 
+    def _where(self, column: str, name: str, value: bytes | int | None) -> list[tuple[Any, ...]]:
+        text = f"SELECT {_COLUMNS}, '' FROM claims WHERE name = ? AND {column} = ?"
+        return self.execute(text, (name, value)).fetchall()
+
     def add(self, name: str, entry: Entry) -> None:
-        self._execute(
-            _ADD,
+        self.execute(
+            "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, entry.ticket, entry.id, entry.client, entry.kind, entry.capacity, entry.weight, entry.until,
              entry.asked, entry.held, entry.revoked, entry.description),
         )  # fmt: skip
 
     def write(self, name: str, entries: Sequence[Entry]) -> None:
-        self._db.executemany(
-            _WRITE, [(one.weight, one.until, one.held, one.revoked, name, one.ticket) for one in entries]
+        self._execute_many(
+            "UPDATE claims SET weight = ?, until = ?, held = ?, revoked = ? WHERE name = ? AND ticket = ?",
+            [(one.weight, one.until, one.held, one.revoked, name, one.ticket) for one in entries],
         )
 
     def remove(self, name: str, entry: Entry) -> None:
-        self._execute(_REMOVE, (name, entry.ticket))
+        self.execute("DELETE FROM claims WHERE name = ? AND ticket = ?", (name, entry.ticket))
 
     def ticket(self, now: float) -> int:
-        ticket = self._base + int(now * 1e6)
-        if ticket >= self._reserved:
-            self._base, self._reserved = self._execute(_TICKETS).fetchone()
-            ticket = self._base + int(now * 1e6)
-            if ticket >= self._reserved:
+        ticket = self.base + int(now * 1e6)
+        if ticket >= self.reserved:
+            self.base, self.reserved = self._tickets()
+            ticket = self.base + int(now * 1e6)
+            if ticket >= self.reserved:
                 raise BlockUsedUp
-        self._last = max(ticket, self._last + 1)
-        return self._last
+        self.last = max(ticket, self.last + 1)
+        return self.last
+
+    def _tickets(self) -> tuple[int, int]:
+        base, reserved = self.execute("SELECT base, reserved FROM store").fetchone()
+        return base, reserved
 
     def reserve(self, now: float) -> None:
-        self._execute(_RESERVE, (int(now * 1e6),))
+        """Of many clients that find the block used up, one writes and waits for the disk."""
+        self.execute(
+            f"UPDATE store SET reserved = base + ?1 + {BLOCK} WHERE reserved < base + ?1 + {BLOCK // 2}",
+            (int(now * 1e6),),
+        )
 
     def dead(self, client: bytes) -> bool:
-        if client == self._me:
+        if client == self._client_id:
             return False
         inode = self._inodes.get(client)
         if inode is None:
-            inode = self._execute(_CLIENT, (client,)).fetchone()
+            inode = self.execute("SELECT dev, ino FROM clients WHERE id = ?", (client,)).fetchone()
             if inode is None or len(client) != ID_SIZE:
                 return False
             if len(self._inodes) > 10_000:
@@ -292,7 +232,7 @@ class SqliteTable:
             self._inodes[client] = inode  # it never changes
         return self._is_dead(client, *inode)
 
-    # Tombs are kept in memory: the join and the leave of one claim always come from one process.
+    # Tombstones are in memory: the join and the leave of a claim always come from one process.
 
     def bury(self, id: bytes, until: float, now: float) -> None:
         self._tombs.bury(id, until, now)
@@ -301,16 +241,16 @@ class SqliteTable:
         return id in self._tombs
 
     def unfair_waiters(self, name: str) -> list[tuple[bytes, bytes]]:
-        return self._execute(_UNFAIR_WAITERS, (name,)).fetchall()
+        return self.execute("SELECT client, id FROM outsiders WHERE name = ?", (name,)).fetchall()
 
     def wait_unfair(self, name: str, claim: Claim, until: float) -> None:
-        self._execute(_WAIT_UNFAIR, (name, claim.id, claim.client, until))
+        self.execute("INSERT OR REPLACE INTO outsiders VALUES (?, ?, ?, ?)", (name, claim.id, claim.client, until))
 
     def come_in(self, name: str, id: bytes) -> None:
-        self._execute(_COME_IN, (name, id))
+        self.execute("DELETE FROM outsiders WHERE name = ? AND id = ?", (name, id))
 
     def cell(self, cell_key: CellKey) -> CellValue:
-        row = self._execute(_CELL, cell_key).fetchone()
+        row = self.execute("SELECT value, version FROM cells WHERE space = ? AND name = ?", cell_key).fetchone()
         if row is None:
             return UNSET_CELL
         cell_value = CellValue(*row)
@@ -319,97 +259,103 @@ class SqliteTable:
         return cell_value
 
     def keep(self, cell_key: CellKey, cell_value: CellValue) -> None:
-        self._execute(_KEEP, (*cell_key, *cell_value))
+        self.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?)", (*cell_key, *cell_value))
 
     def written(self, write: Write) -> int | None:
-        row = self._execute(_WRITTEN, (write.by, write.id)).fetchone()
+        row = self.execute("SELECT version FROM writes WHERE until = ? AND id = ?", (write.by, write.id)).fetchone()
         return None if row is None else int(row[0])
 
     def note(self, write: Write, version: int, now: float) -> None:
-        self._execute(_FORGET_WRITES, (now,))
-        self._execute(_NOTE, (write.by, write.id, version))
+        self.execute("DELETE FROM writes WHERE until < ?", (now,))
+        self.execute("INSERT INTO writes VALUES (?, ?, ?)", (write.by, write.id, version))
 
     def watch(self, cell_key: CellKey, key: bytes) -> None:
-        self._execute(_WATCH, (*cell_key, key, self._me))
+        self.execute("INSERT INTO watchers VALUES (?, ?, ?, ?)", (*cell_key, key, self._client_id))
 
     def unwatch(self, cell_key: CellKey, key: bytes) -> None:
-        self._execute(_UNWATCH, (*cell_key, key))
+        self.execute("DELETE FROM watchers WHERE space = ? AND name = ? AND id = ?", (*cell_key, key))
 
     def dismiss(self, cell_key: CellKey) -> list[tuple[bytes, bytes]]:
-        return self._execute(_DISMISS, cell_key).fetchall()
+        text = "DELETE FROM watchers WHERE space = ? AND name = ? RETURNING client, id"
+        return self.execute(text, cell_key).fetchall()
 
     def queues(self, prefix: str, after: str) -> Iterator[tuple[str, list[Entry]]]:
-        """By name, each with what it says of itself; read no further than it is consumed."""
-        rows = self._execute(_QUEUES, (after, prefix, len(prefix), prefix))
+        """The queues with the descriptions of their claims, in the order of their names; read lazily."""
+        rows = self.execute(
+            f"SELECT name, {_COLUMNS}, about FROM claims"
+            " WHERE name > ? AND name >= ? AND substr(name, 1, ?) = ? ORDER BY name, ticket",
+            (after, prefix, len(prefix), prefix),
+        )
         for name, queue in groupby(rows, itemgetter(0)):
             yield name, [_entry(row[1:]) for row in queue]
 
-    # The store's own life.
+    # The store itself and its clients.
 
     def create(self, store_id: str, first: int) -> None:
         for statement in STATEMENTS:
-            self._execute(statement)
-        self._execute("INSERT INTO store VALUES (1, ?, '', ?, ?)", (store_id, first, first))
-        self._execute(f"PRAGMA user_version = {VERSION}")
+            self.execute(statement)
+        self.execute("INSERT INTO store VALUES (1, ?, '', ?, ?)", (store_id, first, first))
+        self.execute(f"PRAGMA user_version = {VERSION}")
 
     def identity(self) -> str:
-        return str(self._execute("SELECT id FROM store").fetchone()[0])
+        return str(self.execute("SELECT id FROM store").fetchone()[0])
 
     def busy(self, now: float) -> dict[bytes, tuple[int, int]]:
         """The clients that hold or wait, each with its liveness file."""
-        found = self._execute(_BUSY, (now,)).fetchall()
-        return {id: (dev, ino) for id, dev, ino in found if len(id) == ID_SIZE}
+        text = "SELECT id, dev, ino FROM clients WHERE id IN (SELECT client FROM claims WHERE until > ?)"
+        return {id: (dev, ino) for id, dev, ino in self.execute(text, (now,)).fetchall() if len(id) == ID_SIZE}
 
     def ahead(self, now: float, wall: float) -> float:
-        """By how many seconds tickets are ahead of the wall clock that they once began with."""
-        base, _ = self._execute(_TICKETS).fetchone()
-        return float(base / 1e6 + now - wall)
+        """Seconds by which tickets are ahead of the wall clock, from which they started."""
+        return float(self._tickets()[0] / 1e6 + now - wall)
 
     def note_boot(self, boot: str, clock: str, now: float, wall: int) -> None:
-        """Another boot of the machine: all clients are gone, and whatever was reserved may have been used."""
-        known, _, other_clock = self._execute("SELECT boot FROM store").fetchone()[0].partition(" ")
+        """After a reboot no client is left, and any reserved ticket may have been used."""
+        known, _, other_clock = self.execute("SELECT boot FROM store").fetchone()[0].partition(" ")
         if known == boot and other_clock != clock:
             raise StoreError(
                 "the database is used in another time namespace", step="use one time namespace for all processes"
             )
         if known != boot:
             for table in ("claims", "clients", "outsiders", "watchers", "writes"):
-                self._execute(f"DELETE FROM {table}")
-            self._execute(
+                self.execute(f"DELETE FROM {table}")
+            self.execute(
                 "UPDATE store SET boot = ?, base = max(reserved, ?) - ?", (f"{boot} {clock}", wall, int(now * 1e6))
             )
 
     def register(self, live: str, dev: int, ino: int, address: str) -> None:
-        self._execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", (self._me, live, dev, ino, address))
+        row = (self._client_id, live, dev, ino, address)
+        self.execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?, ?)", row)
 
     def unregister(self) -> None:
-        self._execute("DELETE FROM watchers WHERE client = ?", (self._me,))
-        self._execute("DELETE FROM clients WHERE id = ?", (self._me,))
+        self.execute("DELETE FROM watchers WHERE client = ?", (self._client_id,))
+        self.execute("DELETE FROM clients WHERE id = ?", (self._client_id,))
 
     def leftovers(self, now: float, exists: Callable[[bytes], bool]) -> Leftovers:
-        """What dead clients left; nothing is changed yet. `exists`: whether a client's liveness file does."""
-        left = Leftovers([], [], {self._me.hex()})
-        for id, dev, ino in self._execute("SELECT id, dev, ino FROM clients").fetchall():
-            if id == self._me:
+        """Find the rows of dead clients; changes nothing. `exists`: whether the liveness file of a client exists."""
+        left = Leftovers([], [], {self._client_id.hex()})
+        is_busy = "SELECT 1 FROM claims WHERE client = ? AND until > ? LIMIT 1"
+        for id, dev, ino in self.execute("SELECT id, dev, ino FROM clients").fetchall():
+            if id == self._client_id:
                 continue
             if len(id) == ID_SIZE and self._is_dead(id, dev, ino):
                 left.dead.append((id,))
-            elif len(id) == ID_SIZE and (self._execute(_IS_BUSY, (id, now)).fetchone() or exists(id)):
+            elif len(id) == ID_SIZE and (self.execute(is_busy, (id, now)).fetchone() or exists(id)):
                 left.stay.add(id.hex())
             else:
                 left.gone.append((id,))
         return left
 
     def sweep(self, left: Leftovers, now: float) -> None:
-        """Remove it. Waiters find out at their next look."""
-        self._db.executemany("DELETE FROM claims WHERE client = ?", left.dead)
-        self._db.executemany("DELETE FROM clients WHERE id = ?", left.dead + left.gone)
-        self._execute("DELETE FROM outsiders WHERE until <= ?", (now,))
-        self._execute("DELETE FROM watchers WHERE client NOT IN (SELECT id FROM clients)")
+        """Remove the rows of dead clients. Waiters notice it at their next look."""
+        self._execute_many("DELETE FROM claims WHERE client = ?", left.dead)
+        self._execute_many("DELETE FROM clients WHERE id = ?", left.dead + left.gone)
+        self.execute("DELETE FROM outsiders WHERE until <= ?", (now,))
+        self.execute("DELETE FROM watchers WHERE client NOT IN (SELECT id FROM clients)")
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Refuse other tables, triggers and views, and rows out of order: a search would miss them."""
+    """Refuse other tables, triggers and views, and rows out of order, which a search would miss."""
     if tables_in(connection) != set(STATEMENTS):
         raise damaged("its tables are not those of dibs")
     if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
@@ -419,6 +365,6 @@ def check_tables(connection: sqlite3.Connection) -> None:
 
 
 def tables_in(connection: sqlite3.Connection) -> set[str]:
-    """Everything in the schema, but for the statistics that an operator's ANALYZE leaves."""
+    """The statements of the schema, without the statistics that an operator's ANALYZE creates."""
     found = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'")
     return {str(text) for (text,) in found}
