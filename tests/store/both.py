@@ -140,7 +140,7 @@ class Both:
     def amend(self, number: int, weight: int) -> None:
         if self._pairs:
             seat, ours, twin = self._pairs[number % len(self._pairs)]
-            wakes = atomic_queue.amend(self._world, twin, weight, self.now())
+            _, wakes = atomic_queue.amend(self._world, twin, weight, self.now())
             seat.amend(ours, weight)
             self._woken(wakes)
 

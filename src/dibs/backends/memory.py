@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class World:
-    """One memory store: the table that the verbs of ledger and atomic cells work on."""
+    """One memory store: `Stamped` of atomic_queue and `CellTable` of atomic_cells."""
 
     poll_interval = float("inf")
 
@@ -190,13 +190,35 @@ class MemoryStore:
             self._world.reset()
 
 
-class MemoryQueue:
-    """Seam 2 over a world; only `watch` and `await_change` wait."""
+class _Steps:
+    """Atomic steps, and waits for a change."""
 
     def __init__(self, world: World, runtime: Runtime, me: ClientIdentity) -> None:
         self._world = world
         self._runtime = runtime
         self._me = me
+
+    def _write(self, verb: Callable[..., tuple[T, list[Wake]]], *arguments: object) -> T:
+        """Run a verb in one atomic step, then wake the waiters that it names."""
+        with self._world.mutex:
+            reply, wakes = verb(self._world, *arguments, self._runtime.now())
+        self._world.wake(wakes)
+        return reply
+
+    async def _wait(self, cell_key: CellKey, key: bytes, until: float) -> None:
+        """Wait for the message to a watcher, then remove it."""
+        try:
+            await self._me.inbox.wait(key, until)
+        finally:
+            with self._world.mutex:
+                self._world.unwatch(cell_key, key)
+
+    def close(self) -> None:
+        """Does nothing: there are no local resources."""
+
+
+class MemoryQueue(_Steps):
+    """Seam 2 over a world; only `watch` and `await_change` wait."""
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | None:
         world, name = self._world, claim.name
@@ -226,13 +248,6 @@ class MemoryQueue:
             del world.queues[name], world.places[claim.id]
         return True
 
-    def _write(self, verb: Callable[..., tuple[T, list[Wake]]], *arguments: object) -> T:
-        """Run a verb in one atomic step, then wake the waiters that it names."""
-        with self._world.mutex:
-            reply, wakes = verb(self._world, *arguments, self._runtime.now())
-        self._world.wake(wakes)
-        return reply
-
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         return self._write(atomic_queue.join, claim, place)
 
@@ -240,9 +255,7 @@ class MemoryQueue:
         return self._write(atomic_queue.renew, claims)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        with self._world.mutex:
-            wakes = atomic_queue.amend(self._world, claim, weight, self._runtime.now())
-        self._world.wake(wakes)
+        self._write(atomic_queue.amend, claim, weight)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         return self._write(atomic_queue.leave, claim, answered)
@@ -260,7 +273,7 @@ class MemoryQueue:
         return self._write(atomic_queue.stamp, claim, token)
 
     async def settled(self, claim: Claim, least: float, until: float) -> float:
-        return inf  # lost memory means a lost process: no client remains
+        return inf  # the data is lost only with the process, and all its clients
 
     async def clock(self, until: float) -> float:
         return time()
@@ -275,8 +288,8 @@ class MemoryQueue:
     async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         with self._world.mutex:
             found = sorted(name for name in self._world.queues if name.startswith(prefix) and name > after)
-            lines = ((name, list(self._world.queue(name))) for name in found)
-            return atomic_queue.page(self._world, lines, self._runtime.now(), datetime.now(UTC))
+            queues = ((name, list(self._world.queue(name))) for name in found)
+            return atomic_queue.page(self._world, queues, self._runtime.now(), datetime.now(UTC))
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
         return self._write(atomic_queue.revoke, name, token)
@@ -291,7 +304,7 @@ class MemoryQueue:
             if foremost != seen:
                 return
             self._world.watch(cell_key, self._me.id, key)
-        await _wait(self._world, self._me, cell_key, key, min(over, until))
+        await self._wait(cell_key, key, min(over, until))
 
     async def identity(self, until: float) -> str:
         return f"memory:{self._world.name}"
@@ -308,45 +321,23 @@ class MemoryQueue:
                     "do not use these tokens with a resource that outlives the process"),
         ]  # fmt: skip
 
-    def close(self) -> None:
-        """Nothing of this machine is held."""
 
-
-class MemoryCells:
+class MemoryCells(_Steps):
     """Seam 3 over a world."""
-
-    def __init__(self, world: World, runtime: Runtime, me: ClientIdentity) -> None:
-        self._world = world
-        self._runtime = runtime
-        self._me = me
 
     async def get(self, cell_key: CellKey, until: float) -> CellValue:
         return self._world.cell(cell_key)
 
     async def put(self, write: Write, until: float) -> int:
-        with self._world.mutex:
-            version, wakes = atomic_cells.put(self._world, write, self._runtime.now())
-        self._world.wake(wakes)
-        return version
+        return self._write(atomic_cells.put, write)
 
     async def watch(self, cell_key: CellKey, version: int, key: bytes, until: float) -> None:
         with self._world.mutex:
             if self._world.cell(cell_key).version != version:
                 return
             self._world.watch(cell_key, self._me.id, key)
-        await _wait(self._world, self._me, cell_key, key, until)
+        await self._wait(cell_key, key, until)
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         with self._world.mutex:
             return atomic_cells.admit(self._world, name, token, shared)
-
-    def close(self) -> None:
-        """Nothing of this machine is held."""
-
-
-async def _wait(world: World, me: ClientIdentity, cell_key: CellKey, key: bytes, until: float) -> None:
-    try:
-        await me.inbox.wait(key, until)
-    finally:
-        with world.mutex:
-            world.unwatch(cell_key, key)

@@ -11,19 +11,15 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
-from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from dibs.core.runtime import Event, Gate, Inbox, Job, Runtime, Source, TaskGroup, Worker
-from dibs.runtime.threads import LAST_CALL, ThreadRuntime, boottime, run_logged
+from dibs.runtime.threads import LAST_CALL, CallQueue, ThreadRuntime, boottime, run_logged
 
 T = TypeVar("T")
 
-
 _LONGEST_NAP = 15.0
 """Longest sleep, in seconds: the loop's timers stop while the machine is suspended."""
-
-
 _JOIN_PATIENCE = 0.1
 """Seconds; it blocks the loop."""
 
@@ -137,7 +133,7 @@ class AioInbox:
         return None  # the loop reads
 
     def resign(self) -> None:
-        """Nothing to do: see `lead`."""
+        """Does nothing: `lead` never succeeds."""
 
     def listen(self, source: Source) -> None:
         self._source = source
@@ -175,9 +171,8 @@ class Offloader:
     """A thread that runs blocking calls, one after the other."""
 
     def __init__(self, threads: ThreadRuntime) -> None:
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._worker = threads.worker(self._do_work)
-        self.retire = self._worker.retire
+        self._queue = CallQueue(threads)
+        self.retire = self._queue.retire
 
     async def offload(self, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -191,14 +186,8 @@ class Offloader:
             else:
                 self._answer(loop, future, future.set_result, result)
 
-        self._work.put(run)
-        self._worker.ring()
+        self._queue.put(run)
         return await future
-
-    async def _do_work(self) -> float | None:
-        while not self._work.empty():
-            self._work.get_nowait()()
-        return None
 
     @staticmethod
     def _answer(

@@ -252,37 +252,47 @@ class _Gathering:
         self._bell.acquire(timeout=patience)
 
 
+class CallQueue:
+    """A worker that calls functions, one after the other."""
+
+    def __init__(self, runtime: ThreadRuntime) -> None:
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._worker = runtime.worker(self._call_all)
+        self.retire = self._worker.retire
+
+    def put(self, call: Callable[[], object]) -> None:
+        self._calls.put(call)
+        self._worker.ring()
+
+    async def _call_all(self) -> float | None:
+        while not self._calls.empty():
+            self._calls.get_nowait()()
+        return None
+
+
 class ThreadTaskGroup:
     """One thread per job; idle threads linger like those of a worker."""
 
     def __init__(self, count: int, runtime: ThreadRuntime, nap: float) -> None:
         self._now = runtime.now
         self._nap = nap
-        self._queues: list[SimpleQueue[Callable[[], None]]] = [SimpleQueue() for _ in range(count)]
-        self._workers = [runtime.worker(partial(self._do, queue)) for queue in self._queues]
+        self._queues = [CallQueue(runtime) for _ in range(count)]
 
     async def gather(self, jobs: Sequence[Job | None], until: float, enough: Callable[[], bool]) -> None:
         gathering = _Gathering(self._now, until)
         began, end, count = self._now(), until, 0
-        for job, queue, worker in zip(jobs, self._queues, self._workers, strict=True):
+        for job, queue in zip(jobs, self._queues, strict=True):
             if job is not None:
                 count += 1
                 queue.put(partial(gathering.run, job))
-                worker.ring()
         while gathering.ended() < count and (now := self._now()) < end:
             if end == until and enough():
                 end = min(until, now + max(now - began, LAST_CALL))
             gathering.wait(min(max(end - now, 0.0), self._nap))
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.retire()
-
-    @staticmethod
-    async def _do(queue: SimpleQueue[Callable[[], None]]) -> float | None:
-        while not queue.empty():
-            queue.get_nowait()()
-        return None
+        for queue in self._queues:
+            queue.retire()
 
 
 class _Here(threading.local):
@@ -305,9 +315,8 @@ class ThreadRuntime:
         self.after_fork()
 
     def after_fork(self) -> None:
-        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._workers: list[ThreadWorker] = []
-        self._caller = self.worker(self._call)
+        self._callbacks = CallQueue(self)
 
     def is_through(self, caller: object) -> bool:
         return caller is threading.main_thread() or (isinstance(caller, threading.Thread) and not caller.is_alive())
@@ -353,8 +362,7 @@ class ThreadRuntime:
         return ThreadTaskGroup(count, self, min(self._nap, LONGEST_NAP))
 
     def call_back(self, callback: Callable[[], object]) -> None:
-        self._calls.put(callback)
-        self._caller.ring()
+        self._callbacks.put(partial(run_logged, callback))
 
     def close(self, patience: float = 0.5) -> None:
         """Wait for the threads: one that outlives its client blocks the end of a subinterpreter."""
@@ -367,11 +375,6 @@ class ThreadRuntime:
 
     def blocking(self) -> Runtime:
         return self
-
-    async def _call(self) -> float | None:
-        while not self._calls.empty():
-            run_logged(self._calls.get_nowait())
-        return None
 
 
 def run_logged(callback: Callable[[], object]) -> None:

@@ -28,13 +28,13 @@ class CellTable(Watched, Protocol):
 
 
 def put(table: CellTable, write: Write, now: float) -> tuple[int, list[Wake]]:
-    if too_late(write, now):
+    if now > write.by:
         raise StoreUnavailable("the write came too late to count")
     again, write.asked = write.asked, True
     if again and (done := table.written(write)) is not None:
         return done, []
     there = table.cell(write.cell_key)
-    if not follows(write, there):
+    if there.version != write.version:
         raise Conflict(
             f"it is at version {there.version}, not at {write.version}", step="read the value again, then write"
         )
@@ -51,12 +51,3 @@ def admit(table: CellTable, name: str, token: int, shared: bool) -> int:
     if token > highest and not shared:
         table.keep(cell_key, CellValue(record_of(token), there.version + 1))
     return highest
-
-
-def too_late(write: Write, now: float) -> bool:
-    return now > write.by
-
-
-def follows(write: Write, there: CellValue) -> bool:
-    """Whether the value still has the version that the write names."""
-    return there.version == write.version

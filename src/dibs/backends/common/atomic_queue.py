@@ -44,7 +44,7 @@ class Watched(Protocol):
     """The watchers of a store."""
 
     def dismiss(self, cell_key: CellKey) -> list[tuple[bytes, bytes]]:
-        """Remove the watchers of a spot; return the client and key of each."""
+        """Remove the watchers of a key; return the client and message key of each."""
 
 
 class QueueTable(Watched, Protocol):
@@ -92,7 +92,7 @@ QUEUES = "line"
 PAGE = 1000
 """A page ends after the queue that reaches this many claims."""
 NOBODY: tuple[Entry, ...] = ()
-"""The value of `QueueTable.line` for a queue that is surely empty."""
+"""The result of `QueueTable.queue` for a queue that is surely empty."""
 _LONG = 1e9
 """Seconds, about 30 years: a longer wait is damaged data."""
 EMPTY = Head([], [], [], None, 0, FOREVER)
@@ -103,12 +103,12 @@ def expired(entry: Entry, now: float) -> bool:
 
 
 def renewable(entry: Entry, now: float) -> bool:
-    """Renewal never revives."""
+    """Whether a claim may be renewed: renewal never revives an expired one."""
     return not expired(entry, now)
 
 
 def extended(entry: Entry, length: float, now: float) -> float:
-    """Renewal never shortens."""
+    """The new expiry of a claim: renewal never shortens it."""
     return max(entry.until, now + length)
 
 
@@ -203,15 +203,15 @@ def _by_name(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
     return queues
 
 
-def amend(table: QueueTable, claim: Claim, weight: int, now: float) -> list[Wake]:
+def amend(table: QueueTable, claim: Claim, weight: int, now: float) -> tuple[None, list[Wake]]:
     entry = known(table, claim)
     if entry is None or entry.weight <= weight:
-        return []
+        return None, []
     entry.was, entry.weight = entry.weight, weight
     table.write(claim.name, [entry])
     wakes = _sweep_head(table, claim.name, now, changed=entry)[1]
     entry.was = None
-    return wakes
+    return None, wakes
 
 
 def leave(table: QueueTable, claim: Claim, answered: bool, now: float) -> tuple[bool, list[Wake]]:
@@ -255,7 +255,7 @@ def known(table: QueueTable, claim: Claim) -> Entry | None:
 
 
 def is_own(entry: Entry, claim: Claim) -> bool:
-    """By the secret id, not by the ticket: only its own client may end a claim."""
+    """Compare the secret ids, not the tickets: only its own client may end a claim."""
     return entry.id == claim.id
 
 
@@ -305,15 +305,12 @@ def shown(name: str, alive: Sequence[Entry], now: float, wall: datetime) -> Lock
     if not alive:
         return LockInfo(name=name)
     seen = head(alive, lambda _: False)
-    all_of_them = [_participant(entry, now, wall) for entry in alive]
+    participants = tuple(_participant(entry, now, wall) for entry in alive)
     count = len(seen.holding)
     return LockInfo(
-        name=name,
-        kind=alive[0].kind,
-        capacity=alive[0].capacity,
-        holders=tuple(all_of_them[:count]),
-        waiters=tuple(all_of_them[count:]),
-    )
+        name=name, kind=alive[0].kind, capacity=alive[0].capacity, holders=participants[:count],
+        waiters=participants[count:],
+    )  # fmt: skip
 
 
 def foremost(table: QueueTable, name: str, now: float) -> tuple[int, float]:
@@ -325,7 +322,7 @@ def foremost(table: QueueTable, name: str, now: float) -> tuple[int, float]:
 
 
 def tell(table: Watched, cell_key: CellKey) -> list[Wake]:
-    """The notices for the watchers of a spot that changed."""
+    """The wakes for the watchers of a cell or queue that changed."""
     return [Wake(client, key, LOOK) for client, key in table.dismiss(cell_key)]
 
 

@@ -184,7 +184,7 @@ class SqliteQueue(_Steps):
         return await self._tell(lambda table, now: atomic_queue.renew(table, claims, now), until)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        await self._tell(lambda table, now: (None, atomic_queue.amend(table, claim, weight, now)), until)
+        await self._tell(lambda table, now: atomic_queue.amend(table, claim, weight, now), until)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         return await self._tell(lambda table, now: atomic_queue.leave(table, claim, answered, now), until, urgent=True)
