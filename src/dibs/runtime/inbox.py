@@ -11,7 +11,6 @@ from __future__ import annotations
 import _thread
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from weakref import ref
 
 from dibs.core.runtime import Source
@@ -31,7 +30,8 @@ class _Waiter:
         self.bell.acquire()
 
     def ring(self) -> None:
-        with suppress(RuntimeError):
+        """Called with the mutex of the inbox, so the bell is released once."""
+        if self.bell.locked():
             self.bell.release()
 
 
@@ -85,13 +85,16 @@ class ThreadInbox:
             self.expected[key], self._waiters[key] = None, waiter
         try:
             while waiter.message is None and (left := until - self._now()) > 0:
-                if self._leads(waiter):
+                if (source := self._source) is not None and self._leads(waiter):
                     if waiter.message is None:  # it may have come while another waiter led
-                        self._read(min(left, self._longest_read))
+                        for other, message in source.receive(min(left, self._longest_read)):
+                            self._hand_over(other, message)
                 else:
                     waiter.bell.acquire(timeout=min(left, self._longest_sleep))
         finally:
-            self._pass_on(waiter)
+            if self._source is not None:
+                with self._mutex:
+                    self._succeed(waiter)
         with self._mutex:
             # A waiter left here would be rung as a successor and not answer.
             if self._waiters.get(key) is waiter:
@@ -122,8 +125,6 @@ class ThreadInbox:
         self._source = None
 
     def _leads(self, waiter: _Waiter) -> bool:
-        if self._source is None:
-            return False
         with self._mutex:
             if not self._is_led():
                 self._leader = waiter
@@ -135,12 +136,6 @@ class ThreadInbox:
         if leader is _BY_HAND:
             return self._hand() is not None
         return leader is not None and self._waiters.get(leader.key) is leader
-
-    def _read(self, patience: float) -> None:
-        source = self._source
-        if source is not None:
-            for key, message in source.receive(patience):
-                self._hand_over(key, message)
 
     def _hand_over(self, key: bytes, message: bytes) -> bool:
         """True: the message is for the leader, which waits for the source and not for its bell."""
@@ -155,14 +150,8 @@ class ThreadInbox:
             waiter.ring()
             return waiter is self._leader
 
-    def _pass_on(self, waiter: _Waiter) -> None:
-        if self._source is None:
-            return
-        with self._mutex:
-            self._succeed(waiter)
-
     def _succeed(self, waiter: _Waiter) -> None:
-        """Called with the mutex."""
+        """Ring another waiter to lead, if `waiter` led or no one does. Called with the mutex."""
         if self._leader is not None and self._leader is not waiter:
             return
         self._leader = None
