@@ -138,7 +138,7 @@ def transaction(connection: object, *, awaits: bool) -> Admits:
 
 
 def caller_connection(connection: object, what: str, awaits: bool) -> Any:
-    """Wrap a connection of the caller (`Own` of sql/own.py); it must be of the same API, sync or async."""
+    """Wrap a connection of the caller as a `CallerConnection`; it must be of the same API, sync or async."""
     target = _by_class(_OWN, connection)
     if target is None:
         raise TypeError(f"{what} must be an open connection ({', '.join(sorted(_OWN))}), not {connection!r:.200}")

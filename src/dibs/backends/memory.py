@@ -168,19 +168,19 @@ class MemoryStore:
             raise ValueError("a memory store's URL is memory:// or memory://name")
         self.shown = f"memory://{url.host}"
         self._world = _worlds.setdefault(url.host, World(url.host))
-        self._me: bytes | None = None
+        self._client_id: bytes | None = None
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Voter:
         self._world.inboxes[me.id] = me.inbox
-        self._me = me.id
+        self._client_id = me.id
         return MemoryQueue(self._world, runtime, me)
 
     def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
         return MemoryCells(self._world, runtime, me)
 
     def close(self) -> None:
-        if self._me is not None:
-            self._world.inboxes.pop(self._me, None)
+        if self._client_id is not None:
+            self._world.inboxes.pop(self._client_id, None)
 
     def before_fork(self) -> None:
         """Does nothing: a child cannot damage shared resources."""
@@ -196,7 +196,8 @@ class _Steps:
     def __init__(self, world: World, runtime: Runtime, me: ClientIdentity) -> None:
         self._world = world
         self._runtime = runtime
-        self._me = me
+        self._client_id = me.id
+        self._inbox = me.inbox
 
     def _write(self, verb: Callable[..., tuple[T, list[Wake]]], *arguments: object) -> T:
         """Run a verb in one atomic step, then wake the waiters that it names."""
@@ -208,7 +209,7 @@ class _Steps:
     async def _wait(self, cell_key: CellKey, key: bytes, until: float) -> None:
         """Wait for the message to a watcher, then remove it."""
         try:
-            await self._me.inbox.wait(key, until)
+            await self._inbox.wait(key, until)
         finally:
             with self._world.mutex:
                 self._world.unwatch(cell_key, key)
@@ -279,7 +280,7 @@ class MemoryQueue(_Steps):
         return time()
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        return read_signal(await self._me.inbox.wait(claim.id, until))
+        return read_signal(await self._inbox.wait(claim.id, until))
 
     async def inspect(self, name: str, until: float) -> LockInfo:
         with self._world.mutex:
@@ -303,7 +304,7 @@ class MemoryQueue(_Steps):
             foremost, over = atomic_queue.foremost(self._world, name, self._runtime.now())
             if foremost != seen:
                 return
-            self._world.watch(cell_key, self._me.id, key)
+            self._world.watch(cell_key, self._client_id, key)
         await self._wait(cell_key, key, min(over, until))
 
     async def identity(self, until: float) -> str:
@@ -335,7 +336,7 @@ class MemoryCells(_Steps):
         with self._world.mutex:
             if self._world.cell(cell_key).version != version:
                 return
-            self._world.watch(cell_key, self._me.id, key)
+            self._world.watch(cell_key, self._client_id, key)
         await self._wait(cell_key, key, until)
 
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:

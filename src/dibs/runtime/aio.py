@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from dibs.core.runtime import Event, Gate, Inbox, Job, Runtime, Source, TaskGroup, Worker
+from dibs.core.runtime import Event, Gate, Inbox, Job, Runtime, Source, TaskGroup
 from dibs.runtime.threads import LAST_CALL, CallQueue, ThreadRuntime, boottime, run_logged
 
 T = TypeVar("T")
@@ -251,7 +251,9 @@ class AioRuntime:
         self.after_fork()
 
     def after_fork(self) -> None:
-        self._threads = ThreadRuntime(self.now, self.nap)
+        self._threads = threads = ThreadRuntime(self.now, self.nap)
+        self.mutex, self.worker = threads.mutex, threads.worker
+        self.fresh_id, self.jitter = threads.fresh_id, threads.jitter
         self._loop: asyncio.AbstractEventLoop | None = None
         self._offloaders = [Offloader(self._threads)]
 
@@ -287,9 +289,6 @@ class AioRuntime:
     def event(self) -> Event:
         return AioEvent(self)
 
-    def mutex(self) -> AbstractContextManager[Any]:
-        return self._threads.mutex()
-
     def gate(self) -> Gate:
         return AioGate()
 
@@ -304,12 +303,6 @@ class AioRuntime:
         task = asyncio.current_task()
         return self._threads.caller_name() if task is None else task.get_name()
 
-    def fresh_id(self) -> bytes:
-        return self._threads.fresh_id()
-
-    def jitter(self, most: float) -> float:
-        return self._threads.jitter(most)
-
     def call_soon(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
@@ -319,9 +312,6 @@ class AioRuntime:
     def separate(self) -> Runtime:
         self._offloaders.append(Offloader(self._threads))
         return cast("Runtime", SeparateOffloader(self, self._offloaders[-1]))
-
-    def worker(self, turn: Callable[[], Coroutine[Any, Any, float | None]]) -> Worker:
-        return self._threads.worker(turn)
 
     def task_group(self, count: int) -> TaskGroup:
         return AioTaskGroup(self)

@@ -17,7 +17,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from dibs.backends.sqlite import files
 from dibs.backends.sqlite.errors import SQLITE_ERRORS, code_of, is_busy, removed, translated
@@ -25,7 +25,6 @@ from dibs.backends.sqlite.files import Inode
 from dibs.backends.sqlite.registration import Registration
 from dibs.backends.sqlite.table import BlockUsedUp, SqliteTable
 from dibs.errors import StoreError, StoreUnavailable
-from dibs.runtime.threads import boottime
 
 T = TypeVar("T")
 
@@ -64,7 +63,6 @@ class Database:
         self._log_path = f"{self.path}-wal"
         self._log_inode: Inode | None = None
         self.log_check_due = 0.0
-        self._forking = False
 
     def attempt(
         self, work: Callable[[SqliteTable, float], T], *, polite: bool = True, durable: bool = False,
@@ -75,8 +73,13 @@ class Database:
         try:
             with self.mutex:
                 connection = self.connection if registers else self._usable_connection()
-                if connection is None or (not self._take_turn() and polite):
+                if connection is None:
                     return BUSY
+                try:
+                    fcntl.flock(self.turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if polite:
+                        return BUSY
                 try:
                     if durable is not self.waits_for_disk:
                         self._sync(connection, durable)
@@ -94,8 +97,9 @@ class Database:
         self, work: Callable[[SqliteTable, float], T], begun: float, until: float, *, durable: bool = False,
         urgent: bool = False,
     ) -> T | Busy:  # fmt: skip
-        """Repeat an atomic step for a slice of time: the tasks of a client take turns at this. `begun`: when the first
-        attempt was made. `urgent`: others wait for this step, so pauses are short."""
+        """Repeat an atomic step for a slice of time: the tasks of a client take turns at this. After `until`, raise
+        StoreUnavailable. `begun`: when the first attempt was made. `urgent`: others wait for this step, so pauses are
+        short."""
 
         def once(polite: bool) -> T | Busy:
             try:
@@ -104,20 +108,14 @@ class Database:
                 self.persist(lambda table, now: table.reserve(now), until, durable=True)
                 return BUSY
 
-        return _retry(once, begun, until, _LONGEST_URGENT_PAUSE if urgent else _LONGEST_PAUSE)
+        return self._retry(once, begun, until, _LONGEST_URGENT_PAUSE if urgent else _LONGEST_PAUSE)
 
     def persist(self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False) -> T:
         """Repeat an atomic step until it succeeds, or raise StoreUnavailable."""
-        begun = self.registration.now()
-        while isinstance(done := self.retry(work, begun, until, durable=durable), Busy):
-            self.check_patience(until)
+        begun, done = self.registration.now(), cast("T | Busy", BUSY)
+        while isinstance(done, Busy):
+            done = self.retry(work, begun, until, durable=durable)
         return done
-
-    def check_patience(self, until: float) -> None:
-        if self.registration.now() >= until:
-            raise StoreUnavailable(
-                "the database stayed busy until the timeout", step="find a process that is stopped inside a transaction"
-            )
 
     def read(self, work: Callable[[SqliteTable, float], T], until: float) -> T:
         """Read in one transaction: in WAL mode readers wait for no writer."""
@@ -131,7 +129,6 @@ class Database:
 
     def look(self, work: Callable[[sqlite3.Connection, SqliteTable], T], until: float) -> T:
         """Read without a transaction."""
-        begun = self.registration.now()
 
         def once(polite: bool) -> T | Busy:
             try:
@@ -144,9 +141,34 @@ class Database:
                 return self.busy_or_raise(error)
             return BUSY
 
-        while isinstance(done := _retry(once, begun, until), Busy):
-            self.check_patience(until)
+        begun, done = self.registration.now(), cast("T | Busy", BUSY)
+        while isinstance(done, Busy):
+            done = self._retry(once, begun, until, _LONGEST_PAUSE)
         return done
+
+    def _retry(self, once: Callable[[bool], T | Busy], begun: float, until: float, longest_pause: float) -> T | Busy:
+        """Call `once` for one slice. Pauses grow with the time since `begun`: 200 spinning processes would take the
+        processor from the one that they wait for."""
+        tries, now = 0, self.registration.now()
+        end = min(now + _SLICE, until)
+        while True:
+            waited = now - begun
+            done = once(waited < _POLITE_FOR)
+            if not isinstance(done, Busy):
+                return done
+            if now >= until:
+                raise StoreUnavailable(
+                    "the database stayed busy until the timeout",
+                    step="find a process that is stopped inside a transaction",
+                )
+            if now >= end:
+                return BUSY
+            tries += 1
+            if tries < _SPINS and waited < _SPIN_TIME:
+                os.sched_yield()
+            else:
+                time.sleep(max(min(waited / 4, longest_pause, until - now), _SHORTEST_PAUSE))
+            now = self.registration.now()
 
     def busy_or_raise(self, error: Exception) -> Busy:
         """BUSY if another connection had the file locked. Otherwise raise; the connection is no longer trusted."""
@@ -157,25 +179,15 @@ class Database:
 
     def close(self) -> None:
         with self.mutex:
-            self._close()
-
-    def before_fork(self) -> None:
-        """Close the connection: a child must not inherit the state of SQLite's locks."""
-        self._forking = self.mutex.acquire(timeout=5)
-        if self._forking:
-            self._close()
-
-    def after_fork(self) -> None:
-        if self._forking:
-            self._forking = False
-            self.mutex.release()
+            self.disconnect()
 
     def __del__(self) -> None:
         """An interrupt may have hit before a caller got this object."""
         if hasattr(self, "turn"):
-            self._close()
+            self.disconnect()
 
-    def _close(self) -> None:
+    def disconnect(self) -> None:
+        """Called with the mutex."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
@@ -202,13 +214,6 @@ class Database:
             self.log_check_due = now + 1
         return True
 
-    def _take_turn(self) -> bool:
-        try:
-            fcntl.flock(self.turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
     def _open(self, polite: bool) -> bool:
         """Connect to the current file, and register this client there. False: busy."""
         registration = self.registration
@@ -232,7 +237,7 @@ class Database:
         return True
 
     def _connect(self, generation: int, inode: Inode) -> bool:
-        self._close()
+        self.disconnect()
         self._connected_in, self.inode = generation, inode
         try:
             self.turn = files.open_turn(self.registration.directory)
@@ -241,7 +246,7 @@ class Database:
         except OSError as error:
             raise StoreError(f"the turn file cannot be opened: {error.strerror}") from None
         except sqlite3.Error as error:
-            self._close()
+            self.disconnect()
             if is_busy(error):
                 return False
             if code_of(error) == sqlite3.SQLITE_CANTOPEN or files.inode_of(self.path) != inode:
@@ -270,23 +275,3 @@ def _connect(uri: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _retry(
-    once: Callable[[bool], T | Busy], begun: float, until: float, longest_pause: float = _LONGEST_PAUSE
-) -> T | Busy:
-    """Retry for one slice, at most until `until`. Pauses grow with the time since `begun`: 200 spinning processes would
-    take the processor from the one that they wait for."""
-    tries, now = 0, boottime()
-    end = min(now + _SLICE, until)
-    while True:
-        waited = now - begun
-        done = once(waited < _POLITE_FOR)
-        if now >= end or not isinstance(done, Busy):
-            return done
-        tries += 1
-        if tries < _SPINS and waited < _SPIN_TIME:
-            os.sched_yield()
-        else:
-            time.sleep(max(min(waited / 4, longest_pause, until - now), _SHORTEST_PAUSE))
-        now = boottime()

@@ -34,6 +34,7 @@ FAR_AHEAD = 600.0
 """Seconds that tokens may be ahead of the wall clock: each reboot moves them by up to a minute."""
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
 LAYERED = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
+_LOCAL_DISK = "put the file on a local disk, such as ext4 or xfs"
 LEVELS = ("about", "promise", "note", "danger")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Its inode number in the kernel."""
@@ -43,7 +44,7 @@ def examine(registration: Registration, connection: sqlite3.Connection, table: S
     parent = registration.path.parent
     kind = files.kind_of(parent)
     alive, dead = try_liveness(registration.directory)
-    unsound = [*_exclusion(alive), *_content(connection)]
+    unsound = list(_unsound(alive, connection))
     found = [
         Finding("about", f"SQLite {sqlite3.sqlite_version}"),
         *_promises(kind, sound=not unsound, told=alive and dead),
@@ -53,8 +54,7 @@ def examine(registration: Registration, connection: sqlite3.Connection, table: S
         *_clock(clock_shift()),
         *_library(sqlite3.sqlite_version_info),
         *unsound,
-        *_deaths(dead),
-        *_unseen(registration.directory, table),
+        *_unseen(dead, registration.directory, table),
         *_room(parent),
         *_log(Path(f"{registration.path}-wal"), connection),
         *_tokens(kind, table),
@@ -149,31 +149,25 @@ def _library(version: tuple[int, ...]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _exclusion(alive: bool) -> Iterator[Finding]:
+def _unsound(alive: bool, connection: sqlite3.Connection) -> Iterator[Finding]:
+    """Dangers that can give one lock to two holders."""
     if not alive:
         yield Finding(
-            "danger", "file locks do not work here: live holders are taken for dead, and lose their locks",
-            "put the file on a local disk, such as ext4 or xfs",
-        )  # fmt: skip
-
-
-def _deaths(dead: bool) -> Iterator[Finding]:
-    if not dead:
-        yield Finding(
-            "danger", "the death of a process is not noticed here: its lock is free only when its lease runs out",
-            "put the file on a local disk, such as ext4 or xfs",
-        )  # fmt: skip
-
-
-def _content(connection: sqlite3.Connection) -> Iterator[Finding]:
+            "danger", "file locks do not work here: live holders are taken for dead, and lose their locks", _LOCAL_DISK
+        )
     try:
         check_tables(connection)
     except StoreError as error:
         yield Finding("danger", f"{error.what}: the next process that opens it is refused", error.step or "")
 
 
-def _unseen(directory: Path, table: SqliteTable) -> Iterator[Finding]:
+def _unseen(dead: bool, directory: Path, table: SqliteTable) -> Iterator[Finding]:
     """Clients whose death cannot be noticed. A client that closes first removes its row, then its file."""
+    if not dead:
+        yield Finding(
+            "danger", "the death of a process is not noticed here: its lock is free only when its lease runs out",
+            _LOCAL_DISK,
+        )  # fmt: skip
     now = boottime()
     gone = {id for id, inode in table.busy(now).items() if not _is_there(directory / names_of(id)[0], inode)}
     if gone and (gone := gone & table.busy(now).keys()):

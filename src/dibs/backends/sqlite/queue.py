@@ -39,7 +39,7 @@ class _Steps:
         self._db = new_database()
         self._registration = self._db.registration
         self._runtime = runtime
-        self._me = me
+        self._inbox = me.inbox
 
     async def _step(
         self, work: Callable[[SqliteTable, float], T], until: float, *, durable: bool = False, urgent: bool = False
@@ -58,8 +58,6 @@ class _Steps:
             done = await self._runtime.offload(
                 lambda: self._db.retry(work, begun, until, durable=durable, urgent=urgent)
             )
-            if isinstance(done, Busy):
-                self._db.check_patience(until)
         return done
 
     async def _tell(
@@ -98,7 +96,7 @@ class _Steps:
             if is_changed:
                 return
             while (now := self._registration.now()) < until:
-                if await self._me.inbox.wait(key, min(until, now + POLL_INTERVAL)) is not None:
+                if await self._inbox.wait(key, min(until, now + POLL_INTERVAL)) is not None:
                     return
                 if await self._read(changed, until):
                     return
@@ -199,7 +197,7 @@ class SqliteQueue(_Steps):
         return 0.0
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
-        return read_signal(await self._me.inbox.wait(claim.id, until))
+        return read_signal(await self._inbox.wait(claim.id, until))
 
     async def inspect(self, name: str, until: float) -> LockInfo:
         return await self._read(lambda table, now: _view(table, name, now), until)

@@ -51,14 +51,8 @@ class Registration:
         """Rows of `watchers` that are no longer needed; the next step that adds a watcher removes them."""
         self._inode: Inode | None = None
         self._leftovers = Leftovers([], [], set())
-        self._preparing = _thread.allocate_lock()
-        self._forking = False
+        self.mutex = _thread.allocate_lock()
         self._closed = False
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the database has a row of this client, as far as is known."""
-        return self._inode is not None and self.registered_in == self.generation
 
     def table(self, connection: sqlite3.Connection) -> SqliteTable:
         return SqliteTable(connection, self.identity.id, self.tombs, self.others, self.now)
@@ -71,7 +65,7 @@ class Registration:
 
     def prepare(self) -> Inode | None:
         """Create or check the database, and create this client's files beside it: once per file. None: it is busy."""
-        with self._preparing:
+        with self.mutex:
             if self._closed:
                 raise Closed("this client was closed", step="connect again")
             if self._inode is not None and self.presence is not None:
@@ -166,17 +160,6 @@ class Registration:
         presence, self.presence = self.presence, None
         if presence is not None:
             presence.close()
-
-    def before_fork(self) -> None:
-        self._forking = self._preparing.acquire(timeout=5)
-
-    def after_fork(self, child: bool) -> None:
-        if child:
-            if self.presence is not None:
-                self.presence.drop()
-        elif self._forking:
-            self._forking = False
-            self._preparing.release()
 
 
 def not_created(error: OSError) -> StoreError:

@@ -7,6 +7,7 @@ beside the file has the turn file, and a liveness file and a socket per client.
 
 from __future__ import annotations
 
+import _thread
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -33,9 +34,13 @@ class SqliteStore:
         is_default = url.query == (("default", "1"),)
         if not url.path.strip("/") or (url.query and not is_default):
             raise ValueError("a sqlite URL is sqlite:/// and the path of a file, without a query")
-        self.registration = Registration(Path(url.path[1:]).absolute(), is_default=is_default)
+        self._start(Path(url.path[1:]).absolute(), is_default)
         self.shown = f"sqlite:///{self.registration.path}"
+
+    def _start(self, path: Path, is_default: bool) -> None:
+        self.registration = Registration(path, is_default=is_default)
         self._databases: Living[Database] = Living()
+        self._locked_for_fork: list[_thread.LockType] = []
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
         self.registration.identity = me
@@ -50,7 +55,7 @@ class SqliteStore:
         return made
 
     def close(self) -> None:
-        if self.registration.is_current:
+        if self.registration.registered_in == self.registration.generation:
             made = Database(self.registration)
             with suppress(StoreError):
                 made.persist(lambda table, _: table.unregister(), self.registration.now() + 0.5)
@@ -60,15 +65,23 @@ class SqliteStore:
             one.close()
 
     def before_fork(self) -> None:
-        self.registration.before_fork()
+        """Close all connections: a child must not inherit the state of SQLite's locks."""
+        self._lock_for_fork(self.registration.mutex)
         for one in self._databases.now():
-            one.before_fork()
+            if self._lock_for_fork(one.mutex):
+                one.disconnect()
+
+    def _lock_for_fork(self, mutex: _thread.LockType) -> bool:
+        if locked := mutex.acquire(timeout=5):
+            self._locked_for_fork.append(mutex)
+        return locked
 
     def after_fork(self, child: bool) -> None:
-        self.registration.after_fork(child)
         if child:
-            self.registration = Registration(self.registration.path, is_default=self.registration.is_default)
-            self._databases = Living()
+            if self.registration.presence is not None:
+                self.registration.presence.drop()
+            self._start(self.registration.path, self.registration.is_default)
         else:
-            for one in self._databases.now():
-                one.after_fork()
+            locked, self._locked_for_fork = self._locked_for_fork, []  # first: another thread may fork, too
+            for mutex in locked:
+                mutex.release()

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -114,12 +114,6 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     return entry
 
 
-def _entries(first: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[Entry]:
-    yield _entry(first)
-    for row in rows:
-        yield _entry(row)
-
-
 def _in_main_interpreter() -> bool:
     try:
         module = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
@@ -165,7 +159,7 @@ class SqliteTable:
         description = "about" if self.with_description else "''"
         rows = self.execute(f"SELECT {_COLUMNS}, {description} FROM claims WHERE name = ? ORDER BY ticket", (name,))
         first = rows.fetchone()
-        return NOBODY if first is None else _entries(first, rows)
+        return NOBODY if first is None else map(_entry, chain((first,), rows))
 
     def find(self, name: str, claims: Sequence[Claim]) -> dict[bytes, Entry]:
         if len(claims) > 2:
