@@ -7,7 +7,6 @@ be parsed is never repeated. A URL may name several hosts with one login: `schem
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 QUORUM = "quorum+"
 """The prefix of a scheme whose hosts are members of a quorum."""
@@ -66,12 +65,12 @@ def parse(text: object) -> Url:
     scheme, sign, rest = text.partition("://")
     if not sign or not _SCHEME.fullmatch(scheme):
         raise ValueError("a store's URL looks like scheme://..., such as sqlite:///locks.db")
-    parts = _split(rest)
-    if (parts.authority or scheme.lower() not in _OF_FILES) and "@" in parts.path + parts.query:
+    authority, path, query = _split(rest)
+    if (authority or scheme.lower() not in _OF_FILES) and "@" in path + query:
         raise ValueError(f"the {scheme[:20]}:// URL is broken: write /, ?, # and @ in a password as %2F, %3F, %23, %40")
-    if _has_control(unquote(parts.path)):
+    if _has_control(unquote(path)):
         raise ValueError("a store's URL must not contain control characters, not even as %00")
-    login, at, written = parts.authority.rpartition("@")
+    login, at, written = authority.rpartition("@")
     username, colon, password = login.partition(":")
     if "," in username + login.partition("@")[2]:
         raise ValueError(
@@ -89,8 +88,8 @@ def parse(text: object) -> Url:
         host=written if port is None else written.rpartition(":")[0],
         port=port,
         hosts=hosts,
-        path=unquote(parts.path),
-        query=tuple(parse_qsl(parts.query, keep_blank_values=True)),
+        path=unquote(path),
+        query=tuple(parse_qsl(query, keep_blank_values=True)),
     )
 
 
@@ -110,17 +109,11 @@ def members(url: Url) -> list[Url]:
     ]  # fmt: skip
 
 
-class _Parts(NamedTuple):
-    authority: str
-    path: str
-    query: str
-
-
-def _split(rest: str) -> _Parts:
-    """Split the text after ://. A # begins no fragment, but ends the host."""
+def _split(rest: str) -> tuple[str, str, str]:
+    """Split the text after :// into authority, path and query. A # begins no fragment, but ends the authority."""
     end = next((at for at, sign in enumerate(rest) if sign in "/?#"), len(rest))
     path, _, query = rest[end:].partition("?")
-    return _Parts(rest[:end], path, query)
+    return rest[:end], path, query
 
 
 def _hosts(written: str) -> tuple[Host, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 from contextlib import suppress
+from functools import partial
 
 from dibs.core.client import Client
 from dibs.runtime.living import Living
@@ -25,7 +26,9 @@ def track(client: Client) -> None:
         _registered.append(True)
         atexit.register(_exit)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+            os.register_at_fork(
+                before=_before, after_in_parent=partial(_after, False), after_in_child=partial(_after, True)
+            )
 
 
 def _before() -> None:
@@ -33,14 +36,9 @@ def _before() -> None:
         client.before_fork()
 
 
-def _in_parent() -> None:
+def _after(child: bool) -> None:
     for client in _clients.now():
-        client.after_fork(child=False, pid=os.getpid())
-
-
-def _in_child() -> None:
-    for client in _clients.now():
-        client.after_fork(child=True, pid=os.getpid())
+        client.after_fork(child, pid=os.getpid())
 
 
 def _exit() -> None:

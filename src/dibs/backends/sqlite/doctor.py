@@ -47,7 +47,7 @@ def examine(registration: Registration, connection: sqlite3.Connection, table: S
     unsound = list(_unsound(alive, connection))
     found = [
         Finding("about", f"SQLite {sqlite3.sqlite_version}"),
-        *_promises(kind, sound=not unsound, told=alive and dead),
+        *_promises(kind, sound=not unsound, notices_death=alive and dead),
         *_reach(parent, registration.is_default),
         *_file_system(kind),
         *_neighbours(parent),
@@ -62,11 +62,11 @@ def examine(registration: Registration, connection: sqlite3.Connection, table: S
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _promises(kind: str, *, sound: bool, told: bool) -> Iterator[Finding]:
+def _promises(kind: str, *, sound: bool, notices_death: bool) -> Iterator[Finding]:
     if sound:
         yield Finding("promise", "at most one valid holder among the processes of this user on this machine")
     yield Finding("promise", "first come, first served, across processes")
-    if told:
+    if notices_death:
         yield Finding("promise", "the lock of a process that dies is free within about a second")
     if kind in IN_MEMORY:
         yield Finding("promise", "tokens rise strictly until the machine restarts")
