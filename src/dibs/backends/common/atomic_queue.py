@@ -7,7 +7,7 @@ it meets, and those of dead clients; the new holders are woken, as by a leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
@@ -280,7 +280,7 @@ def revoke(table: QueueTable, name: str, token: int, now: float) -> tuple[bool, 
 
 def view(table: QueueTable, name: str, now: float, wall: datetime) -> LockInfo:
     """The holders and waiters of a name. Changes nothing; expired entries are left out."""
-    return _view(table, name, table.queue(name), now, wall)
+    return shown(name, list(_alive(table, table.queue(name), now)), now, wall)
 
 
 def page(
@@ -289,15 +289,15 @@ def page(
     """A page of queues, which are read lazily, up to the end of the page."""
     found, claims = [], 0
     for name, queue in queues:
-        found.append(_view(table, name, queue, now, wall))
+        found.append(shown(name, list(_alive(table, queue, now)), now, wall))
         claims += len(queue)
         if claims >= PAGE:
             break
     return found
 
 
-def _view(table: QueueTable, name: str, queue: Iterable[Entry], now: float, wall: datetime) -> LockInfo:
-    return shown(name, [entry for entry in queue if not (expired(entry, now) or table.dead(entry.client))], now, wall)
+def _alive(table: QueueTable, queue: Iterable[Entry], now: float) -> Iterator[Entry]:
+    return (entry for entry in queue if not (expired(entry, now) or table.dead(entry.client)))
 
 
 def shown(name: str, alive: Sequence[Entry], now: float, wall: datetime) -> LockInfo:
@@ -315,10 +315,8 @@ def shown(name: str, alive: Sequence[Entry], now: float, wall: datetime) -> Lock
 
 def foremost(table: QueueTable, name: str, now: float) -> tuple[int, float]:
     """The ticket of the first holder (0: none), and the instant at which it can expire."""
-    for entry in table.queue(name):
-        if not (expired(entry, now) or table.dead(entry.client)):
-            return entry.ticket, entry.until
-    return 0, FOREVER
+    first = next(_alive(table, table.queue(name), now), None)
+    return (0, FOREVER) if first is None else (first.ticket, first.until)
 
 
 def tell(table: Watched, cell_key: CellKey) -> list[Wake]:
