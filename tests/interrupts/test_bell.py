@@ -11,9 +11,9 @@ from itertools import count
 
 import pytest
 
-from dibs.backends.zookeeper.wire.exchange import Exchange
+from dibs.backends.zookeeper.wire.exchange import Bell, Exchange
 from dibs.backends.zookeeper.wire.session import Connection, Session
-from dibs.backends.zookeeper.wire.transport import Bell, Transport
+from dibs.backends.zookeeper.wire.transport import Transport
 from dibs.runtime.threads import ThreadRuntime
 from interrupts.lines import CHECKS, LINES, Interrupt, Point
 

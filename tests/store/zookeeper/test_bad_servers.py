@@ -62,7 +62,7 @@ def test_whoever_asks_for_the_version_is_not_kept(manner: Manner) -> None:
     """Of a server that says no whole queue."""
     said: list[str] = []
     with Bad(manner) as bad:
-        asking = threading.Thread(target=lambda: said.append(version_of(Address.of(parse(bad.url)))), daemon=True)
+        asking = threading.Thread(target=lambda: said.append(version_of(Address(parse(bad.url)))), daemon=True)
         asking.start()
         asking.join(PATIENCE / 2)
         kept = asking.is_alive()

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.wire.transport import Plain, Tls
+from dibs.backends.zookeeper.wire.transport import Tls
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.url import parse
 from lab.servers import certificates, ports
@@ -46,7 +46,7 @@ def ours(pems: Certificates) -> Ours:
     """The context of a client, as an address makes it."""
 
     def made(**files: Path) -> ssl.SSLContext:
-        context = Address.of(parse("zookeepers://h1"), **{"ca": pems.authority.certificate, **files}).tls
+        context = Address(parse("zookeepers://h1"), **{"ca": pems.authority.certificate, **files}).tls
         assert context is not None
         return context
 
@@ -108,7 +108,7 @@ class Echo:
 class SessionClient:
     """A channel on a real socket."""
 
-    def __init__(self, port: int, channel: Plain | Tls, piece: int = 65536) -> None:
+    def __init__(self, port: int, channel: Tls, piece: int = 65536) -> None:
         self.channel = channel
         self._piece = piece
         """How many bytes the channel gets at once."""
@@ -144,12 +144,6 @@ class SessionClient:
         with contextlib.suppress(OSError):
             self._line.sendall(self.channel.outgoing())
         self._line.close()
-
-
-def test_plain_changes_nothing() -> None:
-    channel = Plain()
-    assert (channel.ready, channel.begin(), channel.outgoing()) == (True, b"", b"")
-    assert (channel.receive(b"\x00a"), channel.send(b"b\xff"), channel.outgoing()) == (b"\x00a", b"b\xff", b"")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -240,7 +234,7 @@ def test_a_server_that_is_not_to_be_trusted(
 
 def test_an_authority_that_we_do_not_know(pems: Certificates, ours: Ours) -> None:
     """Without ca= the system decides."""
-    system = Address.of(parse("zookeepers://h1")).tls
+    system = Address(parse("zookeepers://h1")).tls
     assert system is not None
     with Echo(theirs(pems.server, "1.2")) as server:
         for context in (ours(ca=pems.self_signed.certificate), system):

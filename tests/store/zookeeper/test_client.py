@@ -22,9 +22,8 @@ import dibs
 import dibs.aio
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import QUIET, SessionClient
-from dibs.backends.zookeeper.wire.exchange import Exchange
+from dibs.backends.zookeeper.wire.exchange import Bell, Exchange
 from dibs.backends.zookeeper.wire.session import Connection, PendingRequest
-from dibs.backends.zookeeper.wire.transport import Bell
 from dibs.core.runtime import Inbox
 from dibs.testing.contract.harness import World, eventually, passed
 from lab.curator import PATIENCE

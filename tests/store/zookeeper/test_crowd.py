@@ -17,10 +17,11 @@ import dibs
 import dibs.aio
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.node_claims import NodeClaims
+from dibs.backends.zookeeper.store import Feed
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import SessionClient
 from dibs.backends.zookeeper.wire.codec import Request
-from dibs.backends.zookeeper.wire.exchange import Exchange, Feed
+from dibs.backends.zookeeper.wire.exchange import Exchange
 from dibs.backends.zookeeper.wire.session import PATIENCE as PATIENCE_FOR_A_BEAT
 from dibs.core.queue import ClientIdentity
 from dibs.runtime.threads import ThreadRuntime
@@ -240,7 +241,7 @@ def test_a_loop_that_was_closed_amidst_does_not_keep_the_next_one_waiting(url: s
         nonlocal feed
         async with client.lock("connected"):
             """And bound to this loop."""
-        feed = client._core.store._opened.client._exchange._feed
+        feed = client._core.store._opened.feed
         feed.put([(b"%d" % number, b"!") for number in range(1000)])
         asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
 
@@ -308,7 +309,7 @@ def test_three_thousand_waiters_are_served(tmp_path: Path) -> None:
 def test_a_heartbeat_waits_while_other_replies_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """They come in order, so its own is behind them; a connection over which nothing comes is given up."""
     runtime = ThreadRuntime()
-    address = Address.of(parse("zookeeper://127.0.0.1:1"))
+    address = Address(parse("zookeeper://127.0.0.1:1"))
     broken: list[str] = []
     owner = NodeClaims(ClientIdentity(b"", runtime.inbox(), 30.0, lambda _: None), runtime.now)
     client = SessionClient(address, 30.0, runtime, runtime.inbox(), owner, None)

@@ -12,7 +12,8 @@ from itertools import count
 
 import pytest
 
-from dibs.backends.zookeeper.wire.transport import Bell, Transport, said
+from dibs.backends.zookeeper.wire.exchange import Bell
+from dibs.backends.zookeeper.wire.transport import Transport, said
 from dibs.errors import StoreUnavailable
 from lab.stopwatch import Stopwatch
 from process.children import PATIENCE, until
@@ -142,6 +143,14 @@ def test_a_bell_hears_the_link_that_took_the_place_of_another(listener: socket.s
                 transport.read()
                 bell.wait(transport, 0.0)
             assert not bell.wait(None, 0.0)
+
+
+def test_bytes_without_tls_are_not_changed(ends: tuple[Transport, socket.socket]) -> None:
+    transport, other = ends
+    assert transport.take_in(b"\x00a\xff") == b"\x00a\xff"
+    transport.put(b"\x00b")
+    transport.send(b"c\xff")
+    assert drained(other, 4, lambda: None) == b"\x00bc\xff"
 
 
 def test_an_end_is_told_as_one(ends: tuple[Transport, socket.socket]) -> None:

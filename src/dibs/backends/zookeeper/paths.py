@@ -1,12 +1,12 @@
-"""Names and paths: where a queue stands, where a value does, and back.
+"""Paths of queues and values, by the names of locks, and back.
 
-    "dibs:invoice:42"   ->  /dibs/invoice:42      what stands before the first colon is a directory of its own
-    "/orders/42"        ->  /orders/42            as written: with namespace="", for sharing with other programs
-    "a"                 ->  /a                    with namespace="", too
+    "dibs:invoice:42"   ->  /dibs/invoice:42      the part before the first colon is a directory
+    "/orders/42"        ->  /orders/42            as written: with namespace="", to share with other programs
+    "a"                 ->  /a                    with namespace=""
 
-Whatever a path cannot hold is written as %XX, and so are `%` and `/` within a name; a path as written is not changed,
-only checked. So no name of ours holds a `%` that is not followed by two digits: `%cell`, `%latch`, `%fence` and
-`%written` are free for what is no queue, beside the queues of the same directory.
+Characters that a path cannot contain are written as %XX, and so are `%` and `/` within a name. A name that is a path is
+checked and not changed. So no path of a queue contains a `%` without two digits behind it: `%cell`, `%latch`, `%fence`
+and `%written` cannot collide with queues in the same directory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from urllib.parse import unquote
 
 from dibs.errors import BadName
 
-_FOREIGN = re.compile("[%/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
-_BAD = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
-_OURS = re.compile("%(?![0-9A-F]{2})")
+_BAD = "\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff"
+BAD_CHARACTER = re.compile(f"[{_BAD}]")
+"""The server uses UTF-16 and refuses surrogates, hence all characters beyond U+FFFF."""
+_QUOTED = re.compile(f"[%/{_BAD}]")
+_NOT_A_QUEUE = re.compile("%(?![0-9A-F]{2})")
 _RESERVED = frozenset({".", "..", "zookeeper"})
 
 
@@ -38,7 +40,7 @@ def path_of(name: str) -> str:
 
 
 def name_of(path: str) -> str | None:
-    """The name of a queue at that path; None: no queue of ours, or of anybody's, is called so.
+    """The name of the queue at a path; None: it cannot be a queue.
 
     >>> name_of("/dibs/a%2Fb"), name_of("/a"), name_of("/a/b/c"), name_of("/dibs/%cell")
     ('dibs:a/b', 'a', '/a/b/c', None)
@@ -53,8 +55,8 @@ def name_of(path: str) -> str | None:
 
 
 def is_queue(path: str) -> bool:
-    """It may be one: what is no queue is called as no name is written."""
-    return not _OURS.search(path)
+    """Whether a path may be that of a queue."""
+    return not _NOT_A_QUEUE.search(path)
 
 
 def value_path(space: str, name: str) -> str:
@@ -67,7 +69,7 @@ def value_path(space: str, name: str) -> str:
 
 
 def directory_of(prefix: str) -> str:
-    """Where the queues stand whose names begin so; "" is the root.
+    """The directory of the queues whose names begin with `prefix`; "" is the root.
 
     >>> directory_of("dibs:inv"), directory_of("/orders/4"), directory_of("in")
     ('/dibs', '/orders', '')
@@ -79,7 +81,7 @@ def directory_of(prefix: str) -> str:
 
 
 def levels(path: str) -> list[str]:
-    """The path and all above it, from the top.
+    """The path and all its parents, from the top.
 
     >>> levels("/a/b")
     ['/a', '/a/b']
@@ -90,7 +92,7 @@ def levels(path: str) -> list[str]:
 
 def _as_written(name: str) -> str:
     parts = name.split("/")[1:]
-    if any(part in ("", ".", "..") for part in parts) or _BAD.search(name) or parts[0] == "zookeeper":
+    if any(part in ("", ".", "..") for part in parts) or BAD_CHARACTER.search(name) or parts[0] == "zookeeper":
         raise BadName(
             f"{name[:80]!a} is not a path for a lock",
             step="give a path like /a/b, without empty or relative parts, or leave out the first slash",
@@ -101,4 +103,4 @@ def _as_written(name: str) -> str:
 def _quoted(part: str) -> str:
     if part in _RESERVED:
         return "".join(f"%{byte:02X}" for byte in part.encode()) if part[0] == "." else f"%7A{part[1:]}"
-    return _FOREIGN.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), part)
+    return _QUOTED.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), part)

@@ -1,11 +1,11 @@
-"""One session, shared by all who talk to the store for one client of dibs.
+"""One session, shared by all queues and cells of one client of dibs.
 
-A `SessionClient` has a thread of its own, the *heart*: it connects, takes the session up again at another server,
-beats, tidies, and closes what nobody used for a minute. It also reads, where nobody else does for a while (and, for an
-event loop, always), so that a quiet holder hears at once what happens to its node.
+A `SessionClient` has its own thread, the *heart*. It connects, resumes the session at another server, sends heartbeats,
+runs due work, and closes a session that nobody used for a minute. It also reads while no caller does, so that a quiet
+holder hears at once about its node. For an event loop it always reads.
 
-Each request ends done, refused, or lost: after a broken connection nobody knows. Past its own deadline a session is
-over, whatever a server would say: it is taken up again only to be closed, and a new one begins.
+Each request ends done, refused or lost; the outcome of a lost one is unknown. A session past its own deadline is over,
+whatever a server would say. It is resumed only to be closed, and a new session begins.
 """
 
 from __future__ import annotations
@@ -20,61 +20,62 @@ from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Request
 from dibs.backends.zookeeper.wire.dial import Dial, Handshake
-from dibs.backends.zookeeper.wire.exchange import CallSoon, Exchange, Feed
+from dibs.backends.zookeeper.wire.exchange import CallSoon, Exchange, Messages
 from dibs.backends.zookeeper.wire.session import PATIENCE, PendingRequest, Phase, Session, Watch
 from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreError, StoreUnavailable
 
 QUIET = 0.2
-"""Seconds without a caller, after which the heart reads for those who only hold."""
+"""Seconds without a caller, after which the heart reads."""
 IDLE = 60.0
-"""Seconds without anything to do, after which the session is closed."""
+"""Seconds without any use, after which the session is closed."""
 _SLICE, _SHORT_SLICE = 1.0, 0.1
-"""How long the heart reads at a time; the second, while it waits for the answer to a beat."""
+"""Seconds that the heart reads at a time; the second one while a heartbeat is unanswered."""
 _ATTEMPT = 2.0
-"""The longest time limit of one server for each round trip until it has taken a session up."""
+"""Seconds that one round trip may take at most while a connection is made."""
 _GREETING = 0.5
-"""The same, while others have not been asked yet."""
+"""The same limit while other servers have not been tried yet."""
 _SHORTEST = 0.2
 _PAUSES = (0.02, 0.1, 0.25, 0.5)
-"""Between two rounds of all servers."""
+"""Seconds between two rounds of all servers."""
 _GOODBYE = 1.0
 _HEART = b"heart"
 
 
 class Owner(Protocol):
-    """Who lives by the session."""
+    """The owner of all that lives as long as the session."""
 
     def attached(self) -> None:
-        """A server took the session up, again or anew."""
+        """A server began or resumed the session."""
 
     def beaten(self) -> None:
-        """A beat was answered: the session surely lives longer than was known."""
+        """A heartbeat was answered, so the session lives longer than was known."""
 
     def ended(self) -> None:
-        """The session is over, and all that lived by it."""
+        """The session is over, with all its ephemeral nodes."""
 
     def tidy(self, now: float) -> float:
-        """Do what is due; gives the instant of the next time."""
+        """Do the work that is due. Returns when to call it next."""
 
     def busy(self) -> bool:
-        """Something lives by the session."""
+        """Whether the session is still needed."""
 
 
 class SessionClient:
     def __init__(
-        self, address: Address, lease: float, runtime: Runtime, inbox: Inbox, owner: Owner, feed: Feed | None
-    ) -> None:
-        """`inbox` is the one whose waiters lead; `runtime` a blocking one; `feed` leads to an event loop, if there is
+        self, address: Address, lease: float, runtime: Runtime, inbox: Inbox, owner: Owner,
+        feed: Callable[[Messages], None] | None,
+    ) -> None:  # fmt: skip
+        """`runtime`: a blocking one. `inbox`: its waiters lead. `feed` delivers messages to an event loop, if there is
         one."""
         self._address = address
         self._lease = lease
         self.now = self._now = runtime.now
         self.mutex = runtime.mutex()
-        """Over what claims of this client share."""
+        """Protects what claims of this client share."""
         self.epoch = 0
-        """How often a server took the session up."""
+        """The number of the current connection."""
         self._inbox = inbox
         self._owner = owner
         self._quiet = QUIET if feed is None else 0.0
@@ -85,11 +86,11 @@ class SessionClient:
         self.session = Session(lease)
         self._leads = False
         self._beat: float | None = None
-        """When the beat went out that is not answered yet."""
+        """When the unanswered heartbeat was sent."""
         self.wakes_at = FOREVER
         self._rounds = self._brief = 0
-        """How often in a row nobody took the session up, or dropped it at once."""
-        self._taken_at = -FOREVER
+        """How many rounds of all servers failed in a row, and how many connections ended at once."""
+        self._connected_at = -FOREVER
         self._arrivals: deque[tuple[Inbox, bytes]] = deque()
         self.refusal: StoreError | None = None
         self.closing = self._closed = False
@@ -99,8 +100,6 @@ class SessionClient:
         self.recover = self._exchange.recover
         self.ask_now = self._exchange.ask_now
         inbox.expect(_HEART)
-
-    # What callers use.
 
     @property
     def up(self) -> bool:
@@ -116,7 +115,7 @@ class SessionClient:
         return self._exchange.trouble
 
     def arrive(self, inbox: Inbox, key: bytes) -> None:
-        """Have `key` told once the session is up, or cannot be."""
+        """Tell `key` once the session is up, or cannot be."""
         self._arrivals.append((inbox, key))
         self._exchange.used_at = self._now()
         self._heart.ring()
@@ -129,9 +128,9 @@ class SessionClient:
         drop: Sequence[Watch] = (),
         call_soon: CallSoon | None = None,
     ) -> bool:
-        """As `Exchange.send`."""
+        """See `Exchange.send`."""
         if self._leads and self._quiet:
-            self._inbox.deliver(_HEART, b"!")  # there is a caller again, who reads for itself
+            self._inbox.deliver(_HEART, b"!")  # this caller is going to read
         sent = self._exchange.send(calls, watch, drop, call_soon)
         self._exchange.used_at = self._now()
         if self.wakes_at == FOREVER:
@@ -139,34 +138,32 @@ class SessionClient:
         return sent
 
     def post(self, request: Request, then: Callable[[PendingRequest], None] | None = None) -> None:
-        """Without waiting for the answer; `then` hears of it, also if nothing could be sent."""
+        """Send without waiting for the reply. `then` is called in any case, also if nothing could be sent."""
         call = PendingRequest(request, then)
         if not self.send((call,)) and then is not None:
             then(call)
 
     def nudge(self, at: float) -> None:
-        """Have the owner's `tidy` called at that instant, which is before `wakes_at`."""
+        """Have `Owner.tidy` called at an instant before `wakes_at`."""
         self.wakes_at = at
         self._heart.ring()
         if self._leads:
             self._inbox.deliver(_HEART, b"!")
 
     def close(self) -> None:
-        """Close the session, at once: the process may end before its heart beats again. That one does the rest."""
+        """Close the session at once: the process may end before the heart's next turn. The heart does the rest."""
         self.closing = True
         self._say_farewell()
-        if self._quiet:  # an event loop would be held up
+        if self._quiet:  # this would block an event loop
             self._exchange.drain(self._now() + _GOODBYE, lambda: self._farewell is None or self._farewell.ended)
         self._heart.retire()
         self._heart.ring()
         self._exchange.poke()
 
     def abandon(self) -> None:
-        """In a forked child."""
+        """In a forked child: close the inherited socket."""
         self._closed = True
         self._exchange.abandon()
-
-    # The heart.
 
     async def _turn(self) -> float | None:
         pause = await self._live()
@@ -182,7 +179,7 @@ class SessionClient:
             self._bury("no beat was answered in time")
         if not self._exchange.up:
             return self._connect()
-        if self._arrivals:  # they came just as the session was taken up
+        if self._arrivals:  # they came just as the session was resumed
             self._announce()
         if now - self._exchange.used_at > IDLE and not self._is_wanted():
             self._say_goodbye()
@@ -200,10 +197,11 @@ class SessionClient:
         return max(min(upcoming, self._exchange.used_at + self._quiet) - now, 0.0)
 
     def _beat_on(self, now: float) -> float:
-        """Send a beat when it is due; one that is not answered while it could still help ends the connection."""
+        """Send a heartbeat when it is due; end the connection if one is not answered in time. Returns when to call it
+        again."""
         patience = self.session.timeout * PATIENCE
         if self._beat is not None:
-            # Answers come in order: while others come, the beat waits for its turn behind them.
+            # Replies come in order: while earlier ones come, the connection is alive.
             silent_at = max(self._beat, self._exchange.heard_at) + patience
             if now >= silent_at:
                 self._break(f"no answer within {patience:.2g} s")
@@ -216,7 +214,7 @@ class SessionClient:
         def answered(call: PendingRequest) -> None:
             if session is self.session and self._beat == now:
                 self._beat = None
-                if call.error == codec.OK and self._now() < session.deadline:  # what is over stays so
+                if call.error == codec.OK and self._now() < session.deadline:  # a late reply does not revive it
                     session.beaten(now)
                     self._owner.beaten()
                 self.tell(self._inbox, _HEART, b"!")
@@ -228,16 +226,17 @@ class SessionClient:
         return now + patience
 
     def _break(self, why: str) -> None:
+        """End the connection."""
         self._exchange.break_(why)
         self._beat = None
 
     def _cut_off(self) -> None:
-        """The heart is to hear of it at once, also if it is the one who leads."""
+        """Wake the heart, also if it is the reader."""
         self._heart.ring()
         self.tell(self._inbox, _HEART, b"!")
 
     def _bury(self, why: str) -> None:
-        """The session is over; if a server does not know that yet, it is told at the next connection."""
+        """End the session. If the servers do not know that yet, the next connection closes it there first."""
         self._break(why)
         if not self.session.over:
             self._corpse = self.session.remains()
@@ -258,16 +257,16 @@ class SessionClient:
         if not self._is_wanted():
             return None
         now = self._now()
-        self._brief = 0 if now - self._taken_at > _SLICE else self._brief
-        if self._brief and now < (at := self._taken_at + _PAUSES[min(self._brief, len(_PAUSES)) - 1]):
-            return at - now  # it was cut off at once: without a pause it would be again
+        self._brief = 0 if now - self._connected_at > _SLICE else self._brief
+        if self._brief and now < (at := self._connected_at + _PAUSES[min(self._brief, len(_PAUSES)) - 1]):
+            return at - now  # the last connection ended at once, and the next one probably would
         self.refusal = None
         dial = Dial(self._servers, self._now, _ATTEMPT)
         try:
-            if self._take_up_one_of(dial):
+            if self._attach_to_one(dial):
                 self._rounds = 0
                 self._brief += 1
-                self._taken_at = self._now()
+                self._connected_at = self._now()
                 self._announce()
                 return 0.0
         finally:
@@ -277,16 +276,16 @@ class SessionClient:
         self._rounds += 1
         return _PAUSES[min(self._rounds, len(_PAUSES)) - 1]
 
-    def _take_up_one_of(self, dial: Dial) -> bool:
-        """One server is greeted at a time: a session belongs to the last one that was."""
+    def _attach_to_one(self, dial: Dial) -> bool:
+        """Greet one server at a time: the last one that was greeted has the session."""
         while (dialled := dial.connected()) is not None:
             host, port = dialled.host, dialled.port
             way = 4 * (self._now() - dialled.began)
             patience = max(min(_ATTEMPT, self.session.timeout * PATIENCE), _SHORTEST, way)
-            if dial.alternatives and not self._rounds:  # another one may answer: do not wait long for this one
+            if dial.alternatives and not self._rounds:  # another server may answer sooner
                 patience = min(patience, max(_GREETING, way))
             try:
-                self._take_up(host, port, patience, dialled.socket)
+                self._attach(host, port, patience, dialled.socket)
             except StoreUnavailable as error:
                 self._exchange.trouble = f"{host}:{port}: {error.what}"
             except StoreError as error:
@@ -294,7 +293,7 @@ class SessionClient:
                 return False
             else:
                 self._servers.remove((host, port))
-                self._servers.append((host, port))  # another one first, if this one fails
+                self._servers.append((host, port))  # if it fails, others are tried first
                 return True
         self._exchange.trouble = dial.trouble or self._exchange.trouble
         return False
@@ -305,8 +304,8 @@ class SessionClient:
         self._exchange.deliver()
         self._exchange.poke()
 
-    def _take_up(self, host: str, port: int, patience: float, connected: socket.socket | None) -> None:
-        """At that server; `connected` is the connection, if it is made already."""
+    def _attach(self, host: str, port: int, patience: float, connected: socket.socket | None) -> None:
+        """Begin or resume the session at a server. `connected`: an open connection to it."""
         if self._corpse is not None:
             self._close_corpse(host, port, self._corpse, patience, connected)
             self._corpse = connected = None
@@ -317,13 +316,13 @@ class SessionClient:
             self._begin_anew()
             if not again:
                 raise StoreUnavailable("the server refuses a session")
-            self._take_up(host, port, patience, None)  # a new one, at a server that has just shown that it serves
+            self._attach(host, port, patience, None)  # a new session, at a server that works
             return
         try:
             if again and self._now() >= deadline:
                 self._bury("the session was resumed too late")
                 raise StoreUnavailable("the session was resumed too late")
-            self.epoch += 1  # before: another thread may read as soon as it begins
+            self.epoch += 1  # first: another thread may read as soon as the exchange begins
             self._owner.attached()
             self._exchange.begin(handshake.transport, handshake.connection)
         except BaseException:
@@ -347,7 +346,7 @@ class SessionClient:
             self.send((self._farewell,))
 
     def _say_goodbye(self) -> None:
-        """Close the session: what lived by it is gone at once."""
+        """Close the session; the server removes its nodes at once."""
         if self._closed:
             return
         self._say_farewell()

@@ -1,107 +1,128 @@
-"""One connection shared by threads: all send, one at a time reads, and the reader delivers replies and events.
+"""One connection shared by threads: any thread sends, one thread at a time reads and dispatches replies and events.
 
-It is a `Source` for the inbox whose waiters lead (runtime/inbox.py), so that a lone blocking caller reads the socket
-itself. The reader calls `then` of calls and watchers, one at a time; messages that they `tell` are delivered
+It is the `Source` of the inbox whose waiters lead (runtime/inbox.py): a lone blocking caller reads the socket itself.
+The reader calls `PendingRequest.then` and the watchers, one at a time. The messages that they `tell` are delivered
 afterwards.
 
-An interrupt may strike anywhere. What came in stays in `Connection.arrived` until it was dealt with, so the next one
-deals with it (again: that must do no harm); a reader that vanished amidst its reading leaves `_amidst` set, and the
-next one ends the connection, which costs no claim.
+An interrupt can strike anywhere. A reply or event stays in `Connection.arrived` until it was dispatched, so the next
+reader may dispatch it again, which must do no harm. A reader that disappears while it reads leaves `_is_reading` set.
+The next reader then ends the connection, which costs no claim.
 """
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
 
 from dibs.backends.common.round_trip import RoundTrip
+from dibs.backends.common.wakeup import READ, WRITE, new_poll
 from dibs.backends.zookeeper.wire.codec import REQUEST, SET_WATCHES, Event, Garbled
 from dibs.backends.zookeeper.wire.session import LAST_XID, LOST, Connection, PendingRequest, Watch, Watches
-from dibs.backends.zookeeper.wire.transport import CHUNK, Bell, Transport
+from dibs.backends.zookeeper.wire.transport import CHUNK, Transport
 from dibs.core.runtime import Inbox, Runtime
 from dibs.errors import StoreUnavailable
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
-
-_AT_ONCE = 100
-
-
-class Feed:
-    def __init__(self, inbox: Inbox, runtime: Runtime) -> None:
-        self._inbox = inbox
-        self._runtime = runtime
-        self._messages: deque[tuple[bytes, bytes]] = deque()
-        self._goes_on_in: AbstractEventLoop | None = None
-        """The loop whose next round hands over more. It may be closed before, and another one come."""
-
-    def put(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """From any thread."""
-        self._messages.extend(messages)
-        self._runtime.call_back(self._begin)
-
-    def _begin(self) -> None:
-        if self._goes_on_in is not _loop():
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        messages, loop = self._messages, _loop()
-        self._inbox.deliver_all([messages.popleft() for _ in range(min(len(messages), _AT_ONCE))])
-        self._goes_on_in = loop if messages else None
-        if messages:
-            loop.call_soon(self._hand_over)
-
-
-def _loop() -> AbstractEventLoop:
-    from asyncio import get_running_loop  # noqa: PLC0415  (who uses no event loop does not need it)
-
-    return get_running_loop()
-
 
 _POLL_INTERVAL = 0.1
 """Seconds that the leader has to read before the heart does it."""
 _SLICE = 1.0
 """Nobody waits longer without a look at the clock."""
 
-
 CallSoon = Callable[[Callable[[], None]], object]
+Messages = list[tuple[bytes, bytes]]
+"""Each with its key."""
 
 
-class _Parcel(NamedTuple):
-    inbox: Inbox
-    key: bytes
-    message: bytes
+class Bell:
+    """Waits until a transport is readable, or until another thread rings. One thread at a time waits."""
+
+    def __init__(self) -> None:
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._poll = new_poll()
+        self._poll.register(self._woken, READ)
+        self._woken_number = self._woken.fileno()
+        self._transport: Transport | None = None
+        self._transport_number = -1
+        self._polls_writes = False
+
+    def ring(self) -> None:
+        with suppress(OSError):  # full: the waiter wakes anyway; closed: nobody waits
+            self._waker.send(b"!")
+
+    def wait(self, transport: Transport | None, patience: float) -> bool:
+        """True: the transport can be read or, if output is left, written to."""
+        if transport is not self._transport:
+            self._attend(transport)
+        if (
+            transport is not None
+            and transport is self._transport
+            and (stuck := bool(transport.out)) is not self._polls_writes
+        ):
+            self._poll.modify(self._transport_number, READ | WRITE if stuck else READ)
+            self._polls_writes = stuck
+        is_ready = False
+        for descriptor, _ in self._poll.poll(patience * 1000 if patience > 0 else 0):
+            if descriptor == self._woken_number:
+                with suppress(OSError):  # it was closed meanwhile
+                    self._woken.recv(4096)
+            else:
+                is_ready = True
+        return is_ready
+
+    def close(self) -> None:
+        self._woken.close()
+        self._waker.close()
+
+    def _attend(self, transport: Transport | None) -> None:
+        """An interrupt may come between any two lines: the next call begins from the start."""
+        self._transport = None
+        with suppress(KeyError, ValueError):  # it is not registered
+            self._poll.unregister(self._transport_number)
+        if transport is not None and (number := transport.fileno()) >= 0:  # another thread may have closed it
+            self._transport_number = number
+            self._poll.register(number, READ)
+            self._polls_writes = False
+            self._transport = transport
 
 
 class Exchange:
-    def __init__(self, runtime: Runtime, inbox: Inbox, ended: Callable[[], None], feed: Feed | None = None) -> None:
-        """`inbox`: whose waiters lead. `ended` is called when a connection was. `feed`: for messages to others."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        inbox: Inbox,
+        ended: Callable[[], None],
+        feed: Callable[[Messages], None] | None = None,
+    ) -> None:
+        """`inbox`: its waiters lead. `ended` is called when a connection has ended. `feed` delivers messages for any
+        other inbox."""
         self._now = runtime.now
         self._inbox = inbox
         self._feed = feed
         self._ended = ended
         self._mutex = runtime.mutex()
-        """Over what is sent, and in which order."""
+        """Protects what is sent, and its order."""
         self._reading = runtime.mutex()
         self.bell = Bell()
+        self.poke = self.bell.ring
         self.watches = Watches()
         self.round_trip = RoundTrip()
         self._transport: Transport | None = None
         self._connection: Connection | None = None
         self._broken: str | None = None
-        self._planned_at = 0.0
-        """When what was put together last was to go out soon; 0: it has."""
-        self._amidst = self._sending = self._deputy = self._closed = False
-        self._dealing = False
-        """Requests that are made meanwhile go out in one piece afterwards."""
+        """Why the connection must end; the next reader ends it."""
+        self._flush_planned_at = 0.0
+        """When a flush of collected requests was scheduled; 0: none is."""
+        self._is_reading = self._is_sending = self._deputy = self._closed = False
+        self._is_dispatching = False
+        """Requests that are made meanwhile are sent together afterwards."""
         self._read_at = self.heard_at = 0.0
         self.used_at = runtime.now()
-        """When a caller last asked for something."""
-        self._parcels: deque[_Parcel] = deque()
-        """The heart puts some there while another thread reads: each is taken out by itself, and none is lost."""
+        """When a caller last sent a request."""
+        self._messages: deque[tuple[Inbox, bytes, bytes]] = deque()
+        """The heart may add some while another thread reads; both only append and pop."""
         self.trouble = "not connected yet"
         """The last error of a connection."""
         inbox.listen(self)
@@ -111,12 +132,12 @@ class Exchange:
         return self._connection is not None and self._broken is None
 
     def begin(self, transport: Transport, connection: Connection) -> None:
-        """Go on with a connection that was made; where its session had one before, watches are set again."""
+        """Use a new connection. Watches of an earlier connection of the session are set again."""
         with self._mutex:
             if connection.session.zxid:
                 for setting in self.watches.all_again(connection.session.zxid):
                     transport.send(connection.send([PendingRequest(setting, xid=SET_WATCHES)]))
-            self._sending = False
+            self._is_sending = False
             self._transport, self._connection = transport, connection
 
     def send(
@@ -128,9 +149,11 @@ class Exchange:
         *,
         ahead: bool = False,
     ) -> bool:
-        """Back to back, `ahead` of all that wait to be sent. Watches are dropped, and then entered, in the same step.
-        False: not connected. With `call_soon`, and while other answers are awaited anyway, it goes out together with
-        what others have to say in this moment."""
+        """Send requests back to back. False: not connected.
+
+        The watches in `drop` are removed, and `watch` is added, in the same step. `call_soon`: while other replies are
+        due anyway, collect requests and send them together in the next round of the event loop. `ahead`: before all
+        requests that wait to be sent."""
         with self._mutex:
             if drop:
                 dropped = [self.watches.drop(*one) for one in drop]
@@ -138,42 +161,51 @@ class Exchange:
             connection, transport = self._connection, self._transport
             if connection is None or transport is None or self._broken is not None:
                 return False
-            if self._sending:  # by somebody who was interrupted: what is pending was perhaps never said
-                self._broken = "the sender was interrupted"
-                self._ended()
-                self.bell.ring()
+            if self._is_sending:  # the last sender was interrupted: some pending requests were perhaps never sent
+                self._break("the sender was interrupted")
                 return False
             if watch is not None:
                 self.watches.add(*watch)
-            self._sending = True
+            self._is_sending = True
             try:
-                if self._dealing:
+                if self._is_dispatching:
                     transport.put(connection.send(calls, ahead=ahead))
                 elif call_soon is None or not connection.pending:
                     transport.send(connection.send(calls, ahead=ahead))
                 else:
                     transport.put(connection.send(calls))
-                    if (
-                        self._now() - self._planned_at > _POLL_INTERVAL
-                    ):  # or the loop that was to do it was closed before
-                        self._planned_at = self._now()
-                        call_soon(self._flush)
+                    self._plan_flush(call_soon)
             except StoreUnavailable as error:
-                self._broken = error.what
-                self._ended()
-            self._sending = False
-            if self._broken is not None or (transport.stuck and not (self._planned_at or self._dealing)):
+                self._break(error.what)
+            self._is_sending = False
+            if transport.stuck and not (self._flush_planned_at or self._is_dispatching):
                 self.bell.ring()
         return True
 
-    def ask_now(  # noqa: C901, PLR0912, PLR0915  (the straight line from a free lock to the socket, in one piece)
+    def _break(self, why: str) -> None:
+        self._broken = why
+        self._ended()
+        self.bell.ring()
+
+    def _plan_flush(self, call_soon: CallSoon) -> None:
+        now = self._now()
+        if now - self._flush_planned_at > _POLL_INTERVAL:  # after that time the event loop was probably closed
+            self._flush_planned_at = now
+            call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned_at = 0.0
+        self.send(())
+
+    def ask_now(  # noqa: C901, PLR0912, PLR0915  (the free path to the socket, in one piece)
         self, calls: Sequence[PendingRequest], bodies: Sequence[bytes], sizes: Sequence[int], until: float
     ) -> bytes | None:
-        """Send requests and read their replies in a straight line, if nobody else sends or reads. `bodies` stand behind
-        their xids. Returns the replies as they came, if they have these sizes and report no error. Otherwise it returns
-        b"", and `calls` say what became of them, as after `send`. None: nothing was sent."""
-        handshake = self._inbox.lead()  # for as long as this frame lives
-        if handshake is None:
+        """Send requests and read their replies, if no other thread sends or reads. `bodies` follow the xids.
+
+        Returns the raw replies if they have these sizes and report no error. Returns b"" otherwise; `calls` then have
+        their outcomes, as after `send`. None: nothing was sent."""
+        hand = self._inbox.lead()  # for as long as this frame lives
+        if hand is None:
             return None
         try:
             with self._mutex:
@@ -186,9 +218,11 @@ class Exchange:
                 ):
                     return None
                 pending = connection.pending
-                if pending or connection.arrived or connection.buffer or transport.out or self._amidst or self._sending:
+                if pending or connection.arrived or connection.buffer or transport.out:
                     return None
-                self._sending = True
+                if self._is_reading or self._is_sending:
+                    return None
+                self._is_sending = True
                 sent_at = self.used_at = calls[-1].sent_at = self._now()
                 out = b""
                 for call, body in zip(calls, bodies, strict=True):
@@ -197,18 +231,20 @@ class Exchange:
                     out += REQUEST.pack(len(body) + 4, call.xid) + body
                 try:
                     sent = plain.send(out)
-                except OSError:  # the reader sends the rest, or finds out why it cannot
+                except OSError:  # the reader sends the rest, or reports the error
                     sent = 0
                 if sent < len(out):
                     transport.out += out[sent:]
-                self._sending = False
+                self._is_sending = False
             while self.bell.wait(transport, min(until - self._now(), _SLICE)):
                 with self._reading:
                     self._deputy = False
-                    # This thread may have been stuck (in a signal's handler, in a debugger), and the heart read.
-                    if transport is not self._transport or self._amidst or self._broken is not None or calls[0].ended:
+                    # If this thread was stuck (in a signal handler or a debugger), the heart may have read instead.
+                    if transport is not self._transport or self._is_reading or self._broken is not None:
                         break
-                    self._amidst = True
+                    if calls[0].ended:
+                        break
+                    self._is_reading = True
                     self._read_at = self.heard_at = self._now()
                     try:
                         raw = plain.recv(CHUNK)
@@ -218,13 +254,13 @@ class Exchange:
                     except Garbled as error:
                         self._broken, replies = _garbled(error), None
                     if not raw:
-                        self._read(transport)  # it finds out what is wrong
-                    self._amidst = False
+                        self._read(transport)  # it reports the error
+                    self._is_reading = False
                     if replies is None:
-                        self._deal()
+                        self._dispatch()
                         break
                     if replies:
-                        if len(calls) > 1:  # a sample for each pair of verbs is enough
+                        if len(calls) > 1:  # one sample for each acquire and release is enough
                             self.round_trip.add(self._read_at - sent_at)
                         return replies
             self.deliver()
@@ -235,28 +271,34 @@ class Exchange:
         finally:
             self._inbox.resign()
 
-    def _flush(self) -> None:
-        """Send the requests that were collected."""
-        self._planned_at = 0.0
-        self.send(())
-
     def tell(self, inbox: Inbox, key: bytes, message: bytes) -> None:
-        """From within `then` or a watcher."""
-        self._parcels.append(_Parcel(inbox, key, message))
+        """Deliver a message after the current read, or with the next `deliver`."""
+        self._messages.append((inbox, key, message))
 
     def deliver(self) -> None:
-        """Deliver messages that were told outside of reading."""
-        own = self._own(self._collected())
-        if own:
+        """Deliver messages that were told outside of a read."""
+        if own := self._collected():
             self._inbox.deliver_all(own)
 
+    def _collected(self) -> Messages:
+        """Pop all messages. Returns those for the inbox whose waiters lead, and feeds the others to their inbox."""
+        own: Messages = []
+        others: Messages = []
+        with suppress(IndexError):  # another thread took the last one
+            while self._messages:
+                inbox, key, message = self._messages.popleft()
+                (own if inbox is self._inbox else others).append((key, message))
+        if others and self._feed is not None:
+            self._feed(others)
+        return own
+
     def clear(self) -> None:
-        """Nobody watches any more."""
+        """Remove all watches: their session is over."""
         with self._mutex:
             self.watches.clear()
 
     def break_(self, why: str = "") -> None:
-        """End the connection, for this reason or the one that is known; the session may live on."""
+        """End the connection; the session may live on. An earlier reason takes precedence."""
         if self._connection is None:
             return
         self._broken = self._broken or why
@@ -267,15 +309,15 @@ class Exchange:
         self.deliver()
 
     def drain(self, until: float, done: Callable[[], bool]) -> None:
-        """Read until then, or until it is done; nobody else will."""
+        """Read until `done`, without the inbox."""
         while not done() and (left := until - self._now()) > 0 and (transport := self._transport) is not None:
             ready = transport.ready(left)
             with self._reading:
                 self._pull(transport if ready and transport is self._transport else None)
 
     def read_for_the_leader(self, now: float) -> bool:
-        """What nobody reads for a while: whoever leads may be stuck, and unread answers would cost the session. To be
-        called again as long as it is True: until the leader is back, or nothing comes."""
+        """Read if the leader has not read for a while: it may be stuck, and unread replies would cost the session.
+        True: call it again, until the leader is back or nothing more comes."""
         transport = self._transport
         if transport is None or (now - self._read_at < _POLL_INTERVAL and not self._deputy):
             return False
@@ -295,59 +337,54 @@ class Exchange:
             self.bell.close()
 
     def abandon(self) -> None:
-        """In a forked child: the parent's socket is not ours to talk on."""
+        """In a forked child: close the inherited socket without a word to the server."""
         self._closed = True
         if self._transport is not None:
             self._transport.close()
         self.bell.close()
 
-    # A source, for the inbox whose waiters lead.
-
     def fileno(self) -> int:
         raise NotImplementedError("no event loop reads here: the heart does")
 
-    def read(self) -> list[tuple[bytes, bytes]]:
+    def read(self) -> Messages:
         return self.receive(0.0)
 
-    def poke(self) -> None:
-        self.bell.ring()
-
     def recover(self) -> None:
-        """Close the connection if its last reader was interrupted: a request sent on it would get no answer. The leader
+        """End the connection if its last reader was interrupted: a new request on it would get no reply. The leader
         calls this before it sends."""
-        if self._amidst:
+        if self._is_reading:
             with self._reading:
-                if self._amidst:  # the heart reads at times, too
+                if self._is_reading:  # not the heart, which reads at times
                     self._pull(None)
             self.deliver()
 
-    def receive(self, patience: float) -> list[tuple[bytes, bytes]]:
+    def receive(self, patience: float) -> Messages:
         if self._closed:
             return []
         transport = self._transport
-        ready = self.bell.wait(transport, 0.0 if self._amidst or self._broken is not None else patience)
+        ready = self.bell.wait(transport, 0.0 if self._is_reading or self._broken is not None else patience)
         with self._reading:
-            # Who waited may have been stuck (in a signal's handler, in a debugger), and the heart read meanwhile.
             self._deputy = False
+            # If this thread was stuck (in a signal handler or a debugger), the heart may have read instead.
             self._pull(transport if ready and transport is self._transport else None)
-            return self._own(self._collected())
+            return self._collected()
 
     def _pull(self, transport: Transport | None) -> None:
-        """Read what there is to be read on a link, and deal with it."""
+        """Read what has arrived, and dispatch it. Called with `_reading`."""
         self._read_at = self._now()
-        if self._amidst:
+        if self._is_reading:
             self._broken = self._broken or "the reader was interrupted"
         if transport is not None and self._broken is None:
             self._read(transport)
         if self._broken is not None:
             self._end()
-        self._deal()
+        self._dispatch()
 
     def _read(self, transport: Transport) -> None:
         connection = self._connection
         if connection is None:
             return
-        self._amidst = True
+        self._is_reading = True
         try:
             raw = transport.read()
             with self._mutex:
@@ -364,17 +401,14 @@ class Exchange:
             self._broken = error.what
         except Garbled as error:
             self._broken = _garbled(error)
-        self._amidst = False
+        self._is_reading = False
 
-    def _deal(self) -> None:
-        """Deliver the replies and events that arrived."""
+    def _dispatch(self) -> None:
+        """Hand over the replies and events that have arrived."""
         connection = self._connection
-        if connection is None:
+        if connection is None or not (arrived := connection.arrived):
             return
-        arrived = connection.arrived
-        if not arrived:
-            return
-        self._dealing = True
+        self._is_dispatching = True
         try:
             while arrived:
                 item = arrived[0]
@@ -390,42 +424,25 @@ class Exchange:
                         item.then(item)
                 arrived.popleft()
         finally:
-            self._dealing = False
+            self._is_dispatching = False
             transport = self._transport
             if transport is not None and transport.stuck:
                 self.send(())
 
     def _end(self) -> None:
-        """Called by the reader."""
+        """End the connection. Called with `_reading`."""
         with self._mutex:
             transport, connection = self._transport, self._connection
             if transport is not None:
                 transport.close()  # before it is forgotten: an interrupt may come between any two lines
             self._transport = None
             self.trouble = self._broken or self.trouble
-        self._amidst = False
+        self._is_reading = False
         if connection is not None:
             connection.end()
-            self._deal()
+            self._dispatch()
         self._connection, self._broken = None, None
         self._ended()
-
-    def _collected(self) -> list[_Parcel]:
-        parcels: list[_Parcel] = []
-        with suppress(IndexError):
-            while self._parcels:
-                parcels.append(self._parcels.popleft())
-        return parcels
-
-    def _own(self, parcels: list[_Parcel]) -> list[tuple[bytes, bytes]]:
-        """Those of the waiters that lead are theirs to hand over; others are delivered."""
-        own: list[tuple[bytes, bytes]] = []
-        others: list[tuple[bytes, bytes]] = []
-        for parcel in parcels:
-            (own if parcel.inbox is self._inbox else others).append((parcel.key, parcel.message))
-        if others and self._feed is not None:
-            self._feed.put(others)
-        return own
 
 
 def _garbled(error: Garbled) -> str:
