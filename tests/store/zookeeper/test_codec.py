@@ -24,6 +24,7 @@ WORLD = b"\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone"
 A = b"\0\0\0\x02/a"
 END = b"\xff\xff\xff\xff\x01\xff\xff\xff\xff"
 
+CHECK = Request(13, A + b"\0\0\0\x09", lambda _: None)
 REQUESTS: dict[str, tuple[Request, int, bytes]] = {
     "create": (codec.create("/a", b"hi", codec.OPEN_ACL, codec.PERSISTENT), 15,
                A + b"\0\0\0\x02hi" + WORLD + b"\0\0\0\0"),
@@ -45,7 +46,6 @@ REQUESTS: dict[str, tuple[Request, int, bytes]] = {
     "children": (codec.children("/a"), 12, A + b"\0"),
     "children watch": (codec.children("/a", watch=True), 12, A + b"\x01"),
     "sync": (codec.sync("/\N{SNOWMAN}"), 9, b"\0\0\0\x04/\xe2\x98\x83"),
-    "check": (codec.check("/a", 9), 13, A + b"\0\0\0\x09"),
     "remove watches of data": (codec.remove_watches("/a", codec.OF_DATA), 18, A + b"\0\0\0\x02"),
     "remove watches of children": (codec.remove_watches("/a", codec.OF_CHILDREN), 18, A + b"\0\0\0\x01"),
     "set watches": (codec.set_watches(258, ["/a"], [], ["/a", "/b"]), 101,
@@ -53,14 +53,14 @@ REQUESTS: dict[str, tuple[Request, int, bytes]] = {
     "auth": (codec.auth("digest", b"ana:x"), 100, b"\0\0\0\0\0\0\0\x06digest\0\0\0\x05ana:x"),
     "sasl": (codec.sasl(b"tok"), 102, b"\0\0\0\x03tok"),
     "close": (codec.close(), -11, b""),
-    "multi": (codec.multi([codec.check("/a", 9), codec.delete("/a")]), 14,
+    "multi": (codec.multi([CHECK, codec.delete("/a")]), 14,
               b"\0\0\0\x0d\0\xff\xff\xff\xff" + A + b"\0\0\0\x09" + b"\0\0\0\x02\0\xff\xff\xff\xff" + A
               + b"\xff\xff\xff\xff" + END),
 }  # fmt: skip
 
 MULTI = codec.multi([
     codec.create("/a", b"", codec.OPEN_ACL, codec.EPHEMERAL), codec.put("/a", b"", 1), codec.delete("/a"),
-    codec.check("/a", 1),
+    CHECK,
 ])  # fmt: skip
 PUT_DELETE_CHECK = (
     b"\0\0\0\x05\0\0\0\0\0" + STAT_BYTES + b"\0\0\0\x02\0\0\0\0\0" + b"\0\0\0\x0d\0\0\0\0\0"
@@ -81,7 +81,6 @@ REPLIES: dict[str, tuple[Request, bytes, object]] = {
                  ["x", "\N{SNOWMAN}"]),
     "no children": (codec.children("/a"), b"\0\0\0\0" + STAT_BYTES, []),
     "sync": (codec.sync("/a"), A, None),
-    "check": (codec.check("/a", 1), b"", None),
     "remove watches": (codec.remove_watches("/a", codec.OF_DATA), b"", None),
     "set watches": (codec.set_watches(1, [], [], []), b"", None),
     "auth": (codec.auth("digest", b""), b"", None),

@@ -1,13 +1,12 @@
 """The bytes of ZooKeeper's protocol. No I/O.
 
-Everything is a frame: four bytes of length, then that many bytes. The first frame each way is the greeting. After it a
-request is `xid, operation, body` and a reply `xid, zxid, error, body`; replies come in the order of the requests. Some
-xids mean something by themselves: an event of a watch, a ping, an authentication, watches that are set again.
+Every message is a frame: four bytes of length, then that many bytes. The first frame each way is the greeting. After
+it, a request is `xid, operation, body` and a reply is `xid, zxid, error, body`. Replies come in the order of the
+requests. Some xids are reserved: for events of watches, pings, logins, and watches that are set again.
 
-Numbers are big-endian; a text or a buffer is its length and its bytes, of length -1 if there is none. `Request` knows
-how its reply is read. Whatever the server says that is not one of these shapes raises `Garbled`: there is no telling
-what the bytes after it mean, so the connection is of no use any more. Reading is bounded by the frame, and the frame by
-`LARGEST`.
+Numbers are big-endian. A text or buffer is its length and its bytes; length -1 stands for none. A `Request` knows how
+to read its reply. Anything unexpected from the server raises `Garbled`: the meaning of the bytes behind it is unknown,
+so the connection is unusable. Reading is bounded by the frame, and the frame by `LARGEST`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any, NamedTuple
 from dibs.errors import StoreError, StoreUnavailable
 
 LARGEST = 16 << 20
-"""Bytes of a frame that we read: a directory with some two hundred thousand children."""
+"""Bytes of the largest frame: a directory with about 200,000 children."""
 
 EVENT, PING, AUTH, SET_WATCHES = -1, -2, -4, -8
-"""The xids that mean something by themselves."""
+"""The reserved xids."""
 
 OK, UNIMPLEMENTED, NO_NODE, NO_AUTH, BAD_VERSION = 0, -6, -101, -102, -103
 NODE_EXISTS, NOT_EMPTY, EXPIRED, AUTH_FAILED, MOVED, NO_WATCHER = -110, -111, -112, -115, -118, -121
@@ -38,32 +37,27 @@ ERRORS = {
     -122: "the server took too long", LOGIN_WANTED: "the server wants a login first", -125: "a quota is used up",
     -127: "the server is overloaded",
 }  # fmt: skip
-"""The server's errors, in words."""
-
 PERSISTENT, EPHEMERAL, EPHEMERAL_SEQUENTIAL, CONTAINER = 0, 1, 3, 4
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
-"""Kinds of event; whatever else a server says is of no concern here."""
-
-Acl = Sequence[tuple[int, str, str]]
-"""Rights, scheme, id."""
-OPEN: Acl = ((31, "world", "anyone"),)
-CREATOR: Acl = ((31, "auth", ""),)
-CREATOR_READ: Acl = ((31, "auth", ""), (1, "world", "anyone"))
+"""Kinds of event; others are ignored."""
 
 REQUEST = struct.Struct("!ii")
-"""Length and xid of a request; its operation and body stand behind them."""
+"""Length and xid of a request; its operation and body follow."""
 REPLY = struct.Struct("!iiqi")
-"""Length, xid, zxid and error of a reply; its body stands behind them."""
+"""Length, xid, zxid and error of a reply; its body follows."""
 _INT = struct.Struct("!i")
+_LONG = struct.Struct("!q")
 _HEAD = struct.Struct("!iqi")
-_TWO = struct.Struct("!ii")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _GREETING = struct.Struct("!iqiqi")
 _MULTI = struct.Struct("!i?i")
+BODY = _HEAD.size
+"""Where the body of a reply begins in its frame."""
+_SHORT = "a reply is shorter than what it should hold"
 
 
 class Garbled(Exception):
-    """The server said something that is not ZooKeeper's protocol."""
+    """The server sent something that is not ZooKeeper's protocol."""
 
 
 class Stat(NamedTuple):
@@ -75,7 +69,7 @@ class Stat(NamedTuple):
     cversion: int
     aversion: int
     owner: int
-    """The session that an ephemeral node lives with."""
+    """The session of an ephemeral node."""
     size: int
     children: int
     pzxid: int
@@ -87,7 +81,7 @@ class Event(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The answer to a greeting; a session of 0 says that the one asked for is over."""
+    """The reply to a greeting; session 0: the requested session is over."""
 
     timeout_ms: int
     session: int
@@ -119,7 +113,7 @@ class Reader:
         try:
             return shape.unpack_from(self._data, at)
         except struct.error:
-            raise Garbled("a reply is shorter than what it should hold") from None
+            raise Garbled(_SHORT) from None
 
     def int(self) -> int:
         value: int = self.unpack(_INT)[0]
@@ -129,7 +123,7 @@ class Reader:
         size = max(self.int(), 0)
         at = self._at
         if at + size > len(self._data):
-            raise Garbled("a reply is shorter than what it should hold")
+            raise Garbled(_SHORT)
         self._at = at + size
         return self._data[at : at + size]
 
@@ -142,18 +136,18 @@ class Reader:
     def texts(self) -> list[str]:
         count = self.int()
         if count * _INT.size > len(self._data):
-            raise Garbled("a reply is shorter than what it should hold")
+            raise Garbled(_SHORT)
         data, at, found = self._data, self._at, []
         try:
-            for _ in range(count):  # a loop of its own: there may be thousands
+            for _ in range(count):  # without calls, as there may be thousands
                 (size,) = _INT.unpack_from(data, at)
                 at += _INT.size
                 if not 0 <= size <= len(data) - at:
-                    raise Garbled("a reply is shorter than what it should hold")
+                    raise Garbled(_SHORT)
                 found.append(data[at : at + size].decode())
                 at += size
         except struct.error:
-            raise Garbled("a reply is shorter than what it should hold") from None
+            raise Garbled(_SHORT) from None
         except UnicodeDecodeError:
             raise Garbled("a reply holds a text that is not UTF-8") from None
         self._at = at
@@ -164,7 +158,7 @@ class Reader:
 
 
 class Request:
-    """One thing to ask for: what goes out behind the xid, and how its reply is read."""
+    """The part of a request behind the xid, and the reader of its reply."""
 
     __slots__ = ("body", "operation", "read")
 
@@ -186,17 +180,13 @@ def text(said: str) -> bytes:
     return buffer(said.encode())
 
 
-def frame(body: bytes) -> bytes:
-    return _INT.pack(len(body)) + body
-
-
 def encode(xid: int, request: Request) -> bytes:
-    body = request.body
-    return b"".join((_INT.pack(len(body) + 8), _TWO.pack(xid, request.operation), body))
+    body = request.packed()
+    return REQUEST.pack(len(body) + 4, xid) + body
 
 
 def frames(data: bytearray) -> Iterator[bytes]:
-    """The whole frames at the front, which are taken out of it."""
+    """Pop the complete frames from the front."""
     at, end = 0, len(data)
     try:
         while end - at >= 4:
@@ -212,18 +202,15 @@ def frames(data: bytearray) -> Iterator[bytes]:
 
 
 def head(data: bytes) -> tuple[int, int, int]:
-    """xid, zxid and error of a reply; its body stands behind `BODY` bytes."""
+    """xid, zxid and error of a reply."""
     if len(data) < BODY:
         raise Garbled("a reply is shorter than its head")
     found: tuple[int, int, int] = _HEAD.unpack_from(data)
     return found
 
 
-BODY = _HEAD.size
-
-
 def greeting(zxid: int, timeout_ms: int, session: int, password: bytes) -> bytes:
-    return frame(_GREETING.pack(0, zxid, timeout_ms, session, len(password)) + password + b"\0")
+    return buffer(_GREETING.pack(0, zxid, timeout_ms, session, len(password)) + password + b"\0")
 
 
 def welcome(data: bytes) -> Welcome:
@@ -234,24 +221,22 @@ def welcome(data: bytes) -> Welcome:
     return Welcome(timeout, session, reader.buffer())
 
 
-_LONG = struct.Struct("!q")
-
-
 def event(data: bytes) -> Event:
     reader = Reader(data, BODY)
     kind = reader.int()
-    reader.int()  # the state of the connection, which we know
+    reader.int()  # the state of the connection, which is known
     return Event(kind, reader.text())
 
 
-def acl(entries: Acl) -> bytes:
-    parts = [_INT.pack(len(entries))]
-    for rights, scheme, who in entries:
-        parts += (_INT.pack(rights), text(scheme), text(who))
-    return b"".join(parts)
+def _acl(*entries: tuple[int, str, str]) -> bytes:
+    """Each entry has rights, scheme and id."""
+    parts = [_INT.pack(rights) + text(scheme) + text(who) for rights, scheme, who in entries]
+    return _INT.pack(len(entries)) + b"".join(parts)
 
 
-OPEN_ACL, CREATOR_ACL, CREATOR_READ_ACL = acl(OPEN), acl(CREATOR), acl(CREATOR_READ)
+OPEN_ACL = _acl((31, "world", "anyone"))
+CREATOR_ACL = _acl((31, "auth", ""))
+CREATOR_READ_ACL = _acl((31, "auth", ""), (1, "world", "anyone"))
 
 
 def _nothing(_: Reader) -> None:
@@ -267,7 +252,7 @@ def _node(reader: Reader) -> Node:
 
 
 class Children(list[str]):
-    """The names of a node's children; `stat` is the node's own."""
+    """The names of the children of a node, and the `stat` of the node itself."""
 
     __slots__ = ("stat",)
 
@@ -281,7 +266,7 @@ def _children(reader: Reader) -> Children:
 
 
 def create(path: str, data: bytes, acl: bytes, mode: int) -> Request:
-    """Gives `Created`."""
+    """Reads `Created`."""
     body = b"".join((text(path), buffer(data), acl, _INT.pack(mode)))
     return Request(19 if mode == CONTAINER else 15, body, _created)
 
@@ -294,22 +279,22 @@ def delete(path: str) -> Request:
 
 
 def exists(path: str, *, watch: bool = False) -> Request:
-    """Gives its `Stat`."""
+    """Reads `Stat`."""
     return Request(3, text(path) + bytes((watch,)), Reader.stat)
 
 
 def get(path: str, *, watch: bool = False) -> Request:
-    """Gives `Node`."""
+    """Reads `Node`."""
     return Request(4, text(path) + bytes((watch,)), _node)
 
 
 def put(path: str, data: bytes, version: int) -> Request:
-    """Gives its `Stat`."""
+    """Reads `Stat`."""
     return Request(5, text(path) + buffer(data) + _INT.pack(version), Reader.stat)
 
 
 def children(path: str, *, watch: bool = False) -> Request:
-    """Gives `Children`."""
+    """Reads `Children`."""
     return Request(12, text(path) + bytes((watch,)), _children)
 
 
@@ -317,16 +302,12 @@ def sync(path: str) -> Request:
     return Request(9, text(path), _nothing)
 
 
-def check(path: str, version: int) -> Request:
-    return Request(13, text(path) + _INT.pack(version), _nothing)
+OF_CHILDREN, OF_DATA = 1, 2
+"""Kinds of watch, for `remove_watches`."""
 
 
 def remove_watches(path: str, kind: int) -> Request:
     return Request(18, text(path) + _INT.pack(kind), _nothing)
-
-
-OF_CHILDREN, OF_DATA = 1, 2
-"""Kinds of watch, where one is removed."""
 
 
 def set_watches(zxid: int, data: Sequence[str], exist: Sequence[str], child: Sequence[str]) -> Request:
@@ -342,7 +323,7 @@ def auth(scheme: str, data: bytes) -> Request:
 
 
 def sasl(token: bytes) -> Request:
-    """Gives the server's token."""
+    """Reads the server's token."""
     return Request(102, buffer(token), Reader.buffer)
 
 
@@ -351,22 +332,22 @@ def close() -> Request:
 
 
 def shape_of_first(path: int, name: int) -> tuple[tuple[int, int], struct.Struct]:
-    """The replies to a creation and a listing that shows nothing else, by the lengths of the path and the name of the
-    node: their sizes, and what unpacks path, czxid and owner of the node, count and name of the children, and the czxid
-    of the directory."""
+    """The shape of the replies to a creation and to a listing that shows only the created node. `path` and `name` are
+    the lengths of its path and name. Returns the sizes of both replies, and the format of: path, czxid and owner of the
+    node; number and name of the children; czxid of the directory."""
     created, listed = REPLY.size + 4 + path + _STAT.size, REPLY.size + 8 + name + _STAT.size
     return (created, listed), struct.Struct(f"!24x{path}sq36xq16x20xi4x{name}sq60x")
 
 
 class Refused(NamedTuple):
-    """Why none of several was done: for each its error, 0 for those that would have gone."""
+    """The errors of the parts of a `multi` that was refused; 0 for parts that would have succeeded."""
 
     errors: tuple[int, ...]
 
 
 def multi(parts: Sequence[Request]) -> Request:
-    """All of them or none. Gives for each what it brought (for a creation the path only, as servers do not agree on
-    more), or `Refused`."""
+    """All or none of the requests. Reads the result of each, or `Refused`. The result of a creation is the path only,
+    because servers differ in the rest."""
     body = [_MULTI.pack(part.operation, False, -1) + part.body for part in parts]
     readers = [part.read for part in parts]
 
@@ -390,7 +371,7 @@ def multi(parts: Sequence[Request]) -> Request:
 
 
 def refusal(error: int) -> StoreError:
-    """The exception for an error of the server that the caller did not expect."""
+    """The exception for an unexpected error of the server."""
     said = ERRORS.get(error, f"the server's error {error}")
     if error == NO_AUTH:
         return StoreError(said, step="log in (zookeeper://user:password@...), or have the ACL changed")
