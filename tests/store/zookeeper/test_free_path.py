@@ -244,7 +244,7 @@ def test_a_listing_without_the_own_node_does_not_count(
 def test_a_node_of_another_session_than_ours_does_not_count(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session ended, and the reply is to the last request of the old one."""
     claim, newer = caller.claim(), Session(30.0)
-    newer.taken_up(codec.Welcome(30_000, 1, bytes(16)), caller.now())
+    newer.attached(codec.Welcome(30_000, 1, bytes(16)), caller.now())
     with monkeypatch.context() as patch:
         patch.setattr(caller.client, "session", newer)
         with pytest.raises(dibs.StoreUnavailable):

@@ -261,7 +261,7 @@ def test_pieces_mean_what_the_whole_means(exchange: bytes, cuts: list[int]) -> N
 
 def taken_up(timeout: float, at: float) -> Session:
     session = Session(timeout)
-    session.taken_up(Welcome(round(timeout * 1000), 1, PASSWORD), at)
+    session.attached(Welcome(round(timeout * 1000), 1, PASSWORD), at)
     return session
 
 

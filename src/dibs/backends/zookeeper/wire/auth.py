@@ -1,15 +1,15 @@
-"""Logins, as ZooKeeper takes them. No I/O.
+"""Logins. No I/O.
 
-`digest` is what an addauth packet of that scheme carries. `DigestMd5` is SASL's DIGEST-MD5 (RFC 2831) with the quality
-of protection "auth": the login is proven, nothing is encrypted by it.
+`digest` makes the data of ZooKeeper's addauth packet. `DigestMd5` is SASL's DIGEST-MD5 (RFC 2831) with the quality of
+protection "auth": it proves the password and encrypts nothing.
 
     login = DigestMd5(user, password)
-    token = login.first()            # the server's challenge is the answer to it
-    token = login.answer(challenge)  # the server's own proof is the answer to that
-    login.confirm(final)             # it knows the password too
+    token = login.first()            # the server replies with a challenge
+    token = login.answer(challenge)  # the server replies with its own proof
+    login.confirm(final)             # the server knows the password too
 
-Neither side says the password; who listens can guess at it, so it wants TLS. What a server says wrongly is a StoreError
-that says what was wrong and repeats nothing.
+The password is not sent, but a listener can guess it offline, so use TLS. A wrong reply of the server is a StoreError
+that repeats no part of the reply.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from os import urandom
 from dibs.errors import StoreError
 
 SERVICE = "zookeeper/zk-sasl-md5"
-"""The service name of every ZooKeeper server, whatever its host is."""
+"""The service name of every ZooKeeper server, on any host."""
 LONGEST = 2048
-"""Bytes of a challenge, by the RFC."""
+"""The RFC's limit for a challenge, in bytes."""
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _DIRECTIVE = re.compile(
     rb"\s*(" + _TOKEN + rb")\s*=\s*" + rb'(?:"((?:[^"\\]|\\.)*)"|(' + _TOKEN + rb"))\s*", re.DOTALL
 )  # fmt: skip
 _COUNT = b"00000001"
-"""How often the nonce was used: a login uses it once."""
+"""The nonce count: a login uses its nonce once."""
 _ONCE = frozenset({b"nonce", b"algorithm", b"charset", b"qop", b"rspauth"})
 
 
 def digest(user: str, password: str) -> bytes:
-    """The data of an addauth packet of scheme "digest"; says the password."""
+    """The data of an addauth packet of scheme "digest"; contains the password."""
     return f"{user}:{password}".encode()
 
 
@@ -52,11 +52,11 @@ class DigestMd5:
         return "<DigestMd5>"
 
     def first(self) -> bytes:
-        """Nothing: the server speaks first."""
+        """Empty: the server begins with its challenge."""
         return b""
 
     def answer(self, challenge: bytes) -> bytes:
-        """The proof that we know the password."""
+        """Prove that we know the password."""
         asked = _read(challenge)
         nonce, realm, utf8 = _understood(asked)
         secret = _secret(self._user, realm, self._password, utf8)
@@ -76,7 +76,7 @@ class DigestMd5:
         return b",".join(parts)
 
     def confirm(self, final: bytes) -> None:
-        """Raises unless the server has proven that it knows the password too."""
+        """Check the server's proof that it knows the password too."""
         expected, self._expected = self._expected, None
         proof = _read(final).get(b"rspauth")
         if proof is None or expected is None:
@@ -86,7 +86,7 @@ class DigestMd5:
 
 
 def _read(text: bytes) -> dict[bytes, list[bytes]]:
-    """The values of each directive, without quotes."""
+    """Parse directives: the values of each, without quotes."""
     if len(text) > LONGEST:
         raise _refused(f"the server sent {len(text)} bytes where at most {LONGEST} may be")
     found: dict[bytes, list[bytes]] = {}
@@ -106,7 +106,7 @@ def _read(text: bytes) -> dict[bytes, list[bytes]]:
 
 
 def _understood(asked: dict[bytes, list[bytes]]) -> tuple[bytes, str | None, bool]:
-    """The nonce, the realm if there is one, and whether texts are UTF-8; raises if more is asked than we can do."""
+    """The nonce, the realm if there is one, and whether texts are UTF-8. Raises if the server requires more."""
 
     def one(name: bytes, default: bytes = b"") -> bytes:
         return asked.get(name, [default])[0]
@@ -129,7 +129,7 @@ def _understood(asked: dict[bytes, list[bytes]]) -> tuple[bytes, str | None, boo
 
 
 def _secret(user: str, realm: str | None, password: str, utf8: bool) -> bytes:
-    """The shared secret. Each text is hashed in ISO 8859-1 if it can be written so, also where UTF-8 is spoken."""
+    """The shared secret. Each text is hashed in ISO 8859-1 if possible, even if the server uses UTF-8."""
 
     def hashed(text: str) -> bytes:
         return _encoded(text, utf8 and any(ord(letter) > 255 for letter in text))
@@ -138,7 +138,7 @@ def _secret(user: str, realm: str | None, password: str, utf8: bool) -> bytes:
 
 
 def _proof(secret: bytes, nonce: bytes, own: bytes, method: bytes) -> bytes:
-    """Hexadecimal; the method tells ours from the server's."""
+    """A proof in hexadecimal; `method` distinguishes ours from the server's."""
     who = _hex(secret + b":" + nonce + b":" + own)
     what = _hex(method + SERVICE.encode())
     return _hex(b":".join((who, nonce, _COUNT, own, b"auth", what)))
@@ -151,7 +151,7 @@ def _fresh_nonce() -> bytes:
 def _encoded(text: str, utf8: bool) -> bytes:
     if utf8:
         return text.encode()
-    if any(ord(letter) > 255 for letter in text):  # not by the exception, which would hold the password
+    if any(ord(letter) > 255 for letter in text):  # the exception of encode() would contain the password
         raise _refused("the server does not speak UTF-8, and the login cannot be written in ISO 8859-1")
     return text.encode("latin-1")
 
@@ -161,7 +161,7 @@ def _quoted(value: bytes) -> bytes:
 
 
 def _md5(data: bytes) -> bytes:
-    return md5(data, usedforsecurity=False).digest()  # else a machine under FIPS rules has none
+    return md5(data, usedforsecurity=False).digest()  # otherwise it fails under FIPS rules
 
 
 def _hex(data: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""How a connection is made: dialled, greeted, logged in on. All of it waits, so it is the heart's.
+"""Making a connection: dial, greet, log in. All of it blocks, so only the heart does it.
 
-`Dial` connects to several servers, begun one after the other while those before them are silent: a server that does not
-answer costs a moment, and not its whole time limit. `Handshake` then shakes hands with one of them.
+`Dial` connects to several servers. It begins with the next address while earlier ones do not answer, so a dead server
+costs a moment and not its whole timeout. `Handshake` then greets one server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dibs.backends.zookeeper.wire.transport import Transport, said
 from dibs.errors import StoreError, StoreUnavailable
 
 STAGGER = 0.25
-"""Seconds that an address has for itself before the next one is tried beside it."""
+"""Seconds before the next address is tried in parallel."""
 
 
 class Dialled(NamedTuple):
@@ -42,7 +42,7 @@ class _Address(NamedTuple):
 
 class Dial:
     def __init__(self, servers: Sequence[tuple[str, int]], now: Callable[[], float], patience: float) -> None:
-        """`patience`: for each address."""
+        """`patience`: seconds for each address."""
         self._servers = deque(servers)
         self._addresses: deque[_Address] = deque()
         self._under_way: list[Dialled] = []
@@ -50,15 +50,15 @@ class Dial:
         self._patience = patience
         self._next_at = now()
         self.trouble = ""
-        """Why the last one failed that did."""
+        """The last failure."""
 
     @property
     def alternatives(self) -> bool:
-        """There are others that may answer."""
+        """Whether other addresses may answer."""
         return bool(self._servers or self._addresses or self._under_way)
 
     def connected(self) -> Dialled | None:
-        """The next connection that was made; None: there is no address left."""
+        """The next open connection; None: no address is left."""
         while self.alternatives:
             if not self._under_way or self._now() >= self._next_at:
                 self._begin()
@@ -71,7 +71,7 @@ class Dial:
             self._under_way.pop().socket.close()
 
     def _begin(self) -> None:
-        """With the next address, if there is one."""
+        """Begin with the next address, if there is one."""
         self._next_at = self._now() + STAGGER
         while self._servers and not self._addresses:
             host, port = self._servers.popleft()
@@ -99,7 +99,7 @@ class Dial:
             self._failed(host, port, OSError(outcome, os.strerror(outcome)))
 
     def _await_one(self) -> Dialled | None:
-        """One that is connected, as soon as there is; None: it is time to begin with another, or one has failed."""
+        """Wait for an open connection. None: it is time to begin with another address, or one has failed."""
         if not self._under_way:
             return None
         ends_at = min(one.began for one in self._under_way) + self._patience
@@ -123,11 +123,11 @@ class Dial:
 
     def _failed(self, host: str, port: int, error: OSError) -> None:
         self.trouble = f"{host}:{port}: {said(error)}"
-        self._next_at = self._now()  # it is not silent: the next one need not wait
+        self._next_at = self._now()  # begin with the next address at once
 
 
 class Handshake:
-    """Held out to one server; once it is shaken, `transport` and `connection` are there."""
+    """Greets one server and logs in; afterwards `transport` and `connection` are usable."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Handshake:
         patience: float,
         connected: socket.socket | None = None,
     ) -> None:
-        """`patience`: for each round trip. `connected`: the connection, if it is made already."""
+        """`patience`: seconds for each round trip. `connected`: an open connection to use."""
         self._now = now
         self._until = now() + patience * _round_trips(address)
         self.transport = Transport(host, port, address.tls, patience, connected)
@@ -153,12 +153,9 @@ class Handshake:
             self.transport.close()
             raise
 
-    def send(self, call: PendingRequest) -> None:
-        self.transport.send(self.connection.send((call,)))
-
     def ask(self, request: Request, xid: int = 0) -> PendingRequest:
         call = PendingRequest(request, xid=xid)
-        self.send(call)
+        self.transport.send(self.connection.send((call,)))
         self._pump(lambda: call.ended)
         self.connection.arrived.clear()
         return call
@@ -172,7 +169,7 @@ class Handshake:
         login.confirm(self._show(codec.sasl(login.answer(challenge))))
 
     def _show(self, request: Request, xid: int = 0) -> bytes:
-        """Part of a login; what the server says to it."""
+        """One step of a login; returns the reply of the server."""
         call = self.ask(request, xid)
         if call.error != codec.OK:
             raise StoreError(
@@ -195,5 +192,5 @@ class Handshake:
 
 
 def _round_trips(address: Address) -> int:
-    """Until a connection is of use: TLS, greeting, login."""
+    """Round trips of a handshake: TLS, greeting, login."""
     return (2 if address.secure else 0) + 1 + (0 if address.login is None else 1 if address.auth == "digest" else 2)

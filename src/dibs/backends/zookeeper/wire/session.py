@@ -1,18 +1,16 @@
 """A session and its connections, as a state machine. No I/O.
 
-A `Session` outlives its connections: it has an id and a password, with which any server takes it up again, and ends by
-time. A `Connection` is one stream of bytes to one server:
+A `Session` outlives its connections. With its id and password any server resumes it; it ends by time. A `Connection` is
+one stream of bytes to one server. It goes from GREETING to UP to ENDED, and may end at any point.
 
-    GREETING -> UP -> ENDED
+Replies come in the order of the requests, so each belongs to the first pending request; any other reply is `Garbled`.
+Replies and events stay in `arrived` until they were dispatched. So a reader that is interrupted loses nothing: the next
+one dispatches the rest, or ends the connection.
 
-and may end from anywhere. Replies come in the order of the requests, so each belongs to the first `Call` that is still
-pending; anything else is `Garbled`. What came in stands in `arrived` until somebody has dealt with it: whoever is
-interrupted in the middle loses nothing, since the next one deals with the rest, or ends the connection.
-
-**How long a session lives.** Only the leader ends sessions, and it hears of us through the server that we talk to,
-which answers pings even when it is cut off from the leader. So a heartbeat is a `sync`, which goes through the leader;
-and as the leader learns that we live only with the server's *next* report, the own deadline counts from the sending of
-the last but one answered beat. Beats are some time apart: two in a row would prove nothing more.
+**How long a session lives.** Only the leader ends sessions. It hears of us through our server, which answers pings even
+when it is cut off from the leader. So a heartbeat is a `sync`, which goes through the leader. The leader learns that we
+live only with the *next* report of our server, so our own deadline counts from the sending of the last but one answered
+heartbeat. Heartbeats are some time apart: two in quick succession would prove nothing more.
 """
 
 from __future__ import annotations
@@ -26,34 +24,34 @@ from dibs.backends.zookeeper.wire.codec import REPLY, Event, Garbled, Request
 from dibs.core.deadline import margin
 
 LOST = 1
-"""In the place of a server's error: there was no answer, and what was asked may have happened or not."""
+"""In place of a server's error: there was no reply, and whether the request was done is unknown."""
 BEAT = 0.28
-"""Part of the timeout from one beat to the next: more than the half tick after which a server reports to the leader (a
-time-out is at least two ticks), and so short that a third of it is left before the answer that counts."""
+"""Part of the timeout between two heartbeats. It is longer than the half tick after which a server reports to the
+leader (a timeout is at least two ticks). It leaves a third of the timeout before the reply that counts."""
 PATIENCE = BEAT / 2
-"""Part of the timeout for the reply to a beat: enough is left to take the session up elsewhere."""
+"""Part of the timeout for the reply to a heartbeat: enough is left to resume the session elsewhere."""
 
 LAST_XID = 2**31 - 1
 WINDOW = 500
-"""Requests that are sent and not answered, at most; others wait here. A server stops reading from its clients when it
-has 1,000 requests to answer, and a heartbeat would wait behind them."""
+"""The most unanswered requests; others wait here. A server with 1,000 unanswered requests stops reading from its
+clients, and a heartbeat would wait behind them."""
 
 
 class PendingRequest:
-    """One request under way; at its end `error` says how it went, and `value` what it brought."""
+    """One request; when it has ended, `error` and `value` are its outcome."""
 
     __slots__ = ("ended", "error", "request", "sent_at", "then", "value", "xid")
 
     def __init__(self, request: Request, then: Callable[[PendingRequest], None] | None = None, xid: int = 0) -> None:
         self.request = request
         self.then = then
-        """Called by the reader when it has ended."""
+        """The reader calls it when the request has ended."""
         self.xid = xid
         self.error = LOST
         self.ended = False
         self.value: object = None
         self.sent_at = 0.0
-        """Set where somebody waits for the answer: how long that took is measured."""
+        """Set if a caller waits for the reply: the round trip is measured."""
 
 
 class Session:
@@ -63,35 +61,35 @@ class Session:
         self.id = 0
         self.password = bytes(16)
         self.timeout = timeout
-        """As asked for, until the server has said its own."""
+        """The requested timeout, then the one that the server granted."""
         self.zxid = 0
         self.over = False
         self._last = 0.0
         self._count_from(0.0)
 
     def remains(self) -> Session:
-        """As much of it as is needed to close it."""
+        """A copy that is enough to close the session."""
         remains = Session(self.timeout)
         remains.id, remains.password = self.id, self.password
         return remains
 
     def _count_from(self, sent_at: float) -> None:
         self.deadline = sent_at + self.timeout - margin(self.timeout)
-        """Until then it surely lives: counted from the last but one answered beat."""
+        """The session certainly lives until then."""
 
     @property
     def beat_at(self) -> float:
         return self._last + self.timeout * BEAT
 
-    def taken_up(self, said: codec.Welcome, sent_at: float) -> None:
-        """A server took it up, new or again, which it does by the leader's leave: that counts from then on."""
-        self.id, self.password, self.timeout = said.session, said.password, said.timeout_ms / 1000
+    def attached(self, welcome: codec.Welcome, sent_at: float) -> None:
+        """A server began or resumed the session. It asked the leader, so the time counts from now on."""
+        self.id, self.password, self.timeout = welcome.session, welcome.password, welcome.timeout_ms / 1000
         self._last = sent_at
         self._count_from(sent_at)
 
     def beaten(self, sent_at: float) -> None:
-        """A sync was answered. One that went out soon after the last beat is none: the server's report may not have
-        gone to the leader between them."""
+        """A `sync` was answered. It does not count as a heartbeat if it was sent soon after the last one: the server
+        may not have reported to the leader in between."""
         if sent_at >= self._last + self.timeout * BEAT * 0.95:
             self._count_from(self._last)
             self._last = sent_at
@@ -110,27 +108,26 @@ class Connection:
         self.arrived: deque[PendingRequest | Event] = deque()
         self.pending: deque[PendingRequest] = deque()
         self.waiting: deque[PendingRequest] = deque()
-        """Calls to be sent once others were answered."""
+        """Requests to send once others were answered."""
         self.buffer = bytearray()
-        """The bytes of a reply that is not complete yet."""
+        """The bytes of an incomplete frame."""
         self._begun = now
         self.xid = 0
-        """That of the latest request."""
+        """The xid of the last request."""
 
     def greet(self) -> bytes:
         session = self.session
         return codec.greeting(session.zxid, round(session.timeout * 1000), session.id, session.password)
 
     def send(self, calls: Sequence[PendingRequest], *, ahead: bool = False) -> bytes:
-        """The bytes of these requests, as far as they go out now; their answers come in this order. `ahead`: of all
-        that wait to be sent."""
+        """The bytes to send now for these requests. `ahead`: before all requests that wait to be sent."""
         if ahead or (not self.waiting and len(self.pending) + len(calls) <= WINDOW):
             return self._encode(calls)
         self.waiting.extend(calls)
         return self.more()
 
     def more(self) -> bytes:
-        """The bytes of requests that waited, now that others were answered."""
+        """The bytes of waiting requests that may be sent now."""
         waiting, room = self.waiting, WINDOW - len(self.pending)
         if not waiting or room <= 0:
             return b""
@@ -155,9 +152,9 @@ class Connection:
                 self._welcome(one)
 
     def receive_now(self, data: bytes, calls: Sequence[PendingRequest], sizes: Sequence[int]) -> bytes | None:
-        """Receive the replies to these calls, which are the first that are due. Returns them as they came, once all are
-        there, have these sizes and report no error. b"": the next of them has not come yet. None: something else came,
-        and was received as always."""
+        """Receive the replies to `calls`, which are the first pending requests. Returns the raw replies once all have
+        arrived, if they have these sizes and report no error. b"": some have not arrived yet. None: something else
+        arrived, and was received as usual."""
         buffer, at, zxid = self.buffer, 0, 0
         buffer += data
         for call, size in zip(calls, sizes, strict=True):
@@ -180,7 +177,7 @@ class Connection:
         return replies
 
     def end(self) -> None:
-        """Nothing comes any more: what is pending is lost."""
+        """The connection has ended: all pending requests are lost."""
         self.phase = Phase.ENDED
         for calls in (self.pending, self.waiting):
             while calls:
@@ -191,14 +188,14 @@ class Connection:
                 calls.popleft()
 
     def _welcome(self, data: bytes) -> None:
-        said = codec.welcome(data)
-        if said.session == 0 or said.timeout_ms <= 0:
+        welcome = codec.welcome(data)
+        if welcome.session == 0 or welcome.timeout_ms <= 0:
             self.session.over = True
             self.phase = Phase.ENDED
             return
-        if self.session.id not in (0, said.session):
+        if self.session.id not in (0, welcome.session):
             raise Garbled("the server took up another session than ours")
-        self.session.taken_up(said, self._begun)
+        self.session.attached(welcome, self._begun)
         self.phase = Phase.UP
 
     def _take(self, data: bytes) -> None:
@@ -220,7 +217,7 @@ class Connection:
 
 
 _AT_ONCE = 250
-"""Paths in one request; a path of ours has up to some 2,000 bytes, and a server reads up to a million."""
+"""Paths in one request. A path of ours has up to about 2,000 bytes, and a server reads requests of up to 1 MB."""
 Watcher = Callable[[Event], None]
 Watch = tuple[str, str, Watcher]
 """Kind, path, watcher."""
@@ -244,7 +241,7 @@ class Watches:
         self._kinds[kind].setdefault(path, []).append(watcher)
 
     def drop(self, kind: str, path: str, watcher: Watcher) -> Request | None:
-        """Gives what to send, if nobody watches it any more."""
+        """Returns the request to send if nothing watches the path any more."""
         there = self._kinds[kind].get(path)
         if there is None or watcher not in there:
             return None
@@ -255,19 +252,19 @@ class Watches:
         if kind == CHILDREN:
             return codec.remove_watches(path, codec.OF_CHILDREN)
         if any(path in self._kinds[other] for other in (DATA, EXISTENCE)):
-            return None  # at the server these two are one watch: the other one would be deaf
+            return None  # the server has one watch for both kinds, and the other one still needs it
         return codec.remove_watches(path, codec.OF_DATA)
 
     def told(self, event: Event) -> list[Watcher]:
-        """The watchers of an event, which are removed."""
+        """Pop the watchers of an event."""
         found: list[Watcher] = []
         for kind in _TOLD.get(event.kind, ()):
             found += self._kinds[kind].pop(event.path, ())
         return found
 
     def all_again(self, zxid: int) -> list[Request]:
-        """What sets all of them again at another server; it tells at once what happened since `zxid`. A server refuses
-        a request that is too long, so there may be several."""
+        """The requests that set all watches again at another server, which then reports at once what happened since
+        `zxid`. There may be several, because a server refuses a request that is too long."""
         every = [(kind, path) for kind, paths in self._kinds.items() for path in paths]
         parts = [every[n : n + _AT_ONCE] for n in range(0, len(every), _AT_ONCE)]
         return [
