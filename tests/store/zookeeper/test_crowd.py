@@ -68,7 +68,7 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def standing(client: dibs.aio.Client) -> int:
     """How many claims of it have a node."""
-    return sum(node_claim.session is not None for node_claim in client._core.store._opened.node_claims._table.values())
+    return sum(node_claim.session is not None for node_claim in client._core.store._opened.node_claims._by_id.values())
 
 
 async def in_queue(client: dibs.aio.Client, count: int) -> None:

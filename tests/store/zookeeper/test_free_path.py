@@ -201,8 +201,7 @@ def test_whatever_is_not_simple_is_settled_by_join(
         kazoo.create(stranger)
     if what == "numbers used up":
         monkeypatch.setattr("dibs.backends.zookeeper.queue._REFUSE_AT", b"0000000000")
-        for module in ("queue", "lock_queue"):
-            monkeypatch.setattr(f"dibs.backends.zookeeper.{module}.REFUSE_AT", 0)
+        monkeypatch.setattr("dibs.backends.zookeeper.queue_rule.REFUSE_AT", 0)
     assert caller.queue.take_now(claim, QUEUE, caller.in_time) is None
     assert claim.asked == (what == "another kind")
     if what == "no directory":

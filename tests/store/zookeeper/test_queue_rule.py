@@ -106,7 +106,7 @@ def test_who_holds_and_whom_the_others_watch_is_the_rules(
     kind, names = drawn
     claim, line = claim_of(kind), [entry.id.decode() for entry in entries(kind, names)]
     verdicts = {name: judge(names, name, claim) for name in names}
-    assert all(verdict.node_claims and not verdict.foreign for verdict in verdicts.values())
+    assert all(verdict.is_listed and not verdict.foreign for verdict in verdicts.values())
     assert {name for name, verdict in verdicts.items() if verdict.holds} == holders(kind, names)
     assert [verdicts[name].lower for name in line] == list(range(len(line)))
     for name, verdict in verdicts.items():
@@ -172,7 +172,7 @@ def test_a_newcomer_passes_nobody_who_waits() -> None:
 
 def test_whoever_is_not_there_does_not_stand() -> None:
     verdict = judge(["lock-0000000001"], "lock-0000000002", claim_of("mutex"))
-    assert (verdict.node_claims, verdict.holds, verdict.watch) == (False, False, "")
+    assert (verdict.is_listed, verdict.holds, verdict.watch) == (False, False, "")
 
 
 def test_a_writer_that_reads_too_is_ahead_of_all_others_with_both() -> None:
@@ -197,7 +197,7 @@ LONG = "9" * 5000
 def test_no_name_of_others_can_do_more_than_be_foreign(name: str) -> None:
     own = "lock-0000000002"
     verdict = judge([name, own], own, claim_of("mutex"))
-    assert verdict.node_claims
+    assert verdict.is_listed
     assert verdict.foreign == name
     assert would_hold([name], claim_of("mutex"))[2] == name
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
-from dibs.backends.zookeeper.lock_queue import node_of
 from dibs.backends.zookeeper.paths import value_path
 from dibs.backends.zookeeper.queue_rule import uuid_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Refused, Request
-from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, checked
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, checked, node_of
 from dibs.backends.zookeeper.wire.session import DATA, EXISTENCE, PendingRequest, Session
 from dibs.core.cells import FENCE, UNSET_CELL, CellKey, CellValue, Write, record_of, token_of
 from dibs.core.queue import LOOK, ClientIdentity

@@ -1,13 +1,16 @@
-"""The queue in one directory, as all claims of a client know it together.
+"""One queue directory, as all claims of a client know it together.
 
-Nodes are numbered in the order in which they are made, and a node that is gone does not come back. So the nodes before
-a claim can only become fewer, and a list of them stays an upper bound for as long as the claim stands. `Directory`
-keeps that list for queues whose nodes all bear one word (mutexes, elections, and `locks` of a semaphore). A claim whose
-predecessor went needs no new listing if nobody else was before that one, or another claim of this client. A new node
-with the number that follows the last one known is behind it, and nobody is between the two. Numbers begin again when an
-empty directory is removed and made anew, so they are compared only while its czxid is the one that was listed.
+Nodes are numbered in the order of their creation, and a deleted node does not come back. So the nodes before a claim
+can only become fewer, and an old list of them remains an upper bound. `Directory` keeps such a list for queues whose
+nodes all have one word (mutexes, elections, and `locks` of a semaphore). It answers two questions without a listing:
 
-A listing of n children is needed by up to n claims, so it is shared.
+- The predecessor of a claim has gone. Is the claim first, or is the next predecessor another claim of this client?
+- A new node has the number that follows the last one known. Then it is right behind that one.
+
+Numbers start again when an empty directory is removed and made again. So they are compared only while the czxid of the
+directory is the one that was listed.
+
+Up to n claims need a listing of n children, so they share it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dibs.backends.zookeeper.wire.codec import Children, Request, Stat
 from dibs.backends.zookeeper.wire.session import PendingRequest
 
 
-class Seen:
+class Replies:
     """The replies to shared requests."""
 
     def __init__(self, calls: list[PendingRequest], sent_at: float, epoch: int) -> None:
@@ -32,7 +35,7 @@ class Seen:
         self._listings: dict[int, Listing] = {}
 
     def listing(self, number: int) -> Listing:
-        """The children that one of the replies names, parsed once; none, if there is no such directory."""
+        """The children in one of the replies, parsed once; empty if the directory does not exist."""
         if number not in self._listings:
             children = self.calls[number].value
             self._listings[number] = Listing(children if isinstance(children, Children) else [])
@@ -40,21 +43,20 @@ class Seen:
 
 
 class Shared:
-    """Requests that many callers want answered. At most one copy of them is under way; callers who come after it was
-    sent share the next one."""
+    """Requests that many callers share. At most one copy is under way; callers that come later share the next one."""
 
-    def __init__(self, client: SessionClient, requests: Sequence[Request], learn: Callable[[Seen], None]) -> None:
-        self._wire = client
+    def __init__(self, client: SessionClient, requests: Sequence[Request], learn: Callable[[Replies], None]) -> None:
+        self._client = client
         self._requests = requests
         self._learn = learn
         self._under_way: PendingRequest | None = None
-        self._waiting: list[Callable[[Seen], None]] = []
-        self.latest: Seen | None = None
+        self._waiting: list[Callable[[Replies], None]] = []
+        self.latest: Replies | None = None
 
-    def ask(self, then: Callable[[Seen], None]) -> None:
-        """The reader calls `then` with the replies to requests that were sent after this. If nothing could be sent,
-        `then` is called at once, with calls that are lost."""
-        with self._wire.mutex:
+    def ask(self, then: Callable[[Replies], None]) -> None:
+        """Send the requests, now or after the copy that is under way. The reader calls `then` with the replies. If
+        nothing could be sent, `then` is called at once, with lost requests."""
+        with self._client.mutex:
             self._waiting.append(then)
             under_way = self._under_way
         if under_way is None or under_way.ended:
@@ -62,85 +64,85 @@ class Shared:
 
     def _send(self) -> None:
         calls = [PendingRequest(request) for request in self._requests]
-        seen, last = Seen(calls, self._wire.now(), self._wire.epoch), calls[-1]
-        with self._wire.mutex:
+        replies, last = Replies(calls, self._client.now(), self._client.epoch), calls[-1]
+        with self._client.mutex:
             callers, self._waiting = self._waiting, []
             self._under_way = last
-        last.then = lambda _: self._answered(seen, callers)
-        last.sent_at = seen.sent_at
+        last.then = lambda _: self._answered(replies, callers)
+        last.sent_at = replies.sent_at
         sent = False
         try:
-            sent = not callers or self._wire.send(calls)
+            sent = not callers or self._client.send(calls)
         finally:
-            last.ended = last.ended or not sent or not callers  # an interrupt must not leave others waiting for it
+            last.ended = last.ended or not sent or not callers  # an interrupt must not block later callers
         if not sent:
             for then in callers:
-                then(seen)
+                then(replies)
 
-    def _answered(self, seen: Seen, callers: list[Callable[[Seen], None]]) -> None:
-        if seen.calls[-1].error == codec.OK:
-            self.latest = seen
-        self._learn(seen)
+    def _answered(self, replies: Replies, callers: list[Callable[[Replies], None]]) -> None:
+        if replies.calls[-1].error == codec.OK:
+            self.latest = replies
+        self._learn(replies)
         for then in callers:
-            then(seen)
-        if self._waiting and self._under_way is seen.calls[-1]:
+            then(replies)
+        if self._waiting and self._under_way is replies.calls[-1]:
             self._send()
 
 
 class Directory:
     def __init__(self, client: SessionClient, path: str, name: str) -> None:
-        self._wire = client
+        self._client = client
         self.path = path
         self.name = name
-        """The name of the lock as those claims write it: a path has more than one name."""
+        """The name of the lock, as the claims write it: different names may have the same path."""
         self.claims: set[bytes] = set()
-        """Those of this client."""
+        """The claims of this client here."""
         self._order: list[tuple[str, str]] | None = None
-        """Number and name of all who may stand there, up to the number `_last`; None: not known."""
+        """Number and name of every node that may exist, up to the number `_last`; None: unknown."""
         self.alone: tuple[str, str, int] | None = None
-        """Name and word of the only node, and the czxid of the directory, as the free path saw them last."""
+        """The only node in the last listing of the free path: its name, its word, and the czxid of the directory."""
         self._last = self._czxid = -1
         self._word = ""
         self.size = b""
-        """How many permits all claims of this client there agree on, where it is a semaphore's."""
+        """For a semaphore: its size, as the claims of this client agreed."""
         self._shared: dict[str, Shared] = {}
 
     @property
     def is_crowded(self) -> bool:
-        """Several claims of this client stand there, or want to."""
+        """Whether several claims of this client use the directory."""
         return len(self.claims) > 1
 
     def shared(self, what: str, requests: Callable[[], Sequence[Request]], listed: int) -> Shared:
-        """The shared request of that name; its reply number `listed` lists this directory."""
+        """The shared requests with the key `what`. Their reply number `listed` lists this directory."""
         there = self._shared.get(what)
         if there is None:
 
-            def learn(seen: Seen) -> None:
-                if isinstance(children := seen.calls[listed].value, Children):
-                    self.learn(seen.listing(listed), children.stat)
+            def learn(replies: Replies) -> None:
+                if isinstance(children := replies.calls[listed].value, Children):
+                    self.learn(replies.listing(listed), children.stat)
 
-            there = self._shared.setdefault(what, Shared(self._wire, requests(), learn))
+            there = self._shared.setdefault(what, Shared(self._client, requests(), learn))
         return there
 
     def learn(self, listing: Listing, stat: Stat) -> None:
-        """From a listing. An interrupt between any two lines leaves less known, never something false."""
-        with self._wire.mutex:
+        """Learn from a listing. An interrupt between any two lines leaves less known, never something false."""
+        with self._client.mutex:
             self.alone = self._order = None
             if listing.word is not None and listing.queue:
                 self._word, self._last, self._czxid = listing.word, int(listing.queue[-1].number), stat.czxid
                 self._order = [(one.number, one.name) for one in listing.queue]
 
     def _learn_alone(self) -> None:
-        """From a listing that showed nothing but a node of this client. Called with the mutex."""
+        """Learn from the last listing of the free path. Called with the mutex."""
         if self.alone is not None:
             (name, self._word, self._czxid), self.alone, self._order = self.alone, None, None
             self._last = int(name[-10:])
             self._order = [(name[-10:], name)]
 
     def made(self, name: str, word: str, stat: Stat) -> None:
-        """A node was made by this client, and then the directory was looked at; called in the order of the replies."""
+        """This client made a node; `stat` was read right behind it. Called in the order of the replies."""
         one = (name[-10:], name)
-        with self._wire.mutex:
+        with self._client.mutex:
             self._learn_alone()
             order = self._order
             if order is None or word != self._word or stat.czxid != self._czxid:
@@ -152,16 +154,17 @@ class Directory:
             self._last += 1
 
     def gone(self, name: str) -> None:
-        if not self.claims:  # nobody asks about it any more
+        """A node was deleted."""
+        if not self.claims:  # nothing uses this knowledge any more
             return
-        with self._wire.mutex:
+        with self._client.mutex:
             self._learn_alone()
             while (at := self._find(name)) is not None and self._order is not None:
                 del self._order[at]
 
     def before(self, name: str, word: str) -> str | None:
-        """The nearest that may stand before a node; "": nobody does. None: not known."""
-        with self._wire.mutex:
+        """The nearest node that may precede a node; "": none does. None: unknown."""
+        with self._client.mutex:
             self._learn_alone()
             at = self._find(name)
             if at is None or self._order is None or word != self._word:
@@ -169,7 +172,7 @@ class Directory:
             return self._order[at - 1][1] if at else ""
 
     def is_ours(self, name: str) -> bool:
-        """A claim of this client has that node: its end would be known."""
+        """Whether a node belongs to a claim of this client, which would report its end."""
         return id_of(name) in self.claims
 
     def _find(self, name: str) -> int | None:

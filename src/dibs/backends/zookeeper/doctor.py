@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 from dibs.backends.zookeeper.address import Address
-from dibs.backends.zookeeper.lock_queue import node_of
 from dibs.backends.zookeeper.paths import levels
 from dibs.backends.zookeeper.wire import codec
-from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, node_of
 from dibs.backends.zookeeper.wire.transport import Transport
 from dibs.core.deadline import LEAST_PATIENCE
 from dibs.errors import StoreError

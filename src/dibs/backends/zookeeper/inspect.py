@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dibs.backends.zookeeper.lock_queue import children_of, node_of
 from dibs.backends.zookeeper.paths import directory_of, is_queue, name_of, path_of
 from dibs.backends.zookeeper.queue_rule import (
     LEASES_NODE,
@@ -24,7 +23,7 @@ from dibs.backends.zookeeper.queue_rule import (
 from dibs.backends.zookeeper.semaphore_queue import size_of
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Event, Node
-from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, checked
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, checked, children_of, node_of
 from dibs.backends.zookeeper.wire.session import CHILDREN, DATA, EXISTENCE
 from dibs.core.queue import LOOK, ClientIdentity
 from dibs.core.rule import fits

@@ -1,39 +1,26 @@
-"""Seam 2 over a session. Requests about nodes of other clients are in inspect.py.
+"""The interface `Queue` over a session. Operations on nodes of other clients are in inspect.py.
 
-All claims of a client live as long as its session. `renew` sends one `sync` for all of them: earlier events arrive
-before its reply. Then it lists again only where something is unclear. Each claim has as long left as the session has.
+All claims of a client live as long as its session. `renew` sends one `sync` for all of them, whose reply comes after
+all earlier events. Then it lists again only where something is unclear. Each claim is valid as long as the session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dibs.backends.zookeeper import inspect
+from dibs.backends.zookeeper import inspect, queue_rule
 from dibs.backends.zookeeper.address import Address
 from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.doctor import examine, version_of
-from dibs.backends.zookeeper.lock_queue import LockQueue, children_of, cleared, left, rotate
+from dibs.backends.zookeeper.lock_queue import LockQueue, rotate
 from dibs.backends.zookeeper.node_claims import WATCHED_AFTER, NodeClaim, NodeClaims
 from dibs.backends.zookeeper.paths import path_of
-from dibs.backends.zookeeper.queue_rule import (  # fmt: skip
-    DIGITS,
-    LOCKS_NODE,
-    REFUSE_AT,
-    ROTATE_AT,
-    Listing,
-    leaf_of,
-    number_of,
-    owner_of,
-    prefix_of,
-    uuid_of,
-    word_of,
-    written,
-)
+from dibs.backends.zookeeper.queue_rule import DIGITS, Listing, leaf_of, prefix_of
 from dibs.backends.zookeeper.semaphore_queue import SemaphoreQueue, is_semaphore
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.codec import Children, refusal
-from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, checked
-from dibs.backends.zookeeper.wire.session import LOST, PendingRequest, Session
+from dibs.backends.zookeeper.wire.executor import ZookeeperExecutor, all_existed, checked, children_of
+from dibs.backends.zookeeper.wire.session import LOST, PendingRequest, Session, Watch
 from dibs.core.deadline import FOREVER, left_for
 from dibs.core.queue import NOWHERE, QUEUE, ClientIdentity, Leave, Place, Signal, read_signal
 from dibs.core.rule import Claim, Standing
@@ -43,25 +30,25 @@ from dibs.info import Finding, LockInfo
 
 BUSY = Standing(0, False, 0.0, FOREVER, False)
 _DELETE = codec.delete("")
-_ROTATE_AT = str(ROTATE_AT)
-_REFUSE_AT = b"%d" % REFUSE_AT
+_ROTATE_AT = str(queue_rule.ROTATE_AT)
+_REFUSE_AT = b"%d" % queue_rule.REFUSE_AT
 
 
 class Packed:
-    """The requests of `take_now`, packed once for a lock object and a session: all but xids and the id of the claim."""
+    """The requests of `take_now`, packed once for a lock object and a session, without xids and the id of the claim."""
 
     def __init__(self, claim: Claim, directory: str, session: Session, executor: ZookeeperExecutor) -> None:
         self.session = session
         self.directory = directory
         self.queue = Directory(executor.client, directory, claim.name)
-        self.word = word_of(claim)
-        self.data = written(claim.description, session.timeout)
+        self.word = queue_rule.word_of(claim)
+        self.data = queue_rule.written(claim.description, session.timeout)
         prefix = prefix_of(claim.id)
         path = f"{directory}/{prefix}{self.word}"
         self.making = codec.create(path, self.data, executor.acl, codec.EPHEMERAL_SEQUENTIAL)
         self.listing = codec.children(directory)
         self.list = self.listing.packed()
-        self.before, _, self.behind = self.making.packed().partition(uuid_of(claim.id).encode())
+        self.before, _, self.behind = self.making.packed().partition(queue_rule.uuid_of(claim.id).encode())
         made, leaf = len(path.encode()) + DIGITS, len(prefix) + len(self.word) + DIGITS
         self.sizes, self.shape = codec.shape_of_first(made, leaf)
 
@@ -85,13 +72,13 @@ class ZookeeperQueue:
         self._queue = LockQueue(executor, runtime)
         self._semaphores = SemaphoreQueue(executor, runtime)
         self._is_async = runtime.call_soon is not None
-        """Then the socket is the heart's, and there is no straight line to it."""
+        """Then only the heart reads the socket, and there is no free path."""
 
     def take_now(  # noqa: C901  (one straight line)
         self, claim: Claim, place: Place, until: float
     ) -> Standing | None:
-        """Make the node and list its directory in one straight line. Whatever is not simple is left to `join`, which
-        finds the claim as this leaves it."""
+        """The free path: make the node and list its directory in one write. None: `join` must continue with the
+        claim."""
         node_claims, client, prepared = self._node_claims, self._executor.client, claim.prepared
         session = client.session
         packed: Packed | None = None if prepared is None else prepared.request
@@ -104,9 +91,7 @@ class ZookeeperQueue:
             if prepared is not None:
                 prepared.request = packed
         node_claim = node_claims.begin(claim, packed.directory, packed.directory, packed.queue)
-        if (
-            len(node_claim.queue.claims) > 1
-        ):  # another one of this client is there: a number may tell more than a listing
+        if len(node_claim.queue.claims) > 1:  # `join` may learn the place of a second claim without a listing
             node_claims.finish(claim.id)
             return None
         node_claim.look_again, node_claim.word, node_claim.data = self._queue.look_again, packed.word, packed.data
@@ -143,29 +128,29 @@ class ZookeeperQueue:
         return self._taken(node_claim, *calls)
 
     def _taken(self, node_claim: NodeClaim, created: PendingRequest, listed: PendingRequest) -> Standing | None:
-        """The outcome where others are there, or something is wrong."""
+        """The outcome if the lock is not free, or something is wrong."""
         claim, client = node_claim.claim, self._executor.client
         if not listed.ended or listed.error == LOST:
             raise StoreUnavailable(f"no reply came ({client.trouble})")
         node_claim.made(created)
         if node_claim.session is None and created.error == codec.OK:
             raise StoreUnavailable("the session ended meanwhile")
-        if created.error != codec.OK or not 0 <= number_of(node_claim.place) < REFUSE_AT:
+        if created.error != codec.OK or not 0 <= queue_rule.number_of(node_claim.place) < queue_rule.REFUSE_AT:
             if node_claim.place:
                 client.post(codec.delete(node_claim.place))
             claim.asked = False
             self._node_claims.finish(claim.id)
-            return None  # nothing is left of it: `join` makes the directory, or says what is wrong
+            return None  # `join` starts again: it makes the directory, or raises
         node_claim.doubtful, node_claim.stale = False, True
         if isinstance(children := listed.value, Children):
             listing = Listing(children)
             node_claim.queue.learn(listing, children.stat)
-            if self._queue.judged(node_claim, listing):
+            if self._queue.judge_now(node_claim, listing):
                 return node_claim.standing(self._now())
         return None
 
     def leave_now(self, claim: Claim, until: float) -> bool | None:
-        """Delete the node in one straight line."""
+        """The free path: delete the node. None: `leave` must do it."""
         node_claim = self._node_claims.find(claim.id)
         if (
             node_claim is None
@@ -179,7 +164,7 @@ class ZookeeperQueue:
             return None
         call, path = PendingRequest(_DELETE), node_claim.place.encode()
         body = codec.REQUEST.pack(codec.DELETE, len(path)) + path + codec.ANY_VERSION
-        node_claim.over = True  # first: the event of its own watch, if there is one, is no news
+        node_claim.over = True  # first: the event of its own watch must be ignored
         replies = self._executor.client.ask_now((call,), (body,), (codec.REPLY.size,), until)
         if replies is None:
             node_claim.over = False
@@ -200,7 +185,7 @@ class ZookeeperQueue:
         try:
             await self._executor.ready(until)
             self._check_lease(claim)
-            return await self._node_claim(node_claim, place, until)
+            return await self._join(node_claim, place, until)
         except DibsError as error:
             if not (isinstance(error, StoreUnavailable) and claim.asked):
                 self._node_claims.finish(claim.id)
@@ -210,7 +195,7 @@ class ZookeeperQueue:
                 claim.asked = claim.asked and node_claim.doubtful
             raise
 
-    async def _node_claim(self, node_claim: NodeClaim, place: Place, until: float) -> Standing | None:
+    async def _join(self, node_claim: NodeClaim, place: Place, until: float) -> Standing | None:
         claim = node_claim.claim
         recipe = self._recipe(claim)
         if node_claim.doubtful:
@@ -226,7 +211,7 @@ class ZookeeperQueue:
         await recipe.enter(node_claim, until)
         if not node_claim.holds and place is not QUEUE:
             watch = node_claim.waiting_for
-            await left(self._executor, node_claim, until)
+            all_existed(await self._delete(node_claim.nodes, until, node_claim.watching()))
             node_claim.session, node_claim.nodes = None, []
             return self._stay_out(node_claim, place, watch)
         return node_claim.standing(self._now())
@@ -246,31 +231,28 @@ class ZookeeperQueue:
         now = self._now()
         standings = [None if node_claim is None else node_claim.standing(now) for node_claim in node_claims]
         for claim, standing in zip(claims, standings, strict=True):
-            if standing is None:  # nobody leaves what is gone
+            if standing is None:  # the core does not call `leave` for it
                 self._node_claims.finish(claim.id)
         return standings
 
     async def _refresh(self, node_claims: Sequence[NodeClaim], until: float) -> None:
-        there = [node_claim for node_claim in node_claims if node_claim.node_claims]
+        there = [node_claim for node_claim in node_claims if node_claim.has_node]
         if not there:
             return
         await self._sync(until)
         for node_claim in there:
             if node_claim.holds:
                 node_claim.watch_own()
-        if any(node_claim.unseen for node_claim in there):
+        if any(node_claim.is_unseen for node_claim in there):
             await self._sync(until)
         since = self._now()
         for node_claim in there:
-            if (
-                (node_claim.doubtful or node_claim.stale)
-                and node_claim.node_claims
-                and node_claim.looked_at_until <= self._now()
-            ):
+            is_unclear = (node_claim.doubtful or node_claim.stale) and node_claim.has_node
+            if is_unclear and node_claim.looked_at_until <= self._now():
                 await self._look(node_claim, until, since)
 
     async def _look(self, node_claim: NodeClaim, until: float, since: float = FOREVER) -> None:
-        """With replies to requests that were sent after `since`, if there are any."""
+        """Find out where a claim is. Shared replies may be used if they were requested after `since`."""
         recipe = self._recipe(node_claim.claim)
         node_claim.looked_at_until = until
         try:
@@ -282,87 +264,88 @@ class ZookeeperQueue:
             node_claim.looked_at_until = 0.0
 
     async def _sync(self, until: float) -> None:
-        """All that the leader knew when it was asked has arrived before the reply."""
+        """Wait for all events that the leader knew of when it got the request."""
         (synced,) = await self._executor.ask([codec.sync(self._chroot or "/")], until)
         checked(synced)
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
         node_claim = self._node_claims.find(claim.id)
-        if node_claim is not None and node_claim.node_claims:
+        if node_claim is not None and node_claim.has_node:
             await self._recipe(claim).lighten(node_claim, weight, until)
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
-        if not answered:
-            self._node_claims.bury(claim)
-        node_claim = self._node_claims.finish(claim.id)
-        if not claim.asked:
-            return False
-        if node_claim is not None and answered and not node_claim.doubtful and node_claim.session is not None:
-            if not node_claim.session.over:
-                return await left(self._executor, node_claim, until)
-            return False  # what lived by that session is gone, or goes with it
-        self._end_watching(node_claim)
-        if node_claim is not None and node_claim.session is None and not node_claim.doubtful:
-            return False
-        node_claim = node_claim or self._node_claims.stranger(claim, *self._where(claim))
-        return await cleared(self._executor, node_claim, self._recipe(claim).directories(node_claim.directory), until)
+        (outcome,) = await self._leave([(claim, answered)], until)
+        return bool(outcome) and all_existed(outcome)
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
-        """All nodes that are known go in one pipeline; others are looked for first, each directory listed once."""
+        outcomes = await self._leave(leaving, until)
+        results = [result for outcome in outcomes for result in outcome]
+        unanswered = [result for result in results if isinstance(result, StoreUnavailable)]
+        if unanswered and len(unanswered) == len(results):
+            raise unanswered[0]
+        return [next((result for result in outcome if isinstance(result, StoreError)), None) for outcome in outcomes]
+
+    async def _leave(self, leaving: Sequence[Leave], until: float) -> list[list[bool | StoreError]]:
+        """Delete the nodes of claims in one pipeline. Nodes that may exist unknown to this client are searched first.
+        Returns the results by claim: whether each node existed, or an error."""
         nodes: list[tuple[int, str]] = []
         searched: dict[str, dict[str, int]] = {}
+        drop: list[Watch] = []
         for number, (claim, answered) in enumerate(leaving):
             if not answered:
                 self._node_claims.bury(claim)
             node_claim = self._node_claims.finish(claim.id)
-            self._end_watching(node_claim)
+            if node_claim is not None:
+                drop += node_claim.watching()
             if not claim.asked:
                 continue
             if node_claim is None or node_claim.doubtful or (node_claim.session is not None and not answered):
                 for directory in self._recipe(claim).directories(self._chroot + path_of(claim.name)):
                     searched.setdefault(directory, {})[prefix_of(claim.id)] = number
-            elif node_claim.session is not None and not node_claim.session.over:
+            elif node_claim.session is not None and not node_claim.session.over:  # otherwise the server deletes them
                 nodes += [(number, path) for path in node_claim.nodes]
-        replies = await self._remove(nodes, until) if nodes else []
+        outcomes: list[list[bool | StoreError]] = [[] for _ in leaving]
         if searched:
-            replies += await self._search(searched, until)
-        return _by_number(replies, len(leaving))
+            nodes += await self._search(searched, outcomes, until)
+        for (number, _), result in zip(
+            nodes, await self._delete([path for _, path in nodes], until, drop), strict=True
+        ):
+            outcomes[number].append(result)
+        return outcomes
 
-    def _end_watching(self, node_claim: NodeClaim | None) -> None:
-        if node_claim is not None and (drop := node_claim.watching()):
-            self._executor.client.send((), drop=drop)
-
-    async def _remove(self, nodes: Sequence[tuple[int, str]], until: float) -> list[tuple[int, StoreError | None]]:
-        """Delete nodes; the result for each."""
-        replies: list[tuple[int, StoreError | None]] = []
-        errors = await self._executor.ask_each([codec.delete(path) for _, path in nodes], until)
-        for (number, path), error in zip(nodes, errors, strict=True):
-            if isinstance(error, StoreUnavailable):
-                replies.append((number, error))
-            elif error not in (codec.OK, codec.NO_NODE):
-                replies.append((number, refusal(error)))
-            else:
-                replies.append((number, None))
-                rotate(self._executor, path)
-        return replies
-
-    async def _search(self, searched: dict[str, dict[str, int]], until: float) -> list[tuple[int, StoreError | None]]:
-        """Find and remove the nodes of claims whose joins were not answered."""
-        replies: list[tuple[int, StoreError | None]] = []
-        nodes: list[tuple[int, str]] = []
+    async def _search(
+        self, searched: dict[str, dict[str, int]], outcomes: list[list[bool | StoreError]], until: float
+    ) -> list[tuple[int, str]]:
+        """Find the nodes of claims whose joins were not answered; each directory is listed once. `searched` has the
+        prefix of the nodes and the number of each claim, by directory. Returns the nodes with these numbers."""
+        everyone = {number for numbers in searched.values() for number in numbers.values()}
+        found: list[tuple[int, str]] = []
         try:
             asked = [codec.sync(self._chroot or "/"), *map(codec.children, searched)]
             _, *listed = await self._executor.ask(asked, until)
         except StoreUnavailable as error:
-            return [(number, error) for numbers in searched.values() for number in numbers.values()]
+            for number in everyone:
+                outcomes[number].append(error)
+            return []
         for (directory, numbers), call in zip(searched.items(), listed, strict=True):
             if call.error in (codec.OK, codec.NO_NODE):
-                replies += [(number, None) for number in numbers.values()]
-                names = [(numbers.get(owner_of(name)), name) for name in children_of(call)]
-                nodes += [(number, f"{directory}/{name}") for number, name in names if number is not None]
+                names = [(numbers.get(queue_rule.owner_of(name)), name) for name in children_of(call)]
+                found += [(number, f"{directory}/{name}") for number, name in names if number is not None]
             else:
-                replies += [(number, refusal(call.error)) for number in numbers.values()]
-        return replies + (await self._remove(nodes, until) if nodes else [])
+                for number in numbers.values():
+                    outcomes[number].append(refusal(call.error))
+        for number in everyone - {number for number, _ in found}:
+            outcomes[number].append(False)
+        return found
+
+    async def _delete(self, paths: Sequence[str], until: float, drop: Sequence[Watch]) -> list[bool | StoreError]:
+        """Delete the nodes of claims that left."""
+        results = await self._executor.delete_each(paths, until, drop)
+        for path, result in zip(paths, results, strict=True):
+            if not isinstance(result, StoreError):
+                self._node_claims.deleted(path)
+                rotate(self._executor, path)
+        return results
 
     async def connect(self, until: float) -> None:
         await self._executor.ready(until)
@@ -396,32 +379,23 @@ class ZookeeperQueue:
         return await examine(self._executor, self._address, self._me.lease, version, self._now, until)
 
     def close(self) -> None:
-        """The session is the store's."""
+        """Nothing to close: the session belongs to the store."""
 
     def _where(self, claim: Claim) -> tuple[str, str]:
-        """The directory of its name, and the one of its queue."""
+        """The directory of the name, and the directory of the queue."""
         directory = self._chroot + path_of(claim.name)
-        return directory, f"{directory}/{LOCKS_NODE}" if is_semaphore(claim, self._address.layout) else directory
+        return directory, f"{directory}/{queue_rule.LOCKS_NODE}" if is_semaphore(
+            claim, self._address.layout
+        ) else directory
 
     def _recipe(self, claim: Claim) -> LockQueue | SemaphoreQueue:
         return self._semaphores if is_semaphore(claim, self._address.layout) else self._queue
 
     def _check_lease(self, claim: Claim) -> None:
-        """A lock's own lease may be no shorter than what the server made of ours."""
+        """The lease of a lock must not be shorter than the timeout that the server granted."""
         timeout = self._executor.client.session.timeout
         if self._me.lease < claim.lease < timeout:
             raise Unsupported(
                 f"a lease of {claim.lease:g} s is not possible: the server's sessions last {timeout:g} s",
                 step="leave out lease=, or limit the hold with max_hold=",
             )
-
-
-def _by_number(replies: Sequence[tuple[int, StoreError | None]], count: int) -> list[StoreError | None]:
-    """One result for each of `count` claims. StoreUnavailable: there was no reply at all."""
-    unanswered = [error for _, error in replies if isinstance(error, StoreUnavailable)]
-    if unanswered and len(unanswered) == len(replies):
-        raise unanswered[0]
-    results: list[StoreError | None] = [None] * count
-    for number, error in replies:
-        results[number] = results[number] or error
-    return results

@@ -1,9 +1,9 @@
-"""Who stands in a directory, and who of them holds: Curator's names, and the one rule over them. No I/O.
+"""The order of the nodes in a directory, and which of them hold: Curator's names, and the rule over them. No I/O.
 
-A node is called `_c_<uuid>-<word><number>`: the uuid is its claim's id, the number the server's. Order is the order of
-the numbers as texts, whatever stands before them, as in Curator. What a word means:
+A node is called `_c_<uuid>-<word><number>`: the uuid is the id of its claim, and the server assigns the number. Nodes
+are ordered by their numbers as texts, whatever precedes them, as in Curator.
 
-| word                  | who writes it                                 | capacity | weighs        |
+| word                  | used by                                       | capacity | weight        |
 |-----------------------|-----------------------------------------------|----------|---------------|
 | `lock-`               | lock, rlock; InterProcessMutex                | 1        | 1             |
 | `latch-`              | election; LeaderLatch                         | 1        | 1             |
@@ -11,7 +11,7 @@ the numbers as texts, whatever stands before them, as in Curator. What a word me
 | `striped-<n>-`        | the guard of n stripes                        | n        | 0             |
 | `lease-`              | permits; InterProcessSemaphoreV2, in `leases` | permits  | 1             |
 
-A node of another kind that stands before ours means that the name is busy as something else.
+A node of another kind before ours means that the name is in use as something else.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LOCK, LATCH, LEASE, READ, WRITE = "lock-", "latch-", "lease-", "__READ__", "__WR
 LOCKS_NODE, LEASES_NODE = "locks", "leases"
 """The two directories of a semaphore."""
 ROTATE_AT = 2**30
-"""From this number on a directory is removed as soon as it is empty, so that numbers begin again."""
+"""From this number on, an empty directory is removed, so that numbers start again."""
 REFUSE_AT = 2**31 - 2**20
-"""From here on nobody may stand: at 2**31 numbers repeat, or fall."""
+"""From this number on, nodes are refused: at 2**31 numbers repeat, or fall."""
 
 DIGITS = 10
-"""Length of a sequence number, as the server writes it."""
+"""Digits of a sequence number."""
 _NAME = re.compile(r"(lock-|latch-|lease-|__READ__|__WRIT__|[a-z]{1,20}-[0-9]{1,9}-)(-?[0-9]{10})\Z")
-"""Bounded: others may write names of any length."""
+"""Bounded, because others may write names of any length."""
 _WORDS = {("mutex", 1): LOCK, (ELECTION, 1): LATCH}
 _KINDS = {LOCK: "mutex", LATCH: ELECTION, READ: "rw", WRITE: "rw", LEASE: "semaphore"}
 
@@ -56,7 +56,7 @@ class Contender(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Capacity of its queue; names do not contain the capacity of a semaphore."""
+        """Capacity of its queue; 1 for a semaphore, whose names do not contain it."""
         if self.kind == "rw":
             return RW_CAPACITY
         return 1 if self.word in _KINDS else int(self.word.split("-")[1])
@@ -71,14 +71,14 @@ class Contender(NamedTuple):
 class Verdict(NamedTuple):
     """The place of one node in a list of children."""
 
-    node_claims: bool
+    is_listed: bool
     holds: bool = False
     lower: int = 0
-    """How many stand before it."""
+    """How many nodes precede it."""
     watch: str = ""
-    """The one whose end it is to wait for."""
+    """The node whose end it must wait for."""
     foreign: str = ""
-    """A child before it that is of another kind."""
+    """A preceding node of another kind."""
 
 
 def word_of(claim: Claim) -> str:
@@ -101,7 +101,7 @@ def prefix_of(id: bytes) -> str:
 
 
 def owner_of(name: str) -> str:
-    """The part of a name that the nodes of one claim share: their protection, or else the whole name.
+    """The part of a name that all nodes of one claim share: Curator's protection prefix, or else the whole name.
 
     >>> owner_of("_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000001")
     '_c_00010203-0405-0607-0809-0a0b0c0d0e0f-'
@@ -111,7 +111,7 @@ def owner_of(name: str) -> str:
 
 
 def id_of(name: str) -> bytes:
-    """The id of the claim that a node belongs to; empty: none of ours.
+    """The id of the claim of a node; empty: not a claim of dibs.
 
     >>> id_of("_c_00010203-0405-0607-0809-0a0b0c0d0e0f-lock-0000000001") == bytes(range(16)), id_of("lock-0000000001")
     (True, b'')
@@ -143,13 +143,13 @@ def leaf_of(path: str) -> str:
 def parse(name: str) -> Contender | None:
     number = name[-10:]
     if name[-15:-10] == LOCK and number.isdigit() and number.isascii():
-        return Contender(number, LOCK, name)  # as the expression would find it, in a tenth of the time
+        return Contender(number, LOCK, name)  # as the expression below, ten times as fast
     found = _NAME.search(name)
     return None if found is None else Contender(found[2], found[1], name)
 
 
 def in_order(children: Iterable[str]) -> tuple[list[Contender], list[str]]:
-    """The contenders in order, and the names that are none."""
+    """The contenders in order, and all other names."""
     queue: list[Contender] = []
     strange: list[str] = []
     for name in children:
@@ -158,13 +158,13 @@ def in_order(children: Iterable[str]) -> tuple[list[Contender], list[str]]:
             strange.append(name)
         else:
             queue.append(found)
-    # A READ that bears its writer's number (a writer that reads too, or was downgraded) comes right behind it.
+    # A READ with the number of a writer (which also reads, or was downgraded) comes right behind it.
     queue.sort(key=lambda one: (one.number, one.word != WRITE))
     return queue, strange
 
 
 class Listing:
-    """The children of a directory, parsed once for all claims that ask about it."""
+    """The children of a directory, parsed once for all claims that need them."""
 
     def __init__(self, children: Sequence[str]) -> None:
         self.queue, strange = in_order(children)
@@ -172,11 +172,11 @@ class Listing:
         self._foreign = self.strange[0] if self.strange else ""
         words = {one.word for one in self.queue}
         self.word = None if self._foreign or len(words) > 1 else "".join(words)
-        """That of all who stand there, "" where nobody does; None: there are several, or something else is there."""
+        """The word of all nodes, "" if there are none; None: they have several, or something else is there."""
         self._positions = {one.name: position for position, one in enumerate(self.queue)}
         self._others: dict[tuple[str, int], int] = {}
         self._ahead: Sequence[int] = range(len(self.queue) + 1)
-        """The weight before each contender, and of all."""
+        """The total weight before each contender, and of all."""
         self._writers: list[int] = []
         """The position of the last writer before each contender, or -1."""
         if self.word not in (LOCK, LATCH):
@@ -192,54 +192,55 @@ class Listing:
         self._ahead = [*sums, ahead]
 
     def before(self, own: str) -> str | None:
-        """The nearest before it; "": nobody is. None: it is not there."""
+        """The nearest node before `own`; "": it is first. None: it is not listed."""
         position = self._positions.get(own)
         return None if position is None else self.queue[position - 1].name if position else ""
 
     def judge(self, own: str, claim: Claim) -> Verdict:
-        """By the rule: what stands before it, and whether it fits beside that."""
+        """Apply the rule to a node."""
         position = self._positions.get(own)
         if position is None:
-            return Verdict(node_claims=False)
+            return Verdict(is_listed=False)
         mine, other = self.queue[position], self._first_other(claim)
         foreign = self.queue[other].name if other < position else self._foreign
         if fits(self._ahead[position], mine.weight, claim.capacity):
-            return Verdict(node_claims=True, holds=True, lower=position, foreign=foreign)
+            return Verdict(is_listed=True, holds=True, lower=position, foreign=foreign)
         # A reader waits for the nearest writer before it, all others for the nearest node.
         nearest = self._writers[position] if mine.word == READ else -1
         if nearest < 0:
             nearest = position - 1
-        return Verdict(node_claims=True, lower=position, watch=self.queue[nearest].name, foreign=foreign)
+        return Verdict(is_listed=True, lower=position, watch=self.queue[nearest].name, foreign=foreign)
 
     def would_hold(self, claim: Claim) -> tuple[bool, str, str]:
-        """Whether a claim without a node would hold; the node to watch until it might; a node of another kind."""
+        """Whether a claim without a node would hold; the node to watch until then; a node of another kind."""
         queue, capacity = self.queue, claim.capacity
         other = self._first_other(claim)
         foreign = queue[other].name if other < len(queue) else self._foreign
         last = queue[-1].name if queue else ""
         if queue and not fits(self._ahead[-2], queue[-1].weight, capacity):
-            return False, last, foreign  # somebody waits: nobody passes the queue
+            return False, last, foreign  # others wait, and nobody passes them
         return fits(self._ahead[-1], claim.weight, capacity), last, foreign
 
     def _first_other(self, claim: Claim) -> int:
-        """The position of the first contender of another kind or size; behind all, if there is none."""
+        """The position of the first contender of another kind or size; the length of the queue if there is none."""
         wanted = (claim.kind, claim.capacity)
         if wanted not in self._others:
-            some = self.queue if self.word is None else self.queue[:1]  # the others are like the first
+            some = self.queue if self.word is None else self.queue[:1]  # all others have the same word
             others = (position for position, one in enumerate(some) if (one.kind, one.capacity) != wanted)
             self._others[wanted] = next(others, len(self.queue))
         return self._others[wanted]
 
 
 REVOKE = b"__REVOKE__"
-_LONGEST = 200
-_SOUND = 2**62
+_LONGEST_OWNER = 200
+_LONGEST_LEASE = 2**62
 _YEARS = 4e12
-"""Milliseconds; a time beyond it was not written by a clock."""
+"""Milliseconds; a later time is not credible."""
 
 
 def written(description: str, timeout: float, ticket: int = 0, held: bool = False) -> bytes:
-    """`ticket`: of the claim, where another node than this one gave it. `held`: it has just come to hold."""
+    """The data of a node. `ticket`: the claim's, if it is not the czxid of this node. `held`: the claim holds from now
+    on."""
     more = f'"session": {timeout:g}'
     if ticket:
         more += f', "ticket": {ticket}'
@@ -249,32 +250,28 @@ def written(description: str, timeout: float, ticket: int = 0, held: bool = Fals
 
 
 def ticket_of(node: Node) -> int:
-    """The token of the claim that a node belongs to."""
+    """The token of the claim of a node."""
     said = _read(node.data).get("ticket")
     return said if isinstance(said, int) and said is not True and 0 < said < node.stat.czxid else node.stat.czxid
 
 
 def participant(node: Node, weight: int, timeout: float) -> Participant:
-    """`timeout`: of a session, where the node does not tell."""
+    """`timeout`: the default, if the node does not say how long its session lasts."""
     said = _read(node.data)
     held, lease = said.get("held"), said.get("session")
     since = held if isinstance(held, int) and node.stat.ctime <= held < _YEARS else node.stat.ctime
+    description = read_description(node.data.decode(errors="replace"))
+    if not said and node.data and node.data != REVOKE:
+        description["owner"] = printable(node.data[:_LONGEST_OWNER].decode(errors="replace"))
+    is_sound = isinstance(lease, int | float) and 0 < lease < _LONGEST_LEASE and lease is not True
+    remaining = float(lease) if is_sound and lease is not None else timeout
     return Participant(
         since=datetime.fromtimestamp(max(min(since, _YEARS), 0) / 1000, UTC),
-        remaining=float(lease)
-        if isinstance(lease, int | float) and 0 < lease < _SOUND and lease is not True
-        else timeout,
+        remaining=remaining,
         token=ticket_of(node),
         weight=weight,
-        **_about(node.data, said),
+        **description,
     )
-
-
-def _about(data: bytes, said: dict[str, Any]) -> dict[str, Any]:
-    description = read_description(data.decode(errors="replace"))
-    if not said and data and data != REVOKE:
-        description["owner"] = printable(data[:_LONGEST].decode(errors="replace"))
-    return description
 
 
 def _read(data: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""One way to ask: requests go out back to back, and the answer to the last one is waited for.
+"""Requests over the session of a client: sent back to back, the caller waits for the last reply.
 
-Answers are waited for in an inbox, so a blocking caller may lead there and read the socket itself. After the end of its
-patience a caller knows nothing: the answer is dropped when it comes, the order of the others stays.
+A caller waits in an inbox, so a blocking caller may lead there and read the socket itself. A caller that runs out of
+time does not know the outcome. Its reply is dropped when it arrives, and the order of the others is unchanged.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from dibs.backends.zookeeper.directory import Seen, Shared
+from dibs.backends.zookeeper.directory import Replies, Shared
 from dibs.backends.zookeeper.paths import levels
 from dibs.backends.zookeeper.wire import codec
 from dibs.backends.zookeeper.wire.client import SessionClient
-from dibs.backends.zookeeper.wire.codec import Request, refusal
+from dibs.backends.zookeeper.wire.codec import Node, Request, refusal
 from dibs.backends.zookeeper.wire.session import LOST, PendingRequest, Watch
 from dibs.core.deadline import FOREVER
 from dibs.core.runtime import Inbox, Runtime
@@ -22,7 +22,7 @@ from dibs.errors import StoreError, StoreUnavailable
 Then = Callable[[PendingRequest], None]
 _keys = count(1)
 _REMADE = 20
-"""How often a directory may be removed under us, amidst one request."""
+"""How often a directory may be removed during one request."""
 
 
 class ZookeeperExecutor:
@@ -35,121 +35,127 @@ class ZookeeperExecutor:
         self._containers = True
 
     async def ready(self, until: float) -> None:
-        """A session is up."""
+        """Wait until a session is up."""
         if not self.client.up:
             (call,) = await self.ask([codec.sync("/")], until)
             checked(call)
-
-    def may_ask_again(self, until: float) -> bool:
-        """After an answer was lost: there is time left, and somebody to connect."""
-        return self._now() < until and not self.client.closing
 
     async def ask(
         self,
         requests: Sequence[Request],
         until: float,
         watch: Watch | None = None,
-        drop: Sequence[Watch] = (),
         thens: Sequence[Then] = (),
     ) -> list[PendingRequest]:
-        """Send requests and wait for all replies. StoreUnavailable: the last one was not answered, and nothing is known
-        of any. The reader calls `thens` with the first replies, in their order."""
+        """Send requests and wait for all replies. StoreUnavailable: the last one was not answered, and the outcome of
+        all is unknown. The reader calls `thens` with the first replies, in their order."""
         calls = [PendingRequest(request) for request in requests]
         for call, then in zip(calls, thens, strict=False):
             call.then = then
-        await self._exchange(calls, until, watch, drop)
-        if not calls[-1].ended:
-            raise StoreUnavailable(f"no answer in time{self._trouble()}")
+        await self._exchange(calls, until, watch)
         return self._answered(calls)
 
-    async def ask_each(
-        self, requests: Sequence[Request], until: float, drop: Sequence[Watch] = ()
-    ) -> list[StoreUnavailable | int]:
-        """The server's error for each, 0 for those that were done, or why there was no answer to that one. Those whose
-        answer was lost are asked again as long as there is time."""
-        results: list[StoreUnavailable | int] = [StoreUnavailable("no answer in time")] * len(requests)
-        missing, dropped = list(range(len(requests))), drop
-        while missing:
-            calls = [PendingRequest(requests[number]) for number in missing]
-            try:
-                await self._exchange(calls, until, None, dropped)
-            except StoreUnavailable as error:
-                results = [error if isinstance(result, StoreUnavailable) else result for result in results]
-            dropped = ()
-            for number, call in zip(missing, calls, strict=True):
-                if call.ended and call.error != LOST:
-                    results[number] = call.error
-            missing = [number for number in missing if isinstance(results[number], StoreUnavailable)]
-            if not self.may_ask_again(until):
-                break
-        return results
+    async def delete_each(
+        self, paths: Sequence[str], until: float, drop: Sequence[Watch] = ()
+    ) -> list[bool | StoreError]:
+        """Delete nodes. Returns for each whether it existed, or an error.
 
-    async def share(self, shared: Shared, until: float, since: float = FOREVER) -> Seen:
+        If a reply was lost, the request is sent again while there is time. A node that is missing then was probably
+        deleted by the first copy, and counts as existing."""
+        results: list[bool | StoreError | None] = [None] * len(paths)
+        is_repeated = False
+        if drop and not paths:
+            self.client.send((), drop=drop)
+        while True:
+            calls = {n: PendingRequest(codec.delete(path)) for n, path in enumerate(paths) if results[n] is None}
+            if not calls:
+                break
+            trouble: StoreUnavailable | None = None
+            try:
+                await self._exchange(list(calls.values()), until, None, () if is_repeated else drop)
+            except StoreUnavailable as error:
+                trouble = error
+            for n, call in calls.items():
+                if call.ended and call.error == codec.NO_NODE:
+                    results[n] = is_repeated
+                elif call.ended and call.error != LOST:
+                    results[n] = call.error == codec.OK or refusal(call.error)
+            is_repeated = True
+            if self._now() >= until or self.client.closing:
+                lost = trouble or StoreUnavailable(f"no answer in time{self._trouble()}")
+                results = [lost if result is None else result for result in results]
+        return [result for result in results if result is not None]
+
+    async def delete(self, paths: Sequence[str], until: float) -> bool:
+        """Delete nodes, as `delete_each`; whether all existed. Raises the first error."""
+        return all_existed(await self.delete_each(paths, until))
+
+    async def share(self, shared: Shared, until: float, since: float = FOREVER) -> Replies:
         """The replies to shared requests that were sent after `since`, or after this call."""
         latest = shared.latest
         if latest is not None and latest.sent_at >= since:
             return latest
-        key = b"%d" % next(_keys)
-        inbox, client = self._inbox, self.client
-        replies: list[Seen] = []
+        found: list[Replies] = []
 
-        def replied(seen: Seen) -> None:
-            replies.append(seen)
-            client.tell(inbox, key, b"!")
+        def send(wake: Callable[[], None]) -> bool:
+            def replied(replies: Replies) -> None:
+                found.append(replies)
+                wake()
 
-        inbox.expect(key)
-        try:
-            self._recover()
-            while not client.up:
-                await self._arrival(key, until)
             shared.ask(replied)
-            while not replies and self._now() < until:
-                await inbox.wait(key, until)
-        finally:
-            inbox.forget(key)
-        if not replies:
+            return True
+
+        await self._wait(send, lambda: bool(found), until)
+        if not found:
             raise StoreUnavailable(f"no answer in time{self._trouble()}")
-        self._answered(replies[0].calls)
-        return replies[0]
+        self._answered(found[0].calls)
+        return found[0]
 
     def _answered(self, calls: list[PendingRequest]) -> list[PendingRequest]:
-        if calls[0].error == codec.LOGIN_WANTED:  # and then it hangs up
+        if calls[0].error == codec.LOGIN_WANTED:  # after this reply the server closes the connection
             raise refusal(codec.LOGIN_WANTED)
+        if not calls[-1].ended:
+            raise StoreUnavailable(f"no answer in time{self._trouble()}")
         if calls[-1].error == LOST:
             raise StoreUnavailable(f"the connection broke before the answer came ({self.client.trouble})")
         return calls
 
     async def _exchange(
-        self, calls: list[PendingRequest], until: float, watch: Watch | None, drop: Sequence[Watch]
+        self, calls: list[PendingRequest], until: float, watch: Watch | None, drop: Sequence[Watch] = ()
     ) -> None:
-        """Send requests, and wait in the inbox until the last one has ended, or until then. This thread may read."""
+        """Send requests, and wait until the last one has ended or time is up."""
+        last = calls[-1]
+
+        def send(wake: Callable[[], None]) -> bool:
+            def replied(call: PendingRequest) -> None:
+                if then is not None:
+                    then(call)
+                wake()
+
+            last.then = replied
+            last.sent_at = self._now()
+            return self.client.send(calls, watch, drop, self._call_soon)
+
+        then = last.then
+        await self._wait(send, lambda: last.ended, until)
+
+    async def _wait(
+        self, send: Callable[[Callable[[], None]], bool], is_done: Callable[[], bool], until: float
+    ) -> None:
+        """Send once a session is up, and wait in the inbox. `send` gets the function that wakes this caller, and
+        returns False if the connection was lost."""
         key = b"%d" % next(_keys)
-        inbox, client, last = self._inbox, self.client, calls[-1]
-        first = last.then
-
-        def replied(call: PendingRequest) -> None:
-            if first is not None:
-                first(call)
-            client.tell(inbox, key, b"!")
-
-        last.then = replied
+        inbox, client = self._inbox, self.client
         inbox.expect(key)
         try:
-            self._recover()
-            while not (client.up and self._send(calls, watch, drop)):
+            if self._call_soon is None:  # in asyncio only the heart reads, and nothing interrupts it
+                client.recover()
+            while not (client.up and send(lambda: client.tell(inbox, key, b"!"))):
                 await self._arrival(key, until)
-            while not last.ended and self._now() < until:
+            while not is_done() and self._now() < until:
                 await inbox.wait(key, until)
         finally:
             inbox.forget(key)
-
-    def _recover(self) -> None:
-        if self._call_soon is None:  # in asyncio the heart reads, and nothing interrupts it
-            self.client.recover()
-
-    def _send(self, calls: list[PendingRequest], watch: Watch | None, drop: Sequence[Watch]) -> bool:
-        calls[-1].sent_at = self._now()
-        return self.client.send(calls, watch, drop, self._call_soon)
 
     async def ask_in(
         self,
@@ -160,36 +166,31 @@ class ZookeeperExecutor:
         *,
         missing: Callable[[list[PendingRequest]], bool] = lambda calls: calls[0].error == codec.NO_NODE,
     ) -> list[PendingRequest]:
-        """The same where the first makes nodes in directories, which are made if they are `missing`. They are made in
-        the same breath: a caller that ends in between would leave directories behind that nobody ever used, and which
-        not every server removes."""
+        """Send requests as `ask`, where the first one makes nodes in `directories`.
+
+        If the directories are `missing`, they are made in the same write as the repeated requests. Otherwise a caller
+        that ends in between would leave unused directories, which not every server removes."""
         making: list[Request] = []
         for _ in range(_REMADE):
-            if making:
-                requests_too, thens_too = [*making, *requests], [*[_nothing] * len(making), *thens]
-                calls = await self.ask(requests_too, until, thens=thens_too)
-            else:
-                calls = await self.ask(requests, until, thens=thens)
+            calls = await self.ask([*making, *requests], until, thens=[*[_ignore] * len(making), *thens])
             made, calls = calls[: len(making)], calls[len(making) :]
             if not missing(calls):
                 return calls
             if any(call.error == codec.UNIMPLEMENTED for call in made):
                 self._containers = False
-            elif made and made[-1].error == codec.NO_AUTH:  # above it we need not be allowed to make anything
+            elif made and made[-1].error == codec.NO_AUTH:  # the parents may exist without the right to make them
                 raise refusal(codec.NO_AUTH)
-            making = self._making(directories)
+            # The server removes an empty container. Before 3.5.3 it has none.
+            mode = codec.CONTAINER if self._containers else codec.PERSISTENT
+            paths = [path for directory in directories for path in levels(directory)]
+            making = [codec.create(path, b"", self.acl, mode) for path in paths]
         raise StoreUnavailable("the directory of this name is removed repeatedly")
-
-    def _making(self, directories: Sequence[str]) -> list[Request]:
-        """Containers, which the server removes once they are empty; before 3.5.3 it has none."""
-        mode = codec.CONTAINER if self._containers else codec.PERSISTENT
-        paths = [path for directory in directories for path in levels(directory)]
-        return [codec.create(path, b"", self.acl, mode) for path in paths]
 
     def _trouble(self) -> str:
         return "" if self.client.up else f" ({self.client.trouble})"
 
     async def _arrival(self, key: bytes, until: float) -> None:
+        """Wait until a session is up, or cannot be."""
         client = self.client
         if client.closing:
             raise StoreUnavailable("the client was closed")
@@ -204,11 +205,35 @@ class ZookeeperExecutor:
 
 
 def checked(call: PendingRequest, *allowed: int) -> int:
-    """The error of a call, if it is one of those that mean something here; anything else is raised."""
+    """The error of a request if it is OK or `allowed`; any other error is raised."""
     if call.error != codec.OK and call.error not in allowed:
         raise refusal(call.error)
     return call.error
 
 
-def _nothing(_: PendingRequest) -> None:
-    """Nobody waits for that reply."""
+def all_existed(results: Sequence[bool | StoreError]) -> bool:
+    """Whether all nodes existed, by the results of `delete_each`. Raises the first error."""
+    for result in results:
+        if isinstance(result, StoreError):
+            raise result
+    return all(results)
+
+
+def children_of(call: PendingRequest) -> list[str]:
+    """The children of a directory; [] if it does not exist."""
+    if checked(call, codec.NO_NODE):
+        return []
+    assert isinstance(call.value, list)
+    return call.value
+
+
+def node_of(call: PendingRequest) -> Node | None:
+    """The node, or None if it does not exist."""
+    if checked(call, codec.NO_NODE):
+        return None
+    assert isinstance(call.value, Node)
+    return call.value
+
+
+def _ignore(_: PendingRequest) -> None:
+    pass
