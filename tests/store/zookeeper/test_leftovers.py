@@ -58,7 +58,7 @@ def test_a_put_that_ended_in_conflict_is_forgotten(url: str) -> None:
             with pytest.raises(dibs.Conflict):
                 cell.set(b"2", 0)
         puts = client._core.store._opened.puts
-        assert not puts._under_way
+        assert not puts._unanswered
         assert len(puts.versions) == 1
 
 

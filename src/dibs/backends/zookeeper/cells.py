@@ -1,8 +1,9 @@
-"""Seam 3 over nodes: the value is the node's data as it is, the version its own (one more, as 0 is unset).
+"""The interface `Cells` over nodes. The value is the node's data; the version is the node's plus one, as 0 means unset.
 
-A put that was answered is remembered here until no copy of it can come. One that was not may have happened: beside each
-put, in the same step, a node of its id comes to `%written`, which says so when it is asked again, and goes once it is
-answered. It lives by the session: if that ended meanwhile, what happened is not known, and is said so.
+A put that was answered is remembered until no late copy of it can come. A put that was not answered may have happened.
+So each put makes a node with its id in `%written`, in the same transaction. If the put is repeated, that node shows
+that it was done; after the reply it is deleted. The node is ephemeral. If the session ended meanwhile, the outcome is
+unknown, and the caller gets StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dibs.core.runtime import Runtime
 from dibs.errors import Conflict, StoreUnavailable
 
 _LARGEST_VERSION = 2**31 - 2
-_UNDER_WAY = 64
+_MOST_UNANSWERED = 64
 
 
 class ZookeeperCells:
@@ -64,8 +65,8 @@ class ZookeeperCells:
         return puts.versions[write.id]
 
     async def _put(self, write: Write, until: float) -> None:
-        """The reader of the reply notes the version if the put was done, now or before. It does so also if the caller
-        no longer waits, so that no note stays behind."""
+        """The reader of the reply notes the version if the put was done, now or before, and deletes the node in
+        `%written`, even if the caller no longer waits."""
         path = self._path(write.cell_key)
         directory = path.rpartition("/")[0]
         notes = f"{directory.rpartition('/')[0]}/%written"
@@ -130,29 +131,29 @@ class ZookeeperCells:
                 return highest
 
     def close(self) -> None:
-        """The session is the store's."""
+        """Nothing to close: the session belongs to the store."""
 
     def _path(self, cell_key: CellKey) -> str:
         return self._chroot + value_path(cell_key.space, cell_key.name)
 
 
 class Puts:
-    """The puts of a client: those that were done, until no copy of them can come, and those under way."""
+    """The puts of a client: those that were done, until no late copy can come, and the unanswered ones."""
 
     def __init__(self) -> None:
         self.versions: dict[bytes, int] = {}
-        """Which version each reached that was done."""
+        """The version that each put reached."""
         self._ends: deque[tuple[float, bytes]] = deque()
-        self._under_way: dict[bytes, tuple[Session, float]] = {}
-        """In which session one was first asked that is not answered yet, and until when it may be asked."""
-        self._most = _UNDER_WAY
+        self._unanswered: dict[bytes, tuple[Session, float]] = {}
+        """The session in which each unanswered put was first sent, and until when it may be sent."""
+        self._most = _MOST_UNANSWERED
 
     def first_session(self, write: Write, session: Session) -> Session:
-        """In which it was first asked; this one, if it was not yet."""
-        return self._under_way.setdefault(write.id, (session, write.by))[0]
+        """The session in which a put was first sent; the given one if it was not sent yet."""
+        return self._unanswered.setdefault(write.id, (session, write.by))[0]
 
     def answered(self, write: Write) -> None:
-        self._under_way.pop(write.id, None)
+        self._unanswered.pop(write.id, None)
 
     def done(self, write: Write) -> None:
         if write.id not in self.versions:
@@ -163,10 +164,10 @@ class Puts:
     def forget(self, now: float) -> None:
         ends = self._ends
         while ends and ends[0][0] < now:
-            with suppress(IndexError):  # another thread was quicker
+            with suppress(IndexError):  # another thread took the last one
                 self.versions.pop(ends.popleft()[1], None)
-        if len(self._under_way) >= self._most:  # those whose callers gave up are never answered here
-            for id, (_, by) in list(self._under_way.items()):
+        if len(self._unanswered) >= self._most:  # those whose callers gave up stay here
+            for id, (_, by) in list(self._unanswered.items()):
                 if by < now:
-                    self._under_way.pop(id, None)
-            self._most = 2 * len(self._under_way) + _UNDER_WAY
+                    self._unanswered.pop(id, None)
+            self._most = 2 * len(self._unanswered) + _MOST_UNANSWERED

@@ -1,7 +1,7 @@
-"""Findings about the store: negotiated, tried and measured over this session and a second connection.
+"""Findings about the store, from this session and a second connection.
 
-A node is made and removed, the way to the leader is timed, the ensemble's own list of its servers is read. `srvr`,
-which servers answer unless they were told not to, gives the version; where it does not, nothing is said of it.
+The doctor makes and deletes a node, measures the round trip to the leader, and reads the ensemble's list of servers.
+`srvr` gives the version; servers may be configured not to answer it, and then nothing is said about the version.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dibs.errors import StoreError
 from dibs.info import Finding, duration, printable
 
 SLOW = 10
-"""A way to the leader that takes more than this part of the time-out costs locks in the next bad minute."""
+"""A round trip to the leader that takes more than this part of the timeout is a danger."""
 _MEMBER = re.compile(rb"^server\.\d+=", re.MULTILINE)
 _LONGEST = 1000
-"""Bytes of the first line of an answer."""
+"""Bytes of the reply that are read."""
 
 
 async def examine(
@@ -36,20 +36,13 @@ async def examine(
     (config,) = await executor.ask([codec.get("/zookeeper/config")], until)
     members = len(_MEMBER.findall(node.data)) if config.error == codec.OK and (node := node_of(config)) else 0
     refused = await _try_a_node(executor, address, until)
+    about = [Finding("about", f"ZooKeeper {printable(version)}")] if version else []
     timeout = executor.client.session.timeout
-    return [
-        *([Finding("about", f"ZooKeeper {printable(version)}")] if version else []),
-        *_promises(timeout, sound=not refused),
-        *_timeout(asked, timeout),
-        *_servers(members, len(address.servers)),
-        *_openness(address),
-        *_way(took, timeout),
-        *refused,
-    ]
+    return [*about, *_promises(timeout, refused), *_warnings(address, asked, timeout, members, took), *refused]
 
 
 def version_of(address: Address) -> str:
-    """As the first server that says so has it; may block."""
+    """The version of the first server; "" if it does not say. Blocks."""
     host, port = address.servers[0]
     try:
         transport = Transport(host, port, address.tls, LEAST_PATIENCE)
@@ -71,8 +64,8 @@ def version_of(address: Address) -> str:
     return "" if found is None else found[1].decode()
 
 
-def _promises(timeout: float, *, sound: bool) -> Iterator[Finding]:
-    if sound:
+def _promises(timeout: float, refused: list[Finding]) -> Iterator[Finding]:
+    if not refused:
         yield Finding(
             "promise", "at most one valid holder, whichever servers fail, while a majority of them keeps its data"
         )
@@ -82,45 +75,33 @@ def _promises(timeout: float, *, sound: bool) -> Iterator[Finding]:
     yield Finding("promise", "changes of wall clocks do no harm: no session depends on them")
 
 
-def _timeout(asked: float, timeout: float) -> Iterator[Finding]:
+def _warnings(address: Address, asked: float, timeout: float, members: int, took: float) -> Iterator[Finding]:
+    """`took`: seconds of a round trip to the leader."""
     if abs(asked - timeout) > 0.001:
         yield Finding(
             "note", f"sessions last {duration(timeout)}, though {duration(asked)} was requested: the servers "
             f"allow 2 to 20 ticks", "use connect(lease=) within that range, or set minSessionTimeout and "
             "maxSessionTimeout on the servers",
         )  # fmt: skip
-
-
-def _servers(members: int, named: int) -> Iterator[Finding]:
     if members <= 1:
         yield Finding(
-            "note",
-            "one server: while it is down, nothing is granted, and only its disk has the data",
+            "note", "one server: while it is down, nothing is granted, and only its disk has the data",
             "use three or five servers",
-        )
-    elif named < members:
+        )  # fmt: skip
+    elif len(address.servers) < members:
         yield Finding(
-            "note",
-            f"the URL names {named} of {members} servers: while those are down, the others are not used",
-            "give all of them",
-        )
-
-
-def _openness(address: Address) -> Iterator[Finding]:
+            "note", f"the URL names {len(address.servers)} of {members} servers: while those are down, the others are "
+            "not used", "give all of them",
+        )  # fmt: skip
     if address.login is not None and not address.secure:
         yield Finding(
-            "danger",
-            "the password is sent in clear text, or as a hash that can be guessed",
-            "use zookeepers:// (TLS)",
+            "danger", "the password is sent in clear text, or as a hash that can be guessed", "use zookeepers:// (TLS)"
         )
     if address.acl == "open":
         yield Finding(
             "note", "anyone who can reach the servers may remove the nodes of dibs, and with them every lock",
             "use zookeeper://user:password@..., so that only this user may",
         )  # fmt: skip
-
-
-def _way(took: float, timeout: float) -> Iterator[Finding]:
     if took > timeout / SLOW:
         yield Finding(
             "danger", f"a round trip to the leader took {duration(took)} of a session of {duration(timeout)}: "

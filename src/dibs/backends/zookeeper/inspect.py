@@ -1,21 +1,22 @@
-"""Inspecting queues, and asking or removing one holder. Queues are read from the nodes of all clients.
+"""Inspecting queues, and revoking or removing one holder. Queues are read from the nodes of all clients.
 
-A node that goes while it is read is left out; what others write into theirs is shown and means nothing.
+A node that is deleted during the read is left out. The data of other clients' nodes is shown and has no other effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dibs.backends.zookeeper.paths import directory_of, is_queue, name_of, path_of
-from dibs.backends.zookeeper.queue_rule import (
+from dibs.backends.zookeeper.queue_rule import (  # fmt: skip
     LEASES_NODE,
     LOCKS_NODE,
     REVOKE,
     WRITE,
     Contender,
     in_order,
+    leaf_of,
     owner_of,
     participant,
     ticket_of,
@@ -30,34 +31,26 @@ from dibs.core.rule import fits
 from dibs.info import LockInfo, Participant
 
 PAGE = 1000
-"""How many claims an onlooker is given at once; a queue is never cut."""
+"""Claims on one page; a queue is never split."""
 _AT_ONCE = 200
-"""How many queues are asked for at once."""
+"""Queues that are read at a time."""
 
 
-class Claimed(NamedTuple):
-    """One claim as it stands: what is shown of it, and its nodes."""
+class _Claimed(NamedTuple):
+    """One claim: what is shown of it, and its nodes."""
 
     participant: Participant
     nodes: tuple[str, ...]
+    weight: int
 
 
-class Seen(NamedTuple):
+class Snapshot(NamedTuple):
     info: LockInfo
-    holders: tuple[Claimed, ...] = ()
+    holders: tuple[_Claimed, ...] = ()
 
 
-class _Found(NamedTuple):
-    """A node, where it stands in its queue."""
-
-    path: str
-    contender: Contender
-    node: Node
-
-
-async def read(executor: ZookeeperExecutor, chroot: str, name: str, until: float) -> Seen:
-    directory = chroot + path_of(name)
-    return (await _read(executor, [(name, directory)], until))[0]
+async def read(executor: ZookeeperExecutor, chroot: str, name: str, until: float) -> Snapshot:
+    return (await _read(executor, [(name, chroot + path_of(name))], until))[0]
 
 
 async def page(executor: ZookeeperExecutor, chroot: str, prefix: str, after: str, until: float) -> list[LockInfo]:
@@ -67,10 +60,10 @@ async def page(executor: ZookeeperExecutor, chroot: str, prefix: str, after: str
     claims = 0
     for n in range(0, len(wanted), _AT_ONCE):
         part = [(name, chroot + path_of(name)) for name in wanted[n : n + _AT_ONCE]]
-        for seen in await _read(executor, part, until):
-            size = len(seen.info.holders) + len(seen.info.waiters)
+        for info, _ in await _read(executor, part, until):
+            size = len(info.holders) + len(info.waiters)
             if size:
-                found.append(seen.info)
+                found.append(info)
                 claims += size
         if claims >= PAGE:
             break
@@ -78,7 +71,7 @@ async def page(executor: ZookeeperExecutor, chroot: str, prefix: str, after: str
 
 
 async def evict(executor: ZookeeperExecutor, chroot: str, name: str, token: int, until: float) -> bool:
-    """A holder, never a waiter."""
+    """Delete the nodes of a holder. Waiters are never evicted."""
     holder = await _holder(executor, chroot, name, token, until)
     if holder is None:
         return False
@@ -97,7 +90,7 @@ async def revoke(executor: ZookeeperExecutor, chroot: str, name: str, token: int
 async def await_change(
     executor: ZookeeperExecutor, chroot: str, me: ClientIdentity, name: str, seen: int, key: bytes, until: float
 ) -> None:
-    """Watch the first node, or, while there is none, the directory."""
+    """Watch the first node or, if there is none, the directory."""
     directory = chroot + path_of(name)
 
     def told(_: Event) -> None:
@@ -128,7 +121,7 @@ async def await_change(
 
 
 async def identity(executor: ZookeeperExecutor, chroot: str, until: float) -> str:
-    """An id in a node of our own, which the first caller makes."""
+    """The identity of the ensemble: of a node that the first caller makes."""
     path = f"{chroot}/%dibs"
     asking = [codec.create(path, b"", executor.acl, codec.PERSISTENT), codec.exists(path)]
     calls = await executor.ask_in([chroot] if chroot else [], asking, until)
@@ -139,14 +132,14 @@ async def identity(executor: ZookeeperExecutor, chroot: str, until: float) -> st
     return f"zookeeper:{stat.czxid:x}-{stat.ctime:x}"
 
 
-async def _holder(executor: ZookeeperExecutor, chroot: str, name: str, token: int, until: float) -> Claimed | None:
-    seen = await read(executor, chroot, name, until)
-    return next((one for one in seen.holders if one.participant.token == token), None)
+async def _holder(executor: ZookeeperExecutor, chroot: str, name: str, token: int, until: float) -> _Claimed | None:
+    snapshot = await read(executor, chroot, name, until)
+    return next((one for one in snapshot.holders if one.participant.token == token), None)
 
 
 async def _names(executor: ZookeeperExecutor, chroot: str, prefix: str, until: float) -> set[str]:
-    """What may be lines there: one level below where the prefix points, and two below the root. With a prefix that is
-    a path, and on the second level, they are called by their paths: so others know them."""
+    """The names of possible queues: one level below the directory of the prefix, or two below the root. On the second
+    level, and if the prefix is a path, the name is the path, as in other programs."""
     directory = directory_of(prefix)
     here = chroot + directory
     calls = await executor.ask([codec.sync(here or "/"), codec.children(here or "/")], until)
@@ -165,102 +158,75 @@ async def _names(executor: ZookeeperExecutor, chroot: str, prefix: str, until: f
     return {name for name in named if name is not None}
 
 
-async def _read(executor: ZookeeperExecutor, queues: Sequence[tuple[str, str]], until: float) -> list[Seen]:
-    """All of them in three waits."""
+async def _read(executor: ZookeeperExecutor, queues: Sequence[tuple[str, str]], until: float) -> list[Snapshot]:
+    """Read queues, given by name and directory, in two round trips."""
     asking = [codec.sync(queues[0][1])]
     for _, directory in queues:
         asking += [codec.children(directory), codec.children(f"{directory}/{LOCKS_NODE}")]
         asking += [codec.children(f"{directory}/{LEASES_NODE}"), codec.get(directory)]
     _, *calls = await executor.ask(asking, until)
     parts = [calls[n : n + 4] for n in range(0, len(calls), 4)]
-    found: list[list[str]] = []
+    found: list[list[Contender]] = []
     for (_, directory), (own, locks, leases, _) in zip(queues, parts, strict=True):
         paths = [f"{directory}/{name}" for name in children_of(own) if name not in (LOCKS_NODE, LEASES_NODE)]
         paths += [f"{directory}/{LOCKS_NODE}/{name}" for name in children_of(locks)]
         paths += [f"{directory}/{LEASES_NODE}/{name}" for name in children_of(leases)]
-        found.append([path for path in paths if in_order([path])[0]])
-    every = [path for paths in found for path in paths]
-    nodes = await executor.ask([codec.get(path) for path in every], until) if every else []
-    there = {path: node for path, call in zip(every, nodes, strict=True) if (node := node_of(call)) is not None}
+        found.append(in_order(paths)[0])
+    every = [one.name for queue in found for one in queue]
+    replies = await executor.ask([codec.get(path) for path in every], until) if every else []
+    nodes = {path: node for path, call in zip(every, replies, strict=True) if (node := node_of(call)) is not None}
     timeout = executor.client.session.timeout
     return [
-        _seen(name, directory, [path for path in paths if path in there], there, node_of(part[3]), timeout)
-        for (name, directory), paths, part in zip(queues, found, parts, strict=True)
+        _snapshot(name, directory, [one for one in queue if one.name in nodes], nodes, node_of(part[3]), timeout)
+        for (name, directory), queue, part in zip(queues, found, parts, strict=True)
     ]
 
 
-def _seen(
-    name: str, directory: str, paths: list[str], nodes: dict[str, Node], size: Node | None, timeout: float
-) -> Seen:
-    inside = len(directory) + 1
-    if any(path[inside:].startswith((f"{LOCKS_NODE}/", f"{LEASES_NODE}/")) for path in paths):
-        return _semaphore(name, directory, paths, nodes, size, timeout)
-    line = _ordered(paths, nodes)
-    if not line:
-        return Seen(LockInfo(name=name))
-    kind, capacity = line[0].contender.kind, line[0].contender.capacity
-    claims: list[tuple[Claimed, int]] = []
-    last: Contender | None = None
-    for one in line:
-        weight = one.contender.weight
-        if last is not None and last.word == WRITE and (last.number, "rw") == (one.contender.number, kind):
-            writer, all_of_it = claims.pop()  # who reads too is one claim, and goes with both nodes
-            claims.append((Claimed(writer.participant, (*writer.nodes, one.path)), all_of_it))
-            continue
-        last = one.contender
-        claims.append((Claimed(participant(one.node, weight, timeout), (one.path,)), weight))
+def _snapshot(
+    name: str, directory: str, queue: list[Contender], nodes: dict[str, Node], size: Node | None, timeout: float
+) -> Snapshot:
+    """`queue`: the contenders in order, named by their paths."""
+
+    def claimed(paths: Sequence[str], shown: int, weight: int) -> _Claimed:
+        return _Claimed(participant(nodes[paths[0]], shown, timeout), tuple(paths), weight)
+
+    locks = [one.name for one in queue if one.name.startswith(f"{directory}/{LOCKS_NODE}/")]
+    leases = [one.name for one in queue if one.name.startswith(f"{directory}/{LEASES_NODE}/")]
+    claims: list[_Claimed] = []
+    if locks or leases:
+        data = b"" if size is None else size.data
+        kind = "mutex" if data == b"mutex" else "semaphore"
+        # Java's clients do not write the number of permits. With them, the first waiter has made its permit already.
+        capacity = 1 if kind == "mutex" else size_of(data) or max(len(leases) - bool(locks), 1)
+        by_owner: dict[str, list[str]] = {}
+        for path in leases:
+            by_owner.setdefault(owner_of(leaf_of(path)), []).append(path)
+        claims = [claimed(paths, len(paths), len(paths)) for paths in by_owner.values()]
+        claims.sort(key=lambda claim: claim.participant.token)
+        if len(leases) > capacity:
+            locks = locks[1:]  # the first waiter is a Java client, and its permit is shown
+        claims += [claimed([path], 1, capacity) for path in locks]
+    elif queue:
+        kind, capacity = queue[0].kind, queue[0].capacity
+        last: Contender | None = None
+        for one in queue:
+            if last is not None and last.word == WRITE and (last.number, "rw") == (one.number, kind):
+                # A writer that also reads is one claim with two nodes.
+                claims[-1] = claims[-1]._replace(nodes=(*claims[-1].nodes, one.name))
+                continue
+            last = one
+            claims.append(claimed([one.name], one.weight, one.weight))
+    else:
+        return Snapshot(LockInfo(name=name))
     return _split(name, kind, capacity, claims)
 
 
-def _semaphore(
-    name: str, directory: str, paths: list[str], nodes: dict[str, Node], size: Node | None, timeout: float
-) -> Seen:
-    leases = _ordered([path for path in paths if f"/{LEASES_NODE}/" in path[len(directory) :]], nodes)
-    locks = _ordered([path for path in paths if f"/{LOCKS_NODE}/" in path[len(directory) :]], nodes)
-    said = b"" if size is None else size.data
-    kind = "mutex" if said == b"mutex" else "semaphore"
-    capacity = 1 if kind == "mutex" else size_of(said)
-    if not capacity:  # Java's clients know their number of permits by themselves; who waits has one there already
-        capacity = max(len(leases) - bool(locks), 1)
-    together: dict[str, list[_Found]] = {}
-    for one in leases:
-        together.setdefault(owner_of(one.contender.name), []).append(one)
-    claims = [
-        (
-            Claimed(participant(group[0].node, len(group), timeout), tuple(one.path for one in group)),
-            len(group),
-        )
-        for group in together.values()
-    ]
-    claims.sort(key=lambda claim: claim[0].participant.token)
-    if sum(weight for _, weight in claims) > capacity:
-        locks = locks[1:]  # Java's first in the queue has its permit there already, and is shown by that
-    claims += [(Claimed(participant(one.node, 1, timeout), (one.path,)), capacity) for one in locks]
-    return _split(name, kind, capacity, claims)
-
-
-def _split(name: str, kind: str, capacity: int, claims: Iterable[tuple[Claimed, int]]) -> Seen:
-    """Those who hold are the first of the queue, as far as they fit."""
-    holders: list[Claimed] = []
-    waiters: list[Claimed] = []
-    ahead = 0
-    for claim, weight in claims:
-        if not waiters and fits(ahead, weight, capacity):
-            holders.append(claim)
-            ahead += weight
-        else:
-            waiters.append(claim)
-    info = LockInfo(
-        name=name,
-        kind=kind,
-        capacity=capacity,
-        holders=tuple(claim.participant for claim in holders),
-        waiters=tuple(claim.participant for claim in waiters),
-    )
-    return Seen(info, tuple(holders))
-
-
-def _ordered(paths: list[str], nodes: dict[str, Node]) -> list[_Found]:
-    by_name = {path.rpartition("/")[2]: path for path in paths}
-    queue, _ = in_order(by_name)
-    return [_Found(by_name[one.name], one, nodes[by_name[one.name]]) for one in queue]
+def _split(name: str, kind: str, capacity: int, claims: Sequence[_Claimed]) -> Snapshot:
+    """The holders are the first claims in the queue, as far as they fit."""
+    count = ahead = 0
+    while count < len(claims) and fits(ahead, claims[count].weight, capacity):
+        ahead += claims[count].weight
+        count += 1
+    holders, waiters = (tuple(claim.participant for claim in part) for part in (claims[:count], claims[count:]))
+    info = LockInfo(name=name, kind=kind, capacity=capacity, holders=holders, waiters=waiters)
+    return Snapshot(info, tuple(claims[:count]))

@@ -152,15 +152,11 @@ class ZookeeperQueue:
     def leave_now(self, claim: Claim, until: float) -> bool | None:
         """The free path: delete the node. None: `leave` must do it."""
         node_claim = self._node_claims.find(claim.id)
-        if (
-            node_claim is None
-            or self._is_async
-            or node_claim.doubtful
-            or node_claim.changing
-            or node_claim.nodes != [node_claim.place]
-        ):
+        if node_claim is None or self._is_async or node_claim.doubtful or node_claim.changing:
             return None
-        if node_claim.waiting_for is not None or node_claim.session is None or node_claim.session.over:
+        if node_claim.nodes != [node_claim.place] or node_claim.waiting_for is not None:
+            return None
+        if node_claim.session is None or node_claim.session.over:
             return None
         call, path = PendingRequest(_DELETE), node_claim.place.encode()
         body = codec.REQUEST.pack(codec.DELETE, len(path)) + path + codec.ANY_VERSION

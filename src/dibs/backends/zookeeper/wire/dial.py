@@ -33,18 +33,12 @@ class Dialled(NamedTuple):
     began: float
 
 
-class _Address(NamedTuple):
-    host: str
-    port: int
-    family: int
-    where: Any
-
-
 class Dial:
     def __init__(self, servers: Sequence[tuple[str, int]], now: Callable[[], float], patience: float) -> None:
         """`patience`: seconds for each address."""
         self._servers = deque(servers)
-        self._addresses: deque[_Address] = deque()
+        self._addresses: deque[tuple[str, int, int, Any]] = deque()
+        """Host, port, address family, and the address for `connect`."""
         self._under_way: list[Dialled] = []
         self._now = now
         self._patience = patience
@@ -80,7 +74,7 @@ class Dial:
             except OSError as error:
                 self._failed(host, port, error)
             else:
-                self._addresses += [_Address(host, port, family, where) for family, _, _, _, where in found]
+                self._addresses += [(host, port, family, where) for family, _, _, _, where in found]
         if not self._addresses:
             return
         host, port, family, where = self._addresses.popleft()
