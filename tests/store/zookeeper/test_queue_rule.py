@@ -108,7 +108,7 @@ def test_who_holds_and_whom_the_others_watch_is_the_rules(
     verdicts = {name: judge(names, name, claim) for name in names}
     assert all(verdict.is_listed and not verdict.foreign for verdict in verdicts.values())
     assert {name for name, verdict in verdicts.items() if verdict.holds} == holders(kind, names)
-    assert [verdicts[name].lower for name in line] == list(range(len(line)))
+    assert [one.name for one in Listing(names).queue] == line
     for name, verdict in verdicts.items():
         assert bool(verdict.watch) != verdict.holds
         if not verdict.holds:  # while the one it watches stands, whoever else went, it does not hold

@@ -73,8 +73,6 @@ class Verdict(NamedTuple):
 
     is_listed: bool
     holds: bool = False
-    lower: int = 0
-    """How many nodes precede it."""
     watch: str = ""
     """The node whose end it must wait for."""
     foreign: str = ""
@@ -204,12 +202,12 @@ class Listing:
         mine, other = self.queue[position], self._first_other(claim)
         foreign = self.queue[other].name if other < position else self._foreign
         if fits(self._ahead[position], mine.weight, claim.capacity):
-            return Verdict(is_listed=True, holds=True, lower=position, foreign=foreign)
+            return Verdict(is_listed=True, holds=True, foreign=foreign)
         # A reader waits for the nearest writer before it, all others for the nearest node.
         nearest = self._writers[position] if mine.word == READ else -1
         if nearest < 0:
             nearest = position - 1
-        return Verdict(is_listed=True, lower=position, watch=self.queue[nearest].name, foreign=foreign)
+        return Verdict(is_listed=True, watch=self.queue[nearest].name, foreign=foreign)
 
     def would_hold(self, claim: Claim) -> tuple[bool, str, str]:
         """Whether a claim without a node would hold; the node to watch until then; a node of another kind."""
