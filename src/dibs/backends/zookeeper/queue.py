@@ -32,6 +32,8 @@ BUSY = Standing(0, False, 0.0, FOREVER, False)
 _DELETE = codec.delete("")
 _ROTATE_AT = str(queue_rule.ROTATE_AT)
 _REFUSE_AT = b"%d" % queue_rule.REFUSE_AT
+Outcomes = list[list[bool | StoreError]]
+"""The results of deletes by claim: whether each node existed, or an error."""
 
 
 class Packed:
@@ -207,7 +209,10 @@ class ZookeeperQueue:
         await recipe.enter(node_claim, until)
         if not node_claim.holds and place is not QUEUE:
             watch = node_claim.waiting_for
-            all_existed(await self._delete(node_claim.nodes, until, node_claim.watching()))
+            nodes = [(0, path) for path in node_claim.nodes]
+            outcomes: Outcomes = [[]]
+            await self._delete(nodes, outcomes, until, node_claim.watching())
+            all_existed(outcomes[0])
             node_claim.session, node_claim.nodes = None, []
             return self._stay_out(node_claim, place, watch)
         return node_claim.standing(self._now())
@@ -281,9 +286,8 @@ class ZookeeperQueue:
             raise unanswered[0]
         return [next((result for result in outcome if isinstance(result, StoreError)), None) for outcome in outcomes]
 
-    async def _leave(self, leaving: Sequence[Leave], until: float) -> list[list[bool | StoreError]]:
-        """Delete the nodes of claims in one pipeline. Nodes that may exist unknown to this client are searched first.
-        Returns the results by claim: whether each node existed, or an error."""
+    async def _leave(self, leaving: Sequence[Leave], until: float) -> Outcomes:
+        """Delete the known nodes of claims in one pipeline; then find and delete the unknown ones."""
         nodes: list[tuple[int, str]] = []
         searched: dict[str, dict[str, int]] = {}
         drop: list[Watch] = []
@@ -300,17 +304,14 @@ class ZookeeperQueue:
                     searched.setdefault(directory, {})[prefix_of(claim.id)] = number
             elif node_claim.session is not None and not node_claim.session.over:  # otherwise the server deletes them
                 nodes += [(number, path) for path in node_claim.nodes]
-        outcomes: list[list[bool | StoreError]] = [[] for _ in leaving]
+        outcomes: Outcomes = [[] for _ in leaving]
+        await self._delete(nodes, outcomes, until, drop)
         if searched:
-            nodes += await self._search(searched, outcomes, until)
-        for (number, _), result in zip(
-            nodes, await self._delete([path for _, path in nodes], until, drop), strict=True
-        ):
-            outcomes[number].append(result)
+            await self._delete(await self._search(searched, outcomes, until), outcomes, until)
         return outcomes
 
     async def _search(
-        self, searched: dict[str, dict[str, int]], outcomes: list[list[bool | StoreError]], until: float
+        self, searched: dict[str, dict[str, int]], outcomes: Outcomes, until: float
     ) -> list[tuple[int, str]]:
         """Find the nodes of claims whose joins were not answered; each directory is listed once. `searched` has the
         prefix of the nodes and the number of each claim, by directory. Returns the nodes with these numbers."""
@@ -334,14 +335,16 @@ class ZookeeperQueue:
             outcomes[number].append(False)
         return found
 
-    async def _delete(self, paths: Sequence[str], until: float, drop: Sequence[Watch]) -> list[bool | StoreError]:
-        """Delete the nodes of claims that left."""
-        results = await self._executor.delete_each(paths, until, drop)
-        for path, result in zip(paths, results, strict=True):
+    async def _delete(
+        self, nodes: Sequence[tuple[int, str]], outcomes: Outcomes, until: float, drop: Sequence[Watch] = ()
+    ) -> None:
+        """Delete the nodes of claims that left, each given with the number of its claim."""
+        results = await self._executor.delete_each([path for _, path in nodes], until, drop)
+        for (number, path), result in zip(nodes, results, strict=True):
+            outcomes[number].append(result)
             if not isinstance(result, StoreError):
                 self._node_claims.deleted(path)
                 rotate(self._executor, path)
-        return results
 
     async def connect(self, until: float) -> None:
         await self._executor.ready(until)
