@@ -136,7 +136,7 @@ def test_broken_stores_fail(acme: Acme, tmp_path: Path) -> None:
     telling = [f"{SUITE}.{part}" for part in ("test_queue", "test_queue_wakeup", "test_mutex")]
     which = " or ".join(test for tests in BROKEN.values() for test in tests)
     done = acme.pytest(
-        "-q", "-n", "3", "--tb=no", "-rfE", "--pyargs", *telling, "-k", which, *over(*stores), cwd=tmp_path, timeout=580
+        "-q", "--tb=no", "-rfE", "--pyargs", *telling, "-k", which, *over(*stores), cwd=tmp_path, timeout=580
     )
     assert done.returncode == 1, done.stdout + done.stderr
     failed = {store: {test.partition("::")[2] for test in tests} for store, tests in collected(done.stdout).items()}

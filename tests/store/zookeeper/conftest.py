@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker runs all who use that server, so that no other starts one."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and "server" in getattr(item, "fixturenames", ()):
+        if "server" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(here):
             made = item._fixtureinfo.name2fixturedefs["server"][-1]  # type: ignore[attr-defined]
             if made.scope == "session":
                 item.add_marker(pytest.mark.xdist_group("zookeeper"))
