@@ -356,7 +356,7 @@ async def test_a_look_waits_once_for_those_who_are_silent(world: World) -> None:
     await world.inspect(other, NAME)
     with Stopwatch() as watch:
         (waiter,) = (await world.inspect(other, NAME)).waiters
-        assert watch.seconds() < 1.5
+        assert watch.seconds() < 2.5  # less than `retry`, for which the first look waited
     assert waiter.token == hold.token
 
 

@@ -112,7 +112,7 @@ def test_permits_are_taken_at_once_where_their_directory_was_removed(
             kazoo.delete(path)
         return deal(exchange, calls, *more, **options)
 
-    with dibs.connect(url, lease=20) as client:
+    with dibs.connect(url, lease=30) as client:
         semaphore = client.semaphore("a", 1)
         with semaphore:
             """Its directories are there now."""
@@ -122,5 +122,5 @@ def test_permits_are_taken_at_once_where_their_directory_was_removed(
             took = watch.seconds()
         assert removed
         assert hold is not None
-        assert took < 1, "the next renewal looked again"
+        assert took < 5, "the next renewal looked again"
         hold.release()
