@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from dibs.runtime import threads
+from dibs.testing.contract.stores import LOCK, VERBS
 from dibs.testing.contract.worlds import subject_of
 
 pytest_plugins = ["dibs.testing.plugin", "lab.suite", "pace"]
@@ -48,6 +49,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def pytest_mark_usual_apis(items: list[pytest.Item]) -> None:
+    """Servers behind a sentinel, in a cluster or far away are asked for a part of the contract suite. Their connections
+    are those of the store itself, which both APIs are asked for: the async API of these is for the soak."""
+    for item in items:
+        subject = subject_of(item)
+        if subject is not None and subject.part in {VERBS, LOCK} and "aio" in item.callspec.params.get("world", ()):  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 # Runs share two cores with others, so an example's own time says nothing. scripts/test tries the same examples every
 # time, so that it fails because of what was changed; `scripts/soak examples` looks for new ones.
-settings.register_profile("same", deadline=None, database=None, derandomize=True)
+settings.register_profile("same", deadline=None, database=None, derandomize=True, max_examples=60)
 settings.register_profile("new", deadline=None, database=None, print_blob=True, max_examples=1000)
 settings.load_profile("same")
 

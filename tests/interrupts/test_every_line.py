@@ -291,14 +291,14 @@ class Run:
 
 def _plan() -> Iterator[object]:
     for what in OPERATIONS:
-        yield _case("memory", what, CHECKS, marks=[])
+        yield _case("memory", what, CHECKS, sampled=True, marks=[])
         yield _case("sqlite", what, CHECKS, sampled=True, marks=[pytest.mark.slow])
     for store, what in product(sorted(SERVERS), ("with lock", "after waiting")):
         yield _case(store, what, CHECKS, sampled=True, marks=[pytest.mark.slow])
     yield _case("sqlite", "multi", CHECKS, fresh=True, sampled=True, marks=[pytest.mark.slow])
     soak = [pytest.mark.soak]
     for store in STORES:
-        for what, mode in product(OPERATIONS, (LINES,) if store == "memory" else (CHECKS, LINES)):
+        for what, mode in product(OPERATIONS, (CHECKS, LINES)):
             yield _case(store, what, mode, marks=soak)
         for what in ("with lock", "multi", "in vain"):
             yield _case(store, what, CHECKS, fresh=True, marks=soak)

@@ -1,6 +1,6 @@
 """The stores on which processes are killed, stopped and forked.
 
-    @every_store
+    @every_store                                            # or @usual_stores
     def test_it(crew: Crew) -> None: ...
 
     @on_servers("scenario", ["one"], more=["another"])      # the first on every store, the others on SQLite only
@@ -51,12 +51,26 @@ GROUNDS: dict[str, Callable[[Path], Crew]] = {
     "mysql": _mysql,
 }
 SERVERS = [store for store in GROUNDS if store != "sqlite"]
+SELDOM = ("postgresql", "mysql")
+"""For the soak only where the end or the stop of a process is the business of the core, and of the transport that these
+two share with Redis. tests/store/faults/test_process.py kills and stops processes on all of them in every run."""
 every_store = pytest.mark.parametrize("crew", GROUNDS, indirect=True)
-every_server = pytest.mark.parametrize("crew", SERVERS, indirect=True)
 
 
-def on_servers(names: str, everywhere: Sequence[object], *, more: Sequence[object] = ()) -> pytest.MarkDecorator:
-    """Parametrises the crew and `names`: `everywhere` on every store, `more` on SQLite only."""
+def _marked(store: str, *values: object, seldom: Sequence[str]) -> object:
+    return pytest.param(store, *values, marks=[pytest.mark.soak] if store in seldom else [])
+
+
+usual_stores = pytest.mark.parametrize("crew", [_marked(store, seldom=SELDOM) for store in GROUNDS], indirect=True)
+"""As `every_store`, with those of SELDOM in the soak only; `usual_servers` leaves out SQLite."""
+usual_servers = pytest.mark.parametrize("crew", [_marked(store, seldom=SELDOM) for store in SERVERS], indirect=True)
+
+
+def on_servers(
+    names: str, everywhere: Sequence[object], *, more: Sequence[object] = (), seldom: Sequence[str] = ()
+) -> pytest.MarkDecorator:
+    """Parametrises the crew and `names`: `everywhere` on every store, `more` on SQLite only. Stores that are `seldom`
+    are for the soak."""
     rows = [(store, row) for store in GROUNDS for row in everywhere] + [("sqlite", row) for row in more]
-    flat = [(store, *row) if isinstance(row, tuple) else (store, row) for store, row in rows]
+    flat = [_marked(store, *(row if isinstance(row, tuple) else (row,)), seldom=seldom) for store, row in rows]
     return pytest.mark.parametrize(f"crew,{names}", flat, indirect=["crew"])

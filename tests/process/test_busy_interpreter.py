@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from process.children import STEADY, Crew, until
-from process.grounds import every_store
+from process.grounds import usual_stores
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_c_code_past_the_lease_has_lost_and_knows_it(crew: Crew) -> None:
     assert "Traceback" not in program.errors
 
 
-@every_store
+@usual_stores
 def test_many_threads_are_all_served(crew: Crew) -> None:
     size = 200 if crew.url.startswith("sqlite:") else 40
     program = crew.start("loops", "crowd", crew.url, STEADY, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from process.children import STEADY, Child, Crew, clock, until
-from process.grounds import every_server
+from process.grounds import usual_servers
 
 
 def freed(crew: Crew, other: Child, name: str, since: float) -> int:
@@ -13,7 +13,7 @@ def freed(crew: Crew, other: Child, name: str, since: float) -> int:
     return int(said[1])
 
 
-@every_server
+@usual_servers
 def test_the_dead_block_nobody(crew: Crew) -> None:
     """A killed waiter and a killed holder give way, and nothing of anybody else's is freed."""
     holder, dying, last = crew.workers(None, None, STEADY)

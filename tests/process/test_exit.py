@@ -7,7 +7,7 @@ import pytest
 from lab.servers import shared
 from lab.servers.zookeeper_ensemble import standing
 from process.children import PATIENCE, STEADY, Crew, clock, until
-from process.grounds import every_store, on_servers
+from process.grounds import SELDOM, on_servers, usual_stores
 
 STRICT = ("-X", "dev", "-W", "error", "-W", 'ignore:"a" on:ResourceWarning')
 """The hold of "a" is left to the exit on purpose."""
@@ -22,6 +22,7 @@ def sessions(crew: Crew) -> set[str]:
     "scenario,status",
     [("main_thread", 0), ("loop_ended", 0)],
     more=[("ended_thread", 0), ("by_sys_exit", 3), ("dropped_client", 0)],
+    seldom=SELDOM,
 )
 def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
     """By a leave, long before the lease ends; nothing of the client stays."""
@@ -43,7 +44,7 @@ def test_exit_gives_back(crew: Crew, scenario: str, status: int) -> None:
 
 
 @pytest.mark.slow
-@every_store
+@usual_stores
 def test_exit_gives_back_while_another_thread_waits(crew: Crew) -> None:
     with crew.client.lock("elsewhere"):
         program = crew.start("exits", "waiting_thread", crew.url, 2 * STEADY, flags=STRICT)
@@ -60,7 +61,7 @@ def test_exit_gives_back_while_another_thread_waits(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-@every_store
+@usual_stores
 def test_a_running_daemon_threads_hold_is_kept_while_the_interpreter_ends(crew: Crew) -> None:
     """However long the exit takes: the lock is nobody else's while the body runs, and free once the process is dead."""
     program = crew.start("exits", "daemon_thread", crew.url, crew.lasting, flags=STRICT)
@@ -78,7 +79,7 @@ def test_a_running_daemon_threads_hold_is_kept_while_the_interpreter_ends(crew: 
     assert program.errors == ""
 
 
-@every_store
+@usual_stores
 def test_a_task_in_its_block_when_the_loop_ends(crew: Crew) -> None:
     program = crew.start("exits", "loop_cancelled", crew.url, STEADY, flags=STRICT)
     program.hear("held")
@@ -92,7 +93,7 @@ def test_a_task_in_its_block_when_the_loop_ends(crew: Crew) -> None:
     assert program.errors == ""
 
 
-@on_servers("method", ["fork"], more=["spawn", "forkserver"])
+@on_servers("method", ["fork"], more=["spawn", "forkserver"], seldom=SELDOM)
 def test_a_multiprocessing_child_ends_with_an_open_hold(crew: Crew, method: str) -> None:
     """Such a child runs no exit hooks: its lock is free because it died."""
     program = crew.start("exits", f"by_{method}", crew.url, crew.lease)

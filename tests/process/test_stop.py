@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from process.children import STEADY, Crew, clock
-from process.grounds import SLACK, every_store
+from process.grounds import SLACK, usual_stores
 
 
 def resource(directory: Path) -> Path:
@@ -28,7 +28,7 @@ def stands(path: Path) -> tuple[int, int]:
     return int(naive), int(fenced)
 
 
-@every_store
+@usual_stores
 def test_a_holder_stopped_past_its_lease_has_lost_and_knows_it(crew: Crew, tmp_path: Path) -> None:
     """No lock prevents the late write of a holder that did not ask whether it still holds. The token does."""
     path = resource(tmp_path)
@@ -64,7 +64,7 @@ def test_leaving_the_block_of_a_lost_lock_raises(crew: Crew) -> None:
     assert crew.client.lock("a").acquire(timeout=0) is None, "the late release must not free the new holder's lock"
 
 
-@every_store
+@usual_stores
 def test_a_holder_stopped_for_less_than_its_lease_still_holds(crew: Crew) -> None:
     holder = crew.worker(STEADY / 2)
     holder.take("a")
@@ -77,7 +77,7 @@ def test_a_holder_stopped_for_less_than_its_lease_still_holds(crew: Crew) -> Non
 
 
 @pytest.mark.slow
-@every_store
+@usual_stores
 def test_a_stopped_waiter_is_passed_over_and_served_later(crew: Crew) -> None:
     sleeper, last = crew.workers(crew.lasting, STEADY)
     hold = crew.client.lock("a").acquire(timeout=0)

@@ -41,8 +41,9 @@ def test_first_schedules() -> None:
 @pytest.mark.early
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_known_schedules() -> None:
-    check(16, 100)
+@pytest.mark.parametrize(("first", "count"), [(16, 50), pytest.param(66, 50, marks=pytest.mark.soak)])
+def test_known_schedules(first: int, count: int) -> None:
+    check(first, count)
 
 
 def test_fresh_schedules() -> None:

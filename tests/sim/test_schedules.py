@@ -19,8 +19,10 @@ from sim.faults import KINDS, STEPPED
 from sim.schedule import CELLS, QUEUES
 
 FIRST = {QUEUES: 250, CELLS: 100}
-KNOWN = {QUEUES: 2_000, CELLS: 500}
-FRESH = {QUEUES: 400, CELLS: 150}
+KNOWN = {QUEUES: 1_000, CELLS: 250}
+MORE = {QUEUES: 1_000, CELLS: 250}
+"""Known ones as well, for the soak."""
+FRESH = {QUEUES: 250, CELLS: 100}
 
 
 def check(of: str, first: int, count: int) -> Sum:
@@ -44,6 +46,12 @@ def test_first_schedules(of: str) -> None:
 @pytest.mark.parametrize("of", KNOWN)
 def test_known_schedules(of: str) -> None:
     check(of, FIRST[of], KNOWN[of])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("of", MORE)
+def test_more_known_schedules(of: str) -> None:
+    check(of, FIRST[of] + KNOWN[of], MORE[of])
 
 
 @pytest.mark.parametrize("of", FRESH)

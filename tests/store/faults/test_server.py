@@ -43,7 +43,7 @@ async def test_its_connections_are_ended(world: World, store: Store, server: Ser
 
 
 @on(SURVIVING)
-@both_apis
+@usually_sync
 async def test_killed_and_back(world: World, store: Store, server: Server, name: str) -> None:
     """What was acknowledged is there after the crash; tokens go on."""
     relay = Relay(world, name, store.url(server))
@@ -53,7 +53,7 @@ async def test_killed_and_back(world: World, store: Store, server: Server, name:
 
 
 @on(SERVERS)
-@both_apis
+@usually_sync
 async def test_stopped_past_the_lease(world: World, store: Store, server: Server, name: str) -> None:
     """The holder's own deadline passes while nobody answers; once the server goes on the next one is served."""
     relay = Relay(world, name, store.url(server), SHORT)

@@ -14,7 +14,7 @@ import dibs.aio
 from dibs.testing.contract.harness import World
 from lab.proxy import Proxy
 from lab.servers.supervisor import Server
-from store.faults.kit import PATIENCE, TIMEOUT, Relay, both_apis, eventually, why_lost
+from store.faults.kit import PATIENCE, TIMEOUT, Relay, both_apis, eventually, usually_sync, why_lost
 from store.faults.stores import SESSION, Store, on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), on(SESSION)]
@@ -52,7 +52,7 @@ async def test_the_waiters_connection_ends(world: World, store: Store, server: S
     relay.witness.acquit()
 
 
-@both_apis
+@usually_sync
 async def test_an_operator_ends_all_connections(world: World, store: Store, server: Server, name: str) -> None:
     relay = Relay(world, name, store.url(server), FAR)
     await relay.begin()
@@ -60,7 +60,7 @@ async def test_an_operator_ends_all_connections(world: World, store: Store, serv
     await relay.end_lost(early=True)
 
 
-@both_apis
+@usually_sync
 async def test_the_server_is_killed_and_comes_back(world: World, store: Store, server: Server, name: str) -> None:
     """Who held is told while it is down; who waited gets it, and tokens go on."""
     relay = Relay(world, name, store.url(server), FAR)

@@ -72,7 +72,9 @@ def drawing(server: Server, mode: str, name: str) -> Iterator[Draw]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("step", [0, -3600], ids=["", "clock set back"])
+@pytest.mark.parametrize(
+    "step", [pytest.param(0, marks=pytest.mark.soak, id=""), pytest.param(-3600, id="clock set back")]
+)
 def test_tokens_rise_over_crashes(crashing: Server, hands: Clock, name: str, mode: str, step: int) -> None:
     """Nothing else is committed: what was given is on the disk before anybody has it."""
     tokens: list[int] = []

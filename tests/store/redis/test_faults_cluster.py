@@ -30,7 +30,6 @@ from store.faults.kit import (
     SHORT,
     TIMEOUT,
     Relay,
-    both_apis,
     eventually,
     renewed,
     usually_sync,
@@ -97,7 +96,7 @@ def nodes(one_cluster: Nodes) -> Iterator[Nodes]:
     one_cluster.mend()
 
 
-@both_apis
+@usually_sync
 async def test_a_hold_survives_its_primary(world: World, nodes: Nodes) -> None:
     """It was copied: it is renewed and released at the promoted replica, and the waiter keeps its place."""
     primary, *_ = await asyncio.to_thread(nodes.primaries)
@@ -167,7 +166,7 @@ def redirections(node: Server) -> dict[str, int]:
     return {code: counts.get(code, 0) for code in ("ASK", "MOVED")}
 
 
-@both_apis
+@usually_sync
 async def test_a_hold_moves_with_its_slot(world: World, nodes: Nodes) -> None:
     """Its record goes to another node; it is renewed there, its waiter keeps its place, and it is released there. A
     new name in that slot is redirected to the target while the slot moves."""
@@ -230,7 +229,7 @@ def proxied() -> Iterator[tuple[Ways, tuple[Server, ...]]]:
         yield ways, servers
 
 
-@both_apis
+@usually_sync
 async def test_one_shard_is_silent(world: World, proxied: tuple[Ways, tuple[Server, ...]]) -> None:
     """Its holds are lost by their own clock. The others' are renewed as ever, taken and given back."""
     lease, (ways, (silent, other, *_)) = 2 * SHORT, proxied

@@ -102,7 +102,7 @@ def behind(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
-@both_apis
+@usually_sync
 async def test_nothing_counts_that_a_lagging_replica_lacks(world: World, servers: Pair, name: str) -> None:
     """With replicas=1 the same grant is none, so there is nobody whom the next holder could meet."""
     client, ana, bob = world.client(servers.url("?replicas=1"), lease=LONG), *world.actors("ana", "bob")
@@ -116,7 +116,7 @@ async def test_nothing_counts_that_a_lagging_replica_lacks(world: World, servers
     await bob(won.release)
 
 
-@both_apis
+@usually_sync
 async def test_replicas_cut_off_and_back(world: World, servers: Pair, name: str) -> None:
     """Nothing is granted or renewed without them, and nothing is left of what was tried; with them all is well."""
     client, plain = world.client(servers.url("?replicas=1"), lease=RENEWED), world.client(servers.url(), lease=RENEWED)

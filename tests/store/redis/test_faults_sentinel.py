@@ -28,7 +28,7 @@ from lab.servers.redis_groups import MAIN, Group, in_step, is_failing_over, prim
 from lab.servers.supervisor import Server, joint_url, until
 from lab.surface import clock
 from lab.witness import Witness, fresh_name
-from store.faults.kit import TIMEOUT, Relay, both_apis, eventually, give_up, passes, renewed, usually_sync
+from store.faults.kit import TIMEOUT, Relay, eventually, give_up, passes, renewed, usually_sync
 from store.redis.faulty import left, loaded, specs
 
 # Several elections, on a machine that others use too.
@@ -313,7 +313,7 @@ async def test_a_client_left_at_a_primary_that_is_none_any_more(
     witness.acquit()
 
 
-@both_apis
+@usually_sync
 async def test_a_client_that_does_not_listen_yet_finds_the_next_primary(
     world: World, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
