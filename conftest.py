@@ -26,7 +26,7 @@ from dibs.testing.contract.worlds import subject_of
 pytest_plugins = ["dibs.testing.plugin", "lab.suite", "pace"]
 # A TLS context reads all authorities of the system, which takes ten times as long as the rest of a client on MySQL, and
 # every test there makes one. Tests that encrypt name the authority that they trust.
-os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+os.environ["SSL_CERT_FILE"] = os.devnull
 _REPEAT = "repeat this test with"
 _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGTSTP)
 
