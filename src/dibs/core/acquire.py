@@ -24,10 +24,10 @@ from dibs.core.deadline import (
     rest,
     valid_until,
 )
-from dibs.core.grants import HELD, OVER, WAITS, Grant, Hold, Request
+from dibs.core.grants import HELD, OVER, WAITS, Given, Grant, Hold, Request
 from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
 from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS, ClientIdentity, Place, Queue, Replaced, Store
-from dibs.core.registry import Given, HoldRegistry
+from dibs.core.registry import HoldRegistry
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import LockLost, StoreError, StoreUnavailable
@@ -39,7 +39,7 @@ _POLL_INTERVAL = 15.0
 
 
 class QueueGrantor:
-    """Seam 1 over seam 2; see `Grantor` in registry.py."""
+    """Seam 1 over seam 2; see `Grantor` in grants.py."""
 
     def __init__(
         self, queue: Queue, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float
@@ -315,13 +315,6 @@ class QueueGrantor:
             if self._now() < deadline:
                 self._retire(grant)
         return False
-
-    async def amend(self, grant: Grant, weight: int, until: float) -> None:
-        try:
-            await self.lighten(grant, weight, until)
-        except BaseException:
-            self._watchdog.settle(grant)
-            raise
 
     async def lighten(self, grant: Grant, weight: int, until: float) -> None:
         claim = self._claim(grant)

@@ -7,16 +7,16 @@ client to the store, and opens it again. Closing marks every hold lost, gives it
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from dibs.core import names
 from dibs.core.cells import Cells
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest
-from dibs.core.grants import HELD, LOST, WatchdogExecutor
+from dibs.core.grants import HELD, LOST, Grantor
 from dibs.core.log import log
 from dibs.core.loss import CLOSED, EXITED, FORKED
 from dibs.core.queue import DDL, LEASES, LOOK, ClientIdentity, Encloses, Enclosing, InTables, Replaced, Store
-from dibs.core.registry import Grantor, HoldRegistry
+from dibs.core.registry import HoldRegistry
 from dibs.core.runtime import Event, Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.errors import DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
@@ -31,13 +31,7 @@ _LOOK_SHARE, _LOOK_OLD = 10.0, 0.25
 """A snapshot of a long queue is shared for ten times as long as it took: snapshots take at most a tenth of the time."""
 _LOOK_OUT = 5.0
 """How long to wait for a change notice before polling."""
-
-
-class OpenedGrantor(Grantor, WatchdogExecutor, Protocol):
-    """One way to the store, for callers or for a lane of the watchdog."""
-
-
-MakeGrantor = Callable[[Any, Runtime, ClientIdentity, HoldRegistry, float], OpenedGrantor]
+MakeGrantor = Callable[[Any, Runtime, ClientIdentity, HoldRegistry, float], Grantor]
 """Called with the store, the runtime, the identity of the client, the registry, and the `retry` seconds."""
 
 
@@ -116,9 +110,9 @@ class Client:
         return self.registry.closed
 
     @property
-    def opened(self) -> OpenedGrantor:
+    def opened(self) -> Grantor:
         """The way to the store; call it only after `ready`."""
-        return cast("OpenedGrantor", self.registry.grantor)
+        return cast("Grantor", self.registry.grantor)
 
     async def open(self) -> None:
         await self._gate.once(lambda: self.registry.grantor, self._open)
@@ -326,7 +320,7 @@ class Client:
                 self.watchdog.lose(grant, EXITED)
         return self.watchdog.give_backs.when_idle(self.runtime.blocking(), self._spare())
 
-    def _spare(self) -> WatchdogExecutor | None:
+    def _spare(self) -> Grantor | None:
         """A connected way to the store: that of the callers, unless it belongs to an event loop."""
         return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.executor
 
@@ -373,10 +367,10 @@ class Client:
         self._encloses = cast("Enclosing", self.store).open_within(self.runtime, self.me)
         return self._encloses
 
-    def _open_for_watchdog(self) -> WatchdogExecutor:
+    def _open_for_watchdog(self) -> Grantor:
         return self._grantor(self.runtime.blocking())
 
-    def _grantor(self, runtime: Runtime) -> OpenedGrantor:
+    def _grantor(self, runtime: Runtime) -> Grantor:
         return self._make_grantor(self.store, runtime, self.me, self.registry, self.retry)
 
     @staticmethod

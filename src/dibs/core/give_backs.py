@@ -14,7 +14,7 @@ from itertools import count
 from typing import NamedTuple
 
 from dibs.core.deadline import FOREVER, attempt
-from dibs.core.grants import HELD, Grant, WatchdogExecutor
+from dibs.core.grants import HELD, Grant, Grantor
 from dibs.core.log import log
 from dibs.core.queue import Replaced
 from dibs.core.rule import Claim
@@ -45,7 +45,7 @@ class GiveBacks:
     def __init__(
         self,
         runtime: Runtime,
-        open_executor: Callable[[], WatchdogExecutor],
+        open_executor: Callable[[], Grantor],
         heard: Callable[[StoreError], None],
         *,
         claims_expire: bool,
@@ -55,8 +55,8 @@ class GiveBacks:
         self._open_executor = open_executor
         self._heard = heard
         self._claims_expire = claims_expire
-        self._executor: WatchdogExecutor | None = None
-        self._spare: WatchdogExecutor | None = None
+        self._executor: Grantor | None = None
+        self._spare: Grantor | None = None
         """A connected port, for a client that closes."""
         self.is_closing = False
         """There are no more acquires."""
@@ -103,7 +103,7 @@ class GiveBacks:
             self._worker.ring()
             await event.wait(min(until, self._now() + _LONGEST_WAIT))
 
-    def when_idle(self, runtime: Runtime, spare: WatchdogExecutor | None = None) -> Event:
+    def when_idle(self, runtime: Runtime, spare: Grantor | None = None) -> Event:
         """For a client that closes: an event that is set once the store has accepted or refused every leave. Uses the
         connected `spare` port, because there may be no time to connect."""
         event = runtime.event()
@@ -205,7 +205,7 @@ class GiveBacks:
             self._heard(error)
             log().warning("lowering the weight of a claim failed, dibs tries again: %s", error)
 
-    def _open(self) -> WatchdogExecutor:
+    def _open(self) -> Grantor:
         if self._executor is None:
             if self._spare is not None:
                 return self._spare

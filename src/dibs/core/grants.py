@@ -1,4 +1,4 @@
-"""One claim as this process knows it (`Grant`), and one acquire of it (`Hold`).
+"""One claim as this process knows it (`Grant`), one acquire of it (`Hold`), and the way to the store (`Grantor`).
 
 A grant is in one state at a time:
 
@@ -16,7 +16,7 @@ Both classes keep their defaults on the class: a free acquire sets only the attr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Protocol
@@ -24,9 +24,10 @@ from typing import Protocol
 from dibs.core.deadline import FOREVER, WAITING_LEASE, valid_until
 from dibs.core.loss import EXPIRED, GIVEN_BACK, Loss, Trouble, too_old
 from dibs.core.queue import Leave
-from dibs.core.rule import Claim, Standing
+from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Event, Runtime
 from dibs.errors import LockLost, LossReason, StoreError, StoreUnavailable
+from dibs.info import Finding, LockInfo
 
 
 class Request:
@@ -353,20 +354,55 @@ async def wait_for_any(holds: Sequence[Hold], condition: Callable[[Hold], bool],
                 grant.watchers.remove(event)
 
 
-class WatchdogExecutor(Protocol):
-    """The store, for a lane of the watchdog: blocking, on a connection of its own."""
+Given = bool | Awaitable[bool] | None
+"""How far the free path of a release came: see `Grantor.give`."""
 
-    async def connect(self, until: float) -> None:
-        """Have a connection ready."""
+
+class Grantor(Protocol):
+    """Seam 1: one way to the store, for callers or for a lane of the watchdog. A lane has a blocking one, on a
+    connection of its own. A call raises StoreUnavailable at `until`."""
+
+    def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
+        """The free path of an acquire. True: held. False: call `acquire`, which goes on with the grant of the hold, if
+        there is one. In asyncio it may return an awaitable of either."""
+
+    def give(self, hold: Hold) -> Given:
+        """The free path of a release. True: done. None: not begun, call `release`. Otherwise the hold is over: pass
+        the result to `given`, which finishes the release."""
+
+    async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None: ...
+
+    async def acquire(self, grant: Grant, weight: int, description: str, deadline: float) -> bool:
+        """Acquire, and wait while it is busy. False: busy until the deadline."""
+
+    async def release(self, grant: Grant, until: float) -> None: ...
+
+    async def lighten(self, grant: Grant, weight: int, until: float) -> None:
+        """Lower the weight of its claim."""
 
     async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
 
     async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
         """Remove claims, each with whether its joins were answered. An error for a claim: retry it."""
 
-    async def lighten(self, grant: Grant, weight: int, until: float) -> None: ...
+    async def connect(self, until: float) -> None:
+        """Have a connection ready."""
 
     def round_trip(self) -> float:
         """Seconds that a reply may take."""
+
+    async def inspect(self, name: str, until: float) -> LockInfo: ...
+
+    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
+
+    async def revoke(self, name: str, token: int, until: float) -> bool: ...
+
+    async def evict(self, name: str, token: int, until: float) -> bool: ...
+
+    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None: ...
+
+    async def identity(self, until: float) -> str: ...
+
+    async def doctor(self, until: float) -> list[Finding]: ...
 
     def close(self) -> None: ...

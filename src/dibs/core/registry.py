@@ -6,63 +6,20 @@ behind a waiting writer would wait for itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 from weakref import ref
 
 from dibs.core.deadline import RELEASE_PATIENCE
-from dibs.core.grants import ASKING, HELD, WAITS, Frame, Grant, Hold, Request
+from dibs.core.grants import ASKING, HELD, WAITS, Frame, Grant, Grantor, Hold, Request
 from dibs.core.log import log
-from dibs.core.rule import Prepared
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.errors import Closed, Deadlock, LockLost, Mismatch, Unsupported
-from dibs.info import Finding, LockInfo
 
 _FOLLOWER_NAP = 1.0
 _FEW = 1000
 """With more claims than this, `warn_if_nested` would cost too much."""
-
-Given = bool | Awaitable[bool] | None
-"""How far the free path of a release came: see `Grantor.give`."""
-
-
-class Grantor(Protocol):
-    """Seam 1: the way to the store, for callers. A call raises StoreUnavailable at `until`."""
-
-    def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
-        """The free path of an acquire. True: held. False: call `acquire`, which goes on with the grant of the hold, if
-        there is one. In asyncio it may return an awaitable of either."""
-
-    def give(self, hold: Hold) -> Given:
-        """The free path of a release. True: done. None: not begun, call `release`. Otherwise the hold is over: pass
-        the result to `given`, which finishes the release."""
-
-    async def given(self, hold: Hold, answer: bool | Awaitable[bool]) -> None: ...
-
-    async def acquire(self, grant: Grant, weight: int, description: str, deadline: float) -> bool:
-        """Acquire, and wait while it is busy. False: busy until the deadline."""
-
-    async def release(self, grant: Grant, until: float) -> None: ...
-
-    async def amend(self, grant: Grant, weight: int, until: float) -> None: ...
-
-    async def inspect(self, name: str, until: float) -> LockInfo: ...
-
-    async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]: ...
-
-    async def revoke(self, name: str, token: int, until: float) -> bool: ...
-
-    async def evict(self, name: str, token: int, until: float) -> bool: ...
-
-    async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None: ...
-
-    async def identity(self, until: float) -> str: ...
-
-    async def doctor(self, until: float) -> list[Finding]: ...
-
-    def close(self) -> None: ...
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
@@ -273,7 +230,11 @@ class HoldRegistry:
         """Lower the weight of the claim to that of its heaviest hold."""
         weight = grant.heaviest()
         if grant.claim is not None and weight < grant.claim.weight:
-            await self._opened().amend(grant, weight, self.now() + RELEASE_PATIENCE)
+            try:
+                await self._opened().lighten(grant, weight, self.now() + RELEASE_PATIENCE)
+            except BaseException:
+                self.watchdog.settle(grant)
+                raise
 
     @staticmethod
     def _add(grant: Grant, hold: Hold) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.give_backs import BATCH, GiveBacks
-from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant, WatchdogExecutor
+from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant, Grantor
 from dibs.core.log import log
 from dibs.core.loss import BROKEN, DISPLACED, EXPIRED, INSTANT, REPLACED, Loss, Trouble
 from dibs.core.queue import LOOK, YOURS, ClientIdentity, Replaced
@@ -51,7 +51,7 @@ class Watchdog:
         self,
         runtime: Runtime,
         me: ClientIdentity,
-        open_executor: Callable[[], WatchdogExecutor],
+        open_executor: Callable[[], Grantor],
         mutex: AbstractContextManager[Any],
         *,
         claims_expire: bool = True,
@@ -65,7 +65,7 @@ class Watchdog:
         self._me = me
         self._mutex = mutex
         self._open_executor = open_executor
-        self.executor: WatchdogExecutor | None = None
+        self.executor: Grantor | None = None
         """For renewals."""
         self.is_connected = False
         self.unsorted: dict[bytes, Grant] = {}
@@ -275,7 +275,7 @@ class Watchdog:
                     return None
         return pause
 
-    async def _connect(self, executor: WatchdogExecutor) -> float | None:
+    async def _connect(self, executor: Grantor) -> float | None:
         """Connect early: when the first renewal is due, the server may accept no more connections."""
         try:
             await executor.connect(self._now() + TICK)
@@ -293,7 +293,7 @@ class Watchdog:
                 self._groups.setdefault(kind, {})[grant.claim.id] = grant
         return self._groups
 
-    async def _renew(self, executor: WatchdogExecutor, batch: list[Grant]) -> None:
+    async def _renew(self, executor: Grantor, batch: list[Grant]) -> None:
         """Send one batch. It waits at most a sixth of the shortest lease, or two round trips if they take longer."""
         sent_at = self._now()
         batch = [grant for grant in batch if self._is_renewed(grant) and may_renew(grant, sent_at)]
@@ -392,7 +392,7 @@ class Watchdog:
         now = self._now()
         self.lose(grant, loss if now < grant.until else self._deadline_loss(grant, now), gone=gone)
 
-    def _open_for_renewals(self) -> WatchdogExecutor:
+    def _open_for_renewals(self) -> Grantor:
         if self.executor is None:
             self.executor = self._open_executor()
         return self.executor

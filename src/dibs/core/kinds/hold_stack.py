@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from dibs.core.client import Client
+from dibs.core.grants import Given
 from dibs.core.kinds.options import UNSET
-from dibs.core.registry import Given
 from dibs.errors import DibsError, NotHeld
 
 _FEW = 64

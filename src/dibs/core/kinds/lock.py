@@ -25,12 +25,11 @@ from dibs.core import names
 from dibs.core.cells import CELL
 from dibs.core.client import Client
 from dibs.core.deadline import FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
-from dibs.core.grants import Hold, Request
+from dibs.core.grants import Given, Hold, Request
 from dibs.core.kinds.hold_stack import HoldStack, Takes
 from dibs.core.kinds.options import UNSET, Options, count_of, limit_of, terms_of
 from dibs.core.loss import INSTANT, Loss
 from dibs.core.queue import CELLS, FAIR, PERMITS, RECORDS, RW
-from dibs.core.registry import Given
 from dibs.core.rule import RW_CAPACITY, Prepared
 from dibs.errors import AcquireTimeout, DibsError, LockLost
 from dibs.info import LockInfo, break_cell, duration, in_the_way, read_break

@@ -6,7 +6,7 @@ the caller pauses for a random time and asks with a new ballot.
 
 Why at most one holder is valid. Each member grants one claim at a time. A holder is valid only while a majority says
 that its vote stands. That time counts from before round one (or the renewal) was sent, less the margin. Any two
-majorities share a member. A member that may have lost a vote gives none until that vote has expired (panel.py).
+majorities share a member. A member that may have lost a vote gives none until that vote has expired (members.py).
 
 Why tokens rise. Round one returns a ticket from each member that grants. The token is the highest of them. Round two
 (`Voter.stamp`) checks at each of those members, in one atomic step, that our vote still stands; only then it makes all
@@ -82,7 +82,7 @@ class Ballot(Claim):
 
 
 class QuorumGrantor:
-    """Implements `Grantor` (registry.py) for callers and `WatchdogExecutor` (grants.py) for the watchdog."""
+    """Seam 1 by majority; see `Grantor` in grants.py."""
 
     def __init__(
         self,
@@ -162,10 +162,8 @@ class QuorumGrantor:
             if ballot.owing():
                 self._watchdog.give_back(ballot, answered=False)
 
-    async def amend(self, grant: Grant, weight: int, until: float) -> None:
+    async def lighten(self, grant: Grant, weight: int, until: float) -> None:
         raise Unsupported("a quorum cannot lower the weight of a hold", step="release the hold")
-
-    lighten = amend
 
     async def renew(self, grants: list[Grant], until: float) -> list[Standing | StoreUnavailable | None]:
         ballots = [self._ballot(grant) for grant in grants]
