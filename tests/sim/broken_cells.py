@@ -10,9 +10,8 @@ from dibs.backends.memory import World
 from dibs.core.cells import FENCE, CellKey, CellValue, Write, record_of
 from dibs.core.deadline import FOREVER
 from dibs.core.kinds.election import Election
-from dibs.core.kinds.latch import Latch, State
 from dibs.core.kinds.options import MOST
-from dibs.core.kinds.versioned_slot import VersionedSlot
+from dibs.core.kinds.primitives import Latch, LatchState, VersionedSlot
 from dibs.errors import Conflict, StoreUnavailable
 from sim.server import CellDesk
 
@@ -56,7 +55,7 @@ async def _fail_as_if_undone(self: VersionedSlot, value: bytes, version: int) ->
 async def _count_what_is_there(self: Latch, n: int = 1) -> None:
     def counted(value: bytes | None) -> bytes | None:
         there = self._read(value)
-        return State(there.generation, max(there.left - n, 0)).record() if there.left else None
+        return LatchState(there.generation, max(there.left - n, 0)).record() if there.left else None
 
     await self._slot.update(counted, MOST)
 

@@ -13,11 +13,9 @@ from typing import Any
 
 from dibs.backends.common.atomic_queue import QUEUES
 from dibs.core.cells import CELL, FENCE, LATCH, CellKey
-from dibs.core.kinds.cell import Cell
 from dibs.core.kinds.election import Election
-from dibs.core.kinds.fence import Fence
-from dibs.core.kinds.latch import Latch
 from dibs.core.kinds.lock import Lock
+from dibs.core.kinds.primitives import Cell, Fence, Latch
 from dibs.core.queue import ELECTION
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import DibsError, StaleToken

@@ -9,12 +9,10 @@ import pytest
 from dibs.backends.common import atomic_cells
 from dibs.backends.memory import World
 from dibs.core.cells import CELL, FENCE, LATCH
-from dibs.core.kinds.cell import Cell
 from dibs.core.kinds.election import Election
-from dibs.core.kinds.fence import Fence
-from dibs.core.kinds.latch import Latch
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Options
+from dibs.core.kinds.primitives import Cell, Fence, Latch
 from dibs.core.rule import RW_CAPACITY
 from dibs.errors import Closed, Conflict, StaleToken, StoreUnavailable
 from sim.stage import Doing, Fate, Stage

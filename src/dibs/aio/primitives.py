@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from dibs._shared import Connection, Seconds, admits
 from dibs.bases import Named
-from dibs.core.kinds.cell import Cell as CoreCell
-from dibs.core.kinds.fence import Fence as CoreFence
-from dibs.core.kinds.latch import Latch as CoreLatch
+from dibs.core.kinds import primitives
 
 
 class Latch(Named):
@@ -29,7 +27,7 @@ class Latch(Named):
     """
 
     __slots__ = ("_core",)
-    _core: CoreLatch
+    _core: primitives.Latch
 
     async def arm(self, count: int) -> None:
         """Close the latch, until it is counted down `count` times.
@@ -83,7 +81,7 @@ class Cell(Named):
     """A value with a version, for compare-and-set: see `Client.cell`. An unset cell is None at version 0."""
 
     __slots__ = ("_core",)
-    _core: CoreCell
+    _core: primitives.Cell
 
     async def get(self) -> tuple[bytes | None, int]:
         """The value and its version; `(None, 0)` while it is unset.
@@ -129,7 +127,7 @@ class Fence(Named):
     """The checking half of fencing, for the resource: see `Client.fence`. It refuses tokens of earlier holders."""
 
     __slots__ = ("_core",)
-    _core: CoreFence
+    _core: primitives.Fence
 
     async def admit(self, token: int, shared: bool = False, *, within: Connection | None = None) -> None:
         """Admit a token, unless a higher exclusive one was admitted before. Records never expire.

@@ -16,10 +16,8 @@ from dibs.blocking.several import Striped
 from dibs.blocking.within import Within
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
-from dibs.core.kinds.cell import Cell as CoreCell
+from dibs.core.kinds import primitives
 from dibs.core.kinds.election import Election as CoreElection
-from dibs.core.kinds.fence import Fence as CoreFence
-from dibs.core.kinds.latch import Latch as CoreLatch
 from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
@@ -246,7 +244,7 @@ class Client(SyncWith):
             BadName: The name is not valid.
             Unsupported: The store has no latches.
         """
-        return Latch(CoreLatch(self._core, name))
+        return Latch(primitives.Latch(self._core, name))
 
     def cell(self, name: str) -> Cell:
         """Make a cell: a small value with a version, for compare-and-set. Nobody holds it.
@@ -258,7 +256,7 @@ class Client(SyncWith):
             BadName: The name is not valid.
             Unsupported: The store has no cells.
         """
-        return Cell(CoreCell(self._core, name))
+        return Cell(primitives.Cell(self._core, name))
 
     def fence(self, name: str) -> Fence:
         """Make a fence: the resource that a lock protects uses it to refuse the writes of earlier holders.
@@ -270,7 +268,7 @@ class Client(SyncWith):
             BadName: The name is not valid.
             Unsupported: The store has no fences.
         """
-        return Fence(CoreFence(self._core, name))
+        return Fence(primitives.Fence(self._core, name))
 
     def within(self, connection: Connection) -> Within:
         """Make locks that the transaction of an open connection of yours holds until it ends.

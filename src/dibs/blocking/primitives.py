@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dibs._shared import Connection, Seconds, admits
 from dibs.bases import Named
 from dibs.blocking.entry import ask
-from dibs.core.kinds.cell import Cell as CoreCell
-from dibs.core.kinds.fence import Fence as CoreFence
-from dibs.core.kinds.latch import Latch as CoreLatch
+from dibs.core.kinds import primitives
 
 
 class Latch(Named):
@@ -28,7 +26,7 @@ class Latch(Named):
     """
 
     __slots__ = ("_core",)
-    _core: CoreLatch
+    _core: primitives.Latch
 
     def arm(self, count: int) -> None:
         """Close the latch, until it is counted down `count` times.
@@ -98,7 +96,7 @@ class Cell(Named):
     """
 
     __slots__ = ("_core",)
-    _core: CoreCell
+    _core: primitives.Cell
 
     def get(self) -> tuple[bytes | None, int]:
         """The value and its version; `(None, 0)` while it is unset.
@@ -155,7 +153,7 @@ class Fence(Named):
     """
 
     __slots__ = ("_core",)
-    _core: CoreFence
+    _core: primitives.Fence
 
     def admit(self, token: int, shared: bool = False, *, within: Connection | None = None) -> None:
         """Admit a token, unless a higher exclusive one was admitted before. Records never expire.

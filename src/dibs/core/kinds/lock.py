@@ -272,7 +272,7 @@ class Lock(Takes[Hold]):
         """Add the record of `dibs break` to the error, if there is one. Best effort: the lock is lost anyway."""
         if CELLS not in self.client.store.capabilities:
             return
-        from dibs.core.kinds.versioned_slot import VersionedSlot  # noqa: PLC0415  (rarely needed)
+        from dibs.core.kinds.primitives import VersionedSlot  # noqa: PLC0415  (rarely needed)
 
         try:
             slot = VersionedSlot(self.client, CELL, break_cell(self.name), "a record of breaks")
