@@ -123,8 +123,7 @@ class Client:
 
     async def cells(self) -> Cells:
         """The way to the values of the shared primitives, opened on first use."""
-        if not self.is_ready():
-            await self.open()
+        await self.ready()
         return self._cells if self._cells is not None else await self._gate.once(lambda: self._cells, self._open_cells)
 
     async def encloses(self) -> Encloses:
@@ -151,6 +150,14 @@ class Client:
         finally:
             self.me.inbox.forget(key)
             self._watching.pop(key, None)
+
+    async def ask(
+        self, name: str | None, question: Callable[[Grantor, float], Awaitable[T]], patience: float | None = None
+    ) -> T:
+        """Ask the store, and retry for `patience` seconds, by default the client's `retry`."""
+        await self.ready()
+        until = self.now() + (self.retry if patience is None else patience)
+        return await self.patiently(name, lambda: question(self.opened, until), until)
 
     async def patiently(self, name: str | None, ask: Callable[[], Awaitable[T]], until: float) -> T:
         """Call `ask`, which must be idempotent, and retry until then if the store does not answer."""
@@ -200,15 +207,11 @@ class Client:
 
     async def identity(self) -> str:
         """The id kept in the store. Not cached: the store may have been replaced."""
-        await self.ready()
-        until = self.now() + self.retry
-        return await self.patiently(None, lambda: self.opened.identity(until), until)
+        return await self.ask(None, lambda grantor, until: grantor.identity(until))
 
     async def doctor(self) -> list[Finding]:
         """The findings of the store; the first names the store and its components."""
-        await self.ready()
-        until = self.now() + self.retry
-        said = await self.patiently(None, lambda: self.opened.doctor(until), until)
+        said = await self.ask(None, lambda grantor, until: grantor.doctor(until))
         made_of = [finding.what for finding in said if finding.level == "about"]
         return [
             Finding("about", ", ".join([self.shown, *made_of])),
@@ -223,9 +226,8 @@ class Client:
         return await self.look(names.check(name), self.prefix + name)
 
     async def look(self, name: str, encoded: str, patience: float | None = None) -> LockInfo:
-        await self.ready()
-        until = self.now() + (self.retry if patience is None else patience)
-        return self._named(await self.patiently(name, lambda: self.opened.inspect(encoded, until), until), name)
+        found = await self.ask(name, lambda grantor, until: grantor.inspect(encoded, until), patience)
+        return self._named(found, name)
 
     async def look_together(self, name: str, encoded: str, patience: float) -> LockInfo | None:
         """The queue, for the error of a caller that timed out; None: the store did not answer.
@@ -253,9 +255,7 @@ class Client:
 
     async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
         """A page of busy queues, and the name after which the next page starts; `""` is the end."""
-        await self.ready()
-        until = self.now() + self.retry
-        found = await self.patiently(None, lambda: self.opened.page(self.prefix + prefix, after, until), until)
+        found = await self.ask(None, lambda grantor, until: grantor.page(self.prefix + prefix, after, until))
         own = [self._named(info, info.name[len(self.prefix) :]) for info in found if info.holders or info.waiters]
         end = max((info.name for info in found), default="")
         return own, end if end > after else ""  # a damaged store must not make the caller loop for ever

@@ -63,19 +63,16 @@ class Unsent(StoreUnavailable):
     """The request never left this process: it had no effect and will have none."""
 
 
-class ClientIdentity:
+class ClientIdentity(NamedTuple):
     """A client as its store knows it: its id, and how to reach it."""
 
-    __slots__ = ("id", "inbox", "lease", "news")
-
-    def __init__(self, id: bytes, inbox: Inbox, lease: float, news: Callable[[bytes], None]) -> None:
-        self.id = id
-        self.inbox = inbox
-        self.lease = lease
-        """The client's lease; where claims live by a session, the lifetime of that session."""
-        self.news = news
-        """Called with the id of a held claim that was removed or revoked: the watchdog then checks it at once. Safe
-        from any thread; never waits; unknown ids do nothing."""
+    id: bytes
+    inbox: Inbox
+    lease: float
+    """The client's lease; where claims live by a session, the lifetime of that session."""
+    news: Callable[[bytes], None]
+    """Called with the id of a held claim that was removed or revoked: the watchdog then checks it at once. Safe from
+    any thread; never waits; unknown ids do nothing."""
 
 
 Taken = Standing | Awaitable[Standing | None] | None

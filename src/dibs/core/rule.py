@@ -17,7 +17,7 @@ compares the implementations. It stops at the first claim that must wait: every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dibs.errors import StoreUnavailable
 
@@ -153,23 +153,18 @@ class Entry:
         """Its weight before the current change; None if the change is of another entry."""
 
 
-class Head:
+class Head(NamedTuple):
     """The result of one walk over a queue."""
 
-    __slots__ = ("blocked", "freed", "gone", "holding", "next", "used")
-
-    def __init__(
-        self, holding: list[Entry], freed: list[Entry], gone: list[Entry], blocked: Entry | None, used: int, next: float
-    ) -> None:
-        self.holding = holding
-        self.freed = freed
-        """The entries of `holding` that became holders by the current change: exactly these are woken."""
-        self.gone = gone
-        self.blocked = blocked
-        """The first entry that must wait."""
-        self.used = used
-        self.next = next
-        """The instant of the next expiry among the entries seen."""
+    holding: list[Entry]
+    freed: list[Entry]
+    """The entries of `holding` that became holders by the current change: exactly these are woken."""
+    gone: list[Entry]
+    blocked: Entry | None
+    """The first entry that must wait."""
+    used: int
+    next: float
+    """The instant of the next expiry among the entries seen."""
 
 
 def fits(ahead: int, weight: int, capacity: int) -> bool:

@@ -305,10 +305,12 @@ class Lock(Takes[Hold]):
 
     async def revoke(self) -> None:
         """Ask every present holder to release, by its token."""
-        client = self.client
-        for token in [holder.token for holder in (await self.look()).holders]:
-            until = client.now() + client.retry
-            await client.patiently(self.name, partial(client.opened.revoke, self.request.name, token, until), until)
+        for holder in (await self.look()).holders:
+            await self._revoke(holder.token)
+
+    async def _revoke(self, token: int) -> None:
+        name = self.request.name
+        await self.client.ask(self.name, lambda grantor, until: grantor.revoke(name, token, until))
 
     async def busy(self, hold: Hold) -> AcquireTimeout:
         """The timeout error for this hold."""
