@@ -79,8 +79,6 @@ Target = str | Driver | Sequence[str | Driver] | None
 """The first argument of `connect`: a URL, a driver, or several of them as a quorum."""
 Connection = Any
 """An open connection of the caller; backends/__init__.py lists the accepted classes."""
-Block = Callable[[], object | None] | None
-"""A weak reference to the `with` block that a hold depends on."""
 ExcType = type[BaseException] | None
 Raised = BaseException | None
 Trace = TracebackType | None
@@ -213,10 +211,10 @@ def _store(given: object, options: dict[str, Any]) -> Store:
     return make_store(parse(given), options) if isinstance(given, str) else make_store_of(given, options)
 
 
-_TELLING = ("pass", "pwd", "secret", "token", "auth", "credential", "key")
+_SECRET_WORDS = ("pass", "pwd", "secret", "token", "auth", "credential", "key")
 """Parts of the names of secret options."""
 _LIBPQ_FILES = ("passfile", "sslkey", "require_auth")
-_TELLING_NOTHING = {
+_NOT_SECRET = {
     "postgres": _LIBPQ_FILES,
     "postgresql": _LIBPQ_FILES,
     "rediss": ("key",),
@@ -225,7 +223,7 @@ _TELLING_NOTHING = {
     "zookeeper": ("auth", "key"),
     "zookeepers": ("auth", "key"),
 }
-"""Options that match `_TELLING` and are not secret: a kind of login, or a file name."""
+"""Options that match `_SECRET_WORDS` and are not secret: a kind of login, or a file name."""
 
 
 def has_secret(url: str) -> bool:
@@ -260,7 +258,7 @@ def _is_secret(scheme: str, key: str) -> bool:
     from urllib.parse import unquote  # noqa: PLC0415  (not needed without a query)
 
     name, of_members = unquote(key).lower(), scheme.lower().removeprefix("quorum+")
-    return name not in _TELLING_NOTHING.get(of_members, ()) and any(word in name for word in _TELLING)
+    return name not in _NOT_SECRET.get(of_members, ()) and any(word in name for word in _SECRET_WORDS)
 
 
 def place(client: Any) -> str:

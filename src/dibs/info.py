@@ -285,7 +285,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60}m"
 
 
-def in_the_way(info: LockInfo, own_token: int | None, now: datetime, is_me: Callable[[str, int], bool]) -> str:
+def busy_text(info: LockInfo, own_token: int | None, now: datetime, is_me: Callable[[str, int], bool]) -> str:
     """Who holds it, since when, and how many are ahead of us: the middle of every busy message."""
     ahead = [p for p in (*info.holders, *info.waiters) if own_token is None or p.token < own_token]
     if not ahead:

@@ -36,7 +36,7 @@ def test_a_weight_that_could_not_be_lowered_is_tried_again(desk: Desk) -> None:
     grant = desk.grant(b"a", Hold(weight=1))
     assert grant.claim is not None
     grant.claim.weight = 3
-    desk.watchdog.settle(grant)
+    desk.watchdog.lighten_later(grant)
     desk.error = StoreUnavailable("silent")
     desk.turn()
     assert (desk.verbs(), desk.leave_pause) == (["lighten"], pytest.approx(0.2))

@@ -26,7 +26,7 @@ from dibs import backends, errors
 from dibs._shared import show_step
 from dibs.core import names
 from dibs.core.kinds.options import Options
-from dibs.info import LockInfo, Participant, duration, in_the_way, printable, read_description, write_description
+from dibs.info import LockInfo, Participant, busy_text, duration, printable, read_description, write_description
 from dibs.testing.kit import KitClient
 from testing.aside import Aside, until
 
@@ -285,11 +285,11 @@ def never(host: str, pid: int) -> bool:
 
 def test_the_text_of_who_is_in_the_way() -> None:
     one = LockInfo(name="a", holders=(at(192, token=1731),), waiters=(at(1, token=1732), at(1, token=1740)))
-    assert in_the_way(one, 1740, NOW, never) == "held by ana@web-3 pid 4121 for 3m12s (token 1731), 2 ahead of you"
-    assert in_the_way(LockInfo(name="a"), None, NOW, never) == "nobody holds it any more"
+    assert busy_text(one, 1740, NOW, never) == "held by ana@web-3 pid 4121 for 3m12s (token 1731), 2 ahead of you"
+    assert busy_text(LockInfo(name="a"), None, NOW, never) == "nobody holds it any more"
     three = LockInfo(name="a", capacity=3, holders=(at(5, token=1), at(5, token=2), at(5, token=3)))
-    assert "(token 1) and 2 more, 3 ahead of you" in in_the_way(three, None, NOW, never)
-    assert "pid 4121 (this process) for 5 s" in in_the_way(three, None, NOW, lambda host, pid: pid == 4121)
+    assert "(token 1) and 2 more, 3 ahead of you" in busy_text(three, None, NOW, never)
+    assert "pid 4121 (this process) for 5 s" in busy_text(three, None, NOW, lambda host, pid: pid == 4121)
 
 
 @given(st.floats(0, 1e7))

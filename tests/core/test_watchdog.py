@@ -234,7 +234,7 @@ def test_the_first_of_several_holds_ends_by_itself(desk: Desk) -> None:
     assert (heavy.told, light.told, grant.state, grant.ends_at) == (1, 0, HELD, 1020.0)
     assert desk.asked == [("lighten", 1, pytest.approx(0.5))]
     grant.claim.weight = 1
-    desk.watchdog.settle(grant)
+    desk.watchdog.lighten_later(grant)
     desk.turn(1006.0)
     assert desk.verbs() == [], "it is as light already"
     desk.turn(1020.0)

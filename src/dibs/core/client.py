@@ -24,18 +24,18 @@ from dibs.info import Finding, LockInfo, show_command, write_description
 
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
-_ABOUTS = 1024
+_DESCRIPTIONS = 1024
 _CLOSING_ROUND_TRIPS = 10
 _CROWD = 20
-_LOOK_SHARE, _LOOK_OLD = 10.0, 0.25
+_SNAPSHOT_SHARE, _SNAPSHOT_AGE = 10.0, 0.25
 """A snapshot of a long queue is shared for ten times as long as it took: snapshots take at most a tenth of the time."""
-_LOOK_OUT = 5.0
+_NOTICE_WAIT = 5.0
 """How long to wait for a change notice before polling."""
 MakeGrantor = Callable[[Any, Runtime, ClientIdentity, HoldRegistry, float], Grantor]
 """Called with the store, the runtime, the identity of the client, the registry, and the `retry` seconds."""
 
 
-class _Look:
+class _Snapshot:
     """A snapshot of a queue that several callers share."""
 
     __slots__ = ("done", "info", "until")
@@ -79,7 +79,7 @@ class Client:
         self.show_step = show_step
         """The command that shows a lock from outside this process; None: there is none."""
         self._make_grantor = make_grantor
-        self._abouts: dict[tuple[str, str], str] = {}
+        self._descriptions: dict[tuple[str, str], str] = {}
         self._begin(closed=False)
 
     def _begin(self, *, closed: bool) -> None:
@@ -94,7 +94,7 @@ class Client:
         self._encloses: Encloses | None = None
         self._watching: dict[bytes, None] = {}
         """The inbox keys of callers that wait for a change without a claim."""
-        self._looks: dict[str, _Look] = {}
+        self._snapshots: dict[str, _Snapshot] = {}
         """By name: the snapshot that timed-out callers share."""
         self._gate = self.runtime.gate()
 
@@ -131,22 +131,22 @@ class Client:
         await self.ready()
         return await self._gate.once(lambda: self._encloses, self._open_within)
 
-    async def look_out(self, name: str, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
+    async def await_notice(self, name: str, watch: Callable[[bytes, float], Awaitable[None]], until: float) -> None:
         """Wait a limited time for a change notice from the store. `close` ends the wait."""
         key = self.runtime.fresh_id()
         self.me.inbox.expect(key)
         self._watching[key] = None
         try:
             self.check_open()
-            await watch(key, min(until, self.now() + max(self.retry, _LOOK_OUT)))
+            await watch(key, min(until, self.now() + max(self.retry, _NOTICE_WAIT)))
             self.check_open()
         except StoreUnavailable as error:
             if isinstance(error, Replaced):
-                raise self.seen(error, name) from None
+                raise self.completed(error, name) from None
             # The caller polls next. Pause first: if only watching fails, it would poll in a tight loop.
             await self.runtime.sleep(max(min(self.runtime.jitter(LONGEST_PAUSE), until - self.now()), 0.0))
         except DibsError as error:
-            raise self.seen(error, name) from None
+            raise self.completed(error, name) from None
         finally:
             self.me.inbox.forget(key)
             self._watching.pop(key, None)
@@ -168,9 +168,9 @@ class Client:
             except StoreUnavailable as error:
                 left = until - self.now()
                 if isinstance(error, Replaced) or pause >= left:
-                    raise self.seen(error, name) from None
+                    raise self.completed(error, name) from None
             except DibsError as error:
-                raise self.seen(error, name) from None
+                raise self.completed(error, name) from None
             await self.runtime.sleep(rest(pause, self.runtime.jitter(pause), left))
             pause = min(pause * 2, LONGEST_PAUSE)
             self.check_open()
@@ -190,16 +190,16 @@ class Client:
         """A name and its store, for texts."""
         return f'"{name}" on {self.shown}'
 
-    def about(self, label: str, info: Mapping[str, Any] | None) -> str:
+    def description(self, label: str, info: Mapping[str, Any] | None) -> str:
         """The description that others see of a claim of this thread or task; cached without `info`."""
         name = self.runtime.caller_name()
         if info:
             return write_description(label, self.host, self.pid, name, {**self.info, **info})
-        text = self._abouts.get((label, name))
+        text = self._descriptions.get((label, name))
         if text is None:
-            if len(self._abouts) >= _ABOUTS:
-                self._abouts.clear()
-            text = self._abouts[label, name] = write_description(label, self.host, self.pid, name, self.info)
+            if len(self._descriptions) >= _DESCRIPTIONS:
+                self._descriptions.clear()
+            text = self._descriptions[label, name] = write_description(label, self.host, self.pid, name, self.info)
         return text
 
     def is_me(self, host: str, pid: int) -> bool:
@@ -229,29 +229,29 @@ class Client:
         found = await self.ask(name, lambda grantor, until: grantor.inspect(encoded, until), patience)
         return self._named(found, name)
 
-    async def look_together(self, name: str, encoded: str, patience: float) -> LockInfo | None:
+    async def shared_snapshot(self, name: str, encoded: str, patience: float) -> LockInfo | None:
         """The queue, for the error of a caller that timed out; None: the store did not answer.
 
         Callers that time out at the same time share one snapshot. A snapshot of a long queue also serves callers that
         time out shortly after: n snapshots of n claims each would cost more than all the locking.
         """
         began = self.now()
-        look = self._looks.get(encoded)
-        if look is not None and began < look.until:
-            await look.done.wait(began + patience)
-            return look.info
-        look = self._looks[encoded] = _Look(self.runtime.event(), began + patience)
+        snapshot = self._snapshots.get(encoded)
+        if snapshot is not None and began < snapshot.until:
+            await snapshot.done.wait(began + patience)
+            return snapshot.info
+        snapshot = self._snapshots[encoded] = _Snapshot(self.runtime.event(), began + patience)
         try:
-            look.info = await self.look(name, encoded, patience)
+            snapshot.info = await self.look(name, encoded, patience)
         except StoreError:
             pass
         finally:
-            if look.info is not None and len(look.info.waiters) >= _CROWD:
-                look.until = self.now() + min(_LOOK_SHARE * (self.now() - began), _LOOK_OLD)
-            elif self._looks.get(encoded) is look:
-                del self._looks[encoded]
-            look.done.set()
-        return look.info
+            if snapshot.info is not None and len(snapshot.info.waiters) >= _CROWD:
+                snapshot.until = self.now() + min(_SNAPSHOT_SHARE * (self.now() - began), _SNAPSHOT_AGE)
+            elif self._snapshots.get(encoded) is snapshot:
+                del self._snapshots[encoded]
+            snapshot.done.set()
+        return snapshot.info
 
     async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
         """A page of busy queues, and the name after which the next page starts; `""` is the end."""
@@ -269,14 +269,14 @@ class Client:
         try:
             found = await self.opened.evict(self.prefix + name, token, self.now() + self.retry)
         except DibsError as error:
-            raise self.seen(error, name) from None
+            raise self.completed(error, name) from None
         if not found:
             info = await self.inspect(name)
             raise self.error(
                 NotHeld, name, f"no holder has token {token} any more", info=info, step=self.show_step(name)
             )
 
-    def seen(self, error: DibsError, name: str | None) -> DibsError:
+    def completed(self, error: DibsError, name: str | None) -> DibsError:
         """Complete an error for the caller; tell the watchdog, because a replaced store has lost every hold."""
         if isinstance(error, StoreError):
             self.watchdog.heard(error)
@@ -338,7 +338,7 @@ class Client:
                 grant.state, grant.loss = LOST, FORKED
             self.watchdog.renewing.clear()
             self.pid = pid
-            self._abouts.clear()
+            self._descriptions.clear()
             self.runtime.after_fork()
             self._begin(closed=self.closed)
 

@@ -57,7 +57,7 @@ class GiveBacks:
         self._claims_expire = claims_expire
         self._executor: Grantor | None = None
         self._spare: Grantor | None = None
-        """A connected port, for a client that closes."""
+        """A connected grantor, for a client that closes."""
         self.is_closing = False
         """There are no more acquires."""
         self._posted: deque[_Leaving] = deque()
@@ -82,7 +82,7 @@ class GiveBacks:
         self.is_full = self.backlog() >= MOST
         self._worker.ring()
 
-    def settle(self, grant: Grant) -> None:
+    def lighten_later(self, grant: Grant) -> None:
         """Lower the weight of the claim in the store to that of its heaviest hold, in the background."""
         self._too_heavy.append(grant)
         self._worker.ring()
@@ -105,7 +105,7 @@ class GiveBacks:
 
     def when_idle(self, runtime: Runtime, spare: Grantor | None = None) -> Event:
         """For a client that closes: an event that is set once the store has accepted or refused every leave. Uses the
-        connected `spare` port, because there may be no time to connect."""
+        connected `spare`, because there may be no time to connect."""
         event = runtime.event()
         self._spare = spare
         self._idle_events.append(event)
@@ -170,7 +170,7 @@ class GiveBacks:
                 silent.append(item)
         self._again(silent, refused=False)
         self._again(refused, refused=True)
-        self._mind_the_backlog()
+        self._check_backlog()
 
     def _again(self, items: list[_Leaving], *, refused: bool) -> None:
         at = self._now() + (_AFTER_REFUSAL if refused else _AFTER_SILENCE)
@@ -178,7 +178,7 @@ class GiveBacks:
             self._silent += not refused
             heappush(self._unanswered, (at, next(self._numbers), item._replace(refused=refused)))
 
-    def _mind_the_backlog(self) -> None:
+    def _check_backlog(self) -> None:
         backlog = self.backlog()
         self.is_full = backlog >= MOST
         if not self.is_full:

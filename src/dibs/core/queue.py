@@ -210,7 +210,7 @@ class InTables(Store, Protocol):
 
 
 class Transaction(Protocol):
-    """A connection of the caller (`Own` of backends/sql/caller_connection.py)."""
+    """A connection of the caller (`CallerConnection` of backends/sql/caller_connection.py)."""
 
     @property
     def server(self) -> str: ...
@@ -225,7 +225,7 @@ class Encloses(Protocol):
     async def enclose(
         self, caller: Any, name: str, description: str, wait: float | None, patience: float
     ) -> int | None:
-        """Take the exclusive lock of a name for the transaction of `own`. Returns its token, or None: it was busy.
+        """Take the exclusive lock of a name for the transaction of `caller`. Returns its token, or None: it was busy.
 
         `wait` is in seconds; 0 tries once, None waits for ever. `patience`: how long to retry on our own connections.
         Errors of the caller's connection surface as its driver raises them. A failure leaves the transaction as it

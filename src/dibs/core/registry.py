@@ -107,7 +107,7 @@ class HoldRegistry:
         grant = hold.grant
         if grant is not None:
             if grant.wanted():
-                self.watchdog.settle(grant)
+                self.watchdog.lighten_later(grant)
             else:
                 self.unshare(grant)
                 self.watchdog.abandon(grant)
@@ -233,7 +233,7 @@ class HoldRegistry:
             try:
                 await self._opened().lighten(grant, weight, self.now() + RELEASE_PATIENCE)
             except BaseException:
-                self.watchdog.settle(grant)
+                self.watchdog.lighten_later(grant)
                 raise
 
     @staticmethod

@@ -83,7 +83,7 @@ class Watchdog:
         self._watcher = runtime.worker(self.watch)
         self._renewer = runtime.worker(self.renew)
         self.give_backs = GiveBacks(runtime, open_executor, self.heard, claims_expire=claims_expire)
-        self.give_back, self.settle = self.give_backs.post, self.give_backs.settle
+        self.give_back, self.lighten_later = self.give_backs.post, self.give_backs.lighten_later
 
     # Called by user threads: nothing here waits.
 
@@ -124,8 +124,23 @@ class Watchdog:
         self.lose(grant, self._deadline_loss(grant, now))
 
     def _deadline_loss(self, grant: Grant, now: float) -> Loss:
+        """Why the lease of a held grant ran out."""
+        if not grant.request.renew:
+            return EXPIRED
         late = self._late if self.wakes_at == FOREVER else now - self.wakes_at
-        return at_deadline(grant, now, late)
+        lease = duration(grant.request.lease)
+        trouble, stood_still = grant.trouble, late >= grant.request.lease / 4
+        if trouble is not None and (trouble.seen_at < grant.until or not stood_still):
+            since = datetime.now(UTC) - timedelta(seconds=now - trouble.since)
+            return Loss("unreachable", f"the store was unreachable since {since:{INSTANT}}: {trouble.error.what}")
+        if grant.in_flight is grant.claim and not stood_still:
+            return Loss("unreachable", f"the store did not answer in time to keep the lease of {lease}")
+        still = duration(max(late, now - grant.renew_at))  # a lower bound: it may have begun earlier
+        return Loss(
+            "standstill",
+            f"this process stood still for at least {still} (stopped, suspended, or without CPU time), "
+            f"too long for a lease of {lease}",
+        )
 
     def lose(self, grant: Grant, loss: Loss, *, gone: bool = False) -> None:
         """Declare a grant lost, because it is no longer certain. Give it back, unless the store said that it is gone
@@ -152,10 +167,8 @@ class Watchdog:
 
     def heard(self, error: StoreError) -> None:
         """Called with every error of the store: a replaced store has lost all our claims."""
-        if isinstance(error, Replaced):
-            self._lose_all()
-
-    def _lose_all(self) -> None:
+        if not isinstance(error, Replaced):
+            return
         for grant in list(self.renewing.values()):
             if grant.state is HELD:
                 self.lose(grant, REPLACED, gone=True)
@@ -225,7 +238,7 @@ class Watchdog:
     def _look_at(self, grant: Grant, now: float, horizon: float) -> bool:
         """True: it was passed on to be renewed."""
         if grant.state is HELD and (now >= grant.until or now >= grant.ends_at):
-            self._end_what_is_over(grant, now)
+            self._end_expired(grant, now)
             if grant.state is not HELD:  # it has ended: a renewal would only delay its successor
                 return False
         claim = grant.claim
@@ -241,7 +254,7 @@ class Watchdog:
             self._due.append(grant)
         return is_due
 
-    def _end_what_is_over(self, grant: Grant, now: float) -> None:
+    def _end_expired(self, grant: Grant, now: float) -> None:
         if now >= grant.until:
             self.expire(grant, now)
             return
@@ -256,7 +269,7 @@ class Watchdog:
         for hold in over:
             hold.tell_lost()
         if over:
-            self.settle(grant)
+            self.lighten_later(grant)
 
     # The second lane: renewals.
 
@@ -331,7 +344,7 @@ class Watchdog:
             if isinstance(standing, StoreUnavailable):
                 failed.setdefault(standing, []).append(grant)
             elif claim is grant.claim and self._has(grant):
-                if was_held and standing is not None and is_displaced(standing):
+                if was_held and standing is not None and not standing.holds:  # the store lost acknowledged writes
                     self._lose_by_answer(grant, DISPLACED)
                 else:
                     self._note(grant, standing, sent_at)
@@ -398,34 +411,9 @@ class Watchdog:
         return self.executor
 
 
-def at_deadline(grant: Grant, now: float, late: float) -> Loss:
-    """Why the lease of a held grant ran out. `late`: the seconds by which the watchdog last awoke too late."""
-    if not grant.request.renew:
-        return EXPIRED
-    lease = duration(grant.request.lease)
-    trouble, stood_still = grant.trouble, late >= grant.request.lease / 4
-    if trouble is not None and (trouble.seen_at < grant.until or not stood_still):
-        since = datetime.now(UTC) - timedelta(seconds=now - trouble.since)
-        return Loss("unreachable", f"the store was unreachable since {since:{INSTANT}}: {trouble.error.what}")
-    if grant.in_flight is grant.claim and not stood_still:
-        return Loss("unreachable", f"the store did not answer in time to keep the lease of {lease}")
-    still = duration(max(late, now - grant.renew_at))  # a lower bound: it may have begun before that renewal was due
-    return Loss(
-        "standstill",
-        f"this process stood still for at least {still} (stopped, suspended, or without CPU time), "
-        f"too long for a lease of {lease}",
-    )
-
-
 def may_renew(grant: Grant, now: float) -> bool:
     """Past its own deadline a held grant is lost, even if the store would still renew it."""
     return grant.state is not HELD or now < grant.until
-
-
-def is_displaced(standing: Standing) -> bool:
-    """Whether a held claim no longer holds, because another claim is ahead. It happens if a store lost acknowledged
-    writes."""
-    return not standing.holds
 
 
 def _lease_of(grant: Grant) -> float:

@@ -39,7 +39,7 @@ class Election:
             if token != seen:
                 return leader, token
             watch = partial(self.client.opened.await_change, self._encoded, token)
-            await self.client.look_out(self.name, watch, FOREVER)
+            await self.client.await_notice(self.name, watch, FOREVER)
 
     def describe(self) -> str:
         return self.client.place(self.name)

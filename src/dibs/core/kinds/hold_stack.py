@@ -132,7 +132,7 @@ class Takes(Protocol[H]):
         """`acquire` for a `with` block: raises AcquireTimeout if it is busy."""
 
     on_lost: Callable[[Any], object] | None
-    """The user's callback for a loss; if there is one, `told` must be called."""
+    """The user's callback for a loss; if there is one, call `set_callbacks`."""
 
     def set_callbacks(self, hold: H, shown: object, cancels: Callable[[], object] | None = None) -> None:
         """Set the callbacks for a loss. `shown` is the API object of the hold."""

@@ -32,7 +32,7 @@ from dibs.core.loss import INSTANT, Loss
 from dibs.core.queue import CELLS, FAIR, PERMITS, RECORDS, RW
 from dibs.core.rule import RW_CAPACITY, Prepared
 from dibs.errors import AcquireTimeout, DibsError, LockLost
-from dibs.info import LockInfo, break_cell, duration, in_the_way, read_break
+from dibs.info import LockInfo, break_cell, busy_text, duration, read_break
 
 
 async def not_free(
@@ -41,14 +41,14 @@ async def not_free(
 ) -> AcquireTimeout:  # fmt: skip
     """The timeout error, with the holders and waiters ahead. `by_itself`: the holder is this owner, who needs an rlock.
     `permits`: the number wanted, and the size of the semaphore."""
-    info = await client.look_together(name, client.prefix + name, LEAST_PATIENCE)
+    info = await client.shared_snapshot(name, client.prefix + name, LEAST_PATIENCE)
     what = f"not free after {duration(limit)}" if limit else "not free"
     if info is not None and permits is not None:
         wanted, size = permits
         free = size - sum(holder.weight for holder in info.holders)
         what += f": {wanted} permit{'s' if wanted > 1 else ''} wanted, {free} of {size} free"
     if info is not None:
-        what += f": {in_the_way(info, own_token, datetime.now(UTC), client.is_me)}"
+        what += f": {busy_text(info, own_token, datetime.now(UTC), client.is_me)}"
     if by_itself:
         what += "; this thread, task or owner holds it already"
         step: str | None = "use client.rlock(name), which its owner may take again"
@@ -66,12 +66,12 @@ class _Described(NamedTuple):
     prepared: Prepared
 
 
-def warn_of_unreleased(taken: HoldStack[Hold], client: Client, _: object) -> None:
+def warn_of_unreleased(hold_stack: HoldStack[Hold], client: Client, _: object) -> None:
     """Warn that a lock object was freed before its holds were released. The garbage collector may call this anywhere,
     so it takes no mutex and ends no hold. Holds that end by themselves, such as the permits of a rate limit, are often
     not released on purpose."""
-    unreleased = list(taken.holds)
-    taken.holds.clear()  # each of them has a weak reference that calls this
+    unreleased = list(hold_stack.holds)
+    hold_stack.holds.clear()  # each of them has a weak reference that calls this
     for hold in unreleased:
         grant = hold.grant
         if grant is None or not grant.valid(client.now()) or not hold.wanted():
@@ -142,7 +142,7 @@ class Lock(Takes[Hold]):
             prepared = described.prepared if hold.weight == self.weight else None
             taken = grantor.take(hold, self.request, described.text, prepared)
         except DibsError as error:
-            raise client.seen(error, self.name) from error.__cause__
+            raise client.completed(error, self.name) from error.__cause__
         if taken is True:
             self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
             return True
@@ -152,7 +152,7 @@ class Lock(Takes[Hold]):
         try:
             held = await taken
         except DibsError as error:
-            raise self.client.seen(error, self.name) from error.__cause__
+            raise self.client.completed(error, self.name) from error.__cause__
         if held:
             self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
         return held
@@ -168,7 +168,7 @@ class Lock(Takes[Hold]):
             else:
                 held = await self._acquire_guarded(hold, self.guard, described.text)
         except DibsError as error:
-            raise client.seen(error, self.name) from error.__cause__
+            raise client.completed(error, self.name) from error.__cause__
         if held:
             self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
             hold.began = client.now()
@@ -232,7 +232,7 @@ class Lock(Takes[Hold]):
         """Cache the latest description: usually one thread or task uses a lock object."""
         described, client = self._described, self.client
         if described.caller is not caller or described.me is not client.me:
-            text = client.about(self.label, self.options.info)
+            text = client.description(self.label, self.options.info)
             described = self._described = _Described(caller, client.me, text, Prepared())
         return described
 
@@ -263,12 +263,12 @@ class Lock(Takes[Hold]):
                 await client.registry.grantor.given(hold, given)
         except LockLost as error:
             if error.reason == "broken":
-                await self._say_by_whom(hold, error)
-            raise self.client.seen(error, self.name) from None
+                await self._add_breaker(hold, error)
+            raise self.client.completed(error, self.name) from None
         except DibsError as error:
-            raise self.client.seen(error, self.name) from error.__cause__
+            raise self.client.completed(error, self.name) from error.__cause__
 
-    async def _say_by_whom(self, hold: Hold, error: LockLost) -> None:
+    async def _add_breaker(self, hold: Hold, error: LockLost) -> None:
         """Add the record of `dibs break` to the error, if there is one. Best effort: the lock is lost anyway."""
         if CELLS not in self.client.store.capabilities:
             return
@@ -292,7 +292,7 @@ class Lock(Takes[Hold]):
         try:
             await self.client.registry.downgrade(hold)
         except DibsError as error:
-            raise self.client.seen(error, self.name) from None
+            raise self.client.completed(error, self.name) from None
 
     def owned(self) -> bool:
         return self.client.registry.held_by(self.request.name, self.begin().owner)

@@ -45,7 +45,7 @@ class MultiHold:
         self.limit = limit
         self.deadline = deadline
         self.when_lost: Callable[[], None] | None = None
-        self._asker: Callable[[], object | None] | None = None
+        self._lifeline: Callable[[], object | None] | None = None
         self.taken: dict[QueueKey, _Part] = {}
         self.shown: dict[QueueKey, Any] = {}
         """The API object of each hold."""
@@ -58,11 +58,11 @@ class MultiHold:
     @property
     def lifeline(self) -> Callable[[], object | None] | None:
         """The `lifeline` of each part: see `Hold`."""
-        return self._asker
+        return self._lifeline
 
     @lifeline.setter
     def lifeline(self, lifeline: Callable[[], object | None] | None) -> None:
-        self._asker = lifeline
+        self._lifeline = lifeline
         for hold in self.parts:
             hold.lifeline = lifeline
 

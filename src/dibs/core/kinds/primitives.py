@@ -73,7 +73,7 @@ class VersionedSlot:
     async def changed(self, version: int, until: float) -> None:
         """Wait until the version differs; returning without a change is fine."""
         cells = await self.client.cells()
-        await self.client.look_out(self.name, lambda key, end: cells.watch(self.cell_key, version, key, end), until)
+        await self.client.await_notice(self.name, lambda key, end: cells.watch(self.cell_key, version, key, end), until)
 
     async def ask(self, question: Callable[[Cells], Awaitable[T]], until: float) -> T:
         cells = await self.client.cells()

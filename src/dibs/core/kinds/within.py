@@ -51,7 +51,7 @@ class EnclosedLock:
     def __init__(self, within: Within, name: object, timeout: object, owner: object, info: object) -> None:
         client = within.client
         self._client = client
-        self._own = within.caller
+        self._caller = within.caller
         self.name = names.check(name)
         self._timeout = patience(timeout)
         given = checked_owner(owner)
@@ -73,14 +73,14 @@ class EnclosedLock:
         client = self._client
         began = client.now()
         encloses = await client.encloses()
-        description = client.about(self._label, self._info)
+        description = client.description(self._label, self._info)
         try:
-            await self._own.require_transaction("but the lock ends with one")
+            await self._caller.require_transaction("but the lock ends with one")
             wait = None if limit is None else max(limit - (client.now() - began), 0.0)
             least = max(client.retry if limit is None else limit, LEAST_PATIENCE)
-            token = await encloses.enclose(self._own, client.prefix + self.name, description, wait, least)
+            token = await encloses.enclose(self._caller, client.prefix + self.name, description, wait, least)
         except DibsError as error:
-            raise client.seen(error, self.name) from error.__cause__
+            raise client.completed(error, self.name) from error.__cause__
         return None if token is None else EnclosedHold(self.name, token, self._label, datetime.now(UTC))
 
     def describe(self) -> str:

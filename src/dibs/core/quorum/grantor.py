@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from dibs.core.deadline import FIRST_PAUSE, FOREVER, LEAST_PATIENCE, LEAVE_PATIENCE
 from dibs.core.grants import Grant, Hold, Request
 from dibs.core.loss import BROKEN, GIVEN_BACK
-from dibs.core.queue import NOWHERE, ClientIdentity, Leave, Member, Store, Unsent
+from dibs.core.queue import NOWHERE, ClientIdentity, Leave, Unsent
 from dibs.core.quorum import votes as vote_rules
 from dibs.core.quorum.members import Health, Members, Seat
+from dibs.core.quorum.store import QuorumStore
 from dibs.core.registry import HoldRegistry
 from dibs.core.rule import Claim, Prepared, Standing
 from dibs.core.runtime import Runtime
@@ -41,15 +42,6 @@ _SHORTEST_STEP = 0.05
 """How long a member has to answer, even if the lease is short."""
 _LOOK = 0.5
 """How often to poll for a change of leader: members send no notices."""
-
-
-class Quorum(Store, Protocol):
-    """A store whose members decide by majority: QUORUM is among its capabilities, and `open` is not called."""
-
-    guard: float | None
-    """Seconds for which a member that may have lost votes has none; None: the client's lease."""
-
-    def open_members(self, runtime: Runtime, me: ClientIdentity) -> list[Member]: ...
 
 
 class Vote:
@@ -86,7 +78,7 @@ class QuorumGrantor:
 
     def __init__(
         self,
-        store: Quorum,
+        store: QuorumStore,
         runtime: Runtime,
         me: ClientIdentity,
         registry: HoldRegistry,
@@ -396,12 +388,12 @@ class QuorumGrantor:
         return grant.claim
 
 
-def quorum_grantor() -> Callable[[Quorum, Runtime, ClientIdentity, HoldRegistry, float], QuorumGrantor]:
+def quorum_grantor() -> Callable[[QuorumStore, Runtime, ClientIdentity, HoldRegistry, float], QuorumGrantor]:
     """The `make_grantor` of one client: its grantors share the health of each member."""
     known: dict[bytes, dict[str, Health]] = {}
 
     def make(
-        store: Quorum, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float
+        store: QuorumStore, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float
     ) -> QuorumGrantor:
         return QuorumGrantor(store, runtime, me, registry, retry, known.setdefault(me.id, {}))
 

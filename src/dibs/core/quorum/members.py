@@ -95,7 +95,7 @@ class Members:
     """All members of one quorum, as one runtime talks to them."""
 
     def __init__(self, members: Sequence[Member], runtime: Runtime, known: dict[str, Health]) -> None:
-        """`known`: the health of the members by name, which all panels of a client share."""
+        """`known`: the health of the members by name, which all grantors of a client share."""
         self.seats = [
             Seat(number, member, known.setdefault(member.shown, Health(member.shown)))
             for number, member in enumerate(members)

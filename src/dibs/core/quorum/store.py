@@ -19,7 +19,7 @@ _NEEDED = frozenset({LEASES, ATOMIC_TRY, VOTES})
 
 
 class QuorumStore:
-    """One client's view of all members."""
+    """One client's view of all members. `open` is not called: quorum/grantor.py uses `open_members`."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({LEASES, QUORUM, RECORDS})
 
@@ -38,6 +38,7 @@ class QuorumStore:
                     step="use redis:// stores, each on its own server",
                 )  # fmt: skip
         self.guard = None if guard is None else _seconds(guard)
+        """Seconds for which a member that may have lost votes has none; None: the client's lease."""
         self.members = list(members)
         self._known: tuple[ClientIdentity, list[ClientIdentity]] | None = None
 

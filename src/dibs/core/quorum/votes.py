@@ -34,16 +34,16 @@ def merged(name: str, queues: Sequence[LockInfo], needed: int) -> LockInfo:
     """The queue as a majority sees it. A claim with the votes of a majority, all with one token, is a holder. A claim
     with fewer votes is shown as a waiter, with its highest ticket: it is between its two rounds, or its client died
     there and blocks others until its lease ends."""
-    busy = [line for line in queues if line.holders or line.waiters]
+    busy = [queue for queue in queues if queue.holders or queue.waiters]
     by_token: dict[int, list[Participant]] = {}
-    for line in busy:
-        for holder in line.holders:
+    for queue in busy:
+        for holder in queue.holders:
             by_token.setdefault(holder.token, []).append(holder)
     holders = [_one(votes, needed) for votes in by_token.values() if len(votes) >= needed]
     shown = {_who(holder) for holder in holders}
     waiting: dict[tuple[object, ...], Participant] = {}
-    for line in busy:
-        for other in (*line.holders, *line.waiters):
+    for queue in busy:
+        for other in (*queue.holders, *queue.waiters):
             before = waiting.get(_who(other))
             if _who(other) not in shown and (before is None or other.token > before.token):
                 waiting[_who(other)] = other
