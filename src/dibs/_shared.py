@@ -17,9 +17,9 @@ from dibs.core.client import Client, MakeGrantor
 from dibs.core.deadline import FOREVER, lease_of, seconds
 from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Unset, checked_info, checked_owner
-from dibs.core.kinds.within import Within, require_within
+from dibs.core.kinds.within import Within
 from dibs.core.names import check
-from dibs.core.queue import QUORUM, Store
+from dibs.core.queue import QUORUM, WITHIN, Store
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
 from dibs.info import printable, show_command, write_description
@@ -105,7 +105,7 @@ def admits(within: Connection | None, *, awaits: bool) -> Admits | None:
 
 def enclosing(client: Client, connection: Connection, *, awaits: bool) -> Within:
     """The transaction of the caller, for locks."""
-    require_within(client)
+    client.require(WITHIN, "locks inside a transaction of yours (within)")  # first: then no connection will do
     return Within(client, caller_connection(connection, "connection", awaits))
 
 

@@ -191,7 +191,7 @@ class AnyLock(AsyncWith, Generic[H]):
         Note:
             Await it. If the task is cancelled meanwhile, the release goes on in the background.
         """
-        return release(self._core, self._core.latest())
+        return release(self._core, self._core.hold_stack.latest())
 
     async def __aenter__(self) -> H:
         hold = self._core.begin()

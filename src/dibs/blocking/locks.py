@@ -184,12 +184,12 @@ class AnyLock(SyncWith, Generic[H]):
         """
         core, hold = self._core, None
         try:
-            hold = core.latest()
+            hold = core.hold_stack.latest()
             if (given := core.give(hold)) is not True:
                 step(core.release(hold, given))
         except BaseException:
             with suppress(NotHeld):  # an interrupt may come before the hold is found
-                core.abandon(hold or core.latest())
+                core.abandon(hold or core.hold_stack.latest())
             raise
 
     def _acquire(self, hold: Any, shown: H) -> H | None:

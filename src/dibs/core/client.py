@@ -137,9 +137,9 @@ class Client:
         self.me.inbox.expect(key)
         self._watching[key] = None
         try:
-            self.check_open()
+            self.registry.check_open()
             await watch(key, min(until, self.now() + max(self.retry, _NOTICE_WAIT)))
-            self.check_open()
+            self.registry.check_open()
         except StoreUnavailable as error:
             if isinstance(error, Replaced):
                 raise self.completed(error, name) from None
@@ -173,10 +173,7 @@ class Client:
                 raise self.completed(error, name) from None
             await self.runtime.sleep(rest(pause, self.runtime.jitter(pause), left))
             pause = min(pause * 2, LONGEST_PAUSE)
-            self.check_open()
-
-    def check_open(self) -> None:
-        self.registry.check_open()
+            self.registry.check_open()
 
     def require(self, capability: str, what: str) -> None:
         """Raise Unsupported when the object is made, not when it is first used."""
@@ -189,6 +186,11 @@ class Client:
     def place(self, name: str) -> str:
         """A name and its store, for texts."""
         return f'"{name}" on {self.shown}'
+
+    def label(self, owner: str | None) -> str:
+        """The name of an owner that others see; `owner` is the option of the lock."""
+        owner = owner if owner is not None else self.owner
+        return self.login if owner is None or owner == "client" else owner
 
     def description(self, label: str, info: Mapping[str, Any] | None) -> str:
         """The description that others see of a claim of this thread or task; cached without `info`."""

@@ -131,7 +131,7 @@ class GiveBacks:
                 return None
             except BaseException:
                 self._one_by_one = len(batch)  # the cause may be one of them
-                self._again(batch, refused=False)
+                self._retry(*batch, refused=False)
                 raise
             self._note(batch, answers)
             if all(isinstance(error, StoreUnavailable) for error in answers):
@@ -159,20 +159,14 @@ class GiveBacks:
         return batch
 
     def _note(self, batch: list[_Leaving], answers: Sequence[StoreError | None]) -> None:
-        silent, refused = [], []
         for item, error in zip(batch, answers, strict=True):
-            if error is None:
-                continue
-            self._heard(error)
-            if not isinstance(error, StoreUnavailable):
-                refused.append(item)
-            elif not isinstance(error, Replaced):
-                silent.append(item)
-        self._again(silent, refused=False)
-        self._again(refused, refused=True)
+            if error is not None:
+                self._heard(error)
+                if not isinstance(error, Replaced):
+                    self._retry(item, refused=not isinstance(error, StoreUnavailable))
         self._check_backlog()
 
-    def _again(self, items: list[_Leaving], *, refused: bool) -> None:
+    def _retry(self, *items: _Leaving, refused: bool) -> None:
         at = self._now() + (_AFTER_REFUSAL if refused else _AFTER_SILENCE)
         for item in items:
             self._silent += not refused

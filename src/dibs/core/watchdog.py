@@ -318,7 +318,11 @@ class Watchdog:
         shortest = min(_lease_of(grant) for grant in batch)
         round_trip = executor.round_trip()
         if shortest < _ROUND_TRIPS * round_trip and not self._warned:
-            self._warn(shortest, round_trip)
+            self._warned = True
+            log().warning(
+                "a lease of %g s is too short: a reply of the store takes up to %.2f s; use at least %.1f s",
+                shortest, round_trip, _ROUND_TRIPS * round_trip,
+            )  # fmt: skip
         try:
             standings = await executor.renew(batch, sent_at + attempt(shortest / 6, round_trip))
         except StoreError as error:
@@ -349,13 +353,6 @@ class Watchdog:
                 else:
                     self._note(grant, standing, sent_at)
         return failed
-
-    def _warn(self, lease: float, round_trip: float) -> None:
-        self._warned = True
-        log().warning(
-            "a lease of %g s is too short: a reply of the store takes up to %.2f s; use at least %.1f s",
-            lease, round_trip, _ROUND_TRIPS * round_trip,
-        )  # fmt: skip
 
     def _renew_again(self, batch: list[Grant], error: StoreError, shortest: float, sent_at: float) -> None:
         self.heard(error)

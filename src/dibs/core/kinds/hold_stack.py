@@ -146,10 +146,6 @@ class Takes(Protocol[H]):
     def abandon(self, hold: H) -> None:
         """Clean up after an exception. Awaits nothing: the watchdog gives back. Does nothing if the hold is over."""
 
-    def latest(self) -> H:
-        """The hold for `release()`."""
-        return self.hold_stack.latest()
-
     async def end(self, hold: H, raised: BaseException | None, given: Given = None) -> None:
         """`release` at the end of a `with` block. An exception of the block stays, with a failure added as a note."""
         try:

@@ -110,7 +110,7 @@ class Lock(Takes[Hold]):
         fair = FAIR in has and (options.fair is not False or RECORDS not in has)
         self.request = Request(client.prefix + name, kind, capacity, terms.lease, terms.renew, fair, terms.ends_after)
         self.own_owner = options.owner if options.owner is not None else client.owner
-        self.label = client.login if self.own_owner is None or self.own_owner == "client" else self.own_owner
+        self.label = client.label(options.owner)
         self._described = _Described(None, None, "", Prepared())
         self.on_lost = options.on_lost
         self._is_plain = not share and guard is None and options.max_hold is None and terms.ends_after == FOREVER

@@ -16,7 +16,7 @@ from dibs.core.client import Client
 from dibs.core.deadline import LEAST_PATIENCE, patience
 from dibs.core.kinds.lock import not_free
 from dibs.core.kinds.options import checked_info, checked_owner, limit_of
-from dibs.core.queue import WITHIN, Enclosing, Transaction
+from dibs.core.queue import Enclosing, Transaction
 from dibs.errors import DibsError
 
 
@@ -27,11 +27,6 @@ class Within:
         wanted = cast("Enclosing", client.store).server
         if caller.server != wanted:
             raise TypeError(f"{client.shown} needs a connection to {wanted}, not to {caller.server}")
-
-
-def require_within(client: Client) -> None:
-    """Raise Unsupported before the connection is checked: without this capability, no connection will do."""
-    client.require(WITHIN, "locks inside a transaction of yours (within)")
 
 
 class EnclosedHold(NamedTuple):
@@ -54,9 +49,7 @@ class EnclosedLock:
         self._caller = within.caller
         self.name = names.check(name)
         self._timeout = patience(timeout)
-        given = checked_owner(owner)
-        own_owner = given if given is not None else client.owner
-        self._label = client.login if own_owner is None or own_owner == "client" else own_owner
+        self._label = client.label(checked_owner(owner))
         self._info: Mapping[str, Any] = checked_info(info)
 
     async def acquire(self, timeout: object, blocking: object) -> EnclosedHold | None:
