@@ -59,8 +59,9 @@ class Desk:
         name = work.__name__
         return SimpleNamespace(ring=lambda: self.rings.append(name), stop=lambda: self.rings.append(f"stop {name}"))
 
-    async def renew(self, grants: Sequence[Grant], until: float) -> list[Any]:
-        self._ask("renew", [grant.claim for grant in grants], until)
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Any]:
+        grants = [self.watchdog.renewing[claim.id] for claim in claims]
+        self._ask("renew", list(claims), until)
         return [self.standing(grant) for grant in grants]
 
     async def give_back(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:

@@ -11,7 +11,7 @@ lease: the hold is returned at once if at least half a waiting lease is left, el
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 
 from dibs.core.deadline import (
     FIRST_PAUSE,
@@ -24,7 +24,7 @@ from dibs.core.deadline import (
     rest,
     valid_until,
 )
-from dibs.core.grants import HELD, OVER, WAITS, Given, Grant, Hold, Request
+from dibs.core.grants import HELD, NO_CLAIM, OVER, WAITS, Given, Grant, Hold, Request
 from dibs.core.loss import BROKEN, GIVEN_BACK, REPLACED
 from dibs.core.queue import NOWHERE, QUEUE, UNFAIR, YOURS, ClientIdentity, Place, Queue, Replaced, Store
 from dibs.core.registry import HoldRegistry
@@ -54,7 +54,7 @@ class QueueGrantor:
         self._give_backs = registry.watchdog.give_backs
         self._retry = retry
         self.connect, self.round_trip, self.close = queue.connect, queue.round_trip, queue.close
-        self.give_back = queue.leave_all
+        self.renew, self.give_back = queue.renew, queue.leave_all
         self.inspect, self.page, self.revoke, self.evict = queue.inspect, queue.page, queue.revoke, queue.evict
         self.await_change, self.identity, self.doctor = queue.await_change, queue.identity, queue.doctor
 
@@ -120,7 +120,7 @@ class QueueGrantor:
         if hold.over:
             return True
         claim, now = grant.claim, self._now()
-        if claim is None or grant.state is not HELD or now >= grant.until or now >= hold.ends_at:
+        if grant.state is not HELD or now >= grant.until or now >= hold.ends_at:
             return None  # it may be lost
         until = min(grant.until, now + RELEASE_PATIENCE)
         try:
@@ -180,7 +180,7 @@ class QueueGrantor:
 
     async def release(self, grant: Grant, until: float) -> None:
         """The hold is invalid and no longer renewed first; only then does the claim leave."""
-        claim = self._claim(grant)
+        claim = grant.claim
         try:
             grant.leaving = True
             if self._watchdog.take(grant):
@@ -208,7 +208,7 @@ class QueueGrantor:
             self._watchdog.heard(error)
             raise grant.taken_away(REPLACED) from None
         except BaseException as error:
-            self._watchdog.give_back(self._claim(grant), grant.answered)
+            self._watchdog.give_back(grant.claim, grant.answered)
             if isinstance(error, StoreError):
                 self._watchdog.heard(error)
             raise
@@ -221,14 +221,14 @@ class QueueGrantor:
         if self._give_backs.is_full:
             await self._give_backs.room(self._runtime, self._patience(deadline, self._now()))
         sent_at = self._now()
-        began = sent_at if grant.claim is None else grant.sent_at  # the free path chose the place then
+        began = sent_at if grant.claim is NO_CLAIM else grant.sent_at  # the free path chose the place then
         place = NOWHERE if deadline <= began else QUEUE if grant.request.fair else UNFAIR
         give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         first, grant.first = grant.first, None
         try:
             while True:
                 claim = grant.claim
-                if claim is None or sent_at > claim.by:
+                if claim is NO_CLAIM or sent_at > claim.by:
                     claim = self._fresh_claim(grant, weight, description, sent_at)
                 elif claim.asked:
                     self._registry.check_open()
@@ -275,7 +275,7 @@ class QueueGrantor:
                     return False
                 give_up, pause = self._patience(deadline, sent_at), FIRST_PAUSE
         except StoreError:
-            if grant.claim is not None and not grant.claim.asked:
+            if not grant.claim.asked:
                 self._watchdog.take(grant)  # the claim never reached the store: nothing to give back
             self._watchdog.abandon(grant)
             raise
@@ -317,16 +317,13 @@ class QueueGrantor:
         return False
 
     async def lighten(self, grant: Grant, weight: int, until: float) -> None:
-        claim = self._claim(grant)
+        claim = grant.claim
         await self._queue.amend(claim, weight, until)
         claim.weight = min(claim.weight, weight)
 
-    async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]:
-        return await self._queue.renew([self._claim(grant) for grant in grants], until)
-
     async def _wait_in_queue(self, grant: Grant, deadline: float) -> bool:
         """True: held. False: timed out, or the claim was evicted and a new id must join."""
-        claim = self._claim(grant)
+        claim = grant.claim
         grant.state = WAITS
         self._watchdog.schedule(grant)
         is_told = False
@@ -374,7 +371,7 @@ class QueueGrantor:
     async def _look(self, grant: Grant, until: float) -> Standing | None:
         """Renew this claim, to learn its state. None: the claim is gone."""
         sent_at = self._now()
-        (standing,) = await self._queue.renew([self._claim(grant)], until)
+        (standing,) = await self._queue.renew([grant.claim], until)
         if isinstance(standing, StoreUnavailable):
             raise standing
         if standing is not None:
@@ -384,28 +381,27 @@ class QueueGrantor:
 
     async def _wait_unfair(self, grant: Grant, deadline: float) -> None:
         look_at = self._now() + grant.request.waiting / 3
-        if await self._queue.watch(self._claim(grant), min(deadline, look_at)) is not None:
+        if await self._queue.watch(grant.claim, min(deadline, look_at)) is not None:
             await self._runtime.sleep(min(self._runtime.jitter(_BARGE_PAUSE), max(deadline - self._now(), 0.0)))
 
     async def _withdraw(self, grant: Grant) -> None:
         """On a timeout: leave now, so that no caller waits behind an abandoned claim."""
         claim = grant.claim
         try:
-            if self._watchdog.take(grant) and claim is not None:
+            if self._watchdog.take(grant):
                 until = self._now() + attempt(LEAVE_PATIENCE, self._queue.round_trip())
                 await self._queue.leave(claim, grant.answered, until)
         except StoreUnavailable as error:
             self._watchdog.heard(error)
-            self._watchdog.give_back(self._claim(grant), grant.answered)
+            self._watchdog.give_back(grant.claim, grant.answered)
         except BaseException:
-            if claim is not None:
+            if claim is not NO_CLAIM:
                 self._watchdog.give_back(claim, grant.answered)
             raise
 
     def _fresh_claim(self, grant: Grant, weight: int, description: str, now: float) -> Claim:
         """Make a claim; the watchdog adopts it before its join is sent."""
-        if grant.claim is not None:
-            self._retire(grant)
+        self._retire(grant)
         request = grant.request
         claim = Claim(
             self._runtime.fresh_id(), request.name, request.kind, request.capacity, weight,
@@ -421,14 +417,9 @@ class QueueGrantor:
     def _retire(self, grant: Grant) -> None:
         """Give the present id back, because its join may still take effect; a new id will join."""
         if self._watchdog.take(grant):
-            claim, grant.claim = self._claim(grant), None
+            claim, grant.claim = grant.claim, NO_CLAIM
             if claim.asked:
                 self._watchdog.give_back(claim, grant.answered)
-
-    @staticmethod
-    def _claim(grant: Grant) -> Claim:
-        assert grant.claim is not None  # every path here comes after _fresh_claim
-        return grant.claim
 
 
 async def _refused(error: StoreError) -> bool:

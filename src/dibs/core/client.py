@@ -294,14 +294,14 @@ class Client:
         if self.registry.grantor is not None and self.bind is not None:
             self.bind()
         self.registry.closed = self.watchdog.give_backs.is_closing = True
-        for grant in list(self.watchdog.renewing.values()):
+        for claim_id, grant in list(self.watchdog.renewing.items()):
             if grant.state is HELD:
                 self.watchdog.lose(grant, CLOSED)
-            elif (claim := grant.claim) is not None:
-                self.me.inbox.deliver(claim.id, LOOK.value)
+            else:
+                self.me.inbox.deliver(claim_id, LOOK.value)
                 self.watchdog.abandon(grant)
-                self.me.inbox.expect(claim.id)  # a waiter between two waits must find the message, too
-                self.me.inbox.deliver(claim.id, LOOK.value)
+                self.me.inbox.expect(claim_id)  # a waiter between two waits must find the message, too
+                self.me.inbox.deliver(claim_id, LOOK.value)
         for key in list(self._watching):
             self.me.inbox.deliver(key, LOOK.value)
         if self.registry.grantor is not None:

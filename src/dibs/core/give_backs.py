@@ -187,7 +187,7 @@ class GiveBacks:
 
     async def _lighten(self, grant: Grant) -> None:
         weight = grant.heaviest()
-        if grant.state is not HELD or grant.claim is None or weight >= grant.claim.weight:
+        if grant.state is not HELD or weight >= grant.claim.weight:
             return
         executor = self._open()
         try:

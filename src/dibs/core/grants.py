@@ -62,12 +62,16 @@ ASKING, WAITS, HELD, LOST, OVER = State
 """Module constants, because looking up a member on its class is slow."""
 
 
+NO_CLAIM = Claim(b"", "", "", 0, 0, 0.0, 0.0, 0.0, b"", "")
+"""The claim of a grant that has not asked yet, or that will ask again with a new id. Nothing is known by its id."""
+
+
 class Grant:
     """One claim as this process knows it. Several holds may share it; it has the weight of the heaviest of them."""
 
     key: tuple[str, object] | None = None
     """The name and owner whose holds share it; None: it is not shared."""
-    claim: Claim | None = None
+    claim = NO_CLAIM
     first: Standing | StoreUnavailable | None = None
     """The outcome of the free path, from which the general path goes on."""
     sent_at = 0.0
@@ -178,7 +182,7 @@ class Grant:
 
     @property
     def token(self) -> int:
-        return 0 if self.claim is None or self.claim.ticket is None else self.claim.ticket
+        return self.claim.ticket or 0
 
 
 class HoldContext(Protocol):
@@ -380,7 +384,7 @@ class Grantor(Protocol):
     async def lighten(self, grant: Grant, weight: int, until: float) -> None:
         """Lower the weight of its claim."""
 
-    async def renew(self, grants: list[Grant], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
+    async def renew(self, claims: Sequence[Claim], until: float) -> Sequence[Standing | StoreUnavailable | None]: ...
 
     async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
         """Remove claims, each with whether its joins were answered. An error for a claim: retry it."""

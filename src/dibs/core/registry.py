@@ -111,7 +111,7 @@ class HoldRegistry:
             else:
                 self.unshare(grant)
                 self.watchdog.abandon(grant)
-                if grant.leaving and grant.claim is not None:
+                if grant.leaving:
                     self.watchdog.give_back(grant.claim, grant.answered)
         if hold.also is not None:
             self.abandon(hold.also)
@@ -229,7 +229,7 @@ class HoldRegistry:
     async def _lighten(self, grant: Grant) -> None:
         """Lower the weight of the claim to that of its heaviest hold."""
         weight = grant.heaviest()
-        if grant.claim is not None and weight < grant.claim.weight:
+        if weight < grant.claim.weight:
             try:
                 await self._opened().lighten(grant, weight, self.now() + RELEASE_PATIENCE)
             except BaseException:

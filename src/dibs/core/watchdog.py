@@ -29,7 +29,7 @@ from typing import Any
 
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.give_backs import BATCH, GiveBacks
-from dibs.core.grants import ASKING, HELD, LOST, OVER, WAITS, Grant, Grantor
+from dibs.core.grants import ASKING, HELD, LOST, NO_CLAIM, OVER, WAITS, Grant, Grantor
 from dibs.core.log import log
 from dibs.core.loss import BROKEN, DISPLACED, EXPIRED, INSTANT, REPLACED, Loss, Trouble
 from dibs.core.queue import LOOK, YOURS, ClientIdentity, Replaced
@@ -89,7 +89,6 @@ class Watchdog:
 
     def adopt(self, grant: Grant) -> None:
         """Before the join is sent."""
-        assert grant.claim is not None
         self.is_used = True
         self.unsorted[grant.claim.id] = self.renewing[grant.claim.id] = grant
 
@@ -97,8 +96,7 @@ class Watchdog:
         """Make sure that `watch` is awake when the grant is due."""
         due = grant.due()
         if due < grant.watch_at:
-            if grant.claim is not None:
-                self.unsorted[grant.claim.id] = grant
+            self.unsorted[grant.claim.id] = grant
             if due < self.wakes_at:
                 self._watcher.ring()
         if not self.is_connected and grant.state is HELD:
@@ -107,7 +105,7 @@ class Watchdog:
     def take(self, grant: Grant) -> bool:
         """Take a grant out of renewal. True: the caller must end it."""
         claim = grant.claim
-        if claim is None or self.renewing.pop(claim.id, None) is None:
+        if self.renewing.pop(claim.id, None) is None:
             return False
         self.unsorted.pop(claim.id, None)
         grant.state = OVER
@@ -116,7 +114,7 @@ class Watchdog:
 
     def abandon(self, grant: Grant) -> None:
         """End a grant after an exception, if no other thread has."""
-        if self.take(grant) and grant.claim is not None:
+        if self.take(grant):
             self.give_back(grant.claim, grant.answered)
 
     def expire(self, grant: Grant, now: float) -> None:
@@ -147,7 +145,7 @@ class Watchdog:
         and no copy of its join can still arrive."""
         claim = grant.claim
         grant.loss = grant.loss or loss  # before `take`: then another thread may read it
-        if not self.take(grant) or claim is None:
+        if not self.take(grant):
             return
         grant.state = LOST
         grant.tell_watchers()
@@ -169,11 +167,11 @@ class Watchdog:
         """Called with every error of the store: a replaced store has lost all our claims."""
         if not isinstance(error, Replaced):
             return
-        for grant in list(self.renewing.values()):
+        for claim_id, grant in list(self.renewing.items()):
             if grant.state is HELD:
                 self.lose(grant, REPLACED, gone=True)
-            elif grant.claim is not None:
-                self._me.inbox.deliver(grant.claim.id, LOOK.value)
+            else:
+                self._me.inbox.deliver(claim_id, LOOK.value)
 
     def round_trip(self) -> float:
         return 0.0 if self.executor is None else self.executor.round_trip()
@@ -208,7 +206,7 @@ class Watchdog:
         return pause
 
     def _has(self, grant: Grant) -> bool:
-        return grant.claim is not None and self.renewing.get(grant.claim.id) is grant
+        return self.renewing.get(grant.claim.id) is grant
 
     def _put_down(self, grant: Grant, now: float) -> None:
         due = now + TICK if grant.state is ASKING else grant.due()
@@ -301,18 +299,21 @@ class Watchdog:
     def _grouped(self) -> dict[tuple[int, bool], dict[bytes, Grant]]:
         while self._due:
             grant = self._due.popleft()
-            if grant.claim is not None:
-                kind = (frexp(_lease_of(grant))[1], grant.state is WAITS)
-                self._groups.setdefault(kind, {})[grant.claim.id] = grant
+            kind = (frexp(_lease_of(grant))[1], grant.state is WAITS)
+            self._groups.setdefault(kind, {})[grant.claim.id] = grant
         return self._groups
 
     async def _renew(self, executor: Grantor, batch: list[Grant]) -> None:
         """Send one batch. It waits at most a sixth of the shortest lease, or two round trips if they take longer."""
         sent_at = self._now()
-        batch = [grant for grant in batch if self._is_renewed(grant) and may_renew(grant, sent_at)]
-        if not batch:
+        asked = [  # the claim is read first: its caller may ask anew with another one at any time
+            (grant, claim, grant.state is HELD)
+            for grant in batch
+            if (claim := grant.claim) is not NO_CLAIM and self._is_renewed(grant) and may_renew(grant, sent_at)
+        ]
+        if not asked:
             return
-        asked = [(grant, grant.claim, grant.state is HELD) for grant in batch]
+        batch = [grant for grant, _, _ in asked]
         for grant, claim, _ in asked:
             grant.in_flight = claim
         shortest = min(_lease_of(grant) for grant in batch)
@@ -323,8 +324,9 @@ class Watchdog:
                 "a lease of %g s is too short: a reply of the store takes up to %.2f s; use at least %.1f s",
                 shortest, round_trip, _ROUND_TRIPS * round_trip,
             )  # fmt: skip
+        until = sent_at + attempt(shortest / 6, round_trip)
         try:
-            standings = await executor.renew(batch, sent_at + attempt(shortest / 6, round_trip))
+            standings = await executor.renew([claim for _, claim, _ in asked], until)
         except StoreError as error:
             self._renew_again(batch, error, shortest, sent_at)
             return
@@ -336,7 +338,7 @@ class Watchdog:
 
     def _note_all(
         self,
-        asked: list[tuple[Grant, Claim | None, bool]],
+        asked: list[tuple[Grant, Claim, bool]],
         standings: Sequence[Standing | StoreUnavailable | None],
         sent_at: float,
     ) -> dict[StoreUnavailable, list[Grant]]:
@@ -377,7 +379,6 @@ class Watchdog:
 
     def _note(self, grant: Grant, standing: Standing | None, sent_at: float) -> None:
         """Apply the reply to a renewal of a grant that is still ours."""
-        assert grant.claim is not None
         state = grant.state
         if standing is None:
             if state is HELD:

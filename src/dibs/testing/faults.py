@@ -151,7 +151,7 @@ def expire(stage: Stage, client: Client, name: str, token: int | None) -> None:
 def _lose(owner: Client, grant: Grant) -> None:
     if grant.state is HELD:
         owner.watchdog.lose(grant, _EXPIRED, gone=True)
-    elif grant.claim is not None:  # just granted, and its caller does not know yet: let it look
+    else:  # just granted, and its caller does not know yet: let it look
         owner.me.inbox.deliver(grant.claim.id, LOOK.value)
 
 
@@ -212,7 +212,7 @@ class Usurping:
 
     def _rejoin(self, world: World, name: str, waiting: Sequence[Entry], now: float) -> None:
         """Add the waiters again with new tickets: tickets rise along a queue. No waiter holds by its old ticket yet."""
-        known = {grant.claim.id: grant.claim for _, grant in grants(self._stage, world, name) if grant.claim}
+        known = {grant.claim.id: grant.claim for _, grant in grants(self._stage, world, name)}
         for entry in waiting:
             entry.ticket = world.ticket(now)
             world.add(name, entry)

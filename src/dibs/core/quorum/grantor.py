@@ -157,8 +157,8 @@ class QuorumGrantor:
     async def lighten(self, grant: Grant, weight: int, until: float) -> None:
         raise Unsupported("a quorum cannot lower the weight of a hold", step="release the hold")
 
-    async def renew(self, grants: list[Grant], until: float) -> list[Standing | StoreUnavailable | None]:
-        ballots = [self._ballot(grant) for grant in grants]
+    async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
+        ballots = [claim for claim in claims if isinstance(claim, Ballot)]
         owing = {number for ballot in ballots for number in ballot.owing()}
         said = await self._members.ask(
             lambda seat: self._renew(seat, ballots, until),
