@@ -65,7 +65,9 @@ class AsyncWith(Unpicklable):
         )
 
 
-class Named(Unpicklable):
+class OverCore(Unpicklable):
+    """An object of an API: a thin layer over an object of the core."""
+
     __slots__ = ()
     _core: Any
 
@@ -75,6 +77,10 @@ class Named(Unpicklable):
     def __repr__(self) -> str:
         api = "dibs.aio" if type(self).__module__.startswith("dibs.aio") else "dibs"
         return f"<{api}.{type(self).__name__} {self._core.describe()}>"
+
+
+class Named(OverCore):
+    __slots__ = ()
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from dibs.aio.locks import Hold, Lock, RLock, RWLock, Semaphore
 from dibs.aio.primitives import Cell, Fence, Latch
 from dibs.aio.several import Striped
 from dibs.aio.within import Within
-from dibs.bases import AsyncWith
+from dibs.bases import AsyncWith, OverCore
 from dibs.core.client import Client as CoreClient
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds import primitives
@@ -72,7 +72,7 @@ def connect(
     )  # fmt: skip
 
 
-class Client(AsyncWith):
+class Client(AsyncWith, OverCore):
     """Makes locks of one store, and looks at them. `connect` makes one.
 
     Making a lock is cheap and does no I/O. After `fork()` a client works in the child too, and holds nothing there.
@@ -92,9 +92,7 @@ class Client(AsyncWith):
     """
 
     __slots__ = ("_core",)
-
-    def __init__(self, core: CoreClient) -> None:
-        self._core = core
+    _core: CoreClient
 
     def lock(
         self, name: str, *,
@@ -438,6 +436,3 @@ class Client(AsyncWith):
 
     async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Client {self._core.describe()}>"

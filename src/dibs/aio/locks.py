@@ -122,9 +122,6 @@ class Hold(AnyHold, HoldFacts):
         """
         await self._lock.downgrade(self._core)
 
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Hold {self._core.describe()}>"
-
 
 async def acquire(core: Takes[Any], hold: Any, shown: H) -> H | None:
     """Acquire, and abandon the hold on any exception, until the caller has it."""

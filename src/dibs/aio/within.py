@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from dibs._shared import ExcType, Raised, Seconds, Timeout, Trace
-from dibs.bases import AsyncWith, Granted, Named, Unpicklable
+from dibs.bases import AsyncWith, Granted, Named, OverCore
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
 
 
-class Within(Unpicklable):
+class Within(OverCore):
     """Makes locks that a transaction of yours holds until it ends: see `Client.within`.
 
     For PostgreSQL, MySQL and MariaDB. Other stores have none.
@@ -20,9 +20,6 @@ class Within(Unpicklable):
 
     __slots__ = ("_core",)
     _core: CoreWithin
-
-    def __init__(self, core: CoreWithin) -> None:
-        self._core = core
 
     def lock(
         self,
@@ -47,9 +44,6 @@ class Within(Unpicklable):
             BadName: The name is not valid.
         """
         return WithinLock(EnclosedLock(self._core, name, timeout, owner, info))
-
-    def __repr__(self) -> str:
-        return f"<dibs.aio.Within {self._core.client.shown}>"
 
 
 class WithinLock(AsyncWith, Named):
@@ -96,6 +90,3 @@ class WithinHold(AsyncWith, Granted):
 
     async def __aexit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
-
-    def __repr__(self) -> str:
-        return f"<dibs.aio.WithinHold {self._core.name!r}, token {self._core.token}>"

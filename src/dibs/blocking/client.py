@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from dibs._shared import Connection, ExcType, Raised, Seconds, Target, Trace, enclosing, make_client
-from dibs.bases import SyncWith
+from dibs.bases import OverCore, SyncWith
 from dibs.blocking.election import Election
 from dibs.blocking.entry import ask
 from dibs.blocking.locks import Hold, Lock, RLock, RWLock, Semaphore
@@ -71,7 +71,7 @@ def connect(
     )  # fmt: skip
 
 
-class Client(SyncWith):
+class Client(SyncWith, OverCore):
     """Makes locks of one store, and looks at them. `connect` makes one.
 
     Making a lock is cheap and does no I/O. After `fork()` a client works in the child too, and holds nothing there.
@@ -89,9 +89,7 @@ class Client(SyncWith):
     """
 
     __slots__ = ("_core",)
-
-    def __init__(self, core: CoreClient) -> None:
-        self._core = core
+    _core: CoreClient
 
     def lock(
         self, name: str, *,
@@ -428,6 +426,3 @@ class Client(SyncWith):
 
     def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<dibs.Client {self._core.describe()}>"

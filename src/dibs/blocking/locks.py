@@ -131,9 +131,6 @@ class Hold(AnyHold, HoldFacts):
         """
         ask(self._lock.downgrade(self._core))
 
-    def __repr__(self) -> str:
-        return f"<dibs.Hold {self._core.describe()}>"
-
 
 class Exit:
     """A descriptor that makes a new `__exit__` for each `with` statement.

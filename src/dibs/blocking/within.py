@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from dibs._shared import ExcType, Raised, Seconds, Timeout, Trace
-from dibs.bases import Granted, Named, SyncWith, Unpicklable
+from dibs.bases import Granted, Named, OverCore, SyncWith
 from dibs.blocking.entry import ask
 from dibs.core.kinds.options import UNSET
 from dibs.core.kinds.within import EnclosedHold, EnclosedLock
 from dibs.core.kinds.within import Within as CoreWithin
 
 
-class Within(Unpicklable):
+class Within(OverCore):
     """Makes locks that a transaction of yours holds until it ends: see `Client.within`.
 
     For PostgreSQL, MySQL and MariaDB. Other stores have none.
@@ -29,9 +29,6 @@ class Within(Unpicklable):
 
     __slots__ = ("_core",)
     _core: CoreWithin
-
-    def __init__(self, core: CoreWithin) -> None:
-        self._core = core
 
     def lock(
         self,
@@ -56,9 +53,6 @@ class Within(Unpicklable):
             BadName: The name is not valid.
         """
         return WithinLock(EnclosedLock(self._core, name, timeout, owner, info))
-
-    def __repr__(self) -> str:
-        return f"<dibs.Within {self._core.client.shown}>"
 
 
 class WithinLock(SyncWith, Named):
@@ -118,6 +112,3 @@ class WithinHold(SyncWith, Granted):
 
     def __exit__(self, kind: ExcType, raised: Raised, trace: Trace) -> None:
         """The transaction gives it back when it ends."""
-
-    def __repr__(self) -> str:
-        return f"<dibs.WithinHold {self._core.name!r}, token {self._core.token}>"

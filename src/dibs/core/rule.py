@@ -39,20 +39,9 @@ class Claim:
     """One request to hold. Its id is random, new for each acquire, and secret: knowing it allows to end the claim."""
 
     __slots__ = (
-        "asked",
-        "by",
-        "capacity",
-        "client",
-        "description",
-        "id",
-        "kind",
-        "lease",
-        "name",
-        "prepared",
-        "ticket",
-        "waiting",
-        "weight",
-    )
+        "asked", "by", "capacity", "client", "description", "id", "kind", "lease", "name", "prepared", "ticket",
+        "waiting", "weight",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -120,19 +109,9 @@ class Entry:
     """A claim as the store keeps it."""
 
     __slots__ = (
-        "asked",
-        "capacity",
-        "client",
-        "description",
-        "held",
-        "id",
-        "kind",
-        "revoked",
-        "ticket",
-        "until",
-        "was",
+        "asked", "capacity", "client", "description", "held", "id", "kind", "revoked", "ticket", "until", "was",
         "weight",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, ticket: int, id: bytes, client: bytes, kind: str, capacity: int, weight: int, until: float, asked: float,

@@ -28,6 +28,9 @@ class Within:
         if caller.server != wanted:
             raise TypeError(f"{client.shown} needs a connection to {wanted}, not to {caller.server}")
 
+    def describe(self) -> str:
+        return self.client.shown
+
 
 class EnclosedHold(NamedTuple):
     """A lock that a transaction of the caller holds until it ends."""
@@ -40,6 +43,9 @@ class EnclosedHold(NamedTuple):
 
     def acquired_at(self) -> datetime:
         return self.since
+
+    def describe(self) -> str:
+        return f"{self.name!r}, token {self.token}"
 
 
 class EnclosedLock:
