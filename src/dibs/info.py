@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Never, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, Never, Self, dataclass_transform
 
 _LONGEST_DESCRIPTION = 16_384
 LONGEST_REASON = 500
@@ -56,6 +56,9 @@ class Seen:
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self._fields)
+
+    def _replace(self, **changes: Any) -> Self:
+        return type(self)(**{**vars(self), **changes})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
@@ -286,7 +289,7 @@ def duration(seconds: float) -> str:
 
 
 def busy_text(info: LockInfo, own_token: int | None, now: datetime, is_me: Callable[[str, int], bool]) -> str:
-    """Who holds it, since when, and how many are ahead of us: the middle of every busy message."""
+    """The first holder, since when it holds, and the number of claims ahead: the middle of every busy message."""
     ahead = [p for p in (*info.holders, *info.waiters) if own_token is None or p.token < own_token]
     if not ahead:
         return "nobody holds it any more"

@@ -158,10 +158,10 @@ class QueueGrantor:
 
     async def _leave_soon(self, claim: Claim, left: Awaitable[bool | None], until: float) -> bool:
         try:
-            stood = await left
+            removed = await left
         except StoreUnavailable:
             return await self._leave_again(claim, until)
-        return await self._queue.leave(claim, True, until) if stood is None else stood
+        return await self._queue.leave(claim, True, until) if removed is None else removed
 
     async def _leave_again(self, claim: Claim, until: float) -> bool:
         """Retry an unknown leave. True in any case: the first copy may have removed the claim."""

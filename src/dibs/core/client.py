@@ -229,7 +229,7 @@ class Client:
 
     async def look(self, name: str, encoded: str, patience: float | None = None) -> LockInfo:
         found = await self.ask(name, lambda grantor, until: grantor.inspect(encoded, until), patience)
-        return self._named(found, name)
+        return found._replace(name=name)
 
     async def shared_snapshot(self, name: str, encoded: str, patience: float) -> LockInfo | None:
         """The queue, for the error of a caller that timed out; None: the store did not answer.
@@ -258,7 +258,8 @@ class Client:
     async def page(self, prefix: str, after: str) -> tuple[list[LockInfo], str]:
         """A page of busy queues, and the name after which the next page starts; `""` is the end."""
         found = await self.ask(None, lambda grantor, until: grantor.page(self.prefix + prefix, after, until))
-        own = [self._named(info, info.name[len(self.prefix) :]) for info in found if info.holders or info.waiters]
+        start = len(self.prefix)
+        own = [info._replace(name=info.name[start:]) for info in found if info.holders or info.waiters]
         end = max((info.name for info in found), default="")
         return own, end if end > after else ""  # a damaged store must not make the caller loop for ever
 
@@ -374,7 +375,3 @@ class Client:
 
     def _grantor(self, runtime: Runtime) -> Grantor:
         return self._make_grantor(self.store, runtime, self.me, self.registry, self.retry)
-
-    @staticmethod
-    def _named(info: LockInfo, name: str) -> LockInfo:
-        return LockInfo(name=name, kind=info.kind, capacity=info.capacity, holders=info.holders, waiters=info.waiters)

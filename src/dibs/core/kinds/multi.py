@@ -182,8 +182,8 @@ class Multi(Takes[MultiHold]):
         for lock in self.locks:
             queue = QueueKey(lock.request.name, lock.request.kind, await lock.client.identity())
             hold.order.append(queue)
-            there = found.get(queue)
-            found[queue] = _Member(lock, lock.weight) if there is None else _merge(there, lock)
+            first = found.get(queue)
+            found[queue] = _Member(lock, lock.weight) if first is None else _merge(first, lock)
         return {queue: found[queue] for queue in in_order(found)}
 
     async def _take_all(self, hold: MultiHold, members: dict[QueueKey, _Member]) -> bool:
@@ -221,17 +221,17 @@ def in_order(queues: dict[QueueKey, _Member]) -> list[QueueKey]:
     return sorted(queues, key=lambda queue: (queue.name.encode(), queue.kind, queue.store))
 
 
-def _merge(there: _Member, lock: Lock) -> _Member:
+def _merge(first: _Member, lock: Lock) -> _Member:
     """Merge members with the same queue: read and write become write, permits add up."""
     request = lock.request
-    if request.capacity != there.lock.request.capacity:
+    if request.capacity != first.lock.request.capacity:
         raise lock.client.error(
-            Mismatch, lock.name, f"given as {request.kind} of {there.lock.request.capacity} and of {request.capacity}",
+            Mismatch, lock.name, f"given as {request.kind} of {first.lock.request.capacity} and of {request.capacity}",
             step="use one size for one name",
         )  # fmt: skip
     if request.kind == "semaphore":
-        total = there.weight + lock.weight
+        total = first.weight + lock.weight
         if total > request.capacity:
             raise ValueError(f'"{lock.name}": {total} of {request.capacity} permits: that can never be granted')
-        return _Member(there.lock, total)
-    return _Member(lock, lock.weight) if lock.weight > there.weight else there
+        return _Member(first.lock, total)
+    return _Member(lock, lock.weight) if lock.weight > first.weight else first

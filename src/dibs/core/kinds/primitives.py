@@ -57,12 +57,12 @@ class VersionedSlot:
         """Apply `change` to the value, and retry on a conflict. If it returns None, nothing is written. Returns the
         present value."""
         for gap in gaps(tries):
-            there = await self.get()
-            value = change(there.value)
+            current = await self.get()
+            value = change(current.value)
             if value is None:
-                return there
+                return current
             try:
-                return CellValue(value, await self.put(value, there.version))
+                return CellValue(value, await self.put(value, current.version))
             except Conflict:
                 await self.client.runtime.sleep(self.client.runtime.jitter(gap))
         raise self.client.error(
@@ -106,13 +106,13 @@ class Latch:
         wanted = count_of(count, "count")
 
         def armed(value: bytes | None) -> bytes:
-            there = self._read(value)
-            if there.left:
+            current = self._read(value)
+            if current.left:
                 raise self._client.error(
-                    Conflict, self.name, f"the latch is not open: {there.left} to go",
+                    Conflict, self.name, f"the latch is not open: {current.left} to go",
                     step="wait for it to open; if nobody will count it down any more: latch.count_down(latch.count())",
                 )  # fmt: skip
-            return LatchState(there.generation + 1, wanted).record()
+            return LatchState(current.generation + 1, wanted).record()
 
         await self._slot.update(armed, MOST)
 
@@ -121,11 +121,11 @@ class Latch:
 
         def counted(value: bytes | None) -> bytes | None:
             nonlocal generation
-            there = self._read(value)
-            generation = there.generation if generation < 0 else generation
-            if not there.left or there.generation != generation:
+            current = self._read(value)
+            generation = current.generation if generation < 0 else generation
+            if not current.left or current.generation != generation:
                 return None  # this generation has opened
-            return LatchState(generation, max(there.left - less, 0)).record()
+            return LatchState(generation, max(current.left - less, 0)).record()
 
         await self._slot.update(counted, MOST)  # every conflict is a count-down by another caller: at most MOST
 
@@ -138,16 +138,16 @@ class Latch:
             raise TypeError(f"armed must be True or False, not {armed!r}")
         limit = patience(timeout)
         deadline = FOREVER if limit is None else self._client.now() + limit
-        there, version = await self._look(deadline)
-        if not (there.left or armed):
+        current, version = await self._look(deadline)
+        if not (current.left or armed):
             return True
-        awaited = there.generation + (0 if there.left else 1)
-        while not (there.generation > awaited or there == (awaited, 0)):
+        awaited = current.generation + (0 if current.left else 1)
+        while not (current.generation > awaited or current == (awaited, 0)):
             if self._client.now() >= deadline:
                 return False
             await self._slot.changed(version, deadline)
             before = version
-            there, version = await self._look(deadline)
+            current, version = await self._look(deadline)
             if version < before:
                 raise self._client.error(
                     StoreError, self.name, "the store lost this latch while this client waited for it",
@@ -161,8 +161,8 @@ class Latch:
     async def _look(self, deadline: float) -> tuple[LatchState, int]:
         """Read the latch. The store has some seconds to answer even after the deadline."""
         until = None if deadline == FOREVER else max(deadline, self._client.now() + LEAST_PATIENCE)
-        there = await self._slot.get(until)
-        return self._read(there.value), there.version
+        current = await self._slot.get(until)
+        return self._read(current.value), current.version
 
     def _read(self, value: bytes | None) -> LatchState:
         if value is None:
@@ -184,16 +184,16 @@ class Cell:
         self.name = self._slot.name
 
     async def get(self) -> tuple[bytes | None, int]:
-        there = await self._slot.get()
-        return there.value, there.version
+        current = await self._slot.get()
+        return current.value, current.version
 
     async def set(self, value: object, version: object) -> int:
         return await self._slot.put(_checked_value(value), _checked_version(version))
 
     async def update(self, fn: Callable[[bytes | None], bytes]) -> tuple[bytes, int]:
-        there = await self._slot.update(lambda value: _checked_value(fn(value)), TRIES)
-        assert there.value is not None  # it was written just now
-        return there.value, there.version
+        current = await self._slot.update(lambda value: _checked_value(fn(value)), TRIES)
+        assert current.value is not None  # it was written just now
+        return current.value, current.version
 
     def describe(self) -> str:
         return self._slot.client.place(self.name)

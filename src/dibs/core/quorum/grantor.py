@@ -145,11 +145,11 @@ class QuorumGrantor:
             ours = self._watchdog.take(grant)
             if not ours and not grant.dropped:
                 raise grant.taken_away(GIVEN_BACK)
-            stood = await self._leave(ballot, until)
-            if ours and not self._may_have_stood(stood, ballot):
+            removed = await self._leave(ballot, until)
+            if ours and not self._may_have_held(removed, ballot):
                 raise grant.taken_away(BROKEN)
             if len(ballot.owing()) > self._members.spare:
-                self._members.check(len(stood))
+                self._members.check(len(removed))
         finally:
             if ballot.owing():
                 self._watchdog.give_back(ballot, answered=False)
@@ -160,22 +160,22 @@ class QuorumGrantor:
     async def renew(self, claims: Sequence[Claim], until: float) -> list[Standing | StoreUnavailable | None]:
         ballots = [claim for claim in claims if isinstance(claim, Ballot)]
         owing = {number for ballot in ballots for number in ballot.owing()}
-        said = await self._members.ask(
+        replies = await self._members.ask(
             lambda seat: self._renew(seat, ballots, until),
             [seat for seat in self._members.seats if seat.number in owing], until,
             lambda answers: all(len(_standings(ballot, answers)) >= self._members.needed for ballot in ballots),
         )  # fmt: skip
-        return [self._counted(ballot, said) for ballot in ballots]
+        return [self._counted(ballot, replies) for ballot in ballots]
 
     async def give_back(self, leaving: Sequence[Leave], until: float) -> Sequence[StoreError | None]:
         """Send one request to each member, for all claims. A member that is backed off is left for later: its votes
         block no caller, unless others cannot have a majority without it."""
         ballots = [claim for claim, _ in leaving if isinstance(claim, Ballot)]
         owing = {number for ballot in ballots for number in ballot.owing()}
-        said = await self._members.ask(
+        replies = await self._members.ask(
             lambda seat: self._leave_all(seat, ballots, until), self._members.prompt(owing), until, lambda _: False,
         )  # fmt: skip
-        return [self._owed(ballot, len(said)) for ballot in ballots]
+        return [self._owed(ballot, len(replies)) for ballot in ballots]
 
     def _owed(self, ballot: Ballot, answered: int) -> StoreError | None:
         owing = len(ballot.owing())
@@ -204,29 +204,29 @@ class QuorumGrantor:
 
     async def inspect(self, name: str, until: float) -> LockInfo:
         needed = self._members.needed
-        said = await self._members.ask_all(
+        replies = await self._members.ask_all(
             lambda seat: seat.queue.inspect(name, until),
             until,
             lambda queues, missing: vote_rules.is_clear(queues, missing, needed),
         )
-        return vote_rules.merged(name, list(said.values()), needed)
+        return vote_rules.merged(name, list(replies.values()), needed)
 
     async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         needed = self._members.needed
-        said = await self._members.ask_all(
+        replies = await self._members.ask_all(
             lambda seat: seat.queue.page(prefix, after, until),
             until,
             lambda pages, missing: vote_rules.is_clear(chain.from_iterable(pages), missing, needed),
         )
-        return vote_rules.page(list(said.values()), needed)
+        return vote_rules.page(list(replies.values()), needed)
 
     async def revoke(self, name: str, token: int, until: float) -> bool:
-        said = await self._members.ask_all(lambda seat: seat.queue.revoke(name, token, until), until)
-        return any(said.values())
+        replies = await self._members.ask_all(lambda seat: seat.queue.revoke(name, token, until), until)
+        return any(replies.values())
 
     async def evict(self, name: str, token: int, until: float) -> bool:
-        said = await self._members.ask_all(lambda seat: seat.queue.evict(name, token, until), until)
-        return any(said.values())
+        replies = await self._members.ask_all(lambda seat: seat.queue.evict(name, token, until), until)
+        return any(replies.values())
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         await self._me.inbox.wait(key, min(until, self._now() + _LOOK))
@@ -236,12 +236,12 @@ class QuorumGrantor:
         members."""
         seats = sorted(self._members.seats, key=lambda seat: seat.shown)
         until = min(until, self._now() + LEAST_PATIENCE)
-        said = await self._members.ask(
+        replies = await self._members.ask(
             lambda seat: seat.queue.identity(until), seats, until,
             lambda answers: seats[0].number in answers and len(answers) >= self._members.needed,
         )  # fmt: skip
-        self._members.check(len(said))
-        first = next(said[seat.number] for seat in seats if seat.number in said)
+        self._members.check(len(replies))
+        first = next(replies[seat.number] for seat in seats if seat.number in replies)
         return f"quorum of {', '.join(seat.shown for seat in seats)}: {first}"
 
     async def doctor(self, until: float) -> list[Finding]:
@@ -258,14 +258,14 @@ class QuorumGrantor:
             ballot.votes[seat.number].asked = True
         guard = max(self._guard, ballot.lease) if self._guard else 0.0
 
-        def decided(said: Mapping[int, Standing]) -> bool:
-            yes = sum(standing.holds for standing in said.values())
-            return yes >= needed or len(electors) - (len(said) - yes) < needed
+        def decided(replies: Mapping[int, Standing]) -> bool:
+            yes = sum(standing.holds for standing in replies.values())
+            return yes >= needed or len(electors) - (len(replies) - yes) < needed
 
-        said = await members.ask(lambda seat: self._join(seat, ballot, guard, until), electors, until, decided)
+        replies = await members.ask(lambda seat: self._join(seat, ballot, guard, until), electors, until, decided)
         members.refuse_twins()
-        members.check(len(said))
-        granted = {number: standing for number, standing in said.items() if standing.holds}
+        members.check(len(replies))
+        granted = {number: standing for number, standing in replies.items() if standing.holds}
         if len(granted) < needed:
             return False
         token = max(standing.ticket for standing in granted.values())
@@ -320,8 +320,8 @@ class QuorumGrantor:
         owing = ballot.owing()
         known = [number for number in owing if ballot.votes[number].answered]
 
-        def enough(said: Mapping[int, bool]) -> bool:
-            return all(number in said for number in known) or len(owing) - len(said) <= self._members.spare
+        def enough(replies: Mapping[int, bool]) -> bool:
+            return all(number in replies for number in known) or len(owing) - len(replies) <= self._members.spare
 
         return await self._members.ask(
             lambda seat: self._leave_one(seat, ballot, until), self._members.prompt(owing), until, enough
@@ -331,34 +331,34 @@ class QuorumGrantor:
     async def _leave_one(seat: Seat, ballot: Ballot, until: float) -> bool:
         vote = ballot.votes[seat.number]
         vote.claim.asked = True  # the worker may run this before the join, which then must have no effect
-        stood = await seat.queue.leave(vote.claim, vote.answered, until)
+        removed = await seat.queue.leave(vote.claim, vote.answered, until)
         vote.over = True
-        return stood
+        return removed
 
-    def _may_have_stood(self, stood: Mapping[int, bool], ballot: Ballot) -> bool:
-        return sum(stood.values()) + len(ballot.owing()) >= self._members.needed
+    def _may_have_held(self, removed: Mapping[int, bool], ballot: Ballot) -> bool:
+        return sum(removed.values()) + len(ballot.owing()) >= self._members.needed
 
     @staticmethod
     async def _renew(seat: Seat, ballots: Sequence[Ballot], until: float) -> dict[bytes, Standing | None]:
         """The reply of one member for each ballot; ballots without a reply are left out."""
         asked = [vote for ballot in ballots if (vote := ballot.votes[seat.number]).asked and not vote.over]
-        said: dict[bytes, Standing | None] = {}
+        replies: dict[bytes, Standing | None] = {}
         for vote, standing in zip(asked, await seat.queue.renew([vote.claim for vote in asked], until), strict=True):
             if isinstance(standing, StoreUnavailable):
                 continue
             if standing is None and vote.answered:
                 vote.over = True
-            said[vote.claim.id] = standing
-        return said
+            replies[vote.claim.id] = standing
+        return replies
 
     def _counted(
-        self, ballot: Ballot, said: Mapping[int, Mapping[bytes, Standing | None]]
+        self, ballot: Ballot, replies: Mapping[int, Mapping[bytes, Standing | None]]
     ) -> Standing | StoreUnavailable | None:
         """Count a renewal: a majority stands, a majority is gone (None), or neither is certain (the error)."""
-        needed, stand = self._members.needed, _standings(ballot, said)
+        needed, stand = self._members.needed, _standings(ballot, replies)
         if len(stand) >= needed:
             return vote_rules.together(stand, needed, ballot.ticket or 0)
-        silent = [number for number in ballot.owing() if ballot.id not in said.get(number, ())]
+        silent = [number for number in ballot.owing() if ballot.id not in replies.get(number, ())]
         if len(stand) + len(silent) >= needed:
             return self._members.too_few(len(self._members.seats) - len(silent))
         if ballot.owing():
@@ -410,5 +410,5 @@ def _step(claim: Claim) -> float:
     return max(claim.lease / 6, _SHORTEST_STEP)
 
 
-def _standings(ballot: Ballot, said: Mapping[int, Mapping[bytes, Standing | None]]) -> list[Standing]:
-    return [standing for answers in said.values() if (standing := answers.get(ballot.id)) and standing.holds]
+def _standings(ballot: Ballot, replies: Mapping[int, Mapping[bytes, Standing | None]]) -> list[Standing]:
+    return [standing for answers in replies.values() if (standing := answers.get(ballot.id)) and standing.holds]

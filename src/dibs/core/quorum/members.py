@@ -133,13 +133,13 @@ class Members:
         for seat in seats:
             jobs[seat.number] = partial(self._ask, seat, verb, answers, failed)
         await self._task_group.gather(jobs, until, lambda: enough(dict(answers)))
-        said = dict(answers)
+        replies = dict(answers)
         for seat in seats:
-            if seat.number in said:
+            if seat.number in replies:
                 seat.health.heard()
             elif seat.number not in failed:
                 seat.failed("no answer in time", self._now())
-        return said
+        return replies
 
     async def ask_all(
         self,
@@ -154,9 +154,9 @@ class Members:
             missing = sum(seat.number not in answers and seat.health.trouble is None for seat in self.seats)
             return len(answers) >= self.needed and is_clear(answers.values(), missing)
 
-        said = await self.ask(verb, self.seats, until, enough)
-        self.check(len(said))
-        return said
+        replies = await self.ask(verb, self.seats, until, enough)
+        self.check(len(replies))
+        return replies
 
     def check(self, answered: int) -> None:
         if answered < self.needed:
@@ -182,23 +182,23 @@ class Members:
                 )
 
     async def doctor(self, guard: float, until: float) -> list[Finding]:
-        said = await self.ask(lambda seat: seat.queue.doctor(until), self.seats, until, lambda _: False)
+        replies = await self.ask(lambda seat: seat.queue.doctor(until), self.seats, until, lambda _: False)
         began = self._now()
         clocks = await self.ask(lambda seat: seat.queue.clock(until), self.seats, until, lambda _: False)
         apart = max(clocks.values()) - min(clocks.values()) - (self._now() - began) if clocks else 0.0
         count, now = len(self.seats), self._now()
-        made_of = {finding.what for found in said.values() for finding in found if finding.level == "about"}
-        answered = [(self.seats[number].shown, found) for number, found in sorted(said.items())]
+        made_of = {finding.what for found in replies.values() for finding in found if finding.level == "about"}
+        answered = [(self.seats[number].shown, found) for number, found in sorted(replies.items())]
         excuses = [
             f"{seat.shown}: {excuse}"
             for seat in self.seats
-            if (seat.number not in said or now < seat.health.votes_at) and (excuse := seat.health.excuse(now))
+            if (seat.number not in replies or now < seat.health.votes_at) and (excuse := seat.health.excuse(now))
         ]
         return [
             Finding("about", f"a quorum of {count}, {self.needed} decide"),
             *(Finding("about", what) for what in sorted(made_of)),
             *vote_rules.promises(count, self.spare, guard),
-            *vote_rules.dangers(count, self.needed, len(said), excuses, apart),
+            *vote_rules.dangers(count, self.needed, len(replies), excuses, apart),
             *vote_rules.findings(answered),
         ]
 

@@ -103,14 +103,14 @@ def dangers(count: int, needed: int, answered: int, excuses: Sequence[str], apar
     return found
 
 
-def findings(said: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
+def findings(by_member: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
     """The dangers of the members, equal ones merged. Promises and notes of one store do not apply to the quorum."""
     alike: dict[Finding, list[str]] = {}
-    for shown, found in said:
+    for shown, found in by_member:
         for finding in found:
             if finding.level == "danger":
                 alike.setdefault(finding, []).append(shown)
-    everyone = [shown for shown, _ in said]
+    everyone = [shown for shown, _ in by_member]
     return [
         Finding(level, f"{'every member' if who == everyone else ', '.join(who)}: {what}", fix)
         for (level, what, fix), who in alike.items()
@@ -120,8 +120,7 @@ def findings(said: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
 def _one(votes: Sequence[Participant], needed: int) -> Participant:
     """Merge several votes into one holder, which lasts as long as a majority of them."""
     first = min(votes, key=lambda vote: vote.since)
-    remaining = reached((vote.remaining for vote in votes), needed)
-    return Participant(**{**{name: getattr(first, name) for name in Participant._fields}, "remaining": remaining})
+    return first._replace(remaining=reached((vote.remaining for vote in votes), needed))
 
 
 def _who(participant: Participant) -> tuple[object, ...]:
