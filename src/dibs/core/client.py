@@ -98,13 +98,6 @@ class Client:
         """By name: the snapshot that timed-out callers share."""
         self._gate = self.runtime.gate()
 
-    def is_ready(self) -> bool:
-        """Check the event loop and that the client is not closed. False: await `open` first."""
-        if self.bind is not None:
-            self.bind()
-        self.registry.check_open()
-        return self.registry.grantor is not None
-
     @property
     def closed(self) -> bool:
         return self.registry.closed
@@ -114,12 +107,13 @@ class Client:
         """The way to the store; call it only after `ready`."""
         return cast("Grantor", self.registry.grantor)
 
-    async def open(self) -> None:
-        await self._gate.once(lambda: self.registry.grantor, self._open)
-
     async def ready(self) -> None:
-        if not self.is_ready():
-            await self.open()
+        """Check the event loop and that the client is not closed; open the store on first use."""
+        if self.bind is not None:
+            self.bind()
+        self.registry.check_open()
+        if self.registry.grantor is None:
+            await self._gate.once(lambda: self.registry.grantor, self._open)
 
     async def cells(self) -> Cells:
         """The way to the values of the shared primitives, opened on first use."""

@@ -160,8 +160,7 @@ class Lock(Takes[Hold]):
     async def acquire(self, hold: Hold, *, entered: bool = False) -> bool:
         """The general path. True: held, and remembered. False: busy until the deadline."""
         client, described = self.client, self._describe(hold.caller)
-        if not client.is_ready():
-            await client.open()
+        await client.ready()
         try:
             if self.guard is None:
                 held = await client.registry.acquire(hold, self.request, self.share, described.text)
@@ -253,8 +252,8 @@ class Lock(Takes[Hold]):
         """`given`: how far `give` came."""
         client = self.client
         # After close() every hold is lost: its release must raise LockLost, not Closed.
-        if given is None and not client.closed and not client.is_ready():
-            await client.open()
+        if given is None and not client.closed:
+            await client.ready()
         self.hold_stack.released(hold)
         try:
             if given is None:
