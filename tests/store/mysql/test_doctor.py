@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 import dibs
-from dibs.backends.mysql.calls import Query
+from dibs.backends.mysql.calls import query
 from dibs.backends.mysql.executor import MysqlExecutor
 from dibs.backends.mysql.wire import Refusal
 from dibs.core.queue import Unsent
@@ -91,7 +91,7 @@ def test_a_refusal_is_told_though_there_is_no_time_to_ask_again(after: dibs.Stor
     wire: Any = Refusing(after)
     executor = MysqlExecutor(wire, wire, ThreadRuntime())
     with pytest.raises(dibs.StoreUnavailable, match="read-only"):
-        step(executor.ask(Query("SELECT 1"), ThreadRuntime().now() + 0.5))
+        step(executor.ask(query("SELECT 1"), ThreadRuntime().now() + 0.5))
 
 
 def let_in(server: Server) -> Raw | None:

@@ -1,11 +1,11 @@
-"""What a URL and the store's options say, or an existing engine, checked without I/O.
+"""The settings of a store, from its URL and options or from an SQLAlchemy engine, checked without I/O.
 
     mysql://user:password@host:3306/database       mariadb:// is the same
 
-| option                     | what it says                                                                            |
+| option                     | meaning                                                                                 |
 |----------------------------|-----------------------------------------------------------------------------------------|
-| `prefix`                   | what every name begins with, where several share a database                             |
-| `connections`              | how many each way to the store has at most; 6. The watchdog needs two more              |
+| `prefix`                   | the start of every name, where several programs share a database                        |
+| `connections`              | how many each queue has at most; 6. The watchdog needs two more                         |
 | `mode`                     | "lease"; "session": a lock is held by a connection of its own, as by GET_LOCK           |
 | `tls`                      | "on": encrypted and verified, by host name too; "off"; else as the server offers it     |
 | `ca`, `certificate`, `key` | PEM files: authorities in place of the system's, our certificate and key; tls=on        |
@@ -75,7 +75,7 @@ class Address:
         self.epoch = Epoch()
         self._settings = settings
         self._files = files
-        """Where encryption is asked for by an option; None: it is not."""
+        """The PEM files, if the options ask for encryption; else None."""
 
     @classmethod
     def of(cls, url: Url, **options: object) -> Address:
@@ -93,8 +93,7 @@ class Address:
 
     @classmethod
     def of_engine(cls, engine: object, **options: object) -> Address:
-        """With the settings of an engine of SQLAlchemy's, of either API: only settings are read, and
-        no connection of its pool is used."""
+        """The settings of an SQLAlchemy engine, sync or async. No connection of its pool is used."""
         shown, settings = _of_engine(engine)
         return cls(shown, settings, opts.parse(shown, (), options, _COMMON), None)
 
@@ -104,23 +103,23 @@ class Address:
 
     @property
     def place(self) -> str:
-        """For texts: host and port, or the path of a socket."""
+        """Host and port, or the path of a socket, for messages."""
         if (host := self._settings.get("host")) is None:
             return printable(str(self._settings.get("unix_socket") or "the socket"))
         port = self._settings.get("port") or PORT
         return printable(f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}")
 
     def connection(self, patience: float) -> Any:
-        """Fresh, blocking, not connected; each of its steps takes at most `patience`. StoreError if a file of the TLS
-        options will not do."""
+        """A PyMySQL connection that is not open yet. Each step of opening it takes at most `patience` seconds. Raises
+        StoreError if a TLS file is not usable."""
         made = copy(self._model)
         made.connect_timeout = made._read_timeout = made._write_timeout = patience  # noqa: SLF001  (see `_model`)
         return made
 
     @cached_property
     def _model(self) -> Any:
-        """Never connected. PyMySQL reads all authorities of the system for each that it makes, which takes ten times as
-        long as to connect: so one is made, and copied."""
+        """A connection that is only copied, and never opened. PyMySQL reads all certificates of the system for each
+        new one, which takes ten times as long as to connect."""
         return pymysql.Connection(
             **{**self._settings, **self._encryption},
             charset="utf8mb4", autocommit=True, defer_connect=True, local_infile=False, program_name="dibs",
@@ -167,12 +166,12 @@ def _login(url: Url) -> dict[str, Any]:
     username, password = url.username or "", url.password or ""
     if not opts.encodes(username + password):
         raise ValueError(f"{url.shown}: user and password must be UTF-8")
-    # As bytes: PyMySQL would take text for Latin-1, and quote what is not in its error.
+    # As bytes: PyMySQL would encode text as Latin-1, and quote it in its error if it cannot.
     return {"user": username or None, "password": password.encode()}
 
 
 def _of_engine(engine: Any) -> tuple[str, dict[str, Any]]:
-    """How the store is shown, and what PyMySQL is to be given."""
+    """The store as messages show it, and the settings for PyMySQL."""
     engine = getattr(engine, "sync_engine", engine)
     dialect = engine.dialect
     if dialect.name not in _DIALECTS or dialect.driver not in _DRIVERS:
@@ -194,7 +193,7 @@ def _of_engine(engine: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _arguments(engine: Any) -> Mapping[str, Any]:
-    """What its connections are made of: those of the URL, and connect_args, which only its own function knows."""
+    """The arguments of the engine's connections: those of the URL, and connect_args, which only its creator has."""
     try:
         made_of: Mapping[str, Any] = getclosurevars(engine.pool._creator).nonlocals["cparams"]  # noqa: SLF001
     except (AttributeError, KeyError, TypeError):

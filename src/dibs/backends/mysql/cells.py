@@ -1,14 +1,15 @@
-"""Seam 3: shared values, one row each, which is never deleted; and how to wait for a change of one, or of a leader.
+"""Interface Cells: shared values, each in a row that is never deleted. Also how to wait for a change of a value, or
+of a leader.
 
-Watchers are noted in the server, and told by the client that makes the change. One that stopped watching is struck out
-by the next one.
+The server has a row for each watcher. The client that makes a change wakes the watchers. The row of a watcher that has
+stopped is removed by the next call of watch.sql.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from dibs.backends.mysql.calls import MICROSECONDS, Query, RoutineCall
+from dibs.backends.mysql.calls import MICROSECONDS, query, routine_call
 from dibs.backends.mysql.errors import strange
 from dibs.backends.mysql.executor import MysqlExecutor, number, row
 from dibs.backends.mysql.subscriber import MysqlSubscriber
@@ -23,21 +24,17 @@ _LONGEST_TOKEN = 10**20
 
 _MOST = 100
 _REMEMBERED = 60.0
-"""Seconds that a watcher stands at most: none watches for longer."""
+"""Seconds that the row of a watcher lasts at most; no call watches for longer."""
 POLL_INTERVAL = 2.0
-"""How often who watches looks by itself, should it not be told."""
+"""Seconds after which a watcher looks by itself, in case a message was lost."""
 
 
 class Watching:
     def __init__(
-        self,
-        executor: MysqlExecutor,
-        subscriber: MysqlSubscriber,
-        runtime: Runtime,
-        me: ClientIdentity,
+        self, executor: MysqlExecutor, subscriber: MysqlSubscriber, runtime: Runtime, me: ClientIdentity,
         over: deque[bytes],
-    ) -> None:
-        """`over`: keys that need not be told any more; those of all ways to the store."""
+    ) -> None:  # fmt: skip
+        """`over`: the keys of watchers that have stopped, of all queues and cells of this store."""
         self._executor = executor
         self._subscriber = subscriber
         self._runtime = runtime
@@ -45,11 +42,11 @@ class Watching:
         self._over = over
 
     async def watch(self, cell_key: CellKey, name: bytes, seen: int, key: bytes, until: float) -> None:
-        """Until it is not at `seen`, or somebody says so, or a while has passed."""
+        """Wait until the version or ticket is not `seen`, a message comes, or a poll is due."""
         now = self._runtime.now()
         over = [self._over.popleft() for _ in range(min(len(self._over), _MOST))]
         patience = int(min(until - now + 1, _REMEMBERED) * MICROSECONDS)
-        call = RoutineCall("watch", (cell_key.space, name, key, self._me.id, patience, b"".join(over)))
+        call = routine_call("watch", cell_key.space, name, key, self._me.id, patience, b"".join(over))
         self._subscriber.listen(key)
         try:
             _, there, left = map(number, row(await self._executor.ask(call, until), 3)[:3])
@@ -59,19 +56,18 @@ class Watching:
         finally:
             self._subscriber.ignore(key)
             self._subscriber.forget(key)
-            self._over.append(key)  # an interrupt awaits nothing
+            self._over.append(key)  # a request is not possible here: an interrupt awaits nothing
 
 
 class MysqlCells:
-    """See core/cells.py."""
-
     def __init__(self, executor: MysqlExecutor, watching: Watching, prefix: str) -> None:
         self._executor = executor
         self._watching = watching
         self._prefix = prefix
+        self.close = executor.transport.close
 
     async def get(self, cell_key: CellKey, until: float) -> CellValue:
-        (found,) = await self._executor.ask(Query(_GET, cell_key.space, self._key(cell_key.name)), until)
+        (found,) = await self._executor.ask(query(_GET, cell_key.space, self._key(cell_key.name)), until)
         if not found:
             return UNSET_CELL
         value, version = found[0][0], number(found[0][1])
@@ -84,11 +80,8 @@ class MysqlCells:
         return CellValue(value, version)
 
     async def put(self, write: Write, until: float) -> int:
-        call = RoutineCall(
-            "put",
-            (write.cell_key.space, self._key(write.cell_key.name), write.id, write.version, write.value),
-            write.by,
-        )
+        space, name = write.cell_key.space, self._key(write.cell_key.name)
+        call = routine_call("put", space, name, write.id, write.version, write.value, by=write.by)
         write.asked = True
         _, what, version = map(number, row(await self._executor.ask_once(call, until), 3)[:3])
         if what == 0:
@@ -105,11 +98,8 @@ class MysqlCells:
     async def admit(self, name: str, token: int, shared: bool, until: float) -> int:
         if token >= _LONGEST_TOKEN:
             raise strange()
-        said = row(await self._executor.ask(RoutineCall("admit", (self._key(name), token, int(shared))), until), 2)
+        said = row(await self._executor.ask(routine_call("admit", self._key(name), token, int(shared)), until), 2)
         return token_of(CellValue(said[1], 1))
-
-    def close(self) -> None:
-        self._executor.close()
 
     def _key(self, name: str) -> bytes:
         return (self._prefix + name).encode()

@@ -1,7 +1,5 @@
-"""What the store says of itself: the server is asked what it is and how it is set, its clock is read, the tables and
-routines are looked for, somebody who watches is noted, told and woken. No claim is touched; what is noted for that is
-gone a moment later. The functions after `_pairs` say
-what the answers mean, without I/O.
+"""The checks of `doctor`: the server's version and settings, its clock, the tables and routines, and whether a message
+wakes this client. No claim is touched, and the row of the test message is removed again.
 """
 
 from __future__ import annotations
@@ -12,34 +10,34 @@ from typing import NamedTuple
 
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.calls import MICROSECONDS, Query, RoutineCall
-from dibs.backends.mysql.connection import make_of
+from dibs.backends.mysql.calls import MICROSECONDS, query, routine_call
+from dibs.backends.mysql.connection import make_of, pairs
 from dibs.backends.mysql.errors import DENIED, MISSING, final
 from dibs.backends.mysql.executor import MysqlExecutor, number
 from dibs.backends.mysql.subscriber import MysqlSubscriber
-from dibs.backends.mysql.wire import Refusal, Sets
+from dibs.backends.mysql.wire import Argument, Refusal, Sets
 from dibs.core.deadline import LEAST_PATIENCE
 from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, duration, printable
 
-SETTINGS = (
+_SETTINGS = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN ("
     "'version', 'innodb_flush_log_at_trx_commit', 'read_only', 'super_read_only', 'binlog_format', 'log_bin',"
-    " 'max_connections', 'wsrep_on', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'wait_timeout'"
+    " 'max_connections', 'wsrep_on', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'wait_timeout')"
 )
-SLOW = 10
-"""A way there and back that takes more than this part of a lease costs locks in the next bad minute."""
-ADRIFT = 1.0
-"""Seconds that a server's wall clock may differ from this machine's before it is worth a word."""
-NEARLY = 0.9
-"""Of max_connections."""
-LOOK_THERE = "check the server's log"
-RIGHTS = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON the database to this user; CREATE and CREATE ROUTINE once"
-LEVELS = ("about", "promise", "note", "danger")
+_SLOW = 10
+"""A round trip that takes more than this part of a lease will cost locks when the network gets worse."""
+_ADRIFT = 1.0
+"""Seconds that the clocks of the server and this machine may differ."""
+_NEARLY = 0.9
+"""The part of max_connections that may be in use."""
+_CHECK_LOG = "check the server's log"
+_RIGHTS = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON the database to this user; CREATE and CREATE ROUTINE once"
+_LEVELS = ("about", "promise", "note", "danger")
 _TIMES = 3
 _TIME = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-_SETTINGS = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})"
 _STATES = "SHOW GLOBAL STATUS WHERE Variable_name IN ('threads_connected', 'wsrep_cluster_size')"
 _TABLES = (
     "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = {} AND table_name LIKE 'dibs\\_%'"
@@ -53,107 +51,92 @@ _GONE = "DELETE FROM dibs_watchers WHERE id = {}"
 
 
 class Clock(NamedTuple):
-    """How far the server's wall clock is ahead of our boot clock, at least and at most; and the way there and back."""
+    """How far the server's clock is ahead of our boot clock, at least and at most; and the round trip, in seconds."""
 
     least: float
     most: float
     took: float
 
 
-class Patient(NamedTuple):
-    executor: MysqlExecutor
-    subscriber: MysqlSubscriber
-    runtime: Runtime
-    me: ClientIdentity
-    address: Address
+class Doctor:
+    def __init__(
+        self, executor: MysqlExecutor, subscriber: MysqlSubscriber, runtime: Runtime, me: ClientIdentity,
+        address: Address,
+    ) -> None:  # fmt: skip
+        self._executor = executor
+        self._subscriber = subscriber
+        self._runtime = runtime
+        self._me = me
+        self._address = address
+
+    async def examine(self, until: float) -> list[Finding]:
+        database, mode = self._address.database, self._address.mode
+        settings = pairs(await self._ask(until, _SETTINGS))
+        states = pairs(await self._ask(until, _STATES))
+        tables = pairs(await self._ask(until, _TABLES, database))
+        routines = pairs(await self._ask(until, _ROUTINES, database))
+        seen = await self._clock(until)
+        missing = [name for name in schema.TABLES if f"dibs_{name}" not in tables]
+        tried = [] if missing else await self._try_a_wake(until)
+        found = [
+            *_about(settings), *_promises(settings, mode, sound=not tried), *tried, *_layout(missing, tables, routines),
+            *_durability(settings), *_room(settings, states), *_copies(settings, mode),
+            *_clocks(seen, time.time() - self._runtime.now(), self._me.lease),
+            Finding("note", "waiters are woken only by programs that log in as the same user; otherwise they poll",
+                    "let all programs that share locks log in as one user"),
+            Finding("note", "the minimal rights of a user here", _RIGHTS),
+        ]  # fmt: skip
+        return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+    async def _ask(self, until: float, text: str, *values: Argument) -> Sets:
+        return await self._executor.ask(query(text, *values), min(until, self._runtime.now() + LEAST_PATIENCE))
+
+    async def _clock(self, until: float) -> Clock:
+        """The shortest of some round trips: the first one may have to connect."""
+        now = self._runtime.now
+        found: list[Clock] = []
+        for _ in range(_TIMES):
+            sent = now()
+            read = number((await self._ask(until, _TIME))[0][0][0]) / MICROSECONDS
+            back = now()
+            found.append(Clock(read - back, read - sent, back - sent))
+        return min(found, key=lambda clock: clock.took)
+
+    async def _try_a_wake(self, until: float) -> list[Finding]:
+        """Watch a value that no program changes, and send this client the message of a change."""
+        key, inbox, subscriber = self._runtime.fresh_id(), self._me.inbox, self._subscriber
+        soon, peek = min(until, self._runtime.now() + 2 * LEAST_PATIENCE), self._executor.transport.exchange
+        inbox.expect(key)
+        subscriber.listen(key)
+        try:
+            await peek(routine_call("watch", "doctor", b"dibs:doctor", key, self._me.id, 10 * MICROSECONDS, b""), soon)
+            await peek(query(_TOLD, key), soon)
+            await peek(routine_call("wake", self._me.id), soon)
+            heard = await inbox.wait(key, soon)
+            await peek(query(_GONE, key), soon)
+            if heard is None:
+                raise StoreUnavailable("a message was sent and did not arrive")
+        except Refusal as refusal:
+            if refusal.code in MISSING:
+                return []  # `_layout` reports it
+            fix = _RIGHTS if refusal.code in DENIED else _CHECK_LOG
+            return [Finding("danger", f"a routine cannot be used: {final(refusal).what}", fix)]
+        except StoreError as error:
+            what = f"waiters are not told that they hold, and must poll: {error.what}"
+            return [Finding("danger", what, error.step or _CHECK_LOG)]
+        finally:
+            subscriber.ignore(key)
+            subscriber.forget(key)
+            inbox.forget(key)
+        return []
 
 
-async def examine(patient: Patient, until: float) -> list[Finding]:
-    database = patient.address.database
-    settings = _pairs(await _ask(patient, Query(_SETTINGS.format(SETTINGS)), until))
-    states = _pairs(await _ask(patient, Query(_STATES), until))
-    tables = _pairs(await _ask(patient, Query(_TABLES, database), until))
-    routines = _pairs(await _ask(patient, Query(_ROUTINES, database), until))
-    seen = await _clock(patient, until)
-    missing = [name for name in schema.TABLES if f"dibs_{name}" not in tables]
-    tried: list[Finding] = []
-    if not missing:
-        tried = await _try_a_wake(patient, until)
-    found = [
-        *description(settings),
-        *promises(settings, patient.address.mode, sound=not tried),
-        *tried,
-        *laid(missing, tables, routines),
-        *keeping(settings),
-        *room(settings, states),
-        *copies(settings, patient.address.mode),
-        *clock(seen, time.time() - patient.runtime.now(), patient.me.lease),
-        Finding("note", "waiters are woken only by programs that log in as the same user; otherwise they poll",
-                "let all programs that share locks log in as one user"),
-        Finding("note", "the minimal rights of a user here", RIGHTS),
-    ]  # fmt: skip
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
-
-
-async def _ask(patient: Patient, query: Query, until: float) -> Sets:
-    return await patient.executor.ask(query, min(until, patient.runtime.now() + LEAST_PATIENCE))
-
-
-async def _clock(patient: Patient, until: float) -> Clock:
-    """By the shortest of some ways there and back: the first one may have to connect."""
-    now = patient.runtime.now
-    found: list[Clock] = []
-    for _ in range(_TIMES):
-        sent = now()
-        read = number((await _ask(patient, Query(_TIME), until))[0][0][0]) / MICROSECONDS
-        back = now()
-        found.append(Clock(read - back, read - sent, back - sent))
-    return min(found, key=lambda clock: clock.took)
-
-
-async def _try_a_wake(patient: Patient, until: float) -> list[Finding]:
-    """Somebody who watches what nobody changes is told so, as by a change; heard where this client listens."""
-    key, me, inbox = patient.runtime.fresh_id(), patient.me.id, patient.me.inbox
-    soon = min(until, patient.runtime.now() + 2 * LEAST_PATIENCE)
-    inbox.expect(key)
-    patient.subscriber.listen(key)
-    try:
-        await patient.executor.peek(
-            RoutineCall("watch", ("doctor", b"dibs:doctor", key, me, 10 * MICROSECONDS, b"")), soon
-        )
-        await patient.executor.peek(Query(_TOLD, key), soon)
-        await patient.executor.peek(RoutineCall("wake", (me,)), soon)
-        heard = await inbox.wait(key, soon)
-        await patient.executor.peek(Query(_GONE, key), soon)
-        if heard is None:
-            raise StoreUnavailable("a message was sent and did not arrive")
-    except Refusal as refusal:
-        if refusal.code in MISSING:
-            return []  # said by what is laid
-        fix = RIGHTS if refusal.code in DENIED else LOOK_THERE
-        return [Finding("danger", f"a routine cannot be used: {final(refusal).what}", fix)]
-    except StoreError as error:
-        what = f"waiters are not told that they hold, and must poll: {error.what}"
-        return [Finding("danger", what, error.step or LOOK_THERE)]
-    finally:
-        patient.subscriber.ignore(key)
-        patient.subscriber.forget(key)
-        inbox.forget(key)
-    return []
-
-
-def _pairs(sets: Sets) -> dict[str, str]:
-    return {
-        (row[0] or b"").decode(errors="replace").lower(): (row[1] or b"").decode(errors="replace") for row in sets[0]
-    }
-
-
-def description(settings: Mapping[str, str]) -> Iterator[Finding]:
+def _about(settings: Mapping[str, str]) -> Iterator[Finding]:
     make, numbers = make_of(settings.get("version", ""))
     yield Finding("about", f"{make} {'.'.join(map(str, numbers))}")
 
 
-def promises(settings: Mapping[str, str], mode: str, *, sound: bool) -> Iterator[Finding]:
+def _promises(settings: Mapping[str, str], mode: str, *, sound: bool) -> Iterator[Finding]:
     if mode == "session":
         yield Finding(
             "promise", 'a lock is held by a connection of its own (mode="session"): at most one has it, first come,'
@@ -171,7 +154,7 @@ def promises(settings: Mapping[str, str], mode: str, *, sound: bool) -> Iterator
         yield Finding("promise", "grants survive a crash of the server, and tokens keep rising after it")
 
 
-def laid(missing: Sequence[str], tables: Mapping[str, str], routines: Mapping[str, str]) -> Iterator[Finding]:
+def _layout(missing: Sequence[str], tables: Mapping[str, str], routines: Mapping[str, str]) -> Iterator[Finding]:
     if "dibs_names" in tables and "dibs_queues" not in tables:
         yield Finding("danger", "the tables here were created by dibs 0.1, and are refused", schema.CHANGE_OVER)
         return
@@ -197,7 +180,7 @@ def laid(missing: Sequence[str], tables: Mapping[str, str], routines: Mapping[st
         yield Finding("danger", what, "create the routines again, as `dibs doctor --ddl` prints them")
 
 
-def keeping(settings: Mapping[str, str]) -> Iterator[Finding]:
+def _durability(settings: Mapping[str, str]) -> Iterator[Finding]:
     flush = settings.get("innodb_flush_log_at_trx_commit")
     if flush not in (None, "1"):
         yield Finding(
@@ -213,13 +196,13 @@ def keeping(settings: Mapping[str, str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def room(settings: Mapping[str, str], states: Mapping[str, str]) -> Iterator[Finding]:
+def _room(settings: Mapping[str, str], states: Mapping[str, str]) -> Iterator[Finding]:
     most, there = settings.get("max_connections", ""), states.get("threads_connected", "")
-    if most.isdigit() and there.isdigit() and int(there) > NEARLY * int(most):
+    if most.isdigit() and there.isdigit() and int(there) > _NEARLY * int(most):
         yield Finding("danger", "the number of connections is close to max_connections", "raise max_connections")
 
 
-def copies(settings: Mapping[str, str], mode: str) -> Iterator[Finding]:
+def _copies(settings: Mapping[str, str], mode: str) -> Iterator[Finding]:
     if mode == "session":
         yield Finding(
             "note", "holders lose their locks when the server stops, restarts or fails over",
@@ -234,15 +217,15 @@ def copies(settings: Mapping[str, str], mode: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def clock(seen: Clock, ours: float, lease: float) -> Iterator[Finding]:
-    """`ours`: how far our wall clock is ahead of our boot clock."""
+def _clocks(seen: Clock, ours: float, lease: float) -> Iterator[Finding]:
+    """`ours`: how far our wall clock is ahead of our boot clock, in seconds."""
     away = max(seen.least - ours, ours - seen.most, 0.0)
-    if away > ADRIFT:
+    if away > _ADRIFT:
         what = f"the clocks of the server and this machine differ by {duration(round(away))}; leases use the server's"
         yield Finding("note", what, "synchronise both clocks (NTP)")
-    if seen.took > lease / SLOW:
+    if seen.took > lease / _SLOW:
         yield Finding(
-            "danger", f"a round trip takes more than a {SLOW}th of the lease ({duration(lease)})",
+            "danger", f"a round trip takes more than a {_SLOW}th of the lease ({duration(lease)})",
             "use a longer lease, or a server that is nearer",
         )  # fmt: skip
 

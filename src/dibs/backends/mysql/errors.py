@@ -1,14 +1,14 @@
-"""What a server's refusal means: make the tables, ask again later, or give up. None of them is ever a grant.
+"""The meaning of the server's errors. No error is ever a grant.
 
-| the server says                                        | and we                                                   |
+| error of the server                                    | reaction                                                 |
 |--------------------------------------------------------|----------------------------------------------------------|
-| 1146, 1305, 4091: no such table, routine, sequence     | make them, once, and ask again                           |
-| 1205, 1213, 1020: locked for too long, deadlock        | ask again until the deadline: nothing was done           |
+| 1146, 1305, 4091: no such table, routine, sequence     | create them, and ask again                               |
+| 1205, 1213, 1020: lock wait timeout, deadlock          | ask again until the deadline: nothing was done           |
 | 1040, 1053, 1290, 1114 ...: full, ending, read-only    | ask again until the deadline                             |
 | 1317, 1927, 1969 ...: the statement was ended          | as a broken connection: the outcome is unknown           |
-| anything else: denied, no database, a damaged row ...  | raise it: asking again would help nobody                 |
+| anything else: denied, no database, a damaged row ...  | raise it: another attempt would not help                 |
 
-After any of them the connection is thrown away: what it had begun is rolled back by the server.
+After each of them the connection is closed, and the server rolls back what the statement had begun.
 """
 
 from __future__ import annotations
@@ -26,43 +26,32 @@ CONTENDED = frozenset({1020, 1205, 1213})
 DENIED = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1419, 1698})
 LATER = CONTENDED | {3, 1021, 1026, 1030, 1040, 1047, 1053, 1114, 1129, 1203, 1226, 1290, 1792, 1836, 3168, 3675}
 ENDED = frozenset({1158, 1159, 1160, 1161, 1180, 1317, 1927, 1969, 3024, 4031})
-_FULL = "make room on the disk of the server"
 _STEPS = {
-    3: _FULL,
-    1021: _FULL,
-    1026: _FULL,
+    **dict.fromkeys((3, 1021, 1026, 1114), "make room on the disk of the server"),
+    **dict.fromkeys((1290, 1792, 1836), "give the primary: this server is read-only"),
     1030: "check the server's log and its disk",
     1040: "raise max_connections, or let fewer clients connect",
     1047: "wait until this node has joined its cluster",
     1049: "create the database, or give another one in the URL",
     1053: "wait until the server is up again",
-    1114: _FULL,
     1129: "find the cause of the failed connections, then run FLUSH HOSTS on the server",
     1203: "raise max_user_connections of this user",
     1205: "find the transaction that keeps these rows locked: SHOW ENGINE INNODB STATUS",
     1226: "raise the limits of this user",
-    1290: "give the primary: this server is read-only",
     1644: "find the program that writes there, and stop it",
     1665: "set binlog_format to ROW or MIXED on the server",
-    1792: "give the primary: this server is read-only",
-    1836: "give the primary: this server is read-only",
 }
 _RIGHTS = "give this user the rights that `dibs doctor` prints, or create the tables of `dibs doctor --ddl`"
 
 
-def is_later(refusal: Refusal) -> bool:
-    """It was not done, and may be once it is asked again."""
-    return refusal.code in LATER
-
-
 def final(refusal: Refusal) -> StoreError:
-    """For whoever gave up: what was refused, and what to do about it."""
+    """The error for the caller: what was refused, and the next step."""
     text = printable(refusal.text[:_LONGEST])
     if refusal.code in ENDED:
         return StoreUnavailable(f"the server ended the statement: {text}")
     if refusal.code in DENIED:
         return StoreError(f"the server refused: {text}", step=_RIGHTS)
-    if refusal.code == 1644:  # ours: see settle.sql
+    if refusal.code == 1644:  # raised by settle.sql
         return StoreError(f"the record is damaged, or dibs did not write it: {text}", step=_STEPS[1644])
     step = _STEPS.get(refusal.code, "check the server's log")
     kind = StoreUnavailable if refusal.code in LATER else StoreError
@@ -70,7 +59,7 @@ def final(refusal: Refusal) -> StoreError:
 
 
 def unsent(refusal: Refusal, place: str = "the server") -> StoreError:
-    """The same of what was refused while connecting."""
+    """The error for a refusal while connecting."""
     if refusal.code in LOGINS:
         text = printable(refusal.text[:_LONGEST])
         return StoreError(f"{place} refuses the login: {text}", step="check user, password and database")
@@ -79,13 +68,13 @@ def unsent(refusal: Refusal, place: str = "the server") -> StoreError:
 
 
 def strange() -> StoreError:
-    """For an answer of another shape than we asked for."""
+    """The error for a reply that no routine of ours gives."""
     return StoreError("the answer is not one of a dibs routine", step="check that this is the right server")
 
 
 class Epoch:
-    """Which store a client talks to. Tables that were dropped and created anew are another one, without our claims.
-    Each answer of a routine names the store (the id in dibs_store); all ways of a client to its store share this.
+    """The id of the store that a client talks to. Tables that were dropped and created anew have another one, and none
+    of our claims. Each reply of a routine has the id (dibs_store). All queues of a client share this object.
 
     >>> epoch = Epoch()
     >>> epoch.check(b"one"), epoch.check(None), epoch.check(b"one")
@@ -100,8 +89,7 @@ class Epoch:
         self._known: bytes | None = None
 
     def check(self, seen: bytes | None) -> None:
-        """Raise if it is not the one of the answer before, once; from then on it is the new one. None: that row is
-        missing, which says nothing."""
+        """Raise once if the id has changed, and remember the new one. None: the row is missing."""
         known = self._known
         if seen is None or seen == known:
             return

@@ -1,8 +1,8 @@
-"""Requests to the server, asked again as long as that may help: seams 2 and 3 go through this.
+"""Requests to the server, on the general path of queues and cells.
 
-Every request ends done, not done or unknown. What the server refused is not done, and is asked again here until the
-caller's instant (see errors.py); tables and routines that are not there are made. A connection that breaks leaves the
-outcome unknown: that is StoreUnavailable, and whoever asked must know of it.
+Every request ends done, not done or unknown. A refused request is not done, and is asked again here until the caller's
+deadline (see errors.py). A connection that breaks leaves the outcome unknown: StoreUnavailable. Missing tables and
+routines are created.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dibs.backends.common.executor import Executor, Transport
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.calls import Request
 from dibs.backends.mysql.connection import Dialler
-from dibs.backends.mysql.errors import CONTENDED, MISSING, final, is_later, strange
+from dibs.backends.mysql.errors import CONTENDED, LATER, MISSING, final, strange
 from dibs.backends.mysql.wire import Refusal, Row, Sets
 from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE
 from dibs.core.queue import Unsent
@@ -21,7 +21,7 @@ from dibs.core.runtime import Runtime
 from dibs.errors import StoreUnavailable
 
 _CREATING = 3
-"""How often tables are made for one question: they may be dropped meanwhile, but not for ever."""
+"""How often tables are created for one request: they may be dropped meanwhile, but not for ever."""
 
 
 class MysqlExecutor(Executor[Request, Sets]):
@@ -31,11 +31,10 @@ class MysqlExecutor(Executor[Request, Sets]):
         self._dialler = dialler
 
     async def ask(self, request: Request, until: float) -> Sets:
-        """Asked again if a connection broke: for what may be done twice."""
+        """For requests that may be done twice: asked again also if the connection broke."""
         return (await self.ask_often(request, until))[0]
 
     async def ask_once(self, request: Request, until: float) -> Sets:
-        """What the server gives; refusals that may pass are asked again."""
         pause, created = FIRST_PAUSE, 0
         refused: Refusal | None = None
         while True:
@@ -44,12 +43,12 @@ class MysqlExecutor(Executor[Request, Sets]):
             except StoreUnavailable as error:
                 if refused is None or not (isinstance(error, Unsent) or self._runtime.now() >= until):
                     raise
-                raise final(refused) from None  # it says more than that the time was too short for this answer
+                raise final(refused) from None  # it says more than that the time was too short
             except Refusal as refusal:
                 if refusal.code in MISSING and created < _CREATING:
                     created += 1
                     again = 0.0
-                elif is_later(refusal) and self._runtime.now() + pause < until:
+                elif refusal.code in LATER and self._runtime.now() + pause < until:
                     refused = refusal
                     again = FIRST_PAUSE if refusal.code in CONTENDED else pause
                 else:
@@ -60,13 +59,6 @@ class MysqlExecutor(Executor[Request, Sets]):
             else:
                 await self._runtime.offload(lambda: schema.create(self._dialler, until))
 
-    async def peek(self, request: Request, until: float) -> Sets:
-        """Asked once, of what may not be there: a refusal is raised as it is."""
-        return await self.transport.exchange(request, until)
-
-    async def connect(self, until: float) -> None:
-        await self.transport.connect(until)
-
     def patience(self, until: float) -> float:
         """Seconds to wait for one reply."""
         trip = self._dialler.round_trip
@@ -75,19 +67,16 @@ class MysqlExecutor(Executor[Request, Sets]):
     def round_trip(self) -> float:
         return self._dialler.round_trip.expected
 
-    def close(self) -> None:
-        self.transport.close()
-
 
 def row(sets: Sequence[Sequence[Row]], least: int) -> Row:
-    """The one row that a routine gives at its end, with so many columns or more."""
+    """The one row of the last result set, with at least `least` columns."""
     if not sets or len(sets[-1]) != 1 or len(sets[-1][0]) < least:
         raise strange()
     return sets[-1][0]
 
 
 def words(sets: Sequence[Sequence[Row]], least: int) -> list[bytes]:
-    """The same of a routine that gives them in one column, which is quicker: so many words or more."""
+    """The words of a routine that gives all values in one column, which is faster: at least `least`."""
     return split(row(sets, 1)[0], least)
 
 
@@ -99,8 +88,15 @@ def split(column: bytes | None, least: int) -> list[bytes]:
 
 
 def number(value: bytes | None) -> int:
-    """Of what is a number if the routine is ours."""
+    """A number that a routine gave; anything else is not the reply of our routine."""
     try:
         return int(value or b"")
     except ValueError:
         raise strange() from None
+
+
+def ticket_of(said: list[bytes]) -> int:
+    """The ticket in the words of take.sql and within.sql."""
+    if len(said) < 3:
+        raise strange()
+    return number(said[2])

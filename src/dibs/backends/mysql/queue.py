@@ -1,4 +1,4 @@
-"""Seam 2 over a port: one routine for each verb."""
+"""Interface Queue in lease mode: one routine for each operation, and one statement where the queue is free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import groupby
 from dibs.backends.common import atomic_queue
 from dibs.backends.common.atomic_queue import QUEUES
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.calls import MICROSECONDS, FreePath, LeaveAll, Leaving, Packed, Query, RoutineCall
+from dibs.backends.mysql.calls import MICROSECONDS, FreePath, leave_all, packed, query, routine_call
 from dibs.backends.mysql.cells import Watching
 from dibs.backends.mysql.connection import MysqlConnection
 from dibs.backends.mysql.errors import ENDED, MODES, final, mode_mismatch, strange
@@ -26,6 +26,7 @@ from dibs.core.queue import (
     UNFAIR,
     YOURS,
     ClientIdentity,
+    Leave,
     Left,
     Place,
     Signal,
@@ -39,9 +40,9 @@ from dibs.errors import BadName, Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 LONGEST_NAME = 2048
-"""Bytes, with namespace and prefix: what one key of an index takes, and some to spare."""
+"""Bytes, with namespace and prefix: a little less than the key of an index may have."""
 SWEEPS = 1 / 256
-"""Of so large a part of the leaves the names that nobody uses are forgotten."""
+"""The part of all leaves after which a sweep forgets unused names."""
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _HEADS = f"FROM dibs_queues WHERE id <> '' AND until > {_NOW}"
 _CLAIMS = f"FROM dibs_claims WHERE until > {_NOW}"
@@ -58,24 +59,17 @@ _NAMES = (
     f" ORDER BY 1 LIMIT {atomic_queue.PAGE}"
 )
 TAKEN = b"\x00\x01\xfe"
-"""So the reply to TAKE begins: done, one row, and a number of eight bytes."""
+"""The start of a successful reply to TAKE: OK, one row, and a number of eight bytes."""
 _LEFT = b"\x00\x01"
 _MADE = "INSERT IGNORE INTO dibs_store VALUES (1, {})"
 _WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
 
 
 class MysqlQueue:
-    """See core/queue.py."""
-
     def __init__(
-        self,
-        executor: MysqlExecutor,
-        subscriber: MysqlSubscriber,
-        watching: Watching,
-        runtime: Runtime,
-        me: ClientIdentity,
-        address: Address,
-    ) -> None:
+        self, executor: MysqlExecutor, subscriber: MysqlSubscriber, watching: Watching, runtime: Runtime,
+        me: ClientIdentity, address: Address,
+    ) -> None:  # fmt: skip
         self.executor = executor
         self._subscriber = subscriber
         self._watching = watching
@@ -84,77 +78,77 @@ class MysqlQueue:
         self._address = address
         self._prefix = address.prefix
         self._transport = executor.transport
+        self.connect, self.close, self.round_trip = (
+            executor.transport.connect,
+            executor.transport.close,
+            executor.round_trip,
+        )
         self._blocks = runtime.call_soon is None
         self._left = 0
-        """How many left by `leave_now` since the last `leave`, which sweeps for them too."""
+        """How often `leave_now` succeeded since the last `leave`, which sweeps for those too."""
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Taken:
-        """Take a free queue by one statement. Where it is not free, that changes nothing, and `join` is asked."""
+        """Take a free queue by one statement. If the queue is not free, that changes nothing, and `join` is asked."""
         prepared = claim.prepared
         path: FreePath | None = None if prepared is None else prepared.request
         if path is None:
-            if claim.kind == ELECTION:  # its followers are to be told
+            if claim.kind == ELECTION:  # its followers must be told
                 return None
             path = FreePath(self.key(claim.name), claim, self._me.id)
             if prepared is not None:
                 prepared.request = path
-        if path.is_busy or (connection := self._transport.take_now()) is None:
+        if path.is_busy or (idle := self._transport.take_now()) is None:
             return None
-        link: MysqlConnection = connection if self._blocks else connection.connection
-        if not link.take_code:
-            self._transport.give(connection)
+        connection: MysqlConnection = idle if self._blocks else idle.connection
+        if not connection.take_code:
+            self._transport.give(idle)
             return None
         claim.asked = True
-        by = int((claim.by + link.offset) * MICROSECONDS).to_bytes(8, "little", signed=True)
-        packed = b"".join((path.take_size, link.take_code, path.take, claim.id, by, path.take_end))
+        by = int((claim.by + connection.offset) * MICROSECONDS).to_bytes(8, "little", signed=True)
+        request = b"".join((path.take_size, connection.take_code, path.take, claim.id, by, path.take_end))
         if not self._blocks:
-            return self._taken_soon(connection.ask(Packed(packed), self.executor.patience(until)), claim, path)
-        reply = link.trip(packed, until)
+            return self._taken_soon(idle.ask(packed(request), self.executor.patience(until)), claim, path)
+        reply = connection.trip(request, until)
         if reply[4:7] != TAKEN:
             path.is_busy = True
-            self._not_done(link, reply)
+            self._not_done(connection, reply)
             return None
         claim.ticket = ticket = int.from_bytes(reply[7:15], "little")
-        link.note_reply(ticket / MICROSECONDS)
-        self._transport.give(link, is_checked=True)
+        connection.note_reply(ticket / MICROSECONDS)
+        self._transport.give(connection, is_checked=True)
         return Standing(ticket, True, claim.lease, FOREVER, False)
 
     def leave_now(self, claim: Claim, until: float) -> Left:
-        """Leave a queue in whose head the claim stands, by one statement. Else that changes nothing."""
+        """Leave a queue by one statement, if the claim is in its head. If not, that changes nothing."""
         prepared = claim.prepared
         path: FreePath | None = None if prepared is None else prepared.request
-        if (
-            path is None
-            or path.is_busy
-            or self._left * SWEEPS >= 1
-            or (connection := self._transport.take_now()) is None
-        ):
+        if path is None or path.is_busy or self._left * SWEEPS >= 1 or (idle := self._transport.take_now()) is None:
             return None
         self._subscriber.forget(claim.id)
-        link: MysqlConnection = connection if self._blocks else connection.connection
-        if not link.leave_code:
-            self._transport.give(connection)
+        connection: MysqlConnection = idle if self._blocks else idle.connection
+        if not connection.leave_code:
+            self._transport.give(idle)
             return None
-        packed = b"".join((path.leave_size, link.leave_code, path.leave, claim.id))
+        request = b"".join((path.leave_size, connection.leave_code, path.leave, claim.id))
         self._left += 1
         if not self._blocks:
-            return self._left_soon(connection.ask(Packed(packed), self.executor.patience(until)), path)
-        reply = link.trip(packed, until)
+            return self._left_soon(idle.ask(packed(request), self.executor.patience(until)), path)
+        reply = connection.trip(request, until)
         if reply[4:6] != _LEFT:
             path.is_busy = True
-            self._not_done(link, reply)
+            self._not_done(connection, reply)
             return None
-        link.used_at = link.sent_at  # the take before it was measured
-        self._transport.give(link, is_checked=True)
+        connection.used_at = connection.sent_at  # the take measured the round trip
+        self._transport.give(connection, is_checked=True)
         return True
 
-    def _not_done(self, link: MysqlConnection, reply: bytes) -> None:
-        """The queue was not free, or the statement was refused: `join` or `leave` sees how it is."""
+    def _not_done(self, connection: MysqlConnection, reply: bytes) -> None:
+        """The queue was not free, or the statement was refused: `join` or `leave` finds out."""
         if reply[4] == 0:
-            link.note_reply(None)
-            self._transport.give(link)
+            connection.note_reply(None)
+            self._transport.give(connection)
             return
-        link.close()
+        connection.close()
         if reply[4] != 0xFF or int.from_bytes(reply[5:7], "little") in ENDED:
             raise StoreUnavailable("the server ended the statement")
 
@@ -169,7 +163,7 @@ class MysqlQueue:
         return None if await self._changed(reply, path) is None else True
 
     async def _changed(self, reply: Awaitable[Sets], path: FreePath) -> int | None:
-        """The number that the statement made; None: it changed nothing."""
+        """The LAST_INSERT_ID of the statement; None: it changed nothing."""
         try:
             found = await reply
         except Refusal as refusal:
@@ -185,11 +179,10 @@ class MysqlQueue:
     async def join(self, claim: Claim, place: Place, until: float) -> Standing | None:
         again = claim.asked
         self._subscriber.forget(claim.id)
-        call = RoutineCall(
-            "join",
-            (self.key(claim.name), claim.id, self._me.id, claim.kind, claim.capacity, claim.weight,
-             int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS), _number_of(place), claim.description),
-            claim.by,
+        call = routine_call(
+            "join", self.key(claim.name), claim.id, self._me.id, claim.kind, claim.capacity, claim.weight,
+            int(claim.lease * MICROSECONDS), int(claim.waiting * MICROSECONDS), _number_of(place), claim.description,
+            by=claim.by,
         )  # fmt: skip
         claim.asked = True
         try:
@@ -221,7 +214,7 @@ class MysqlQueue:
             (self.key(claim.name).hex(), claim.ticket, claim.id.hex()) for claim in claims if claim.ticket is not None
         )
         listed = json.dumps(known, separators=(",", ":"))
-        sets = await self.executor.ask(RoutineCall("renew", (listed, self._me.id)), until)
+        sets = await self.executor.ask(routine_call("renew", listed, self._me.id), until)
         _, mine, nexts, store = row(sets, 4)[:4]
         self._address.epoch.check(store)
         self._deliver(mine)
@@ -239,40 +232,53 @@ class MysqlQueue:
         return found
 
     async def amend(self, claim: Claim, weight: int, until: float) -> None:
-        arguments = ("amend", self.key(claim.name), claim.id, 0, weight, self._me.id)
-        self._is_done(await self.executor.ask(RoutineCall("change", arguments), until))
+        await self._change("amend", claim.name, until, id=claim.id, weight=weight)
+
+    async def revoke(self, name: str, token: int, until: float) -> bool:
+        return (await self._change("revoke", name, until, token=token))[0]
+
+    async def evict(self, name: str, token: int, until: float) -> bool:
+        done, is_repeated = await self._change("evict", name, until, token=token)
+        return done or is_repeated
+
+    async def _change(
+        self, what: str, name: str, until: float, *, id: bytes = b"", token: int = 0, weight: int = 0
+    ) -> tuple[bool, bool]:
+        """Call change.sql: whether it was done, and whether an earlier copy may have done it."""
+        if not 0 <= token < 2**63:
+            return False, False
+        call = routine_call("change", what, self.key(name), id, token, weight, self._me.id)
+        sets, is_repeated = await self.executor.ask_often(call, until)
+        return self._is_done(sets), is_repeated
 
     async def leave(self, claim: Claim, answered: bool, until: float) -> bool:
         self._subscriber.forget(claim.id)
-        call = RoutineCall(
-            "leave",
-            (self.key(claim.name), claim.id, claim.ticket or 0, self._me.id, claim.kind, int(not answered)),
-            claim.by,
-        )
+        call = routine_call(
+            "leave", self.key(claim.name), claim.id, claim.ticket or 0, self._me.id, claim.kind, int(not answered),
+            by=claim.by,
+        )  # fmt: skip
         sets, is_repeated = await self.executor.ask_often(call, until)
         left, self._left = self._left + 1, 0
         await self.sweep(SWEEPS * left)
-        return self._is_done(sets) or is_repeated  # an earlier copy may be what removed it
+        return self._is_done(sets) or is_repeated  # an earlier copy may have removed the claim
 
-    async def leave_all(self, leaving: Sequence[tuple[Claim, bool]], until: float) -> list[StoreError | None]:
+    async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
+        """All names together, without waiting for a lock. Then each name that was locked by others, by itself."""
         for claim, _ in leaving:
             self._subscriber.forget(claim.id)
-        going = [
-            Leaving(self.key(claim.name), claim.id, claim.ticket or 0, claim.kind == ELECTION, not answered, claim.by)
-            for claim, answered in leaving
-        ]
+        going = [(self.key(claim.name), claim, answered) for claim, answered in leaving]
         found: list[StoreError | None] = [None] * len(going)
-        order = sorted(range(len(going)), key=lambda position: going[position].name)
+        order = sorted(range(len(going)), key=lambda position: going[position][0])
         busy = order
-        if len({one.name for one in going}) > 1:
+        if len({key for key, _, _ in going}) > 1:
             try:
-                alone = await self._leave_together([going[position] for position in order], until)
+                skipped = await self._leave_together([going[position] for position in order], until)
             except StoreError as error:
                 if isinstance(error, StoreUnavailable):
                     raise
                 return [error] * len(going)
-            busy = [order[position] for position in alone]
-        for _, same in groupby(busy, lambda position: going[position].name):
+            busy = [order[position] for position in skipped]
+        for _, same in groupby(busy, lambda position: going[position][0]):
             positions = list(same)
             try:
                 await self._leave_together([going[position] for position in positions], until, wait=True)
@@ -284,29 +290,31 @@ class MysqlQueue:
         await self.sweep(SWEEPS * len(going))
         return found
 
-    async def _leave_together(self, going: list[Leaving], until: float, *, wait: bool = False) -> list[int]:
-        """The positions of those that were left alone, as others have their names locked."""
-        said = self._words(await self.executor.ask(LeaveAll(going, wait, self._me.id), until), 3)
+    async def _leave_together(
+        self, going: list[tuple[bytes, Claim, bool]], until: float, *, wait: bool = False
+    ) -> list[int]:
+        """Call leave_all.sql. Gives the positions of claims that it skipped, because others have locked their names."""
+        said = self._words(await self.executor.ask(leave_all(going, wait, self._me.id), until), 3)
         self._deliver(_bytes(said[1]))
         return [number(position) for position in said[2].split(b",") if position]
 
     async def sweep(self, chance: float) -> None:
-        """Now and then."""
+        """Sweep with this probability."""
         if self._runtime.jitter(1.0) < chance:
-            with suppress(StoreError):  # somebody else will
-                await self.executor.ask_once(RoutineCall("sweep", ()), self._runtime.now())
+            with suppress(StoreError):  # another client will
+                await self.executor.ask_once(routine_call("sweep"), self._runtime.now())
 
     async def watch(self, claim: Claim, until: float) -> Signal | None:
         return read_signal(await self._subscriber.hear(claim.id, until))
 
     async def inspect(self, name: str, until: float) -> LockInfo:
-        (found,) = await self.executor.ask(Query(_QUEUE, self.key(name)), until)
+        (found,) = await self.executor.ask(query(_QUEUE, self.key(name)), until)
         return _info(name, found)
 
     async def page(self, prefix: str, after: str, until: float) -> list[LockInfo]:
         least = self.key(prefix)
         start = self.key(after) if after else b""
-        (names,) = await self.executor.ask(Query(_NAMES, start, least, len(least), least), until)
+        (names,) = await self.executor.ask(query(_NAMES, start, least, len(least), least), until)
         page, claims = [], 0
         for name, count in names:
             page.append(name or b"")
@@ -315,25 +323,12 @@ class MysqlQueue:
                 break
         if not page:
             return []
-        (found,) = await self.executor.ask(Query(_QUEUES, page[0], page[-1]), until)
+        (found,) = await self.executor.ask(query(_QUEUES, page[0], page[-1]), until)
         wanted, queues = set(page), []
         for name, queue in groupby(found, lambda one: one[0] or b""):
             if name in wanted:
                 queues.append(_info(name[len(self._prefix.encode()) :].decode(errors="replace"), queue))
         return queues
-
-    async def revoke(self, name: str, token: int, until: float) -> bool:
-        if not 0 <= token < 2**63:
-            return False
-        call = RoutineCall("change", ("revoke", self.key(name), b"", token, 0, self._me.id))
-        return self._is_done(await self.executor.ask(call, until))
-
-    async def evict(self, name: str, token: int, until: float) -> bool:
-        if not 0 <= token < 2**63:
-            return False
-        call = RoutineCall("change", ("evict", self.key(name), b"", token, 0, self._me.id))
-        sets, is_repeated = await self.executor.ask_often(call, until)
-        return self._is_done(sets) or is_repeated
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
         await self._watching.watch(CellKey(QUEUES, name), self.key(name), seen, key, until)
@@ -342,32 +337,23 @@ class MysqlQueue:
         return f"mysql:{await self.store_id(until)}/{self._prefix}"
 
     async def store_id(self, until: float) -> str:
-        """In hexadecimal."""
-        await self.executor.ask(Query(_MADE, self._runtime.fresh_id()), until)
-        (found,) = await self.executor.ask(Query(_WHICH), until)
+        """The id of the store, in hexadecimal."""
+        await self.executor.ask(query(_MADE, self._runtime.fresh_id()), until)
+        (found,) = await self.executor.ask(query(_WHICH), until)
         if len(found) != 1:
             raise strange()
         return (found[0][0] or b"").decode(errors="replace").lower()
 
     async def doctor(self, until: float) -> list[Finding]:
-        from dibs.backends.mysql.doctor import Patient, examine  # noqa: PLC0415  (few programs ask)
+        from dibs.backends.mysql.doctor import Doctor  # noqa: PLC0415  (few programs ask)
 
-        return await examine(Patient(self.executor, self._subscriber, self._runtime, self._me, self._address), until)
-
-    async def connect(self, until: float) -> None:
-        await self.executor.connect(until)
-
-    def round_trip(self) -> float:
-        return self.executor.round_trip()
-
-    def close(self) -> None:
-        self.executor.close()
+        return await Doctor(self.executor, self._subscriber, self._runtime, self._me, self._address).examine(until)
 
     def key(self, name: str) -> bytes:
         return key_of(self._prefix, name)
 
     def _words(self, sets: Sets, least: int) -> list[bytes]:
-        """The words of an answer. Raises Replaced if it came from another store than the answer before."""
+        """The words of a reply. Raises Replaced if the tables were created anew since the last one."""
         said, store = row(sets, 2)[:2]
         self._address.epoch.check(store)
         return split(said, least)
@@ -379,14 +365,14 @@ class MysqlQueue:
         return number(said[1]) == 1
 
     def _deliver(self, mine: bytes | None) -> None:
-        """To claims of this very client: they hold from now on."""
+        """Tell claims of this client that they hold now."""
         if mine:
             ids = [mine[at : at + 16] for at in range(0, len(mine), 16)]
             self._me.inbox.deliver_all([(id, YOURS.value) for id in ids])
 
 
 def key_of(prefix: str, name: str) -> bytes:
-    """A name as it stands in the tables."""
+    """The key of a name in the tables."""
     key = (prefix + name).encode()
     if len(key) > LONGEST_NAME:
         raise BadName(f"name, namespace and prefix are {len(key)} bytes together", step=f"at most {LONGEST_NAME} here")
@@ -394,7 +380,7 @@ def key_of(prefix: str, name: str) -> bytes:
 
 
 def _number_of(place: Place) -> int:
-    """As the routine has it. A dict would be slower: members of an Enum are hashed in Python."""
+    """The number of a place in join.sql. A dict would be slower: members of an Enum are hashed in Python."""
     return 0 if place is QUEUE else 1 if place is UNFAIR else 2
 
 
@@ -412,7 +398,7 @@ def _upcoming(nexts: bytes | None) -> dict[bytes, float]:
 
 
 def _bytes(written: bytes) -> bytes:
-    """Of what a routine gives in hexadecimal."""
+    """Decode the hexadecimal digits that a routine gave."""
     try:
         return bytes.fromhex(written.decode())
     except ValueError:
@@ -420,7 +406,7 @@ def _bytes(written: bytes) -> bytes:
 
 
 def _info(name: str, queue: Iterable[Row]) -> LockInfo:
-    """Where it stands now is 0 on the clock of what was told."""
+    """Times in the rows are relative to the server's now."""
     alive = [_entry(*one) for one in queue]
     return atomic_queue.shown(name, alive, 0.0, datetime.now(UTC))
 

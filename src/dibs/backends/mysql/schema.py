@@ -11,6 +11,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from dibs.backends.mysql.calls import packed, query
 from dibs.backends.mysql.connection import Dialler, MysqlConnection
 from dibs.backends.mysql.errors import DENIED, EXISTS, final
 from dibs.backends.mysql.wire import Refusal, statement
@@ -29,8 +30,8 @@ TABLES = (
 )  # fmt: skip
 IN_MEMORY = ("dibs_sessions", "dibs_waits", "dibs_held")
 """These describe sessions, which end with the server."""
-_ALONE = statement("SELECT GET_LOCK('dibs:ddl', 1)")
-_THERE = statement(
+_ALONE = query("SELECT GET_LOCK('dibs:ddl', 1)")
+_THERE = query(
     "SELECT table_name FROM information_schema.tables"
     " WHERE table_schema = DATABASE() AND table_name IN ('dibs_names', 'dibs_queues')"
 )
@@ -43,14 +44,14 @@ _MAY_NOT = (
 
 @cache
 def tables() -> tuple[str, ...]:
-    """As statements."""
+    """The statements that create the tables."""
     text = re.sub(r"^--.*\n", "", _read("tables"), flags=re.MULTILINE)
     return tuple(part.strip() for part in text.split(";\n") if part.strip())
 
 
 @cache
 def routine(name: str) -> str:
-    """As a statement; what it says of itself stands within it, where the server keeps it."""
+    """The statement that creates a routine. Its comment goes into the body, where the server keeps it."""
     head, create, rest = _read(name).partition("CREATE PROCEDURE")
     body = re.sub(
         r"^( *)-- \((\w+)\.sql\)\n",
@@ -63,7 +64,7 @@ def routine(name: str) -> str:
 
 
 def ddl(database: str) -> str:
-    """For the program mysql or mariadb, to be run by whoever may."""
+    """A script for the program mysql or mariadb, for an administrator."""
     quoted = "`" + database.replace("`", "``") + "`"
     lines = [
         "-- Tables and routines of dibs; those that are there already are left alone.",
@@ -78,44 +79,41 @@ def ddl(database: str) -> str:
     for name in REFUSING:
         lines += [f"DROP PROCEDURE IF EXISTS dibs_1_{name}$$", f"{routine(f'layout_{name}')}$$", ""]
     lines.append("DELIMITER ;")
-    return "\n".join(lines) + "\n" + rights(quoted)
-
-
-def rights(quoted: str) -> str:
-    """The least that a user needs once all that is there."""
-    return (
-        "-- The least that a user needs then; its own sessions it may wake without any right:\n"
-        f"-- GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {quoted}.* TO ...;\n"
-    )
+    lines += [
+        "-- The least that a user needs then; its own sessions it may wake without any right:",
+        f"-- GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {quoted}.* TO ...;",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def create(dialler: Dialler, until: float) -> None:
-    """Create what is missing; blocking. Raises Mismatch, and creates nothing, if the tables are of layout 1."""
-    link = dialler.connect(until)
+    """Create missing tables and routines; blocks. Raises Mismatch, and creates nothing, if tables have layout 1."""
+    connection = dialler.connect(until)
     try:
-        while link.ask(_ALONE, until)[0][0][0] != b"1":
+        while connection.exchange(_ALONE, until)[0][0][0] != b"1":
             if dialler.now() >= until:
                 raise StoreUnavailable("another client has been creating the tables for too long")
-        there = [row[0] for row in link.ask(_THERE, until)[0]]
+        there = [row[0] for row in connection.exchange(_THERE, until)[0]]
         if there == [b"dibs_names"]:
             raise Mismatch("the tables here were created by dibs 0.1", step=CHANGE_OVER)
         for name in REFUSING:
             text = routine(f"layout_{name}")
-            if not _make(link, text, until) and not there:  # left behind by a client of layout 1
-                _make(link, f"DROP PROCEDURE dibs_1_{name}", until)
-                _make(link, text, until)
+            if not _make(connection, text, until) and not there:  # left behind by a client of layout 1
+                _make(connection, f"DROP PROCEDURE dibs_1_{name}", until)
+                _make(connection, text, until)
         for text in (*tables(), *map(routine, ROUTINES)):
-            _make(link, text, until)
+            _make(connection, text, until)
     except Refusal as refusal:
         raise final(refusal) from None
     finally:
-        link.end()
+        connection.end()
 
 
-def _make(link: MysqlConnection, text: str, until: float) -> bool:
+def _make(connection: MysqlConnection, text: str, until: float) -> bool:
     """False: it exists already."""
     try:
-        link.ask(statement(text), until)
+        connection.exchange(packed(statement(text)), until)
     except Refusal as refusal:
         if refusal.code in EXISTS:
             return False

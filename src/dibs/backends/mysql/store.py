@@ -1,18 +1,20 @@
-"""The `mysql://` store, for MariaDB too: in tables with leases, or in session mode. A client has one subscriber, once
-something of it waits."""
+"""The `mysql://` store, also for MariaDB, in lease mode and in session mode."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dibs.backends.common.lifecycle import NetworkStore, make_transport
+from dibs.backends.common.session_claims import SessionClaims, SessionPool
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.cells import MysqlCells, Watching
 from dibs.backends.mysql.connection import Dialler
 from dibs.backends.mysql.executor import MysqlExecutor
 from dibs.backends.mysql.queue import MysqlQueue
+from dibs.backends.mysql.session.connection import Claims, SessionDialler
+from dibs.backends.mysql.session.queue import SessionQueue
 from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.within import Enclosure
 from dibs.core.cells import Cells
@@ -33,10 +35,6 @@ from dibs.core.queue import (
 )
 from dibs.core.runtime import Runtime
 from dibs.url import Url
-
-if TYPE_CHECKING:
-    from dibs.backends.mysql.session.claims import Claims
-    from dibs.backends.mysql.session.connection import SessionDialler
 
 
 class MysqlStore(NetworkStore[MysqlSubscriber]):
@@ -67,7 +65,7 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
         return Enclosure(self._executor(runtime), runtime, self._address.database, self._address.prefix)
 
     def ddl(self) -> str:
-        """The statements that make the tables and routines, for whoever may run them."""
+        """The statements that create the tables and routines, for an administrator."""
         return schema.ddl(self._address.database)
 
     def dialler(self, runtime: Runtime) -> Dialler:
@@ -87,47 +85,33 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
 
 
 class SessionStore:
-    """Session mode: see session/line.py. The caller's line and the watchdog's share the sessions: claims live by
-    them; everything else uses the connections of each queue. Shared primitives are those of the store in tables."""
+    """Session mode: each claim lives by a connection of its own. The caller's queue and the watchdog's share these
+    connections, and everything else uses those of the lease mode."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, WITHIN})
     server: ClassVar[str] = "mysql"
 
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._leased = MysqlStore(address)
         self.shown = address.shown
+        self._address = address
+        self._leased = leased = MysqlStore(address)
         self._shared: tuple[SessionDialler, Claims] | None = None
+        self.open_cells, self.open_within, self.ddl = leased.open_cells, leased.open_within, leased.ddl
+        self.before_fork = leased.before_fork
 
     def open(self, runtime: Runtime, me: ClientIdentity) -> Queue:
-        from dibs.backends.common.session_claims import SessionClaims, SessionPool  # noqa: PLC0415  (few programs use it)
-        from dibs.backends.mysql.session.connection import SessionDialler  # noqa: PLC0415
-        from dibs.backends.mysql.session.queue import SessionQueue  # noqa: PLC0415
-
         dialler = self._leased.dialler(runtime)
         if self._shared is None:
             sessions, now = SessionDialler(dialler, me.lease), runtime.now
             keep = self._address.connections
             pool = SessionPool(sessions.connect, runtime, me, dialler.round_trip, self.shown, keep)
-            self._shared = sessions, SessionClaims(pool, lambda one, session: one.hear(session, now()), now)
+            self._shared = sessions, SessionClaims(pool, lambda one, connection: one.hear(connection, now()), now)
         return SessionQueue(self._leased.open(runtime, me), *self._shared, dialler, runtime, me)
-
-    def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
-        return self._leased.open_cells(runtime, me)
-
-    def open_within(self, runtime: Runtime, me: ClientIdentity) -> Encloses:
-        return self._leased.open_within(runtime, me)
-
-    def ddl(self) -> str:
-        return self._leased.ddl()
 
     def close(self) -> None:
         if self._shared is not None:
             self._shared[1].close()
         self._leased.close()
-
-    def before_fork(self) -> None:
-        """The child closes what it inherits, without a word to the server."""
 
     def after_fork(self, child: bool) -> None:
         self._leased.after_fork(child)
@@ -141,7 +125,7 @@ def of_url(url: Url, **options: Any) -> Store:
 
 
 def of_engine(engine: object, **options: Any) -> Store:
-    """With the settings of an engine of SQLAlchemy's, of either API."""
+    """A store with the settings of an SQLAlchemy engine, sync or async."""
     return _store(Address.of_engine(engine, **options))
 
 

@@ -1,7 +1,7 @@
-"""The part of the protocol that is used after the login: a statement out, result sets in. No I/O.
+"""The MySQL protocol after the login: how requests are packed and replies are read. No I/O.
 
-PyMySQL logs in; a statement of ours then costs a tenth of what its cursors take. Every value goes out as a hexadecimal
-or a decimal literal: nothing of what a user gave is ever part of a statement's text, in whatever character set.
+PyMySQL logs in. Its cursors are not used: a statement by them takes ten times as long. Every value is sent as a
+hexadecimal or decimal literal, or as a parameter, so user input never becomes part of a statement's text.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ Row = tuple[bytes | None, ...]
 
 
 class Sets(list[list[Row]]):
-    """The result of a statement: rows of text, one list of them for each result set."""
+    """The result sets of a statement: for each a list of rows, whose values are text."""
 
     changed = made = 0
-    """Of a statement without rows: how many it changed, and the number that it made for one (LAST_INSERT_ID)."""
+    """How many rows the statement changed, and its LAST_INSERT_ID, if it gave no rows."""
 
 
 MOST = 64 * 1024 * 1024
-"""Bytes of one answer; no routine of ours gives more."""
+"""Bytes of one reply; no routine of ours gives more."""
 QUIT = b"\x01\x00\x00\x00\x01"
-_QUERY = 3
 _LONGEST = 0xFFFFFF
 _MORE = 8
-"""The bit of the status that says that another result set follows."""
+"""The status bit that announces another result set."""
 
 
 class Refusal(executor.Refusal):
-    """An error that the server answered with."""
+    """The server replied with an error."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -41,11 +40,18 @@ class Refusal(executor.Refusal):
 
 
 def statement(text: str) -> bytes:
-    """As it goes out."""
-    data = text.encode()
-    if len(data) + 1 >= _LONGEST:
+    return _command(b"\x03", text)
+
+
+def preparation(text: str) -> bytes:
+    return _command(b"\x16", text)
+
+
+def _command(code: bytes, text: str) -> bytes:
+    data = code + text.encode()
+    if len(data) >= _LONGEST:
         raise ValueError("the statement is too long")
-    return (len(data) + 1).to_bytes(3, "little") + b"\x00\x03" + data
+    return len(data).to_bytes(3, "little") + b"\x00" + data
 
 
 def literal(value: Argument) -> str:
@@ -58,14 +64,9 @@ def literal(value: Argument) -> str:
     return f"x'{(value.encode() if isinstance(value, str) else bytes(value)).hex()}'"
 
 
-def preparation(text: str) -> bytes:
-    data = text.encode()
-    return (len(data) + 1).to_bytes(3, "little") + b"\x00\x16" + data
-
-
 def prepared(reply: bytes) -> bytes | None:
-    """How a command begins that executes the statement of a `preparation`; empty: it was refused. None: the reply is
-    not whole. It has the statement's number, and behind it a description of each parameter, and an end."""
+    """Read the reply to a `preparation`: the first bytes of the commands that execute the statement. Empty: the server
+    refused it. None: the reply is not complete; a description of each parameter and an end follow the first packet."""
     packets, at = [], 0
     while len(reply) >= at + 4 and len(reply) >= (end := at + 4 + int.from_bytes(reply[at : at + 3], "little")):
         packets.append(reply[at + 4 : end])
@@ -79,14 +80,14 @@ def prepared(reply: bytes) -> bytes | None:
 
 
 def execution(values: Sequence[Argument]) -> bytes:
-    """How a command goes on that executes a prepared statement with these values, behind its `code`."""
+    """The rest of a command that executes a prepared statement, after the bytes that `prepared` gave."""
     types = b"".join([b"\x08\x00" if type(one) is int else b"\xfc\x00" for one in values])
     packed = b"".join(map(value, values))
     return b"\x00\x01\x00\x00\x00" + bytes((len(values) + 7) // 8) + b"\x01" + types + packed
 
 
 def value(given: Argument) -> bytes:
-    """As a prepared statement gets it: eight bytes of a number; else the length, and the bytes, of which 64 kB fit."""
+    """Pack a parameter of a prepared statement: a number as eight bytes, anything else as length and at most 64 kB."""
     if type(given) is int:
         return given.to_bytes(8, "little", signed=True)
     data = given.encode() if isinstance(given, str) else bytes(given)
@@ -99,20 +100,21 @@ def call(routine: str, arguments: Sequence[Argument]) -> bytes:
 
 
 class Reply:
-    """One statement's answer out of a stream of bytes."""
+    """The reply to one statement, read from a stream of bytes."""
 
-    __slots__ = ("_buffer", "_fed", "_rows", "_sets", "_state", "refusal")
+    __slots__ = ("_buffer", "_fed", "_rows", "_state", "refusal", "sets")
 
     def __init__(self) -> None:
         self._buffer = b""
         self._fed = 0
-        self._sets = Sets()
         self._rows: list[Row] = []
         self._state = _BEGIN
+        self.sets = Sets()
+        """The result sets that are complete."""
         self.refusal: Refusal | None = None
 
     def feed(self, received: bytes) -> bool:
-        """True: it is whole."""
+        """True: the reply is complete."""
         if not received:
             raise StoreUnavailable("the server closed the connection")
         self._fed += len(received)
@@ -127,7 +129,7 @@ class Reply:
             if at + 4 + size > end:
                 break
             at += 4
-            if self._state == _COLUMNS and size and data[at] < 0xFE:  # what a column is called
+            if self._state == _COLUMNS and size and data[at] < 0xFE:  # the description of a column
                 at += size
                 continue
             if self._take(data, at, size):
@@ -138,20 +140,16 @@ class Reply:
         self._buffer = data[at:]
         return False
 
-    def so_far(self) -> Sets:
-        """Of one that may not be whole: what it begins with."""
-        return self._sets
-
     def result(self) -> Sets:
-        """Of a whole one; a refusal is raised."""
+        """The result sets of a complete reply. Raises Refusal."""
         if self.refusal is not None:
             raise self.refusal
-        return self._sets
+        return self.sets
 
     def _take(self, data: bytes, at: int, size: int) -> bool:
         first = data[at] if size else 0
         if first == 0xFF:
-            # FF, the number, # and five letters, the text
+            # FF, the error code, # and five letters, the text
             text = data[at + 3 : at + size]
             self.refusal = Refusal(
                 int.from_bytes(data[at + 1 : at + 3], "little"),
@@ -160,7 +158,7 @@ class Reply:
             return True
         if self._state == _ROWS:
             if first == 0xFE and size < 9:
-                self._sets.append(self._rows)
+                self.sets.append(self._rows)
                 self._rows = []
                 self._state = _BEGIN
                 return not data[at + 3] & _MORE
@@ -172,8 +170,8 @@ class Reply:
             if first:
                 self._state = _COLUMNS
                 return False
-            self._sets.changed, at = _number(data, at + 1)
-            self._sets.made, at = _number(data, at)
+            self.sets.changed, at = _number(data, at + 1)
+            self.sets.made, at = _number(data, at)
             return not data[at] & _MORE
         if first == 0xFE and size < 9:
             self._state = _ROWS
@@ -184,7 +182,7 @@ _BEGIN, _COLUMNS, _ROWS = range(3)
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A length, and where what follows begins."""
+    """Read a number of variable length. Gives the number and the position after it."""
     first = data[at]
     if first < 0xFB:
         return first, at + 1

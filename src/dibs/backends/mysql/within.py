@@ -1,12 +1,12 @@
-"""Locks inside a transaction of the caller's own: it locks a row of the name, in a table that nothing else uses.
+"""Locks inside a transaction of the caller: the transaction locks a row of the name, in a table for nothing else.
 
-The row is made and committed beforehand, on a connection of ours: one that is not there keeps nobody out. Then the
-caller's connection locks it, and takes a user lock of a random name; then one of ours looks (within.sql) whether it
-sees that user lock, which it does on the same server only, and whether the name is held in another mode. If it is, the
-row stays locked until the caller's transaction ends: InnoDB gives back no lock of a row before.
+First a connection of ours creates and commits the row: a missing row excludes nobody. Then the caller's connection
+locks it, and takes a user lock with a random name. Then a connection of ours checks (within.sql) that it sees this user
+lock, so both use the same server, and that no other mode holds the name. If one does, the row stays locked until the
+caller's transaction ends: InnoDB releases no row lock earlier.
 
-A wait of whole seconds is the server's, by innodb_lock_wait_timeout, which is set back afterwards; what is left of it
-is spent trying again.
+The server waits whole seconds, by innodb_lock_wait_timeout, which is set back afterwards. The rest of the time is spent
+on repeated attempts.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from __future__ import annotations
 from contextlib import suppress
 from secrets import token_hex
 
-from dibs.backends.mysql.calls import Query, RoutineCall
+from dibs.backends.mysql.calls import query, routine_call
 from dibs.backends.mysql.errors import mode_mismatch, strange
-from dibs.backends.mysql.executor import MysqlExecutor, number, words
+from dibs.backends.mysql.executor import MysqlExecutor, number, ticket_of, words
 from dibs.backends.mysql.queue import key_of
-from dibs.backends.mysql.session.claims import ticket_of
 from dibs.backends.sql.caller_connection import CallerConnection, code_of
 from dibs.core.runtime import Runtime
 from dibs.errors import StoreError
 
 _FOR_EVER = 100_000_000
-"""Seconds: what the server takes for the longest."""
+"""Seconds; the longest that the server accepts."""
 _PAUSE = 0.01
 _TIMES = 3
 _NOT_IN_TIME = (1205, 3572)
@@ -37,8 +36,6 @@ _DONE = "DO RELEASE_LOCK({0})"
 
 
 class Enclosure:
-    """`Encloses` of core/queue.py."""
-
     def __init__(self, executor: MysqlExecutor, runtime: Runtime, database: str, prefix: str) -> None:
         self._executor = executor
         self._runtime = runtime
@@ -46,7 +43,8 @@ class Enclosure:
         self._database = database
         self._prefix = prefix
         self._sure = 0
-        """As in session/line.py."""
+        """Tickets below this are never given again, not even after a crash of the server (sure.sql)."""
+        self.close = executor.transport.close
 
     async def enclose(
         self, caller: CallerConnection, name: str, description: str, wait: float | None, patience: float
@@ -58,9 +56,7 @@ class Enclosure:
             if not await self._lock(caller, key, proof, deadline, undoes_all):
                 return None
             try:
-                found = await self._executor.ask(
-                    RoutineCall("within", (key, proof, self._sure)), self._now() + patience
-                )
+                found = await self._executor.ask(routine_call("within", key, proof, self._sure), self._now() + patience)
             finally:
                 await caller.run(caller.marked(_DONE, 1), (proof,))
             said = words(found, 2)
@@ -72,17 +68,17 @@ class Enclosure:
         raise strange()
 
     async def _prepare(self, key: bytes, until: float) -> bool:
-        """The row is there; whether a time-out undoes more than its own statement."""
-        (found,) = await self._executor.ask(Query(_THERE, key), until)
+        """Create the row of the name. Gives whether a lock timeout rolls back the whole transaction."""
+        (found,) = await self._executor.ask(query(_THERE, key), until)
         there, undoes_all = map(number, found[0][:2])
         if not there:
-            await self._executor.ask(Query(_MAKE, key), until)
+            await self._executor.ask(query(_MAKE, key), until)
         return undoes_all == 1
 
     async def _lock(
         self, caller: CallerConnection, key: bytes, proof: str, deadline: float | None, undoes_all: bool
     ) -> bool:
-        """False: it was not free in time."""
+        """False: the name was not free in time."""
         if deadline is None:
             return await self._wait(caller, key, proof, _FOR_EVER)
         if undoes_all:
@@ -93,7 +89,7 @@ class Enclosure:
         whole = int(deadline - self._now())
         if whole > 0 and await self._wait(caller, key, proof, whole):
             return True
-        # Not by SKIP LOCKED: what it finds behind the row that it skips it locks, which is another name.
+        # Not by SKIP LOCKED: it would lock the next row that is free, which is another name.
         while not await self._locked(caller, key, proof, " NOWAIT"):
             if self._now() + _PAUSE > deadline:
                 return False
@@ -107,10 +103,10 @@ class Enclosure:
         try:
             locked = await self._locked(caller, key, proof, "")
         except Exception:
-            with suppress(Exception):  # the connection may be gone, which the caller is to hear, and not this
+            with suppress(Exception):  # the connection may be gone: the caller gets the first error
                 await caller.run(limit, before)
             raise
-        # Who was interrupted, or cancelled, in the middle of an answer has a connection that nothing can be said on.
+        # Not in `finally`: after an interrupt in the middle of a reply, nothing can be sent on the connection.
         await caller.run(limit, before)
         return locked
 
@@ -125,9 +121,6 @@ class Enclosure:
         if len(rows) != 1:
             raise StoreError("the row of this name was removed meanwhile", step="try again")
         return True
-
-    def close(self) -> None:
-        self._executor.close()
 
 
 def _refusal(what: bytes) -> StoreError:

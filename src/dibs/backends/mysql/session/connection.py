@@ -1,34 +1,29 @@
-"""A connection that at most one claim lives by, and how it is made.
+"""A connection for session mode, and the claim that lives by it (see common/session_claims.py).
 
-Nothing in `Session` waits: its user asks, and reads what has come. At most one statement is on its way at a time. If
-anything is raised here, the user closes the connection, and the server frees what it held.
-
-The server ends a session that is silent for the client's lease and a little more: so a holder whose machine is gone
-loses what it holds, after its own deadline. A proxy that shares its connections would give our session to others: that
-is refused.
+The server ends a session that is silent for the client's lease and a little more. So a holder whose machine is gone
+loses its locks, after its own deadline. A proxy that shares its server connections would give our session to other
+clients, and is refused.
 """
 
 from __future__ import annotations
 
 import math
 import socket
-import ssl
-from collections.abc import Callable
 from contextlib import suppress
 
 from dibs.backends.common.connections import Begun
-from dibs.backends.common.session_claims import SessionConnection
-from dibs.backends.common.wakeup import Readiness
-from dibs.backends.mysql.calls import Request
-from dibs.backends.mysql.connection import Dialler, MysqlConnection, broken
+from dibs.backends.common.session_claims import GONE, HOLDS, SessionClaim, SessionClaims
+from dibs.backends.mysql.calls import query, size_of
+from dibs.backends.mysql.connection import Dialler, MysqlConnection
 from dibs.backends.mysql.errors import unsent
-from dibs.backends.mysql.executor import number, words
-from dibs.backends.mysql.wire import Refusal, Reply, statement
-from dibs.errors import StoreError, StoreUnavailable
+from dibs.backends.mysql.executor import number, ticket_of, words
+from dibs.backends.mysql.wire import Refusal, execution
+from dibs.core.deadline import FOREVER
+from dibs.core.queue import LOOK, YOURS, Signal
+from dibs.core.rule import Claim, Standing
+from dibs.errors import StoreError
 
-_CHUNK = 65_536
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_WHO = statement(
+_WHO = query(
     "SELECT CONNECTION_ID(), @@version_comment, @@version, IF(@@lower_case_table_names, LOWER(DATABASE()), DATABASE())"
 )
 TAKE = (
@@ -37,103 +32,78 @@ TAKE = (
     " kind = ?, revoked = 0, since = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease = ?,"
     " about = ? WHERE lock_name = ? AND plain AND GET_LOCK(?, 0)"
 )
-"""Take a user lock that is free, and was held in this mode lately: see apart.sql and ticket.sql. Where the counter is
-behind the clock, it makes no ticket. MySQL has no sequence, and no such statement."""
+"""Take a free user lock that was held in this mode lately: see apart.sql and ticket.sql. If the counter is behind the
+clock, the ticket is 0. MySQL has no sequences, and so no such statement."""
 GIVE = "DO RELEASE_LOCK(?)"
-"""Only the session that has it can do so: if it answers, it had it until then."""
+"""Only the holder's session can release a user lock. A reply proves that the session held it until then."""
 _LONGEST = 31_536_000
-"""Seconds; the server counts no further."""
+"""Seconds; the server accepts no longer timeout."""
 _PROXIES = ("maxscale", "proxysql")
 _ALIVE = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 9))
-"""Parts of a lease after which the system asks whether the other end is there, and asks again."""
+"""TCP options, and the part of a lease after which the kernel probes the peer."""
 
 
-class Session(SessionConnection):
-    def __init__(self, connection: MysqlConnection, number: int, now: Callable[[], float]) -> None:
-        super().__init__(now)
-        self.connection = connection
-        self.number = number
-        """The server's, of this session."""
-        self._sock = connection.sock
-        self._fd = self._sock.fileno()
-        self._sock.settimeout(0)
-        self._answer: Reply | None = None
-        self.readiness = Readiness(self._fd)
+class Requests:
+    """The requests for the claims of one lock object."""
 
-    def fileno(self) -> int:
-        return self._fd
+    __slots__ = (
+        "description", "give", "give_size", "is_busy", "key", "kind", "lease", "name", "release", "take", "take_size"
+    )  # fmt: skip
 
-    def is_reusable(self) -> bool:
-        return not self.asked
+    def __init__(self, key: str, name: bytes, kind: str, lease: int, description: bytes) -> None:
+        self.key = key
+        """The name of the user lock."""
+        self.name = name
+        self.kind = kind
+        self.lease = lease
+        self.description = description
+        self.release = query("DO RELEASE_LOCK({})", key)
+        self.take, self.give = execution((kind, lease, description, key, key)), execution((key,))
+        self.take_size, self.give_size = size_of(self.take), size_of(self.give)
+        self.is_busy = False
+        """The lock was not free at the last attempt: `join` needs fewer round trips."""
 
-    def is_stale(self) -> bool:
-        return self.readiness.wait(0.0)
 
-    def close(self) -> None:
-        self.seat = None
-        self.connection.close()
+class MysqlClaim(SessionClaim[MysqlConnection]):
+    """A waiting claim's connection is in the middle of a statement (take.sql), whose reply is the grant."""
 
-    def end(self) -> None:
-        """The server does not listen to a goodbye in the middle of a statement."""
-        if self.asked:
-            self.close()
-        else:
-            self.seat = None
-            self.connection.end()
+    __slots__ = ("requests", "seen_at", "ticket")
 
-    @property
-    def asked(self) -> bool:
-        """Something is still to be answered."""
-        return self._answer is not None
+    def __init__(self, claim: Claim, requests: Requests) -> None:
+        super().__init__(claim)
+        self.requests = requests
+        self.ticket = 0
+        self.seen_at = 0.0
+        """The lease counts from here: the server had not yet seen the session silent."""
 
-    def ask(self, request: Request, now: float) -> None:
-        self._answer, self.sent_at = Reply(), now
-        try:
-            self._sock.sendall(request.packed(0.0))
-        except OSError as error:
-            raise broken(error) from None
+    def standing(self, lease: float, now: float) -> Standing | None:
+        left = self.seen_at + lease - now
+        if self.state is GONE or left <= 0:
+            return None
+        holds = self.state is HOLDS
+        return Standing(self.ticket, holds, left if holds else min(left, self.claim.waiting), FOREVER, self.revoked)
 
-    def read(self) -> bool:
-        """Take in what has come. True: the answer is whole."""
-        answer = self._answer
-        if answer is None:
-            raise StoreUnavailable("the server sent an unexpected message")
-        try:
-            while True:
-                received = self._sock.recv(_CHUNK)
-                if answer.feed(received):
-                    return True
-                if len(received) < _CHUNK and not isinstance(self._sock, ssl.SSLSocket):
-                    return False
-        except _NOT_NOW:
-            return False
-        except StoreUnavailable:
-            raise
-        except OSError as error:
-            raise broken(error) from None
+    def hold(self, said: list[bytes]) -> None:
+        self.ticket = self.claim.ticket = ticket_of(said)
+        self.state = HOLDS
 
-    def begun(self) -> list[bytes] | None:
-        """The words that an answer begins with which is not whole yet."""
-        sets = None if self._answer is None else self._answer.so_far()
-        return words(sets[:1], 2) if sets else None
+    def hear(self, connection: MysqlConnection, now: float) -> Signal | None:
+        """Read the reply to the wait: see `SessionClaims`. The grant counts before the last packet of the reply."""
+        found = connection.received()
+        if found is None:
+            found = connection.so_far()
+            if len(found) < 2:
+                self.seen_at = now
+                return None
+        said = words(found, 2)
+        if said[1] == b"held":
+            self.hold(said)
+            return YOURS
+        self.state = GONE
+        return LOOK  # `join` asks again, and learns why
 
-    def told(self) -> list[bytes] | None:
-        """The words that end the answer to a wait. Its end itself comes a little later, in a message of its own: who
-        waits need not wait for that, too."""
-        sets = None if self._answer is None else self._answer.so_far()
-        return words(sets, 2) if sets and len(sets) > 1 else None
 
-    def answer(self) -> Reply:
-        """A whole one; a refusal is raised. From now on it can be asked again."""
-        answer, self._answer = self._answer, None
-        if answer is None:
-            raise StoreUnavailable("nothing was asked")
-        answer.result()
-        return answer
-
-    def result(self) -> list[bytes]:
-        """The words of a whole answer."""
-        return words(self.answer().result(), 2)
+Claims = SessionClaims[MysqlClaim, MysqlConnection]
 
 
 class SessionDialler:
@@ -141,19 +111,20 @@ class SessionDialler:
         self._dialler = dialler
         self._lease = lease
         self.database = b""
-        """Its name, as the server has it; known once there was a session."""
+        """The name of the database, as the server writes it; known after the first connection."""
 
-    def connect(self, until: float, begun: Begun) -> Session:
+    def connect(self, until: float, begun: Begun) -> MysqlConnection:
         connection = self._dialler.connect(until, begun)
         try:
-            (who,) = connection.ask(_WHO, until)[0]
+            (who,) = connection.exchange(_WHO, until)[0]
             if refusal := unfit(connection.greeted_as, *who[:3]):
                 raise refusal
-            # Longer than what our own deadlines are counted from, as it is counted from a little later.
-            connection.ask(statement(f"SET SESSION wait_timeout = {min(math.ceil(self._lease) + 1, _LONGEST)}"), until)
-            if b"mariadb" in (who[2] or b"").lower() and connection.is_plain:
+            # Longer than the lease: the server counts from a little later than our own deadlines do.
+            connection.exchange(query(f"SET SESSION wait_timeout = {min(math.ceil(self._lease) + 1, _LONGEST)}"), until)
+            if b"mariadb" in (who[2] or b"").lower():
                 connection.take_code = connection.prepare(TAKE, until)
                 connection.leave_code = connection.prepare(GIVE, until) if connection.take_code else b""
+            connection.number = number(who[0])
         except Refusal as refused:
             raise unsent(refused) from None
         except BaseException:
@@ -161,23 +132,23 @@ class SessionDialler:
             raise
         keep_alive(connection.sock, self._lease)
         self.database = who[3] or b""
-        return Session(connection, number(who[0]), self._dialler.now)
+        return connection
 
 
 def keep_alive(sock: socket.socket, lease: float) -> None:
-    """So that a waiter, which is silent, learns that the way to the server is gone."""
+    """Have the kernel probe the server: a waiter sends nothing, and would not notice a broken network."""
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, part in _ALIVE:
-            with suppress(AttributeError, OSError):  # not every system has them
+            with suppress(AttributeError, OSError):  # not on every system
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), max(int(lease / part), 1))
 
 
 def unfit(greeted_as: int, is_session: bytes | None, comment: bytes | None, version: bytes | None) -> StoreError | None:
-    """Why a session there would not be ours alone. A proxy greets with a number of its own."""
+    """The error if a proxy answers: its greeting has another session number than the server."""
     said = ((comment or b"") + b" " + (version or b"")).decode(errors="replace").lower()
     known = next((name for name in _PROXIES if name in said), None)
-    if known is None and number(is_session) % 2**32 == greeted_as:  # four bytes of it
+    if known is None and number(is_session) % 2**32 == greeted_as:  # the greeting has four bytes of it
         return None
     what = f"a proxy ({known})" if known else "a proxy"
     return StoreError(

@@ -1,5 +1,5 @@
-"""What others may see of session mode, and do to it. The server itself knows only which session has which user lock;
-the rest stands in rows that each session writes about itself, and is believed only of sessions that are there.
+"""Inspecting and breaking locks of session mode. The server itself knows only which session has which user lock. The
+rest is in rows that each session writes about itself, and counts only while that session exists.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from dibs.backends.common import atomic_queue
-from dibs.backends.mysql.calls import MICROSECONDS, Query, RoutineCall
+from dibs.backends.mysql.calls import MICROSECONDS, query, routine_call
 from dibs.backends.mysql.errors import mode_mismatch, strange
 from dibs.backends.mysql.executor import MysqlExecutor, number, words
 from dibs.backends.mysql.wire import Row
@@ -19,7 +19,7 @@ from dibs.errors import Mismatch
 from dibs.info import LockInfo, Participant, read_description
 
 LONGEST = 2048
-"""Bytes of what a session says about itself."""
+"""Bytes of a description."""
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _HELD = (
     f"SELECT name, ticket, kind, 0 AS waits, {_NOW} - since, lease, about FROM dibs_sessions"
@@ -33,49 +33,49 @@ _ORDER = "ORDER BY name, waits, ticket"
 _QUEUE = f"{_HELD} AND name = {{0}} UNION ALL {_WAITS} AND name = {{0}} {_ORDER}"
 _OF_THEM = "AND name > {0} AND LEFT(name, {1}) = {2}"
 _QUEUES = f"{_HELD} {_OF_THEM} UNION ALL {_WAITS} {_OF_THEM} {_ORDER} LIMIT {atomic_queue.PAGE + 1}"
-_CELL_KEY = "name = {} AND ticket = {} AND IS_USED_LOCK(lock_name) = session"
-_REVOKE = f"UPDATE dibs_sessions SET revoked = 1 WHERE {_CELL_KEY}"
-_REVOKED = f"SELECT COUNT(*) FROM dibs_sessions WHERE {_CELL_KEY} AND revoked"
+_HOLDER = "name = {} AND ticket = {} AND IS_USED_LOCK(lock_name) = session"
+_REVOKE = f"UPDATE dibs_sessions SET revoked = 1 WHERE {_HOLDER}"
+_REVOKED = f"SELECT COUNT(*) FROM dibs_sessions WHERE {_HOLDER} AND revoked"
 
 
 async def queue_info(executor: MysqlExecutor, key: bytes, name: str, until: float) -> LockInfo:
-    (found,) = await executor.ask(Query(_QUEUE, key), until)
+    (found,) = await executor.ask(query(_QUEUE, key), until)
     return _info(name, found)
 
 
 async def page(executor: MysqlExecutor, prefix: bytes, wanted: bytes, after: bytes, until: float) -> list[LockInfo]:
-    """`prefix`: what the store's own begins with, which is not shown."""
-    (found,) = await executor.ask(Query(_QUEUES, after, len(wanted), wanted), until)
+    """`prefix`: the start of all keys of this store, which is not shown."""
+    (found,) = await executor.ask(query(_QUEUES, after, len(wanted), wanted), until)
     queues = [(name, list(rows)) for name, rows in groupby(found, lambda one: one[0] or b"")]
     if len(found) > atomic_queue.PAGE and len(queues) > 1:
-        queues.pop()  # which may go on behind this page
+        queues.pop()  # it may continue on the next page
     return [_info(name[len(prefix) :].decode(errors="replace"), rows) for name, rows in queues]
 
 
 async def revoke(executor: MysqlExecutor, key: bytes, token: int, until: float) -> bool:
-    await executor.ask(Query(_REVOKE, key, token), until)
-    (found,) = await executor.ask(Query(_REVOKED, key, token), until)
+    await executor.ask(query(_REVOKE, key, token), until)
+    (found,) = await executor.ask(query(_REVOKED, key, token), until)
     return number(found[0][0]) > 0
 
 
 async def evict(executor: MysqlExecutor, key: bytes, token: int, until: float) -> bool:
-    sets, is_repeated = await executor.ask_often(RoutineCall("end", (key, token)), until)
+    sets, is_repeated = await executor.ask_often(routine_call("end", key, token), until)
     return words(sets, 2)[1] == b"1" or is_repeated
 
 
 def kind_of(claim: Claim) -> str:
-    """As it stands in a row."""
+    """The kind and the capacity, as rows have them."""
     return claim.kind if claim.capacity == 1 else f"{claim.kind}:{claim.capacity}"
 
 
 def sized(kind: str) -> tuple[str, int]:
-    """The same, read."""
+    """Parse what `kind_of` made."""
     name, _, capacity = kind.partition(":")
     return name, int(capacity) if capacity.isdigit() else 1
 
 
 def description_of(claim: Claim) -> bytes:
-    """What fits there: without the info, if that is too much."""
+    """The description, without the user's info if it is too long."""
     description = claim.description.encode()
     if len(description) > LONGEST:
         description = json.dumps({**json.loads(claim.description), "info": {}}).encode()
@@ -104,10 +104,9 @@ def _info(name: str, rows: Iterable[Row]) -> LockInfo:
 
 
 def mismatch(what: bytes, kind: str, claim: Claim) -> Mismatch:
+    """The error for a refusal of take.sql."""
     if what == b"other":
         return atomic_queue.mismatch(*sized(kind), claim)
-    if what == b"within":
-        return mode_mismatch("within")
-    if what != b"leased":
+    if what not in (b"within", b"leased"):
         raise strange()
-    return mode_mismatch("lease")
+    return mode_mismatch("within" if what == b"within" else "lease")
