@@ -51,7 +51,7 @@ def final(refusal: Refusal) -> StoreError:
         return StoreUnavailable(f"the server ended the statement: {text}")
     if refusal.code in DENIED:
         return StoreError(f"the server refused: {text}", step=_RIGHTS)
-    if refusal.code == 1644:  # raised by settle.sql
+    if refusal.code == 1644:  # raised by walk.sql
         return StoreError(f"the record is damaged, or dibs did not write it: {text}", step=_STEPS[1644])
     step = _STEPS.get(refusal.code, "check the server's log")
     kind = StoreUnavailable if refusal.code in LATER else StoreError

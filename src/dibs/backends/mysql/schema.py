@@ -18,7 +18,7 @@ from dibs.backends.mysql.wire import Refusal, statement
 from dibs.errors import Mismatch, StoreError, StoreUnavailable
 
 ROUTINES = (
-    "wake", "tell", "settle", "move", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all",
+    "wake", "tell", "walk", "move", "look", "enclosed", "apart", "join", "renew", "leave", "leave_all",
     "change", "hear", "watch", "put", "admit", "sweep", "part", "take", "quit", "end", "within",
 )  # fmt: skip
 """In the order in which they are created: each exists before another calls it."""

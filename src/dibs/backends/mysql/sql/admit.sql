@@ -1,8 +1,8 @@
 -- admit: compare a token with the highest one that a fence has admitted, and raise that.
 --
--- Gives  (now, the record as it was before; NULL: there was none)
--- Effect A higher exclusive token takes its place; the record never expires. A record that is not one of ours stays as
---        it is: who asked looks at it.
+-- Gives  (now, the record before; NULL: there was none)
+-- Effect A higher exclusive token replaces the record, which never expires. A damaged record stays, and the client
+--        reports it.
 CREATE PROCEDURE dibs_2_admit(IN p_name VARBINARY(2048), IN p_token DECIMAL(20) UNSIGNED, IN p_shared TINYINT)
 SQL SECURITY INVOKER
 BEGIN

@@ -1,19 +1,19 @@
--- apart: whether a name whose line is empty is held in session mode or inside a transaction; on behalf of join.
+-- apart: whether a name whose queue is empty is held in session mode or inside a transaction; on behalf of join.
 --
--- Gives  the user lock of the name, which this session then has until after the verb's commit; NULL: it is held, and
---        `p_kind` says how.
--- Why the modes exclude each other. Who takes in another mode than by a lease first takes its own lock (the user lock, or
--- the row in dibs_within), and then, with the lock of the name's row, marks the name and looks for claims. A join has the
--- lock of the name's row while it looks at the mark and until its commit. So
---   * a join that comes before the mark has committed when the mark is made, and its claim is seen;
---   * a join behind the mark finds the user lock or the row taken, and is refused; or takes them itself for as long as
---     its claim is not committed: whoever gets them then finds the claim.
--- Where claims stand nobody holds in another mode: who tries sees them, and lets go again. Those that are over are
--- removed by it, so that no renewal that is on its way revives them. So a join that has passed here wipes the mark; a
--- row that is new, as the one before was forgotten or somebody removed it, is marked for all modes.
--- A row in dibs_sessions that is `plain` spares who takes in session mode the look: it is written by one that has the user
--- lock and has looked, and removed by a join that has the user lock, or made not plain by who is inside a transaction,
--- before that one looks whether the user lock is free. The take is one statement, which has the table meanwhile.
+-- Gives  the user lock of the name, which this session keeps until after the commit; NULL: the name is held, and
+--        `p_kind` says in which mode.
+-- Why the modes exclude each other: a taker in another mode first takes its own lock (the user lock, or the row in
+-- dibs_within). Then, with the row lock of the name, it marks the name and looks for claims (part.sql). A join has the
+-- row lock of the name from before it reads the mark until its commit. So
+--   * a join before the mark has committed when the mark is made, and its claim is seen;
+--   * a join after the mark finds the user lock or the row taken, and is refused. Or it takes them itself until its
+--     claim is committed: the next taker finds the claim.
+-- While there are claims, no other mode holds the name: a taker sees them, and gives up. It removes expired claims, so
+-- no late renewal revives them. So a join that has passed here clears the mark. A new row is marked for all modes: the
+-- last one may have been swept or removed.
+-- A row in dibs_sessions that is `plain` spares a taker in session mode the look. It is written by a session that has
+-- the user lock and has looked. A join that has the user lock removes it. A transaction clears `plain` before it checks
+-- that the user lock is free. The take is one statement, which locks the table meanwhile.
 CREATE PROCEDURE dibs_2_apart(
   IN p_name VARBINARY(2048), IN p_apart TINYINT, OUT p_key VARBINARY(64), OUT p_kind VARBINARY(64)
 )

@@ -1,20 +1,18 @@
--- change: amend, evict or revoke. Amend lowers the weight of one's own claim, by its id. Evict removes a holder by its
--- ticket, and revoke asks one to let go, which it hears at its next renewal; neither finds a waiter.
+-- change: amend, evict or revoke. Amend lowers the weight of the caller's own claim, by its id. Evict removes a holder
+-- by its ticket, and revoke asks a holder to release, which it learns at its next renewal. Neither finds a waiter.
 --
--- Gives  words, as join: (now, 1 if that was done, 0: nobody holds with that ticket or needs it, mine)
--- Effect Idempotent. Clients that hold because of it are told. A late copy of the join of an evicted claim does nothing.
+-- Gives  words, as join: (now, 1 if it was done, 0: no holder has that ticket, or the weight was lower already, mine)
+-- Effect Idempotent. Clients that hold because of it are notified. A late copy of the join of an evicted claim does
+--        nothing.
 CREATE PROCEDURE dibs_2_change(
   IN p_what VARBINARY(16), IN p_name VARBINARY(2048), IN p_id VARBINARY(255), IN p_ticket BIGINT UNSIGNED,
   IN p_weight BIGINT, IN p_client BINARY(16)
 )
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_floor, v_top, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_head VARBINARY(16);
-  DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_next, v_capacity, v_until BIGINT;
-  DECLARE v_kind VARBINARY(64);
-  DECLARE v_special, v_blocked, v_done, v_changed TINYINT DEFAULT 0;
-  DECLARE v_mine, v_wakes MEDIUMBLOB DEFAULT '';
+  -- (walk_declare.sql)
+  DECLARE v_until BIGINT;
+  DECLARE v_done TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16);
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
@@ -25,10 +23,7 @@ BEGIN
       WHERE name = p_name AND ticket >= v_floor AND id = p_id AND weight > p_weight;
     SET v_done = ROW_COUNT() > 0, v_changed = v_done;
   ELSE
-    CALL dibs_2_settle(
-      p_name, v_floor, v_outside, v_now, 0, p_client, v_mine, v_wakes,
-      v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
-    );
+    -- (walk_call.sql)
     SELECT 1, id, v_now + waiting INTO v_done, v_id, v_until FROM dibs_claims
       WHERE ticket = p_ticket AND name = p_name AND ticket <= v_last;
     IF v_done AND p_what = 'revoke' THEN
@@ -43,10 +38,7 @@ BEGIN
     END IF;
   END IF;
   IF v_changed THEN
-    CALL dibs_2_settle(
-      p_name, v_floor, v_outside, v_now, 1, p_client, v_mine, v_wakes,
-      v_used, v_last, v_first, v_blocked, v_next, v_kind, v_capacity
-    );
+    -- (walk_call.sql)
   END IF;
   COMMIT;
   IF v_wakes <> '' THEN CALL dibs_2_wake(v_wakes); END IF;

@@ -1,6 +1,6 @@
--- end: session mode. End the session that holds with that ticket, and with it what it holds.
+-- end: session mode. Evict the holder that has this ticket: end its session, and with it all that it holds.
 --
--- Gives  words, as take: (now, 1 if that was done, 0: nobody holds with that ticket)
+-- Gives  words, as take: (now, 1 if it was done; 0: no holder has that ticket)
 CREATE PROCEDURE dibs_2_end(IN p_name VARBINARY(2048), IN p_ticket BIGINT UNSIGNED)
 SQL SECURITY INVOKER
 BEGIN
@@ -13,7 +13,7 @@ BEGIN
   IF v_session IS NOT NULL THEN
     KILL CONNECTION v_session;
     SET v_done = 1;
-    -- A session ends a moment after it was told to.
+    -- KILL returns before the session has ended.
     WHILE v_session = IS_USED_LOCK(v_key) AND v_times < 500 DO
       SET v_times = v_times + 1;
       DO SLEEP(0.002);

@@ -1,4 +1,4 @@
--- join of layout 1: refuse its clients before they write anything. They report this answer as Mismatch.
+-- join of layout 1: refuses its clients before they write anything. They report this reply as Mismatch.
 CREATE PROCEDURE dibs_1_join(
   IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16), IN p_kind VARBINARY(64),
   IN p_capacity BIGINT, IN p_weight BIGINT, IN p_lease BIGINT, IN p_waiting BIGINT, IN p_place TINYINT,

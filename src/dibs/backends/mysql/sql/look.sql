@@ -1,20 +1,17 @@
--- look: see to the queue of a name in which somebody waits; on behalf of renew.
+-- look: check the queue of a name in which claims wait, on behalf of renew.
 --
--- Gives  in how many microseconds something ahead of those who wait can end by itself; -1: nobody waits.
--- Effect What has expired where the rule looks is removed, and whoever holds because of it is told, as by a leave. The
---        lock of the name is taken only where there is something to do; where it is not to be had, the next look will.
+-- Gives  in how many microseconds a claim ahead of the waiters can expire; -1: no claim waits.
+-- Effect Expired claims at the front are removed, and clients that hold because of that are notified, as by leave. The
+--        row lock of the name is taken only if there is something to do. If it cannot be had in time, the next look
+--        does it.
 CREATE PROCEDURE dibs_2_look(
   IN p_name VARBINARY(2048), IN p_client BINARY(16), INOUT p_mine MEDIUMBLOB, OUT p_next BIGINT
 )
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_floor, v_top, v_waits, v_first, v_last BIGINT UNSIGNED;
-  DECLARE v_head VARBINARY(16);
-  DECLARE v_special TINYINT;
-  DECLARE v_outside, v_tombs, v_apart, v_now, v_used, v_capacity, v_weight, v_until BIGINT;
-  DECLARE v_kind VARBINARY(64);
-  DECLARE v_blocked TINYINT;
-  DECLARE v_wakes MEDIUMBLOB DEFAULT '';
+  -- (walk_declare.sql)
+  DECLARE v_waits BIGINT UNSIGNED;
+  DECLARE v_weight, v_until BIGINT;
   DECLARE EXIT HANDLER FOR 1205, 1213 ROLLBACK;
 
   SET p_next = -1, v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
@@ -25,15 +22,13 @@ BEGIN
     WHERE name = p_name AND ticket >= v_floor AND ticket < v_waits;
   SET p_next = LEAST(p_next, IFNULL(v_until, p_next)) - v_now;
   IF p_next <= 0 OR v_used + v_weight <= v_capacity THEN
-    SET p_next = 1000000;
+    SET p_next = 1000000, v_floor = NULL;
     -- (lock.sql)
     IF v_head <> '' THEN CALL dibs_2_move(p_name); END IF;
-    CALL dibs_2_settle(
-      p_name, v_floor, v_outside, v_now, 0, p_client, p_mine, v_wakes,
-      v_used, v_last, v_first, v_blocked, p_next, v_kind, v_capacity
-    );
+    SET v_mine = p_mine;
+    -- (walk_call.sql)
     COMMIT;
     IF v_wakes <> '' THEN CALL dibs_2_wake(v_wakes); END IF;
-    SET p_next = IF(v_blocked, p_next - v_now, -1);
+    SET p_mine = v_mine, p_next = IF(v_blocked, v_next - v_now, -1);
   END IF;
 END

@@ -1,4 +1,4 @@
--- move: put the claim in the head of a queue among the others, within the transaction of a verb that locked the row.
+-- move: move the claim in the head of a queue to dibs_claims, in the transaction of an operation that has the row lock.
 CREATE PROCEDURE dibs_2_move(IN p_name VARBINARY(2048))
 SQL SECURITY INVOKER
 BEGIN

@@ -1,8 +1,8 @@
--- put: change a cell, if it is at the version that this was made for.
+-- put: write a cell, if it still has the version that the writer has seen.
 --
--- Gives  (now, what, version): what 0: it came too late; 1: done, also by an earlier copy of it; 2: it is at another
+-- Gives  (now, what, version): what 0: it came too late; 1: done, also by an earlier copy; 2: the cell has another
 --        version
--- Effect Whoever watches is told. That it was done is remembered until `p_by`.
+-- Effect Watchers are notified. The write is remembered until `p_by`, so that a copy of it does nothing.
 CREATE PROCEDURE dibs_2_put(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_version BIGINT UNSIGNED,
   IN p_value MEDIUMBLOB, IN p_by BIGINT

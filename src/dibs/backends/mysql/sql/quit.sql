@@ -1,7 +1,7 @@
--- quit: session mode. End the sessions of waiters that gave up, before the server sees by itself that they are gone.
+-- quit: session mode. End the sessions of waiters that gave up, before the server notices that they are gone.
 --
--- `p_waits`: a JSON list of [session, ticket]. By their rows, which no session but those have written: numbers of
--- sessions begin anew when the server starts. Should one have the lock by now, that goes with it.
+-- `p_waits`: a JSON list of [session, ticket]. Only the waiter itself can have written its row, so no other session is
+-- killed: session numbers start again when the server does. A session that has got the lock meanwhile loses it.
 -- Gives  words, as take: (now, how many were there)
 CREATE PROCEDURE dibs_2_quit(IN p_waits MEDIUMTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
@@ -14,7 +14,7 @@ BEGIN
       session BIGINT UNSIGNED PATH '$[0]', ticket BIGINT UNSIGNED PATH '$[1]'
     )) j JOIN dibs_waits w ON w.session = j.session AND w.ticket = j.ticket;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
-  DECLARE CONTINUE HANDLER FOR 1094 SET v_done = v_done - 1; -- there is no such session any more
+  DECLARE CONTINUE HANDLER FOR 1094 SET v_done = v_done - 1; -- the session has ended
   OPEN waits;
   ending: LOOP
     FETCH waits INTO v_session, v_ticket;

@@ -1,12 +1,13 @@
--- renew: extend claims, and say how each stands; for waiters it is a look.
+-- renew: extend claims, and report their state; for waiters it is a look.
 --
--- `p_claims`: a JSON list of [name, ticket, id], bytes in hexadecimal, by name and ticket: rows are locked in that order.
---        The row of a queue is locked only if the claim stands in its head.
--- Gives  rows of (id, ticket, holds, left, revoked) for those that stand; then one of (now, mine, nexts, store), where
---        `nexts` is name=microseconds, the name in hexadecimal, with commas, for the names in which some of them wait
--- Effect Only claims that are not over are extended, and nothing is shortened, except if a clock that was set back made it
---        longer than its lease. Holders go first: no queue with waiters delays them. Heads go before the other claims: a
---        head may move there meanwhile, and no claim moves back.
+-- `p_claims`: a JSON list of [name, ticket, id], bytes in hexadecimal, sorted by name and ticket: rows are locked in
+--        that order. The row of a queue is locked only if the claim is in its head.
+-- Gives  rows of (id, ticket, holds, left, revoked) for claims that exist; then one of (now, mine, nexts, store).
+--        `nexts` has name=microseconds, the name in hexadecimal, with commas, for each name in which some of the claims
+--        wait.
+-- Effect Expired claims are not extended. No claim is shortened, unless a clock that was set back made it longer than
+--        its lease. Holders come first, so a queue with waiters does not delay them. Heads come before other claims: a
+--        head may move to dibs_claims meanwhile, and no claim moves back.
 CREATE PROCEDURE dibs_2_renew(IN p_claims MEDIUMTEXT CHARACTER SET ascii, IN p_client BINARY(16))
 SQL SECURITY INVOKER
 BEGIN

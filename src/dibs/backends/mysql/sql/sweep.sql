@@ -1,9 +1,9 @@
--- sweep: remove claims that are over, forget names that nobody uses, and what is noted of those who are gone.
+-- sweep: remove expired claims, names that are not used, and records of clients that are gone.
 --
--- Each call looks at the next 500 names, from where the last one ended, and removes at most 500 claims: it takes some
--- milliseconds, however much there is. Who waits behind a claim that is removed here holds at its next look, as it
--- would have with the claim still there. A name that is in use after all, or will be, is made anew by the next verb:
--- its row only saves reading. Its tickets go on rising, because the counter is raised above those that are forgotten.
+-- Each call looks at the next 500 names after those of the last call, and removes at most 500 claims, so it takes a few
+-- milliseconds. A waiter behind a claim that is removed here holds at its next look, as it would otherwise. If a
+-- removed name is used again, the next operation creates its row. Its tickets go on rising, because the counter is
+-- raised above them.
 CREATE PROCEDURE dibs_2_sweep()
 SQL SECURITY INVOKER
 BEGIN
@@ -25,7 +25,7 @@ BEGIN
   SELECT name INTO v_name FROM dibs_queues WHERE name > v_from ORDER BY name LIMIT 499, 1;
   INSERT INTO dibs_marks VALUES ('sweep', 1, v_name) ON DUPLICATE KEY UPDATE times = times + 1, name = v_name;
   COMMIT;
-  SET v_end = IF(v_name = '', REPEAT(x'FF', 2048), v_name); -- fewer are left: the next sweep begins at the first one
+  SET v_end = IF(v_name = '', REPEAT(x'FF', 2048), v_name); -- the last names: the next sweep starts again
 
   UPDATE dibs_queues SET id = '' WHERE name > v_from AND name <= v_end AND id <> '' AND until < v_now;
   START TRANSACTION;
@@ -34,7 +34,7 @@ BEGIN
   removing: LOOP
     FETCH claims INTO v_name, v_ticket;
     IF v_over THEN LEAVE removing; END IF;
-    DELETE FROM dibs_claims WHERE name = v_name AND ticket = v_ticket AND until < v_now; -- unless it was renewed since
+    DELETE FROM dibs_claims WHERE name = v_name AND ticket = v_ticket AND until < v_now; -- not if it was renewed
   END LOOP;
   CLOSE claims;
   SET v_over = 0;

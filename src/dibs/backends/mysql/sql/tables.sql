@@ -1,17 +1,17 @@
--- The tables. Everything that a user gave is bytes here: no collation can make two names one. Times are microseconds
--- since 1970 by the server's clock, in UTC. A row that says nothing any more is removed by the next verb that passes.
+-- The tables. All user input is stored as bytes, so no collation can make two names equal. Times are microseconds since
+-- 1970 by the server's clock, in UTC. Expired rows are removed by the next operation that meets them.
 
--- This is layout 2. The routine names bear its number. A layout that changes who holds gets another number, renames
--- dibs_queues, and leaves routines of this one behind that refuse its clients, as layout_*.sql do with those of layout 1.
+-- This is layout 2, and the routine names have its number. A layout that changes who holds gets another number, renames
+-- dibs_queues, and creates routines that refuse clients of this layout, as layout_*.sql do for layout 1.
 
 -- One row for each name in use: its queue. Operations that change a queue lock this row first.
--- A claim that is alone stands in the row itself: the head. `id` is '' where there is none. `special` is 0 only if no
--- claim of the name is in dibs_claims, no unfair waiter and no tombstone is noted, and `apart` is 0. So a client takes a
--- free queue with one UPDATE (`id` is '' and `special` is 0) and leaves it with another; the routines do everything else.
--- A routine that looks at the queue first moves the head to dibs_claims (move.sql). No claim ever moves back.
--- `ticket` is the highest that a claim of this name got. No claim in dibs_claims has a ticket below `floor`; after
--- `outside` there is no unfair waiter, and after `tombs` no tombstone. `apart` says in which other modes the name may be
--- held: 1 in session mode, 2 inside transactions, 3 in both, and in a new row; see apart.sql.
+-- A claim that is alone is in the row itself: the head. `id` is '' if there is none. `special` is 0 only if no claim of
+-- the name is in dibs_claims, there is no unfair waiter and no tombstone, and `apart` is 0. So a client takes a free
+-- queue with one UPDATE (`id` is '' and `special` is 0) and leaves it with another; the routines do everything else. A
+-- routine that walks the queue first moves the head to dibs_claims (move.sql). No claim ever moves back.
+-- `ticket` is the highest one that a claim of this name got. No claim in dibs_claims has a ticket below `floor`. After
+-- `outside` there is no unfair waiter, and after `tombs` no tombstone. `apart` says in which other modes the name may
+-- be held: 1 in session mode, 2 inside transactions, 3 in both, also in a new row; see apart.sql.
 CREATE TABLE dibs_queues (
   name VARBINARY(2048) NOT NULL PRIMARY KEY,
   special TINYINT NOT NULL DEFAULT 1,
@@ -33,8 +33,8 @@ CREATE TABLE dibs_queues (
   about BLOB NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- The counter of the tickets, which are the tokens, for all modes of a name: see ticket.sql. It begins a second behind the
--- clock, which nobody uses: a sequence that is restarted gives that value again.
+-- The counter of tickets, which are the fencing tokens, for all modes: see ticket.sql. It starts a second behind the
+-- clock: a sequence that is restarted gives this value again, and no claim uses it.
 /*M!100600 EXECUTE IMMEDIATE CONCAT('CREATE SEQUENCE IF NOT EXISTS dibs_tickets START WITH ',
   TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 1000000, ' INCREMENT BY 0 CACHE 200000') */;
 
@@ -42,7 +42,8 @@ CREATE TABLE dibs_queues (
 
 /*!80000 INSERT INTO dibs_tickets SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) */;
 
--- One row for each claim that is not in a head. `held` is since when it holds; `freed` is 1 while a client has not heard that its claim holds now.
+-- One row for each claim that is not in a head. `held`: since when it holds. `freed` is 1 until the client has heard
+-- that its claim holds.
 CREATE TABLE dibs_claims (
   name VARBINARY(2048) NOT NULL,
   ticket BIGINT UNSIGNED NOT NULL,
@@ -64,15 +65,15 @@ CREATE TABLE dibs_claims (
   KEY freed (client, freed)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Ids that left while their join may still be on its way, until it would come too late anyway.
+-- Tombstones: ids of claims that left while a copy of their join may still arrive, until the copy would be too late.
 CREATE TABLE dibs_tombs (
   id BINARY(16) NOT NULL PRIMARY KEY,
   until BIGINT NOT NULL,
   KEY until (until)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Who is to be told of a change: those who wait outside a queue (space 'outside'), who follow a leader ('line'), who
--- watch a cell. `told` is 1 once something happened there.
+-- One row for each watcher: an unfair waiter (space 'outside'), a follower of a leader ('line'), or a watcher of a
+-- cell. `told` is 1 after a change.
 CREATE TABLE dibs_watchers (
   id BINARY(16) NOT NULL PRIMARY KEY,
   space VARBINARY(16) NOT NULL,
@@ -85,7 +86,7 @@ CREATE TABLE dibs_watchers (
   KEY until (until)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Values that nobody owns. At version 0 a cell is unset: somebody watches it, or has.
+-- Cells. Version 0: the cell is unset, and has only been watched.
 CREATE TABLE dibs_cells (
   space VARBINARY(16) NOT NULL,
   name VARBINARY(2048) NOT NULL,
@@ -94,7 +95,7 @@ CREATE TABLE dibs_cells (
   PRIMARY KEY (space, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Writes that may be repeated, and the version that each made.
+-- Writes of cells, each with the version that it made, so that a copy of a write does nothing.
 CREATE TABLE dibs_writes (
   id BINARY(16) NOT NULL PRIMARY KEY,
   version BIGINT UNSIGNED NOT NULL,
@@ -102,7 +103,7 @@ CREATE TABLE dibs_writes (
   KEY until (until)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- One row: which store this is. Tables that are made anew are another one.
+-- One row: the id of this store. Tables that are created anew get another one.
 CREATE TABLE dibs_store (
   one TINYINT NOT NULL PRIMARY KEY,
   id BINARY(16) NOT NULL
@@ -110,17 +111,16 @@ CREATE TABLE dibs_store (
 
 INSERT IGNORE INTO dibs_store VALUES (1, UNHEX(REPLACE(UUID(), '-', '')));
 
--- One row for each count of the whole store: how often tickets were made sure of (sure.sql), and where the last sweep
--- ended.
+-- Two rows: how often tickets were flushed to the disk (sure.sql), and where the last sweep ended.
 CREATE TABLE dibs_marks (
   mark VARBINARY(16) NOT NULL PRIMARY KEY,
   times BIGINT UNSIGNED NOT NULL,
   name VARBINARY(2048) NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Session mode: one row for each name that was held lately. Who holds is whoever has the user lock `lock_name`; if that is
--- `session`, the row is about it. While `plain` is 1, nobody holds the name in another mode who does not have that user
--- lock meanwhile: see apart.sql. All rows are gone when the server starts; one that is missing is made anew.
+-- Session mode: one row for each name that was held lately. The session that has the user lock `lock_name` is the
+-- holder; the row describes it if it is `session`. While `plain` is 1, no other mode holds the name without that user
+-- lock: see apart.sql. All rows are gone when the server starts; a missing row is created again.
 CREATE TABLE dibs_sessions (
   lock_name VARBINARY(64) NOT NULL PRIMARY KEY,
   plain TINYINT NOT NULL,
@@ -134,10 +134,10 @@ CREATE TABLE dibs_sessions (
   about VARBINARY(2048) NOT NULL
 ) ENGINE = MEMORY;
 
--- Clients of layout 1 look here first. It stays empty, and sends them to the routine that refuses them.
+-- Clients of layout 1 look here first. It stays empty, so they call the routine that refuses them.
 CREATE TABLE dibs_held LIKE dibs_sessions;
 
--- Session mode: one row for each session that waits, for those who look.
+-- Session mode: one row for each waiting session, only for inspection.
 CREATE TABLE dibs_waits (
   session BIGINT UNSIGNED NOT NULL PRIMARY KEY,
   ticket BIGINT UNSIGNED NOT NULL,
@@ -148,7 +148,7 @@ CREATE TABLE dibs_waits (
   about VARBINARY(2048) NOT NULL
 ) ENGINE = MEMORY;
 
--- One row for each name that was ever locked inside a transaction: the row that such a transaction locks.
+-- One row for each name that was ever locked inside a transaction, which locks this row.
 CREATE TABLE dibs_within (
   name VARBINARY(2048) NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -1,7 +1,7 @@
--- tell: note that something happened where others watch, and whom to wake for it; within the transaction of a verb.
+-- tell: mark the watchers of a change, and collect the clients to wake; in the transaction of an operation.
 --
--- `p_most`: how many to wake; expired ones are left out. Of unfair waiters only one can get in, and all look by
--- themselves every third of a waiting lease.
+-- `p_most`: how many watchers at most. Of unfair waiters only one can get the lock, and all of them look by themselves
+-- every third of a waiting lease.
 CREATE PROCEDURE dibs_2_tell(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_most INT, INOUT p_wakes MEDIUMBLOB
 )

@@ -1,8 +1,8 @@
-  -- The next ticket, for all modes from one counter: at least `v_least`, and at most 0.2 s behind the clock. A counter
-  -- that was reset, dropped or restored is set 0.2 s ahead of the clock: no ticket was further ahead of it when it was
-  -- given. MariaDB's sequence writes down 200,000 at a time, which are on the disk once something is committed behind that
-  -- (sure.sql). A crash skips what is left of them, 0.2 s at most, and starting the server takes longer. MySQL has no
-  -- sequences: there a row is made for each ticket, and removed.
+  -- The next ticket, from one counter for all modes: at least `v_least`, and at most 0.2 s behind the clock. A counter
+  -- that was reset, dropped or restored is set 0.2 s ahead of the clock: no ticket was further ahead when it was given.
+  -- MariaDB's sequence reserves 200,000 tickets at a time, which are on the disk after the next commit (sure.sql). A
+  -- crash skips the rest of them, at most 0.2 s, and the restart takes longer. MySQL has no sequences: there each
+  -- ticket is a row that is inserted and deleted.
   SET v_least = GREATEST(v_least, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 200000);
   /*M!100600 SET v_ticket = NEXTVAL(dibs_tickets); */
   /*M!100600 IF v_ticket < v_least THEN

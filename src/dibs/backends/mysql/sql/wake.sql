@@ -1,8 +1,7 @@
--- wake: interrupt the sessions in which these clients listen (see hear), once what concerns them is committed.
+-- wake: interrupt the sessions in which these clients listen (see hear), after the commit.
 --
--- A client that listens has the user lock that bears its id: only that session is ever interrupted, whatever ids the
--- server has given to others since. One that is not there, or belongs to another user of the server, is left alone: its
--- claims look by themselves.
+-- A listening session has the user lock that bears the client's id, so no other session is ever interrupted. A session
+-- that is gone, or belongs to another user of the server, is skipped: its claims find out at their next look.
 CREATE PROCEDURE dibs_2_wake(IN p_clients MEDIUMBLOB)
 SQL SECURITY INVOKER
 BEGIN

@@ -1,19 +1,17 @@
--- watch: be told of the next change of a queue's leader, or of a cell.
+-- watch: have this client notified of the next change of a cell, or of a queue's leader.
 --
--- `p_over`: ids, one behind the other, that need not be told any more. The lock of what is watched comes first: whoever
--- changes it sees who watches, or this sees the change.
--- Gives  (now, the ticket of who holds first or the version of the cell, in how many microseconds the holder can end by
---        itself; -1: not)
+-- `p_over`: ids of watchers that have stopped, one after the other. The row lock comes first: either the client that
+-- makes a change sees the watcher, or this sees the change.
+-- Gives  (now, the version of the cell or the ticket of the leader, in how many microseconds the leader's lease can
+--        expire; -1: it cannot)
 CREATE PROCEDURE dibs_2_watch(
   IN p_space VARBINARY(16), IN p_name VARBINARY(2048), IN p_id BINARY(16), IN p_client BINARY(16),
   IN p_patience BIGINT, IN p_over MEDIUMBLOB
 )
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_floor, v_top, v_seen BIGINT UNSIGNED;
-  DECLARE v_head VARBINARY(16);
-  DECLARE v_special TINYINT;
-  DECLARE v_outside, v_tombs, v_apart, v_now BIGINT;
+  -- (walk_declare.sql)
+  DECLARE v_seen BIGINT UNSIGNED;
   DECLARE v_left BIGINT DEFAULT -1;
   DECLARE v_at INT DEFAULT 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -25,8 +23,8 @@ BEGIN
       WHERE name = p_name AND ticket >= v_floor AND until > v_now ORDER BY ticket LIMIT 1;
   ELSE
     START TRANSACTION;
-    -- A lock that those who watch share: else each would wait until the one before it is safely on the disk. Of a row
-    -- that is not there is none.
+    -- Watchers share this lock: otherwise each would wait until the commit of the last one is on the disk. The row must
+    -- exist, because a missing row cannot be locked.
     SELECT version INTO v_seen FROM dibs_cells WHERE space = p_space AND name = p_name LOCK IN SHARE MODE;
     IF v_seen IS NULL THEN
       INSERT INTO dibs_cells VALUES (p_space, p_name, NULL, 0) ON DUPLICATE KEY UPDATE version = version;

@@ -1,9 +1,9 @@
--- within: look, on a connection of ours, at a name that a transaction of the caller's own has just locked.
+-- within: check, on a connection of ours, a name that a transaction of the caller has just locked.
 --
--- `p_proof` is a user lock that the caller's session has meanwhile: only on the same server is it seen here.
--- Gives  words, as take: (now, 'held', ticket, sure), (now, 'leased', kind), (now, 'session'): held in another mode;
---        (now, 'elsewhere'): the row that was locked is not this one; (now, 'free'): it is locked no longer
--- The row was locked before this, and stays so until the transaction ends; for the order see apart.sql.
+-- `p_proof` is a user lock of the caller's session: it is seen here only if both use the same server.
+-- Gives  words, as take: (now, 'held', ticket, sure); (now, 'leased', kind) or (now, 'session'): held in another mode;
+--        (now, 'elsewhere'): the locked row is on another server; (now, 'free'): the row is no longer locked
+-- The row was locked before, and stays locked until the transaction ends. For the order of steps see apart.sql.
 CREATE PROCEDURE dibs_2_within(IN p_name VARBINARY(2048), IN p_proof VARBINARY(64), IN p_sure BIGINT UNSIGNED)
 SQL SECURITY INVOKER
 verb: BEGIN
@@ -27,7 +27,7 @@ verb: BEGIN
   END IF;
   -- (key.sql)
   UPDATE dibs_sessions SET plain = 0 WHERE lock_name = p_key;
-  -- A join that is about to be refused has it for a moment.
+  -- A join that is about to be refused may have it for a moment.
   IF NOT IFNULL(GET_LOCK(p_key, 0.1), 0) THEN
     SELECT CONCAT_WS(' ', v_now, 'session');
     LEAVE verb;

@@ -1,14 +1,14 @@
--- settle: walk a queue as core/rule.py says, remove what is over, and note whom that concerns.
+-- walk: go through a queue as core/rule.py says, remove expired claims, and collect the clients to notify.
 --
--- Within the transaction of a verb that has the lock of the name. `p_changed`: that verb has just removed a claim or
--- made one lighter. `p_mine` and `p_wakes` grow by the ids of this client's claims that hold from now on, and by the
--- clients of the others that do. Who holds is marked (`held`), as holding only ends by leaving or expiry: so it is known
--- who is new among them, and many who hold are passed in one step.
--- Gives  how much weight holds, the last ticket that holds (0: nobody), the first one (0: nobody is there), whether
---        somebody waits, when something seen here ends by itself, the kind and the capacity of those who are there.
--- Cost   one statement for each of the first three that hold, for each that is new or over, and for the first that
---        waits; two for all others that hold.
-CREATE PROCEDURE dibs_2_settle(
+-- Runs in the transaction of an operation that has the row lock of the name. `p_changed`: the operation has just
+-- removed a claim or lowered a weight. `p_mine` grows by the ids of this client's claims that hold from now on, and
+-- `p_wakes` by the other clients that do. A holder is marked (`held`): it stops holding only when it leaves or expires.
+-- So new holders are recognised, and many old ones are passed in one step.
+-- Gives  the weight of all holders, the ticket of the last holder (0: none), the first ticket (0: the queue is empty),
+--        whether a claim waits, when the next of the claims seen here expires, the kind and capacity of the queue.
+-- Cost   one statement for each of the first three holders, for each claim that is new or expired, and for the first
+--        waiter; two for all other holders.
+CREATE PROCEDURE dibs_2_walk(
   IN p_name VARBINARY(2048), IN p_floor BIGINT UNSIGNED, IN p_outside BIGINT, IN p_now BIGINT, IN p_changed TINYINT,
   IN p_client BINARY(16), INOUT p_mine MEDIUMBLOB, INOUT p_wakes MEDIUMBLOB,
   OUT p_used BIGINT, OUT p_last BIGINT UNSIGNED, OUT p_first BIGINT UNSIGNED, OUT p_blocked TINYINT,
@@ -43,7 +43,7 @@ BEGIN
     IF v_ticket IS NULL THEN LEAVE walk; END IF;
     SET v_from = v_ticket + 1;
     IF v_until <= p_now THEN
-      -- A renewal may have come between the look and this: then it is not over.
+      -- Unless a renewal has extended it meanwhile.
       DELETE FROM dibs_claims WHERE name = p_name AND ticket = v_ticket AND until <= p_now;
       IF ROW_COUNT() = 1 THEN
         SET p_changed = 1, v_election = v_election OR v_kind = 'election';
@@ -53,7 +53,7 @@ BEGIN
       SELECT until INTO v_until FROM dibs_claims WHERE name = p_name AND ticket = v_ticket LOCK IN SHARE MODE;
       IF v_until IS NULL THEN ITERATE walk; END IF; -- swept
     END IF;
-    IF v_weight < 0 OR v_capacity < 1 THEN -- it would make room for others instead of taking it
+    IF v_weight < 0 OR v_capacity < 1 THEN -- damaged: it would make room instead of taking it
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'dibs-damaged claim';
     END IF;
     IF v_until > v_longest THEN -- a clock that was set back must not make anything last longer than its lease
@@ -86,7 +86,7 @@ BEGIN
   IF p_changed AND NOT v_freed AND NOT p_blocked AND p_outside > p_now THEN
     CALL dibs_2_tell('outside', p_name, 8, p_wakes);
   END IF;
-  -- Claims below the floor are gone for good: nobody need read over them again.
+  -- No claim below the floor ever comes back, so later walks start there.
   SET v_from = IF(p_first = 0, v_from, p_first);
   IF v_from > p_floor THEN
     UPDATE dibs_queues SET floor = v_from WHERE name = p_name;
