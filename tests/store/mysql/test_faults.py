@@ -7,6 +7,11 @@ from contextlib import closing
 import pytest
 
 import dibs
+from dibs.backends.common.round_trip import RoundTrip
+from dibs.backends.mysql.address import Address
+from dibs.backends.mysql.connection import Dialler
+from dibs.runtime.threads import ThreadRuntime
+from dibs.url import parse
 from lab.servers.supervisor import Server
 from store.mysql.rows import Raw
 
@@ -50,3 +55,11 @@ def test_tables_that_were_made_anew_have_none_of_our_claims(server: Server, name
                 again.check()
                 assert client.lock(f"{name}-0").acquire(timeout=0) is None
             new.check()
+
+
+def test_a_dial_whose_deadline_has_passed_is_tried_all_the_same() -> None:
+    """A negative timeout would fail inside PyMySQL, which leaves its socket open then."""
+    now = ThreadRuntime().now
+    dialler = Dialler(Address.of(parse("mysql://127.0.0.1:1/dibs")), now, RoundTrip())
+    with pytest.raises(dibs.StoreUnavailable, match="no connection to 127.0.0.1:1: Connection refused"):
+        dialler.connect(now() - 1)

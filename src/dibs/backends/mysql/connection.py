@@ -18,7 +18,7 @@ import pymysql
 
 from dibs.backends.common import tls
 from dibs.backends.common.connections import STEP, Begun, not_watched, shut_down
-from dibs.backends.common.round_trip import RoundTrip
+from dibs.backends.common.round_trip import LEAST, RoundTrip
 from dibs.backends.common.session_claims import SessionConnection
 from dibs.backends.common.wakeup import Readiness
 from dibs.backends.mysql.address import Address
@@ -65,7 +65,7 @@ class MysqlConnection(SessionConnection):
         """Blocks; raises Unsent if the server cannot be reached, StoreError if it refuses."""
         super().__init__(now)
         # Kept until this connection ends: an interrupt in its destructor, which is Python code, would be swallowed.
-        self._made = made = _connected(address, min(until - now(), STEP), begun)
+        self._made = made = _connected(address, max(min(until - now(), STEP), LEAST), begun)
         made._rfile.close()  # noqa: SLF001  (PyMySQL has no public way to hand its socket over)
         self.sock: socket.socket
         # One statement: an interrupt leaves the socket with exactly one owner.
