@@ -61,5 +61,5 @@ def test_a_dial_whose_deadline_has_passed_is_tried_all_the_same() -> None:
     """A negative timeout would fail inside PyMySQL, which leaves its socket open then."""
     now = ThreadRuntime().now
     dialler = Dialler(Address.of(parse("mysql://127.0.0.1:1/dibs")), now, RoundTrip())
-    with pytest.raises(dibs.StoreUnavailable, match="no connection to 127.0.0.1:1: Connection refused"):
+    with pytest.raises(dibs.StoreUnavailable, match="Connection refused"):
         dialler.connect(now() - 1)
