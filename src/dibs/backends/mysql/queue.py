@@ -72,6 +72,7 @@ class MysqlQueue:
     ) -> None:  # fmt: skip
         self.executor = executor
         self._subscriber = subscriber
+        self._heard = subscriber.heard
         self._watching = watching
         self._runtime = runtime
         self._me = me
@@ -124,7 +125,7 @@ class MysqlQueue:
         path: FreePath | None = None if prepared is None else prepared.request
         if path is None or path.is_busy or self._left * SWEEPS >= 1 or (idle := self._transport.take_now()) is None:
             return None
-        self._subscriber.forget(claim.id)
+        self._heard.pop(claim.id, None)
         connection: MysqlConnection = idle if self._blocks else idle.connection
         if not connection.leave_code:
             self._transport.give(idle)

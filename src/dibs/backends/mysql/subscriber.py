@@ -40,7 +40,7 @@ class MysqlSubscriber:
         self._dialler = dialler
         self._now = runtime.now
         self._me = me
-        self._heard: dict[bytes, None] = {}
+        self.heard: dict[bytes, None] = {}
         """Keys whose message was delivered, and is still noted in the server."""
         self._connection: MysqlConnection | None = None
         self._closed = False
@@ -50,8 +50,8 @@ class MysqlSubscriber:
 
     def forget(self, key: bytes) -> None:
         """The next message for this key is a new one."""
-        if key in self._heard:
-            self._heard.pop(key, None)
+        if key in self.heard:
+            self.heard.pop(key, None)
 
     def close(self) -> None:
         self._closed = True
@@ -96,7 +96,7 @@ class MysqlSubscriber:
         if connection is None:
             connection = self._connection = self._listened()
             self._wakeup.attend(connection.sock)
-        heard = ",".join([key.hex().upper() for key in list(self._heard)])
+        heard = ",".join([key.hex().upper() for key in list(self.heard)])
         found = self._exchange(connection, routine_call("hear", self._me.id, heard, PATIENCE))
         if found is None:
             found = self._exchange(connection, query(_SAID, self._me.id, heard, self._me.id, heard))
@@ -131,9 +131,9 @@ class MysqlSubscriber:
                 return None
 
     def _deliver(self, told: Messages) -> None:
-        if len(self._heard) > _MOST:
-            self._heard.clear()
-        self._heard.update((key, None) for key, _ in told)
+        if len(self.heard) > _MOST:
+            self.heard.clear()
+        self.heard.update((key, None) for key, _ in told)
         if told:
             self._me.inbox.deliver_all(told)
 
