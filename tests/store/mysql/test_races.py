@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 import pymysql
 import pytest
 
-from dibs.backends.mysql import cells, queue, subscriber
+from dibs.backends.mysql import queue, subscriber
 from dibs.core.cells import CELL, CellKey, Write
 from dibs.core.queue import QUEUE, YOURS
 from dibs.runtime.threads import step
@@ -303,7 +303,7 @@ def test_a_change_comes_before_who_watches_an_unset_cell_or_is_heard_of(
     seats: Made, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at the cell and the note of who watches it nobody comes, also where no row could be locked."""
-    monkeypatch.setattr(cells, "POLL_INTERVAL", 60.0)
+    monkeypatch.setattr(subscriber, "POLL_INTERVAL", 60.0)
     here, there = Watcher(seats()), Watcher(seats())
     settled_in(here._seat)
     raw.connection.begin()

@@ -12,13 +12,11 @@ from dibs.backends.common import atomic_queue
 from dibs.backends.common.atomic_queue import QUEUES
 from dibs.backends.mysql.address import Address
 from dibs.backends.mysql.calls import MICROSECONDS, FreePath, leave_all, packed, query, routine_call
-from dibs.backends.mysql.cells import Watching
 from dibs.backends.mysql.connection import MysqlConnection
 from dibs.backends.mysql.errors import ENDED, MODES, final, mode_mismatch, strange
 from dibs.backends.mysql.executor import MysqlExecutor, number, row, split
 from dibs.backends.mysql.subscriber import MysqlSubscriber
 from dibs.backends.mysql.wire import Refusal, Row, Sets
-from dibs.core.cells import CellKey
 from dibs.core.deadline import FOREVER
 from dibs.core.queue import (
     ELECTION,
@@ -67,13 +65,12 @@ _WHICH = "SELECT HEX(id) FROM dibs_store WHERE one = 1"
 
 class MysqlQueue:
     def __init__(
-        self, executor: MysqlExecutor, subscriber: MysqlSubscriber, watching: Watching, runtime: Runtime,
-        me: ClientIdentity, address: Address,
+        self, executor: MysqlExecutor, subscriber: MysqlSubscriber, runtime: Runtime, me: ClientIdentity,
+        address: Address,
     ) -> None:  # fmt: skip
         self.executor = executor
         self._subscriber = subscriber
         self._heard = subscriber.heard
-        self._watching = watching
         self._runtime = runtime
         self._me = me
         self._address = address
@@ -332,7 +329,7 @@ class MysqlQueue:
         return queues
 
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None:
-        await self._watching.watch(CellKey(QUEUES, name), self.key(name), seen, key, until)
+        await self._subscriber.watch(self.executor, QUEUES, self.key(name), seen, key, until)
 
     async def identity(self, until: float) -> str:
         return f"mysql:{await self.store_id(until)}/{self._prefix}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, ClassVar
 
 from dibs.backends.common.lifecycle import NetworkStore, make_transport
 from dibs.backends.common.session_claims import SessionClaims, SessionPool
 from dibs.backends.mysql import schema
 from dibs.backends.mysql.address import Address
-from dibs.backends.mysql.cells import MysqlCells, Watching
+from dibs.backends.mysql.cells import MysqlCells
 from dibs.backends.mysql.connection import Dialler
 from dibs.backends.mysql.executor import MysqlExecutor
 from dibs.backends.mysql.queue import MysqlQueue
@@ -47,19 +46,11 @@ class MysqlStore(NetworkStore[MysqlSubscriber]):
         self._address = address
         super().__init__(address.shown)
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._over: deque[bytes] = deque()
-
     def open(self, runtime: Runtime, me: ClientIdentity) -> MysqlQueue:
-        executor, subscriber = self._executor(runtime), self._subscriber(runtime, me)
-        watching = Watching(executor, subscriber, runtime, me, self._over)
-        return MysqlQueue(executor, subscriber, watching, runtime, me, self._address)
+        return MysqlQueue(self._executor(runtime), self._subscriber(runtime, me), runtime, me, self._address)
 
     def open_cells(self, runtime: Runtime, me: ClientIdentity) -> Cells:
-        executor = self._executor(runtime)
-        watching = Watching(executor, self._subscriber(runtime, me), runtime, me, self._over)
-        return MysqlCells(executor, watching, self._address.prefix)
+        return MysqlCells(self._executor(runtime), self._subscriber(runtime, me), self._address.prefix)
 
     def open_within(self, runtime: Runtime, me: ClientIdentity) -> Encloses:
         return Enclosure(self._executor(runtime), runtime, self._address.database, self._address.prefix)

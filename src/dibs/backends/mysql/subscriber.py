@@ -4,18 +4,23 @@ The session holds the user lock that bears the client's id, and sleeps in a rout
 of our claims hold, or changes a value that we watch, interrupts it; then the session asks what happened. A thread of
 the subscriber reads it, for both APIs. Its first look finds earlier messages, so no waiter waits for it to be ready. A
 renewal finds missed messages, a third of a waiting lease later.
+
+Callers can also watch a cell or the leader of a queue. The server has a row for each watcher, which the next call of
+watch.sql removes after the watcher has stopped.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 
 from dibs.backends.common.connections import CONNECTING, STEP
 from dibs.backends.common.subscriber import PAUSE, Messages, Waiters
 from dibs.backends.common.wakeup import Wakeup
-from dibs.backends.mysql.calls import Request, query, routine_call
+from dibs.backends.mysql.calls import MICROSECONDS, Request, query, routine_call
 from dibs.backends.mysql.connection import Dialler, MysqlConnection
 from dibs.backends.mysql.errors import MISSING
+from dibs.backends.mysql.executor import MysqlExecutor, number, row
 from dibs.backends.mysql.wire import Refusal, Sets
 from dibs.core.queue import ClientIdentity
 from dibs.core.runtime import Runtime
@@ -25,6 +30,12 @@ PATIENCE = 5
 """Seconds of one sleep: less than the wait_timeout of any server, and cheap."""
 _MOST = 1000
 """Ids that are remembered as heard; a message that is heard twice does no harm."""
+POLL_INTERVAL = 2.0
+"""Seconds after which a watcher looks by itself, in case a message was lost."""
+_REMEMBERED = 60.0
+"""Seconds that the row of a watcher lasts at most; no call watches for longer."""
+_REMOVED = 100
+"""Rows of earlier watchers that one call removes at most."""
 _NAP = 0.01
 """Seconds between two attempts to send, while the socket's buffer is full."""
 _INTERRUPTED = 1317
@@ -42,6 +53,8 @@ class MysqlSubscriber:
         self._me = me
         self.heard: dict[bytes, None] = {}
         """Keys whose message was delivered, and is still noted in the server."""
+        self._stopped: deque[bytes] = deque()
+        """The keys of watchers that have stopped."""
         self._connection: MysqlConnection | None = None
         self._closed = False
         self._wakeup = Wakeup()
@@ -52,6 +65,24 @@ class MysqlSubscriber:
         """The next message for this key is a new one."""
         if key in self.heard:
             self.heard.pop(key, None)
+
+    async def watch(
+        self, executor: MysqlExecutor, space: str, name: bytes, seen: int, key: bytes, until: float
+    ) -> None:
+        """Wait until the version or the leader's ticket is not `seen`, a message comes, or a poll is due."""
+        stopped = [self._stopped.popleft() for _ in range(min(len(self._stopped), _REMOVED))]
+        patience = int(min(until - self._now() + 1, _REMEMBERED) * MICROSECONDS)
+        call = routine_call("watch", space, name, key, self._me.id, patience, b"".join(stopped))
+        self.listen(key)
+        try:
+            _, there, left = map(number, row(await executor.ask(call, until), 3)[:3])
+            if there == seen:
+                by_itself = left / MICROSECONDS if left >= 0 else POLL_INTERVAL
+                await self._me.inbox.wait(key, min(until, self._now() + min(by_itself, POLL_INTERVAL)))
+        finally:
+            self.ignore(key)
+            self.forget(key)
+            self._stopped.append(key)  # a request is not possible here: an interrupt awaits nothing
 
     def close(self) -> None:
         self._closed = True
