@@ -24,8 +24,8 @@ from dibs.info import Finding, duration, printable
 
 _SETTINGS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN ("
-    "'version', 'innodb_flush_log_at_trx_commit', 'read_only', 'super_read_only', 'binlog_format', 'log_bin',"
-    " 'max_connections', 'wsrep_on', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'wait_timeout')"
+    "'version', 'innodb_flush_log_at_trx_commit', 'read_only', 'binlog_format', 'log_bin',"
+    " 'max_connections', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')"
 )
 _SLOW = 10
 """A round trip that takes more than this part of a lease will cost locks when the network gets worse."""
@@ -38,7 +38,7 @@ _RIGHTS = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON the database to this
 _LEVELS = ("about", "promise", "note", "danger")
 _TIMES = 3
 _TIME = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-_STATES = "SHOW GLOBAL STATUS WHERE Variable_name IN ('threads_connected', 'wsrep_cluster_size')"
+_STATES = "SHOW GLOBAL STATUS LIKE 'threads_connected'"
 _TABLES = (
     "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = {} AND table_name LIKE 'dibs\\_%'"
 )

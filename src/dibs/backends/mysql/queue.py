@@ -184,21 +184,16 @@ class MysqlQueue:
         )  # fmt: skip
         claim.asked = True
         try:
-            said = self._words(await self.executor.ask_once(call, until), 2)
+            said = self._words(await self.executor.ask_once(call, until), 8)
         except Unsent:
             claim.asked = again
             raise
-        what = number(said[1])
-        if len(said) > 7 and said[7]:
-            self._deliver(_bytes(said[7]))
+        what, ticket, holds, left, next, revoked = map(number, said[1:7])
+        self._deliver(_bytes(said[7]))
         if what == 0:
             return None
         if what == 2:
             raise _mismatch(claim, said)
-        try:
-            ticket, holds, left, next, revoked = map(int, said[2:7])
-        except ValueError:
-            raise strange() from None
         if ticket:
             claim.ticket = ticket
         if claim.prepared is not None and claim.prepared.request is not None:
@@ -256,9 +251,10 @@ class MysqlQueue:
             by=claim.by,
         )  # fmt: skip
         sets, is_repeated = await self.executor.ask_often(call, until)
+        is_done = self._is_done(sets) or is_repeated  # an earlier copy may have removed the claim
         left, self._left = self._left + 1, 0
         await self.sweep(SWEEPS * left)
-        return self._is_done(sets) or is_repeated  # an earlier copy may have removed the claim
+        return is_done
 
     async def leave_all(self, leaving: Sequence[Leave], until: float) -> list[StoreError | None]:
         """All names together, without waiting for a lock. Then each name that was locked by others, by itself."""
@@ -358,8 +354,7 @@ class MysqlQueue:
 
     def _is_done(self, sets: Sets) -> bool:
         said = self._words(sets, 3)
-        if said[2]:
-            self._deliver(_bytes(said[2]))
+        self._deliver(_bytes(said[2]))
         return number(said[1]) == 1
 
     def _deliver(self, mine: bytes | None) -> None:
@@ -405,14 +400,12 @@ def _bytes(written: bytes) -> bytes:
 
 def _info(name: str, queue: Iterable[Row]) -> LockInfo:
     """Times in the rows are relative to the server's now."""
-    alive = [_entry(*one) for one in queue]
+    alive = [_entry(one) for one in queue]
     return atomic_queue.shown(name, alive, 0.0, datetime.now(UTC))
 
 
-def _entry(
-    _: bytes | None, ticket: bytes | None, kind: bytes | None, capacity: bytes | None, weight: bytes | None,
-    left: bytes | None, asked: bytes | None, held: bytes | None, description: bytes | None,
-) -> Entry:  # fmt: skip
+def _entry(shown: Row) -> Entry:
+    _, ticket, kind, capacity, weight, left, asked, held, description = shown
     return Entry(
         number(ticket), b"", b"", (kind or b"").decode(errors="replace"), number(capacity), number(weight),
         number(left) / MICROSECONDS, number(asked) / MICROSECONDS,
