@@ -37,7 +37,7 @@ _THERE = query(
 )
 CHANGE_OVER = "stop the programs that use dibs 0.1 there, then DROP TABLE dibs_names, dibs_claims, dibs_held"
 _MAY_NOT = (
-    "give this user CREATE and CREATE ROUTINE on the database, or have somebody who has them lay what"
+    "give this user CREATE and CREATE ROUTINE on the database, or let an administrator run the statements that"
     " `dibs doctor --ddl` prints"
 )
 
