@@ -3,6 +3,7 @@ no secret shown. What is refused here is not refused for another reason: the rig
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import dibs
+import dibs.aio
 from lab import splitters
 from lab.faults import Cut, at_message
 from lab.proxy import UP, Proxy
@@ -189,6 +191,29 @@ def test_a_certificate_of_another_authority_or_host(place: Place) -> None:
     for error in (other, wrong):
         assert is_final(error)
         assert "certificate" in str(error)
+
+
+@on("mysql")
+@pytest.mark.parametrize("mode", ["lease", "session"])
+def test_pairs_over_tls(place: Place, mode: str) -> None:
+    """A reply is complete only when its whole TLS record has come: on the free path, and behind a waiter."""
+    options = {"mode": mode, **place.trusting(place.pems.authority.certificate)}
+    with dibs.connect(place.secure.url(), **options) as one, dibs.connect(place.secure.url(), **options) as other:
+        tokens = []
+        for _ in range(20):
+            with one.lock("tls", timeout=60) as hold:
+                tokens.append(hold.token)
+        with one.lock("tls", timeout=60):
+            assert other.lock("tls").acquire(timeout=0) is None
+
+    async def pairs() -> None:
+        async with dibs.aio.connect(place.secure.url(), **options) as client:
+            for _ in range(20):
+                async with client.lock("tls", timeout=60) as hold:
+                    tokens.append(hold.token)
+
+    asyncio.run(pairs())
+    assert tokens == sorted(set(tokens))
 
 
 def test_tls_to_a_server_that_speaks_in_clear(place: Place) -> None:
