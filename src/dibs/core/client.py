@@ -25,6 +25,7 @@ from dibs.info import Finding, LockInfo, show_command, write_description
 E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
 _DESCRIPTIONS = 1024
+_LEVELS = ("promise", "note", "danger")
 _CLOSING_ROUND_TRIPS = 10
 _CROWD = 20
 _SNAPSHOT_SHARE, _SNAPSHOT_AGE = 10.0, 0.25
@@ -206,13 +207,11 @@ class Client:
         return await self.ask(None, lambda grantor, until: grantor.identity(until))
 
     async def doctor(self) -> list[Finding]:
-        """The findings of the store; the first names the store and its components."""
+        """The findings of the store, dangers last; the first names the store and its components."""
         said = await self.ask(None, lambda grantor, until: grantor.doctor(until))
         made_of = [finding.what for finding in said if finding.level == "about"]
-        return [
-            Finding("about", ", ".join([self.shown, *made_of])),
-            *(finding for finding in said if finding.level != "about"),
-        ]
+        found = sorted((one for one in said if one.level in _LEVELS), key=lambda one: _LEVELS.index(one.level))
+        return [Finding("about", ", ".join([self.shown, *made_of])), *found]
 
     def ddl(self) -> str:
         """The statements that create the tables of the store; empty if it needs none."""

@@ -35,7 +35,6 @@ _NEARLY = 0.9
 """The part of max_connections that may be in use."""
 _CHECK_LOG = "check the server's log"
 _RIGHTS = "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON the database to this user; CREATE and CREATE ROUTINE once"
-_LEVELS = ("about", "promise", "note", "danger")
 _TIMES = 3
 _TIME = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _STATES = "SHOW GLOBAL STATUS LIKE 'threads_connected'"
@@ -78,7 +77,7 @@ class Doctor:
         seen = await self._clock(until)
         missing = [name for name in schema.TABLES if f"dibs_{name}" not in tables]
         tried = [] if missing else await self._try_a_wake(until)
-        found = [
+        return [
             *_about(settings), *_promises(settings, mode, sound=not tried), *tried, *_layout(missing, tables, routines),
             *_durability(settings), *_room(settings, states), *_copies(settings, mode),
             *_clocks(seen, time.time() - self._runtime.now(), self._me.lease),
@@ -86,7 +85,6 @@ class Doctor:
                     "let all programs that share locks log in as one user"),
             Finding("note", "the minimal rights of a user here", _RIGHTS),
         ]  # fmt: skip
-        return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
     async def _ask(self, until: float, text: str, *values: Argument) -> Sets:
         return await self._executor.ask(query(text, *values), min(until, self._runtime.now() + LEAST_PATIENCE))

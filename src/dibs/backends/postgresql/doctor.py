@@ -25,7 +25,6 @@ _ASYNCHRONOUS = (
     "a fence refuses the older one"
 )
 _ISOLATION = "transactions are {} by default: each request sets READ COMMITTED itself, which costs a little time"
-_LEVELS = ("promise", "note", "danger")
 _FACTS = """
 SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint, jsonb_build_object(
   'version', current_setting('server_version'), 'number', current_setting('server_version_num')::int,
@@ -90,8 +89,7 @@ async def examine(
     if session is not None:
         findings += _by_connections(session, facts, is_direct=executor.is_direct())
     promised = () if any(finding.level == "danger" for finding in findings) else _promises(facts, session)
-    findings = sorted([*promised, *findings], key=lambda finding: _LEVELS.index(finding.level))
-    return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *findings]
+    return [Finding("about", f"PostgreSQL {printable(str(facts['version']))}"), *promised, *findings]
 
 
 def _promises(facts: Facts, session: float | None) -> Iterator[Finding]:

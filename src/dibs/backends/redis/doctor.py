@@ -24,15 +24,13 @@ from dibs.core.queue import YOURS
 from dibs.errors import StoreError, StoreUnavailable
 from dibs.info import Finding, printable
 
-LEVELS = ("about", "promise", "note", "danger")
 _TIMES = 3
 """How often each clock is read."""
 _SETTINGS = ("appendfsync", "save")
 
 
 async def examine(context: Context, until: float) -> list[Finding]:
-    found = await _Examination(context, until).findings()
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+    return await _Examination(context, until).findings()
 
 
 class _Examination:

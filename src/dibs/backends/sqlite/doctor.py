@@ -35,7 +35,6 @@ FAR_AHEAD = 600.0
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
 LAYERED = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 _LOCAL_DISK = "put the file on a local disk, such as ext4 or xfs"
-LEVELS = ("about", "promise", "note", "danger")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Its inode number in the kernel."""
 
@@ -45,7 +44,7 @@ def examine(registration: Registration, connection: sqlite3.Connection, table: S
     kind = files.kind_of(parent)
     alive, dead = try_liveness(registration.directory)
     unsound = list(_unsound(alive, connection))
-    found = [
+    return [
         Finding("about", f"SQLite {sqlite3.sqlite_version}"),
         *_promises(kind, sound=not unsound, notices_death=alive and dead),
         *_reach(parent, registration.is_default),
@@ -59,7 +58,6 @@ def examine(registration: Registration, connection: sqlite3.Connection, table: S
         *_log(Path(f"{registration.path}-wal"), connection),
         *_tokens(kind, table),
     ]
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _promises(kind: str, *, sound: bool, notices_death: bool) -> Iterator[Finding]:
