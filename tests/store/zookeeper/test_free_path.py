@@ -162,10 +162,11 @@ def test_a_node_that_somebody_removed_is_missed(caller: Caller, kazoo: KazooClie
 
 def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(caller: Caller) -> None:
     claim, news = caller.taken(), []
-    node_claim = caller.queue._node_claims.find(claim.id)
+    claims = caller.queue._node_claims
+    node_claim = claims.find(claim.id)
     assert node_claim is not None
     until(lambda: list(node_claim._own.values()) == [0], what="the own node is watched")
-    caller.queue._me.news = news.append
+    claims.me = claims.me._replace(news=news.append)
     assert caller.leave(claim)
     step(caller.queue._sync(caller.in_time))
     assert news == []
