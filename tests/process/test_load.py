@@ -112,18 +112,26 @@ def test_a_newcomer_killed_before_it_is_known_leaves_nothing(tmp_path: Path) -> 
 def test_making_the_file_drops_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that closes any descriptor of a file loses its POSIX locks on it, also those of its other clients."""
     path = tmp_path / "locks.db"
-    close, made, go_on = os.close, threading.Event(), threading.Event()
+    close, mknod, made, go_on = os.close, os.mknod, threading.Event(), threading.Event()
 
-    def slowly(file: int) -> None:
+    def stop_maker() -> None:
         if threading.current_thread().name == "maker" and not made.is_set():
             made.set()
             go_on.wait(WITHIN)
+
+    def stop_before_close(file: int) -> None:
+        stop_maker()
         close(file)
+
+    def stop_after_mknod(path: Path, mode: int) -> None:
+        mknod(path, mode)
+        stop_maker()
 
     def locks() -> int:
         return Path("/proc/locks").read_text().count(f":{path.stat().st_ino} ")
 
-    monkeypatch.setattr(os, "close", slowly)
+    monkeypatch.setattr(os, "close", stop_before_close)
+    monkeypatch.setattr(os, "mknod", stop_after_mknod)
     with dibs.connect(f"sqlite:///{path}") as one, dibs.connect(f"sqlite:///{path}") as other:
         maker = threading.Thread(target=one.inspect, args=("a",), name="maker")
         maker.start()
