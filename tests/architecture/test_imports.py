@@ -1,4 +1,4 @@
-"""Who may import whom: the table of DESIGN.md, "The picture"."""
+"""Which module may import which: the layers of CONTRIBUTING.md, "The picture"."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def allowed(found: Import) -> bool:
 def test_a_module_imports_only_what_the_table_allows() -> None:
     assert {room(module) for module in modules()} <= MAY_IMPORT.keys()
     wrong = [str(found) for module in modules() for found in ours(module) if not allowed(found)]
-    assert not wrong, "not in DESIGN.md's table: " + "; ".join(wrong)
+    assert not wrong, "not allowed by the table of this test: " + "; ".join(wrong)
 
 
 def test_the_table_refuses() -> None:

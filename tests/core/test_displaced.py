@@ -57,8 +57,8 @@ async def test_what_was_said_of_a_waiter_does_not_end_its_hold(world: World, url
     ana, bob = world.actors("ana", "bob")
     theirs = await bob(lambda: second.lock("a").acquire())
     watchdog = first._core.watchdog
-    executor = watchdog._open_for_renewals()
-    usual, said = executor.renew, []
+    grantor = watchdog._open_for_renewals()
+    usual, said = grantor.renew, []
 
     async def renew(grants: Any, end: float) -> Any:
         """In the watchdog's own thread."""
@@ -68,7 +68,7 @@ async def test_what_was_said_of_a_waiter_does_not_end_its_hold(world: World, url
             until(pending.done, PATIENCE, "it was granted")
         return standings
 
-    executor.renew = renew
+    grantor.renew = renew
     pending = ana.start(lambda: first.lock("a").acquire(timeout=PATIENCE))
     await eventually(lambda: said)
     await bob(theirs.release)

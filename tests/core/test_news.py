@@ -94,17 +94,17 @@ def test_news_do_not_renew_what_is_not_to_be_renewed(client: Any) -> None:
 def test_news_that_come_while_an_older_answer_is_on_its_way_are_not_lost(client: Any, other: Any) -> None:
     """A renewal is answered, then the claim is taken away, then the answer arrives."""
     hold = client.lock("a").acquire()
-    executor = client._core.watchdog._open_for_renewals()
-    usual = executor.renew
+    grantor = client._core.watchdog._open_for_renewals()
+    usual = grantor.renew
 
     async def renew(grants: Any, end: float) -> Any:
-        executor.renew = usual
+        grantor.renew = usual
         standings = await usual(grants, end)
         other.break_("a", token=hold.token)
         client._core.me.news(claim_of(hold).id)
         return standings
 
-    executor.renew = renew
+    grantor.renew = renew
     tell(client, claim_of(hold))
     assert hold.lost.wait(PATIENCE)
 

@@ -39,8 +39,8 @@ def until(answer: Callable[[], bool], patience: float = PATIENCE) -> bool:
 class Failing:
     """A port of the watchdog whose named verb raises something unheard of, the first times."""
 
-    def __init__(self, executor: Any, verb: str, times: int) -> None:
-        self._executor = executor
+    def __init__(self, grantor: Any, verb: str, times: int) -> None:
+        self._grantor = grantor
         self._verb = verb
         self.left = times
 
@@ -48,13 +48,13 @@ class Failing:
         if name == self._verb and self.left:
             self.left -= 1
             raise RuntimeError("a turn that fails")
-        return getattr(self._executor, name)
+        return getattr(self._grantor, name)
 
 
 def fail(client: dibs.Client, verb: str, times: int = 1) -> Failing:
     watchdog = client._core.watchdog
     failing = Failing(watchdog._open_for_renewals(), verb, times)
-    watchdog.executor = failing  # type: ignore[assignment]
+    watchdog.grantor = failing  # type: ignore[assignment]
     return failing
 
 
@@ -95,23 +95,23 @@ def test_a_give_back_that_raises_holds_up_nobody_elses(url: str, caplog: pytest.
         watchdog = client._core.watchdog
         first, second = list(watchdog.renewing.values())
         assert first.claim is not None
-        executor = watchdog.give_backs._open()
+        grantor = watchdog.give_backs._open()
         bad = first.claim.id
 
         class Refusing:
             def __getattr__(self, name: str) -> Any:
-                return getattr(executor, name)
+                return getattr(grantor, name)
 
             async def give_back(self, leaving: Any, until: float) -> Any:
                 if any(claim.id == bad for claim, _ in leaving):
                     raise RuntimeError("never")
-                return await executor.give_back(leaving, until)
+                return await grantor.give_back(leaving, until)
 
-        watchdog.give_backs._executor = Refusing()  # type: ignore[assignment]
+        watchdog.give_backs._grantor = Refusing()  # type: ignore[assignment]
         watchdog.abandon(first)
         watchdog.abandon(second)
         assert until(lambda: not other.inspect("b").holders), "it waits behind one that cannot be given back"
-        watchdog.give_backs._executor = executor
+        watchdog.give_backs._grantor = grantor
 
 
 def test_first_use_by_two_threads_opens_the_store_once(url: str) -> None:

@@ -1,4 +1,4 @@
-"""How a process reaches the server: seams 2 and 3 as a client of a real store would write them.
+"""How a process reaches the server: `Queue` and `Cells` as a client of a real store would write them.
 
 The server's clock is its own: `claim.by` and `write.by`, instants of the client, are turned into the store's time once
 each, from the times that came with replies, rounding early. Who watches for a change is put down at the server, is told
@@ -64,7 +64,7 @@ class SimStore:
 
 
 class SimExecutor:
-    """Seam 2 over the network; see core/queue.py."""
+    """`Queue` (core/queue.py) over the network."""
 
     def __init__(self, store: SimStore, runtime: SimRuntime, me: ClientIdentity) -> None:
         network, channel = store.network, Channel(store.network, runtime, store.time)
@@ -159,7 +159,7 @@ class SimExecutor:
 
 
 class SimCells:
-    """Seam 3 over the network; see core/cells.py."""
+    """`Cells` (core/cells.py) over the network."""
 
     def __init__(self, store: SimStore, runtime: SimRuntime, me: ClientIdentity) -> None:
         desk, channel = store.network.cells, Channel(store.network, runtime, store.time)

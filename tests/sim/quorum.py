@@ -115,7 +115,7 @@ class Member:
 
 
 class MemberExecutor(SimExecutor):
-    """Seam 2 over a member's network, with what a voter has besides."""
+    """`Queue` and `Voter` over the network of a member."""
 
     def __init__(self, member: Member, store: SimStore, runtime: SimRuntime, me: ClientIdentity) -> None:
         super().__init__(store, runtime, me)

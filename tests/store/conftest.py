@@ -1,4 +1,4 @@
-"""What the tests of a store are given: names, clients of the seam at the place that their `url` says, and patience."""
+"""What the tests of a store are given: names, queues of the store at the place that their `url` says, and patience."""
 
 from __future__ import annotations
 

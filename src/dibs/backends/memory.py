@@ -219,7 +219,7 @@ class _Steps:
 
 
 class MemoryQueue(_Steps):
-    """Seam 2 over a world; only `watch` and `await_change` wait."""
+    """`Queue` over a world; only `watch` and `await_change` wait."""
 
     def take_now(self, claim: Claim, place: Place, until: float) -> Standing | None:
         world, name = self._world, claim.name
@@ -324,7 +324,7 @@ class MemoryQueue(_Steps):
 
 
 class MemoryCells(_Steps):
-    """Seam 3 over a world."""
+    """`Cells` over a world."""
 
     async def get(self, cell_key: CellKey, until: float) -> CellValue:
         return self._world.cell(cell_key)

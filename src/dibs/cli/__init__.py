@@ -1,1 +1,1 @@
-"""The command line `dibs`. It uses only the public API, like any other program."""
+"""The command line `dibs`. It uses the sync API, like any other program."""

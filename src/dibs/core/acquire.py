@@ -1,11 +1,11 @@
-"""Acquire and release over seam 2: the free path, and the one waiting loop.
+"""Acquire and release over a `Queue`: the free path, and the one waiting loop.
 
 `take` and `give` are the free path: one request, one reply, no coroutine. If they cannot finish, `acquire`, `release`
 or `given` goes on with the same claim. A repeated join only reports, so no claim joins twice.
 
 Every request is done, not done or unknown. An unknown join is repeated with the same id until `by`. After that the old
-id is given back, and a new id joins at the end of the queue. A waiter does not poll: the watchdog renews all claims of
-the client in one batch and passes the replies on. A signal from the store usually comes sooner. A signal extends no
+id is given back, and a new id joins at the end of the queue. A waiter does not poll: the watchdog renews the claims
+of the client in batches and passes the replies on. A signal from the store usually comes sooner. A signal extends no
 lease: the hold is returned at once if at least half a waiting lease is left, else after a renewal that confirms it.
 """
 
@@ -39,7 +39,7 @@ _POLL_INTERVAL = 15.0
 
 
 class QueueGrantor:
-    """Seam 1 over seam 2; see `Grantor` in grants.py."""
+    """`Grantor` (grants.py) over a store with queues."""
 
     def __init__(
         self, queue: Queue, runtime: Runtime, me: ClientIdentity, registry: HoldRegistry, retry: float

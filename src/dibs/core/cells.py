@@ -1,4 +1,4 @@
-"""Seam 3: versioned values for the shared primitives. Latch, cell and fence each have a space of their own.
+"""Interface Cells: versioned values for the shared primitives. Latch, cell and fence each have a space of their own.
 
 A call raises StoreUnavailable at `until` at the latest; its outcome is then unknown. Invariants, each a test in
 dibs.testing.contract:

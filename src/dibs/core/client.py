@@ -318,7 +318,7 @@ class Client:
 
     def _spare(self) -> Grantor | None:
         """A connected way to the store: that of the callers, unless it belongs to an event loop."""
-        return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.executor
+        return self.opened if self.runtime.blocking() is self.runtime else self.watchdog.grantor
 
     def end_exit(self) -> None:
         if not self.watchdog.renewing:

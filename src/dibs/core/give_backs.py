@@ -22,7 +22,7 @@ from dibs.core.runtime import Event, Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
 
 BATCH = 500
-"""Claims in one atomic step of the store: a larger step would block other writers for too long."""
+"""Claims in one request of the watchdog, a renewal or a leave: a larger step would block other writers for too long."""
 MOST = 2_000
 """The limit of the backlog. Abandoned claims still stand in the queues and delay the waiters behind them."""
 _ATTEMPT = 0.5
@@ -45,17 +45,17 @@ class GiveBacks:
     def __init__(
         self,
         runtime: Runtime,
-        open_executor: Callable[[], Grantor],
+        open_grantor: Callable[[], Grantor],
         heard: Callable[[StoreError], None],
         *,
         claims_expire: bool,
     ) -> None:
         """`claims_expire`: claims end by lease, so that retries for a claim end with its lease."""
         self._now = runtime.now
-        self._open_executor = open_executor
+        self._open_grantor = open_grantor
         self._heard = heard
         self._claims_expire = claims_expire
-        self._executor: Grantor | None = None
+        self._grantor: Grantor | None = None
         self._spare: Grantor | None = None
         """A connected grantor, for a client that closes."""
         self.is_closing = False
@@ -114,17 +114,17 @@ class GiveBacks:
 
     def stop(self) -> None:
         self._worker.stop()
-        if self._executor is not None:
-            self._executor.close()
+        if self._grantor is not None:
+            self._grantor.close()
 
     async def turn(self) -> float | None:
         for _ in range(len(self._too_heavy)):
             await self._lighten(self._too_heavy.popleft())
         while batch := self._next_batch():
-            executor = self._open()
+            grantor = self._open()
             try:
-                until = self._now() + attempt(_ATTEMPT, executor.round_trip())
-                answers = await executor.give_back([(item.claim, item.answered) for item in batch], until)
+                until = self._now() + attempt(_ATTEMPT, grantor.round_trip())
+                answers = await grantor.give_back([(item.claim, item.answered) for item in batch], until)
             except StoreError as error:
                 answers = [error] * len(batch)
             except Closed:
@@ -189,9 +189,9 @@ class GiveBacks:
         weight = grant.heaviest()
         if grant.state is not HELD or weight >= grant.claim.weight:
             return
-        executor = self._open()
+        grantor = self._open()
         try:
-            await executor.lighten(grant, weight, self._now() + attempt(_ATTEMPT, executor.round_trip()))
+            await grantor.lighten(grant, weight, self._now() + attempt(_ATTEMPT, grantor.round_trip()))
         except BaseException as error:
             self._too_heavy.append(grant)
             if not isinstance(error, StoreError):
@@ -200,8 +200,8 @@ class GiveBacks:
             log().warning("lowering the weight of a claim failed, dibs tries again: %s", error)
 
     def _open(self) -> Grantor:
-        if self._executor is None:
+        if self._grantor is None:
             if self._spare is not None:
                 return self._spare
-            self._executor = self._open_executor()
-        return self._executor
+            self._grantor = self._open_grantor()
+        return self._grantor

@@ -363,7 +363,7 @@ Given = bool | Awaitable[bool] | None
 
 
 class Grantor(Protocol):
-    """Seam 1: one way to the store, for callers or for a lane of the watchdog. A lane has a blocking one, on a
+    """One way to the store, for callers or for a lane of the watchdog. A lane has a blocking one, on a
     connection of its own. A call raises StoreUnavailable at `until`."""
 
     def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:

@@ -1,4 +1,4 @@
-"""Seam 2: the protocol that a store implements.
+"""Interface Queue: the protocol that a store implements.
 
 `connect()` makes a `Store`, which does no I/O until `open`. Each `Queue` is one way to talk to it: one for the API, and
 blocking ones for the watchdog. Every verb is one round trip. It evicts the expired claims that it meets and signals

@@ -51,7 +51,7 @@ class Watchdog:
         self,
         runtime: Runtime,
         me: ClientIdentity,
-        open_executor: Callable[[], Grantor],
+        open_grantor: Callable[[], Grantor],
         mutex: AbstractContextManager[Any],
         *,
         claims_expire: bool = True,
@@ -64,8 +64,8 @@ class Watchdog:
         self._now = runtime.now
         self._me = me
         self._mutex = mutex
-        self._open_executor = open_executor
-        self.executor: Grantor | None = None
+        self._open_grantor = open_grantor
+        self.grantor: Grantor | None = None
         """For renewals."""
         self.is_connected = False
         self.unsorted: dict[bytes, Grant] = {}
@@ -82,7 +82,7 @@ class Watchdog:
         self._warned = False
         self._watcher = runtime.worker(self.watch)
         self._renewer = runtime.worker(self.renew)
-        self.give_backs = GiveBacks(runtime, open_executor, self.heard, claims_expire=claims_expire)
+        self.give_backs = GiveBacks(runtime, open_grantor, self.heard, claims_expire=claims_expire)
         self.give_back, self.lighten_later = self.give_backs.post, self.give_backs.lighten_later
 
     # Called by user threads: nothing here waits.
@@ -174,14 +174,14 @@ class Watchdog:
                 self._me.inbox.deliver(claim_id, LOOK.value)
 
     def round_trip(self) -> float:
-        return 0.0 if self.executor is None else self.executor.round_trip()
+        return 0.0 if self.grantor is None else self.grantor.round_trip()
 
     def stop(self) -> None:
         self._watcher.stop()
         self._renewer.stop()
         self.give_backs.stop()
-        if self.executor is not None:
-            self.executor.close()
+        if self.grantor is not None:
+            self.grantor.close()
 
     # The first lane: due grants and losses.
 
@@ -272,8 +272,8 @@ class Watchdog:
     # The second lane: renewals.
 
     async def renew(self) -> float | None:
-        executor = self._open_for_renewals()
-        pause = None if self.is_connected else await self._connect(executor)
+        grantor = self._open_for_renewals()
+        pause = None if self.is_connected else await self._connect(grantor)
         while self._due or self._groups:
             for kind in sorted(self._grouped()):
                 group = self._groups[kind]
@@ -281,15 +281,15 @@ class Watchdog:
                 if not group:
                     del self._groups[kind]
                 try:
-                    await self._renew(executor, batch)
+                    await self._renew(grantor, batch)
                 except Closed:
                     return None
         return pause
 
-    async def _connect(self, executor: Grantor) -> float | None:
+    async def _connect(self, grantor: Grantor) -> float | None:
         """Connect early: when the first renewal is due, the server may accept no more connections."""
         try:
-            await executor.connect(self._now() + TICK)
+            await grantor.connect(self._now() + TICK)
         except (StoreError, Closed) as error:
             log().debug("no connection for renewals yet: %s", error)
             return TICK if self.renewing else None
@@ -303,7 +303,7 @@ class Watchdog:
             self._groups.setdefault(kind, {})[grant.claim.id] = grant
         return self._groups
 
-    async def _renew(self, executor: Grantor, batch: list[Grant]) -> None:
+    async def _renew(self, grantor: Grantor, batch: list[Grant]) -> None:
         """Send one batch. It waits at most a sixth of the shortest lease, or two round trips if they take longer."""
         sent_at = self._now()
         asked = [  # the claim is read first: its caller may ask anew with another one at any time
@@ -317,7 +317,7 @@ class Watchdog:
         for grant, claim, _ in asked:
             grant.in_flight = claim
         shortest = min(_lease_of(grant) for grant in batch)
-        round_trip = executor.round_trip()
+        round_trip = grantor.round_trip()
         if shortest < _ROUND_TRIPS * round_trip and not self._warned:
             self._warned = True
             log().warning(
@@ -326,7 +326,7 @@ class Watchdog:
             )  # fmt: skip
         until = sent_at + attempt(shortest / 6, round_trip)
         try:
-            standings = await executor.renew([claim for _, claim, _ in asked], until)
+            standings = await grantor.renew([claim for _, claim, _ in asked], until)
         except StoreError as error:
             self._renew_again(batch, error, shortest, sent_at)
             return
@@ -404,9 +404,9 @@ class Watchdog:
         self.lose(grant, loss if now < grant.until else self._deadline_loss(grant, now), gone=gone)
 
     def _open_for_renewals(self) -> Grantor:
-        if self.executor is None:
-            self.executor = self._open_executor()
-        return self.executor
+        if self.grantor is None:
+            self.grantor = self._open_grantor()
+        return self.grantor
 
 
 def may_renew(grant: Grant, now: float) -> bool:

@@ -1,6 +1,6 @@
 """A healthy server that is far away: connecting takes several round trips, and longer than some callers have.
 
-The queue of a store (seam 2) is asked by hand, in threads and in an event loop; the proxy adds the distance.
+The `Queue` of a store is asked by hand, in threads and in an event loop; the proxy adds the distance.
 """
 
 from __future__ import annotations

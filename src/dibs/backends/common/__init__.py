@@ -1,4 +1,4 @@
-"""The shared parts of the network stores: connections, requests, messages, options, and the lifecycle of a store.
+"""The shared parts of the stores: connections, requests, messages, options, and the lifecycle of a store.
 
 | module            | contents                                                                                  |
 |-------------------|-------------------------------------------------------------------------------------------|
@@ -12,4 +12,5 @@
 | `session_claims`  | claims that are held by one connection each, in session mode                              |
 | `lifecycle`       | the open resources of a store, until it is closed or its process forks                    |
 | `options`, `tls`  | the options and hosts of a URL; PEM files                                                 |
+| `atomic_queue`, `atomic_cells` | the operations of memory and sqlite, in one atomic step each                 |
 """

@@ -1,4 +1,4 @@
-"""The verbs of seam 3 for stores that this process can read and write in one atomic step (memory, sqlite).
+"""The verbs of `Cells` for stores that this process can read and write in one atomic step (memory, sqlite).
 
 The store calls each verb inside its own atomic step. A verb returns its reply and the `Wake`s to send once that step is
 committed. A watcher is notified once; for the next change it watches again.

@@ -1,4 +1,4 @@
-"""The verbs of seam 2 for stores whose queues this process can read and write in one atomic step (memory, sqlite).
+"""The verbs of `Queue` for stores whose queues this process can read and write in one atomic step (memory, sqlite).
 
 A `QueueTable` keeps the entries. The store calls each verb inside its own atomic step. A verb returns its reply and the
 `Wake`s to send once that step is committed. `now` is the clock of the store. A verb removes the expired entries that

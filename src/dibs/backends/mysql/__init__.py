@@ -7,7 +7,7 @@ Lease mode, in `queue.MysqlQueue` unless another file is named. A routine is the
 | free path  | `take_now`, `leave_now`: `Pool.take_now`, `connection.MysqlConnection.trip`, TAKE or LEAVE of calls.py |
 | join       | `join`, `executor.ask_once`, `Pool.exchange`, `MysqlConnection.exchange`, routine `join`               |
 | wait       | `watch`; `subscriber.MysqlSubscriber._turn` calls routine `hear`, and delivers to the inbox            |
-| cancel     | `leave` with answered=False, routine `leave`, which leaves a tombstone                                 |
+| cancel     | `leave`, or `leave_all` by the watchdog; routine `leave`, with a tombstone if answered=False           |
 | release    | `leave`, `executor.ask_often`, routines `leave`, `walk` and `wake`; many at once: `leave_all`          |
 | renew      | `renew`, routine `renew`; for names in which claims wait also `look`                                   |
 | loss       | a renewal that does not find its claim; `errors.Epoch` sees that the tables were created anew          |

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: queues in tables, one routine for each operation (sql/*.sql). In lease mode:
+"""The PostgreSQL store: queues in tables, one routine for each operation (sql, routines.py). In lease mode:
 
 | step    | path                                                                                                  |
 |---------|-------------------------------------------------------------------------------------------------------|
@@ -10,6 +10,8 @@
 
 In session mode; `SessionPool`, `SessionClaims` and `Disconnects` are in backends/common:
 
+| step    | path                                                                                                |
+|---------|-----------------------------------------------------------------------------------------------------|
 | join    | `session.SessionQueue.take_now`, `ask_now`, `dibs_2_take` in sql/session.sql; else `join`           |
 | wait    | `SessionQueue._taken`, `SessionClaims.wait`; on the reply `session_connection.PostgresqlClaim.hear` |
 | cancel  | `SessionQueue.leave`, `_cancel_wait`: cancel the waiting statement, or drop its connection          |

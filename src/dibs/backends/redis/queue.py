@@ -27,8 +27,6 @@ from dibs.errors import Mismatch, StoreError, StoreUnavailable
 from dibs.info import Finding, LockInfo
 
 PAGE = 500
-_BATCH = 500
-"""Claims of one name that one script renews."""
 _COUNT = 1000
 """Keys that one SCAN examines."""
 _LISTINGS = 8
@@ -122,10 +120,9 @@ class RedisQueue:
         queues: dict[str, list[Claim]] = {}
         for claim in claims:
             queues.setdefault(claim.name, []).append(claim)
-        parts = [mine[at : at + _BATCH] for mine in queues.values() for at in range(0, len(mine), _BATCH)]
-        calls = [self._call(scripts.RENEW, part[0].name, *[claim.id for claim in part]) for part in parts]
+        calls = [self._call(scripts.RENEW, name, *[claim.id for claim in part]) for name, part in queues.items()]
         found: dict[bytes, Standing | StoreUnavailable | None] = {}
-        for part, reply in zip(parts, await self._executor.ask_all_replicated(calls, until), strict=True):
+        for part, reply in zip(queues.values(), await self._executor.ask_all_replicated(calls, until), strict=True):
             if isinstance(reply, StoreUnavailable):
                 found.update((claim.id, reply) for claim in part)
                 continue

@@ -1,4 +1,4 @@
-"""Seams 2 and 3 on one connection: each verb is one atomic step, then the wake-ups that follow from it.
+"""`Queue` and `Cells` on one connection: each verb is one atomic step, then the wake-ups that follow from it.
 
 In asyncio a step is tried in the event loop. It continues in the client's own thread only if the file is busy.
 """

@@ -1,4 +1,4 @@
-"""Seam 1 over N independent stores: a claim with the votes of a majority holds.
+"""`Grantor` over N independent stores: a claim with the votes of a majority holds.
 
 A *ballot* is one claim that asks all members at once, without waiting; its *votes* are the claim at each member.
 There is no queue: queues at several stores would split the votes for ever. A ballot without a majority is given back;
@@ -74,7 +74,7 @@ class Ballot(Claim):
 
 
 class QuorumGrantor:
-    """Seam 1 by majority; see `Grantor` in grants.py."""
+    """`Grantor` (grants.py) by majority."""
 
     def __init__(
         self,
