@@ -288,7 +288,8 @@ class Client:
         if self.registry.grantor is not None and self.bind is not None:
             self.bind()
         self.registry.closed = self.watchdog.give_backs.is_closing = True
-        for claim_id, grant in list(self.watchdog.renewing.items()):
+        for grant in list(self.watchdog.renewing.values()):
+            claim_id = grant.claim.id
             if grant.state is HELD:
                 self.watchdog.lose(grant, CLOSED)
             else:

@@ -167,11 +167,11 @@ class Watchdog:
         """Called with every error of the store: a replaced store has lost all our claims."""
         if not isinstance(error, Replaced):
             return
-        for claim_id, grant in list(self.renewing.items()):
+        for grant in list(self.renewing.values()):
             if grant.state is HELD:
                 self.lose(grant, REPLACED, gone=True)
             else:
-                self._me.inbox.deliver(claim_id, LOOK.value)
+                self._me.inbox.deliver(grant.claim.id, LOOK.value)
 
     def round_trip(self) -> float:
         return 0.0 if self.grantor is None else self.grantor.round_trip()

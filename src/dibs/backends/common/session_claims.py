@@ -228,8 +228,8 @@ class SessionClaims(Generic[S, C]):
     def bury(self, claim: Claim) -> None:
         """Make a late join of this claim, from another thread, do nothing."""
         now = self._now()
-        for id, by in list(self._buried.items()):
-            if by < now:
+        for id in list(self._buried):
+            if self._buried.get(id, now) < now:
                 self._buried.pop(id, None)
         self._buried[claim.id] = claim.by
 
@@ -336,7 +336,7 @@ class SessionClaims(Generic[S, C]):
             self._reading.release()
 
     def abandon(self) -> None:
-        """In a forked child: close the parent's sockets, whose locks are not the child's."""
+        """In a forked child: close the parent's sockets. Takes no lock: a thread of the parent may have held it."""
         self.pool.abandon()
         self._wakeup.close()
 

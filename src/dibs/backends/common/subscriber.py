@@ -154,7 +154,7 @@ class Subscriber(Generic[S]):
             self._reading.release()
 
     def abandon(self) -> None:
-        """In a forked child: close the parent's sockets, whose locks are not the child's."""
+        """In a forked child: close the parent's sockets. Takes no lock: a thread of the parent may have held it."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abandon()

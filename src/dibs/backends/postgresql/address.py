@@ -196,7 +196,7 @@ def _engine(engine: Any) -> tuple[Mapping[str, Any], int | None]:
     positional, arguments = dialect.create_connect_args(engine.url)
     try:  # only the function that opens the pool's connections knows `connect_args` of create_engine
         given = getclosurevars(engine.pool._creator).nonlocals["cparams"]  # noqa: SLF001
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise TypeError(_CALLED.format("the engine's creator")) from None
     size = getattr(engine.pool, "size", None)
     settings = conninfo_to_dict(*positional, **_connect_arguments({**arguments, **_connect_arguments(given)}))

@@ -110,7 +110,7 @@ class PostgresqlExecutor(Executor[RoutineCall, PGresult]):
 
     async def hear(self, key: bytes, hears: bool, until: float) -> None:
         """Wait for that message; without messages, until it is time to poll."""
-        if self.subscriber is not None and hears:
+        if self.subscriber is not None and hears and self.subscriber.hears():  # again: a message may be lost meanwhile
             await self.subscriber.hear(key, until)
         else:
             await self.me.inbox.wait(key, min(until, self.now() + POLL_INTERVAL))

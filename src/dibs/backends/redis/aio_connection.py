@@ -293,6 +293,7 @@ class AioServers:
         self._dialler = dialler
         self._loop: asyncio.AbstractEventLoop | None = None
         self.pools = Pools(self._new_pool)
+        self._closed = False  # not `pools.closed`: the pools of an earlier loop are closed, too
 
     def _new_pool(self, endpoint: Endpoint) -> AioRedisPool:
         dialler, trip, shown = self._dialler, self._dialler.round_trip(endpoint), named(endpoint)
@@ -327,13 +328,14 @@ class AioServers:
         await self._pool(endpoint).connect(until)
 
     def close(self) -> None:
+        self._closed = True
         self.pools.close()
 
     def abandon(self) -> None:
         self.pools.abandon()
 
     def _pool(self, endpoint: Endpoint) -> AioRedisPool:
-        if self.pools.closed:
+        if self._closed:
             raise closed()
         if (loop := asyncio.get_running_loop()) is not self._loop:  # a connection serves only one loop
             self.pools.close()

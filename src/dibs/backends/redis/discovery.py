@@ -1,7 +1,7 @@
 """Ask sentinels or nodes which servers there are: blocking, with a deadline.
 
 A silent server must not use up the time of the others. Each gets a share of it, at first no more than `QUICK` seconds.
-If a server did not answer in that time, the next request to it may take twice as long.
+If that was too short and none answered, each gets twice as much in the next round.
 
 redis-py's errors are translated here. A server that does not know a command repeats its arguments in the error text,
 and these may contain the password. So that part is cut off, and no error of redis-py is chained to ours.

@@ -158,7 +158,7 @@ class RedisSubscriber:
                 else:
                     self._sent.pop(channel, None)
             if not left:
-                found.extend((key, b"yes") for key, wanted in list(self._unheard.items()) if wanted == channel)
+                found.extend((key, b"yes") for key in list(self._unheard) if self._unheard.get(key) == channel)
 
     # Called by common/subscriber.py: see MessageProtocol there.
 
@@ -222,7 +222,7 @@ class RedisSubscriber:
             raise
         self._refusal = self._trouble = None
         self._ready.set()
-        heard = [(key, b"yes") for key, channel in list(self._unheard.items()) if channel in channels]
+        heard = [(key, b"yes") for key in list(self._unheard) if self._unheard.get(key) in channels]
         self._inbox.deliver_all(heard)
 
     def _endpoint(self, until: float) -> Endpoint:

@@ -178,7 +178,8 @@ def of_django(connection: Any) -> CallerConnection:
 
     server = _known(connection.vendor)
     quote = _in_backquotes if server == "mysql" else _in_double_quotes_twice_percent
-    return CallerConnection(server, quote, _percent, _by_cursor(connection.cursor, awaits=False), keeps, awaits=False)
+    run = _by_cursor(lambda: connection.cursor(), awaits=False)  # noqa: PLW0108  (a proxy: one connection per thread)
+    return CallerConnection(server, quote, _percent, run, keeps, awaits=False)
 
 
 def _commits_itself(connection: Any) -> bool:

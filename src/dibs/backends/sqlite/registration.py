@@ -67,7 +67,7 @@ class Registration:
         """Create or check the database, and create this client's files beside it: once per file. None: it is busy."""
         with self.mutex:
             if self._closed:
-                raise Closed("this client was closed", step="connect again")
+                raise _closed()
             if self._inode is not None and self.presence is not None:
                 return self._inode
             try:
@@ -130,7 +130,8 @@ class Registration:
     def register(self, table: SqliteTable, now: float) -> None:
         """The first step of this client on a file: add its row, remove the rows of dead clients."""
         presence = self.presence
-        assert presence is not None
+        if presence is None:  # `close` came in between
+            raise _closed()
         table.note_boot(_boot_id(), clock_shift(), now, _wall_microseconds())
         table.register(presence.live, presence.dev, presence.ino, presence.address)
         table.sweep(self._leftovers, now)
@@ -160,6 +161,10 @@ class Registration:
         presence, self.presence = self.presence, None
         if presence is not None:
             presence.close()
+
+
+def _closed() -> Closed:
+    return Closed("this client was closed", step="connect again")
 
 
 def not_created(error: OSError) -> StoreError:

@@ -167,7 +167,7 @@ class Puts:
             with suppress(IndexError):  # another thread took the last one
                 self.versions.pop(ends.popleft()[1], None)
         if len(self._unanswered) >= self._most:  # those whose callers gave up stay here
-            for id, (_, by) in list(self._unanswered.items()):
-                if by < now:
+            for id in list(self._unanswered):
+                if (write := self._unanswered.get(id)) is not None and write[1] < now:
                     self._unanswered.pop(id, None)
             self._most = 2 * len(self._unanswered) + _MOST_UNANSWERED
