@@ -111,21 +111,26 @@ def async_alchemy(driver: str, *, session: bool = False) -> Opener:
     return by_sqlalchemy
 
 
+def django_handler(engine: str, url: str) -> ConnectionHandler:
+    """Has another connection in each thread."""
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+        setup()
+    parts = urlsplit(url)
+    database = {
+        "ENGINE": f"django.db.backends.{engine}",
+        "NAME": url.removeprefix("sqlite:///") if engine == "sqlite3" else parts.path[1:],
+        "USER": parts.username or "",
+        "PASSWORD": parts.password or "",
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+    }
+    return ConnectionHandler({"default": database})
+
+
 def django(engine: str) -> Opener:
     async def by_django(url: str) -> Opened:
-        if not settings.configured:
-            settings.configure(USE_TZ=True)
-            setup()
-        parts = urlsplit(url)
-        database = {
-            "ENGINE": f"django.db.backends.{engine}",
-            "NAME": url.removeprefix("sqlite:///") if engine == "sqlite3" else parts.path[1:],
-            "USER": parts.username or "",
-            "PASSWORD": parts.password or "",
-            "HOST": parts.hostname or "",
-            "PORT": str(parts.port or ""),
-        }
-        connection = ConnectionHandler({"default": database})["default"]
+        connection = django_handler(engine, url)["default"]
         connection.set_autocommit(False)
         return opened(connection)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils.connection import ConnectionProxy
 
 import dibs
 import dibs.aio
@@ -19,7 +20,7 @@ from lab.servers.supervisor import until
 from lab.witness import fresh_name
 from sql.databases import own_database
 from sql.desks import Desk, every_served_connection, every_served_kind, own_served_drivers, run
-from sql.openers import OPENERS, Opened, django
+from sql.openers import OPENERS, Opened, django, django_handler
 from sql.test_fence import let_it_commit_itself
 
 HOSTILE = ['it\'s "here"; --', "%s {0} $1 :name", "\\'; DROP TABLE dibs_keys; --", "é\u202e\U0001f600", "x" * 512]
@@ -114,6 +115,27 @@ def test_through_djangos_connection_to_mysql() -> None:
     program = [sys.executable, "-c", _BY_DJANGO, own_database("mysql")]
     ended = subprocess.run(program, cwd=TESTS, check=False, timeout=140, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+
+
+def test_djangos_proxy_leads_to_the_connection_of_each_thread() -> None:
+    """As `django.db.connection` does: `within` may be called once, when a module is imported."""
+    url = own_database("postgresql")
+    handler, tokens = django_handler("postgresql", url), list[int]()
+
+    def take() -> None:
+        connection = handler["default"]
+        connection.set_autocommit(False)
+        try:
+            tokens.append(locks.lock("a").acquire(timeout=30).token)
+        finally:
+            connection.close()
+
+    with dibs.connect(url) as client:
+        locks: Any = client.within(ConnectionProxy(handler, "default"))
+        take()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(take).result()
+    assert len(tokens) == 2
 
 
 @every_served_connection

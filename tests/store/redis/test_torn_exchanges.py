@@ -1,8 +1,8 @@
 """An exception that a signal's handler raises amid an exchange: the connection is given up, so that no answer is ever
 taken for another's; whoever had asked asks again, and whoever waits looks.
 
-The functions that send and read are struck at each of their queues (see strikes.py). That the loop goes on after a
-handler raised in it is asyncio's way: it tells its exception handler.
+The functions that send and read are struck at each of their lines (see strikes.py). The event loop goes on after a
+handler raised in it: asyncio calls its exception handler.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import redis
 
 import dibs
 import dibs.aio
+from dibs.backends.common.aio_connections import AioPool
 from dibs.backends.redis.aio_connection import RedisAioConnection as Stream
 from dibs.backends.redis.subscriber import RedisSubscriber
 from dibs.testing.contract.harness import World
@@ -32,7 +33,7 @@ from store.redis.strikes import Soft, Strike, line_of, lines_of, parts_of
 TIME_OUT = 50.0
 PUBSUB = "pubsub"
 EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.soak)])
-"""A sample of the queues in every run, all of them in the soak."""
+"""A sample of the lines in every run, all of them in the soak."""
 
 
 @pytest.fixture
@@ -243,3 +244,27 @@ async def test_struck_while_it_listens(world: World, server: Server, words: str)
     with suppress(Soft):
         await eve(holds[0].release)
         await ana((await first).release)
+
+
+def test_an_interrupt_between_two_loops_closes_no_client(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections of the earlier loop are closed just then."""
+    client, name, struck = dibs.aio.connect(server.url()), fresh_name(), list[AioPool]()
+    close = AioPool.close
+
+    def interrupted(pool: AioPool) -> None:
+        if not struck:
+            struck.append(pool)
+            raise Soft
+        close(pool)
+
+    async def pair() -> None:
+        async with client.lock(name, timeout=TIME_OUT):
+            pass
+
+    asyncio.run(pair())
+    monkeypatch.setattr(AioPool, "close", interrupted)
+    with suppress(Soft):
+        asyncio.run(pair())
+    assert struck
+    asyncio.run(pair())
+    asyncio.run(client.close())

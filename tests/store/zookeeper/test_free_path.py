@@ -173,6 +173,24 @@ def test_the_end_of_a_watched_node_is_no_news_to_the_one_who_leaves(caller: Call
     assert not caller.client._exchange.watches, "the event came, and nothing is watched any more"
 
 
+def test_a_late_reply_about_another_node_grants_nothing(caller: Caller, url: str) -> None:
+    """A listing showed meanwhile that the holder is the node ahead, and not the waiter that just left."""
+    with dibs.connect(url) as other, other.lock("free", timeout=PATIENCE):
+        claim = caller.claim()
+        standing = step(caller.queue.join(claim, QUEUE, caller.in_time))
+        assert standing is not None
+        assert not standing.holds
+        node_claim = caller.queue._node_claims.find(claim.id)
+        assert node_claim is not None
+        ahead = node_claim.waiting_for
+        late = PendingRequest(codec.get("/gone", watch=True))
+        late.error = codec.NO_NODE
+        node_claim._asked("data", "/gone", late)
+        assert not node_claim.holds
+        assert node_claim.waiting_for == ahead
+        assert step(caller.queue.leave(claim, True, caller.in_time))
+
+
 def test_an_unusual_claim_is_left_to_join_unsent(caller: Caller) -> None:
     taken = caller.taken()
     beside, trying, semaphore = caller.claim(), caller.claim(), caller.claim("dibs:other")

@@ -18,7 +18,7 @@ from dibs.core.queue import NOWHERE
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.curator import PATIENCE
-from lab.faults import Latency
+from lab.faults import Latency, Refuse
 from lab.proxy import Proxy
 from lab.servers import ports, shared
 from lab.servers.supervisor import Server
@@ -150,3 +150,24 @@ def test_a_refused_delete_is_tried_for_as_long_as_the_session_lives(
         with client.lock("b", timeout=PATIENCE) as other:
             until(lambda: not kazoo.get_children(path), within=5, what="it is given back after all")
             other.check()
+
+
+def test_claims_that_leave_without_a_connection_watch_nothing_afterwards(seat: Seat, url: str, server: Server) -> None:
+    """Watches are set again on the next connection: one that nobody needs would be set again for ever."""
+    seat.joined(name="a")
+    with Proxy((ports.HOST, server.port)) as proxy:
+        other = Seat(url.replace(str(server.port), str(proxy.port)))
+        try:
+            claims = [other.joined(name="a")[0] for _ in range(5)]
+            client = other.store._opened.client
+            until(lambda: client._exchange.watches, what="the nodes ahead are watched")
+            proxy.add(Refuse())
+            client._exchange.break_("cut by the test")
+            with pytest.raises(dibs.StoreUnavailable):
+                step(other.queue.leave_all([(claim, True) for claim in claims], other.now() + 0.2))
+            assert not client._exchange.watches
+            proxy.heal()
+            until(lambda: client.up, what="it is connected again")
+            other.leave_all(*claims)
+        finally:
+            other.close()

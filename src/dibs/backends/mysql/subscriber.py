@@ -70,7 +70,10 @@ class MysqlSubscriber:
         self, executor: MysqlExecutor, space: str, name: bytes, seen: int, key: bytes, until: float
     ) -> None:
         """Wait until the version or the leader's ticket is not `seen`, a message comes, or a poll is due."""
-        stopped = [self._stopped.popleft() for _ in range(min(len(self._stopped), _REMOVED))]
+        stopped: list[bytes] = []
+        with suppress(IndexError):  # another thread took the last one
+            while len(stopped) < _REMOVED:
+                stopped.append(self._stopped.popleft())
         patience = int(min(until - self._now() + 1, _REMEMBERED) * MICROSECONDS)
         call = routine_call("watch", space, name, key, self._me.id, patience, b"".join(stopped))
         self.listen(key)

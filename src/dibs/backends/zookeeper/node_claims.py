@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from dibs.backends.zookeeper.directory import Directory
 from dibs.backends.zookeeper.queue_rule import LATCH, LOCK, REVOKE, leaf_of, written
@@ -137,9 +138,10 @@ class NodeClaim:
             self.stop_waiting()
             self.waiting_for = (kind, path)
             asking = codec.children(path, watch=True) if kind == CHILDREN else codec.get(path, watch=True)
-            call = PendingRequest(asking, self._asked)
+            asked = partial(self._asked, kind, path)
+            call = PendingRequest(asking, asked)
             if not self._registry.client.send((call,), (kind, path, self.moved)):
-                self._asked(call)
+                asked(call)
 
     def stop_waiting(self) -> None:
         if self.waiting_for is not None:
@@ -249,15 +251,15 @@ class NodeClaim:
         else:
             self._tell(LOOK)
 
-    def _asked(self, call: PendingRequest) -> None:
-        """The reply to the request that set the watch of `wait_for`."""
-        if self.over:
+    def _asked(self, kind: str, path: str, call: PendingRequest) -> None:
+        """The reply to the request that set the watch of `wait_for`. A listing may have come before it, which showed
+        that another node is the one ahead: then this reply says nothing."""
+        if call.error == codec.OK or self.over or self.waiting_for != (kind, path):
             return
-        if call.error == codec.NO_NODE and self.waiting_for is not None:
-            kind, path = self.waiting_for
-            self._registry.client.send((), drop=[(kind, path, self.moved)])  # the server set none
+        self._registry.client.send((), drop=[(kind, path, self.moved)])  # the server set none
+        if call.error == codec.NO_NODE:
             self.moved(Event(codec.DELETED, path))
-        elif call.error != codec.OK:
+        else:
             self.waiting_for = None
             self.unanswered(call)
 

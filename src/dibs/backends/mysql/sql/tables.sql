@@ -137,7 +137,7 @@ CREATE TABLE dibs_sessions (
 -- Clients of layout 1 look here first. It stays empty, so they call the routine that refuses them.
 CREATE TABLE dibs_held LIKE dibs_sessions;
 
--- Session mode: one row for each waiting session, only for inspection.
+-- Session mode: one row for each waiting session, for inspection and for quit.sql.
 CREATE TABLE dibs_waits (
   session BIGINT UNSIGNED NOT NULL PRIMARY KEY,
   ticket BIGINT UNSIGNED NOT NULL,

@@ -8,7 +8,7 @@
 --        (now, 'other', kind)     it is held as another kind; 'session' if that is unknown
 --        (now, 'leased', kind)    there are claims with leases; (now, 'within'): a transaction has it
 -- Effect Unless the end is 'held', nothing is left behind. The ticket is drawn by the holder of the lock, so it is
---        higher than that of the last holder. The ticket of a waiter only shows its place to others.
+--        higher than that of the last holder. The ticket of a waiter shows its place to others.
 -- A free name that was held in this mode lately is taken without this routine: see TAKE in session/connection.py.
 -- The server grants a user lock to the session that has waited longest. It ends a wait whose client is gone within a
 -- second.

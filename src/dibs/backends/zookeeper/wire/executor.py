@@ -64,7 +64,7 @@ class ZookeeperExecutor:
         deleted by the first copy, and counts as existing."""
         results: list[bool | StoreError | None] = [None] * len(paths)
         is_repeated = False
-        if drop and not paths:
+        if drop and not (paths and self.client.up):  # without a connection they are only forgotten
             self.client.send((), drop=drop)
         while True:
             calls = {n: PendingRequest(codec.delete(path)) for n, path in enumerate(paths) if results[n] is None}
