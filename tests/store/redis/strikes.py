@@ -22,9 +22,9 @@ class Soft(BaseException):
 
 class Strike:
     def __init__(self, function: Callable[..., Any], line: int, *, behind: int | None = None) -> None:
-        """`behind`: not before that queue of the same function has come."""
+        """`behind`: not before that line of the same function has run."""
         self._code: CodeType = function.__code__
-        self._queue = line
+        self._line = line
         self._behind = behind
         self.is_behind = behind is None
         self.struck = False
@@ -41,7 +41,7 @@ class Strike:
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
         self.is_behind = self.is_behind or frame.f_lineno == self._behind
-        if event == "line" and frame.f_lineno == self._queue and self.is_behind and not self.struck:
+        if event == "line" and frame.f_lineno == self._line and self.is_behind and not self.struck:
             self.struck = True
             raise Soft
         return self._step
