@@ -101,9 +101,9 @@ class Member:
 class Port:
     """A queue of it."""
 
-    def __init__(self, member: Member, line: Any, runtime: Runtime) -> None:
+    def __init__(self, member: Member, queue: Any, runtime: Runtime) -> None:
         self._member = member
-        self._queue = line
+        self._queue = queue
         self._runtime = runtime
 
     def __getattr__(self, verb: str) -> Any:

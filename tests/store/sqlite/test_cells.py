@@ -123,7 +123,7 @@ class InterruptAt:
     """KeyboardInterrupt before the n-th line of `Database._sync`, once."""
 
     def __init__(self, line: int) -> None:
-        self._queue = line
+        self._line = line
         self.hit = False
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class InterruptAt:
 
     def _lines(self, frame: FrameType, event: str, arg: object) -> Any:
         at = frame.f_lineno - frame.f_code.co_firstlineno
-        if not self.hit and ((event == "line" and at == self._queue) or (event == "return" and not self._queue)):
+        if not self.hit and ((event == "line" and at == self._line) or (event == "return" and not self._line)):
             self.hit = True
             raise KeyboardInterrupt
         return self._lines

@@ -20,16 +20,16 @@ PATIENCE = 45.0
 
 
 class Seat:
-    """One client's line, and claims of its own."""
+    """One client's queue, and claims of its own."""
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
         self.me = ClientIdentity(self.runtime.fresh_id(), self.runtime.inbox(), 30.0, lambda _: None)
         self.client = dibs.connect(url)
         self.store = self.client._core.store
-        line = self.store.open(self.runtime, self.me)
-        assert isinstance(line, MemoryQueue | SqliteQueue)
-        self.queue = line
+        queue = self.store.open(self.runtime, self.me)
+        assert isinstance(queue, MemoryQueue | SqliteQueue)
+        self.queue = queue
 
     @property
     def soon(self) -> float:
