@@ -1,4 +1,4 @@
-"""What the tests of a store are given: names, queues of the store at the place that their `url` says, and patience."""
+"""Fixtures for the tests of one store: names, and queues of the store at `url`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's refusal means, by its SQLSTATE. A refusal is never a grant.
+"""The meaning of a server's refusal, by its SQLSTATE. A refusal is never a grant.
 
 | the server reports                                               | dibs                                           |
 |------------------------------------------------------------------|------------------------------------------------|

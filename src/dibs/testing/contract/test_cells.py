@@ -195,7 +195,7 @@ def test_a_repeated_put_reports_its_first_success(here: CellsClient) -> None:
     assert here.get() == (b"one", 1)
 
 
-def test_a_repeated_put_reports_its_first_success_whoever_wrote_since(here: CellsClient, there: CellsClient) -> None:
+def test_a_repeated_put_reports_its_first_success_after_a_later_write(here: CellsClient, there: CellsClient) -> None:
     write = here.write(b"one", 0)
     late = copy(write)
     late.asked = True  # a copy of the request that arrives late

@@ -48,7 +48,7 @@ async def test_a_set_whose_reply_was_lost_is_done_once(world: World) -> None:
 
 
 @every_form
-async def test_a_set_whose_reply_was_lost_is_done_whoever_wrote_since(world: World) -> None:
+async def test_a_set_whose_reply_was_lost_is_done_although_another_wrote_since(world: World) -> None:
     client, other = world.client(), world.client()
     await losing(world, client, "put", 1, lambda: other.cell("a").set(b"later", 1))
     assert await world(lambda: client.cell("a").set(b"x", 0)) == 1
