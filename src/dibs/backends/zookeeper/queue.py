@@ -383,9 +383,8 @@ class ZookeeperQueue:
     def _where(self, claim: Claim) -> tuple[str, str]:
         """The directory of the name, and the directory of the queue."""
         directory = self._chroot + path_of(claim.name)
-        return directory, f"{directory}/{queue_rule.LOCKS_NODE}" if is_semaphore(
-            claim, self._address.layout
-        ) else directory
+        has_locks_node = is_semaphore(claim, self._address.layout)
+        return directory, f"{directory}/{queue_rule.LOCKS_NODE}" if has_locks_node else directory
 
     def _recipe(self, claim: Claim) -> LockQueue | SemaphoreQueue:
         return self._semaphores if is_semaphore(claim, self._address.layout) else self._queue
