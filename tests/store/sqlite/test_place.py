@@ -18,6 +18,8 @@ import pytest
 
 import dibs
 from dibs.backends.sqlite.files import file_system
+from dibs.backends.sqlite.registration import Registration
+from dibs.backends.sqlite.table import SqliteTable
 from lab.stopwatch import Stopwatch
 from store.sqlite.places import PATIENCE, Taking, beside, change, names_in, rows, until, url_of
 
@@ -103,6 +105,21 @@ def test_a_link_to_a_good_database_is_refused(path: Path, connect: Connect, tmp_
     other.unlink()
     os.link(path, other)
     refused(connect(other), "hard links")
+
+
+def test_a_client_that_is_closed_during_its_first_use_says_so(
+    path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files were made, and are gone again before it is registered."""
+    client, register = connect(), Registration.register
+
+    def closed_first(registration: Registration, table: SqliteTable, now: float) -> None:
+        registration.close()
+        register(registration, table, now)
+
+    monkeypatch.setattr(Registration, "register", closed_first)
+    with pytest.raises(dibs.Closed):
+        client.lock("a").acquire(timeout=0)
 
 
 def test_a_refused_client_makes_nothing_later_and_closes_at_once(path: Path, connect: Connect) -> None:
