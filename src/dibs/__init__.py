@@ -6,6 +6,7 @@
 'exclusive'
 """
 
+from dibs._shared import observe
 from dibs.blocking import (
     Cell,
     Client,
@@ -44,13 +45,15 @@ from dibs.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from dibs.events import Event, Observer
 from dibs.info import Finding, LockInfo, Participant
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AcquireTimeout", "BadName", "Busy", "Cell", "Client", "Closed", "Conflict", "Deadlock", "DibsError", "Election",
-    "Fence", "Finding", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockLost", "Mismatch", "MissingDriver",
-    "Multi", "MultiHold", "NotHeld", "Participant", "RLock", "RWLock", "Semaphore", "StaleToken", "StoreError",
-    "StoreUnavailable", "Striped", "Unsupported", "Within", "WithinHold", "WithinLock", "connect", "multi",
+    "Event", "Fence", "Finding", "Hold", "HoldEvent", "Latch", "Lock", "LockInfo", "LockLost", "Mismatch",
+    "MissingDriver", "Multi", "MultiHold", "NotHeld", "Observer", "Participant", "RLock", "RWLock", "Semaphore",
+    "StaleToken", "StoreError", "StoreUnavailable", "Striped", "Unsupported", "Within", "WithinHold", "WithinLock",
+    "connect", "multi", "observe",
 ]  # fmt: skip

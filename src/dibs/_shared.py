@@ -19,10 +19,12 @@ from dibs.core.kinds.lock import Lock
 from dibs.core.kinds.options import Unset, checked_info, checked_owner
 from dibs.core.kinds.within import Within
 from dibs.core.names import check
-from dibs.core.queue import QUORUM, WITHIN, Store
+from dibs.core.queue import CELLS, FAIR, LEASES, QUORUM, RECORDS, WITHIN, Store
 from dibs.core.runtime import Runtime
 from dibs.errors import Unsupported
-from dibs.info import printable, show_command, write_description
+from dibs.events import Observer
+from dibs.info import printable, write_description
+from dibs.info import show_command as command_to_show
 from dibs.runtime import process
 from dibs.url import parse
 
@@ -122,6 +124,7 @@ def make_client(
     info: object,
     namespace: object,
     retry: object,
+    observer: object = None,
     store_options: Mapping[str, Any],
 ) -> Client:
     """Check all arguments, and make a client; its first use connects."""
@@ -151,10 +154,48 @@ def make_client(
         identity=identity,
         note=" (this machine only)" if given is None else "",
         make_grantor=_make_grantor(store),
+        observer=None if observer is None else _checked_observer(observer),
         show_step=partial(show_step, given, dict(store_options), str(namespace)),
     )
     process.track(client)
     return client
+
+
+def observe(observer: Observer) -> Callable[[], None]:
+    """Report every event of all clients of this process, present and future, to an observer.
+
+    The observer is called where the event happens, which may be a thread of dibs: it must be thread-safe, return at
+    once and do no I/O. Its exceptions are logged, and change nothing. Holds that were acquired before it was added are
+    not reported.
+
+    Args:
+        observer: A function, or an object that can be called, with one parameter, a `dibs.events.Event`.
+
+    Returns:
+        A function without parameters that ends the observation.
+
+    Raises:
+        TypeError: The observer cannot be called, or is a coroutine function.
+
+    Example:
+        >>> import dibs
+        >>> seen = []
+        >>> stop = dibs.observe(lambda event: seen.append(event.what))
+        >>> with dibs.connect("memory://example") as client, client.lock("invoice:42"):
+        ...     pass
+        >>> stop()
+        >>> seen
+        ['acquired', 'released']
+    """
+    return process.observe(_checked_observer(observer))
+
+
+def _checked_observer(observer: object) -> Observer:
+    from inspect import iscoroutinefunction  # noqa: PLC0415  (a costly import)
+
+    if not callable(observer) or iscoroutinefunction(observer):
+        raise TypeError(f"an observer is a plain function with one parameter, the event, not {observer!r}")
+    return observer
 
 
 def _make_grantor(store: Store) -> MakeGrantor:
@@ -179,17 +220,17 @@ def show_step(given: object, options: Mapping[str, Any], namespace: str, name: s
     """
     more = () if namespace == NAMESPACE else ("--namespace", namespace)
     if given is None:
-        return show_command(name, *more)
+        return command_to_show(name, *more)
     url = _with_options(given, options) if isinstance(given, str) else None
     if url is None:  # a driver, or several stores: there is no URL
         return f"look at client.inspect({name!r})"
     if url.lower().startswith("memory:"):
         return None
     if url == os.environ.get("DIBS_URL"):
-        return show_command(name, *more)
+        return command_to_show(name, *more)
     if has_secret(url):
-        return show_command(name, "--url-file", "FILE", *more) + " (put the URL with its password into FILE)"
-    return show_command(name, "--url", url, *more)
+        return command_to_show(name, "--url-file", "FILE", *more) + " (put the URL with its password into FILE)"
+    return command_to_show(name, "--url", url, *more)
 
 
 def _with_options(url: str, options: Mapping[str, Any]) -> str | None:
@@ -264,6 +305,36 @@ def _is_secret(scheme: str, key: str) -> bool:
 def place(client: Any) -> str:
     """The name of a client's store in texts, with a note if it is for this machine only."""
     return str(client._core.shown)
+
+
+def not_shown(client: Any) -> list[str]:
+    """What a look at the store of a client cannot show, in words for people.
+
+    >>> import dibs
+    >>> not_shown(dibs.connect("zookeeper://localhost"))
+    ['the lease left of a hold']
+    """
+    capabilities = client._core.store.capabilities
+    limits = {
+        "waiters": FAIR not in capabilities,
+        "the lease left of a hold": LEASES not in capabilities,
+        "the token of a waiter": RECORDS not in capabilities,
+        "info and threads": RECORDS not in capabilities and backend(client) == "postgresql",
+        "locks inside a transaction (within)": WITHIN in capabilities,
+        "who broke a lock": CELLS not in capabilities,
+    }
+    return [what for what, applies in limits.items() if applies]
+
+
+def backend(client: Any) -> str:
+    """The kind of store, as in events: `redis`, `quorum`."""
+    return str(client._core.store.backend)
+
+
+def show_command(client: Any, name: str) -> str | None:
+    """The command that shows a lock of this client in a shell; None: there is none."""
+    step: str | None = client._core.show_step(name)
+    return step
 
 
 def statements(client: Any) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Never, Self, dataclass_transform
 
@@ -20,6 +21,8 @@ _LONGEST_RECORD = 8192
 _LONGEST_HOLDER, _LONGEST_WHO = 250, 80
 _TOO_LARGE = 2**63
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
+_JSON = json.JSONDecoder(parse_constant=str)
+"""`json.loads` with an option makes a decoder each time, which costs as much as a description."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -32,13 +35,15 @@ class Seen:
     _fields: ClassVar[tuple[str, ...]]
     _needed: ClassVar[frozenset[str]]
     """Fields without a default; defaults are class attributes."""
+    _known: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls) -> None:
         cls._fields = (*getattr(cls, "_fields", ()), *cls.__annotations__)
         cls._needed = frozenset(name for name in cls._fields if not hasattr(cls, name))
+        cls._known = frozenset(cls._fields)
 
     def __init__(self, **given: Any) -> None:
-        if not self._needed <= given.keys() <= set(self._fields):
+        if not self._needed <= given.keys() <= self._known:
             raise TypeError(f"a {type(self).__name__} is made of {', '.join(self._fields)}, not of {', '.join(given)}")
         vars(self).update(given)
 
@@ -160,8 +165,24 @@ def clip(text: object, most: int) -> str:
     return said if len(said) <= most else said[: most - 3] + "..."
 
 
+def instant(at: datetime) -> str:
+    """In UTC, to the millisecond, as JSON has it."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_since(then: datetime, now: datetime) -> float:
+    return max((now - then).total_seconds(), 0.0)
+
+
+def who(one: Participant) -> str:
+    """The participant in a few words, for example: ana@web-3 pid 4121 (deploy.sh)."""
+    command = one.info.get("command")
+    ran = f" ({clip(command, 80)})" if command else ""
+    return f"{clip(one.label, 120)}{ran}"
+
+
 class Break(NamedTuple):
-    """The record of the last `dibs break` of a name, in a cell beside the lock (cli/break_log.py writes it)."""
+    """The record of the last `dibs break` of a name, in a cell beside the lock (monitor/break_log.py writes it)."""
 
     at: datetime
     by: str
@@ -198,7 +219,7 @@ class Break(NamedTuple):
         )
 
     def to_json(self) -> dict[str, Any]:
-        at = self.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = instant(self.at)
         return {**self._asdict(), "at": at}
 
 
@@ -237,8 +258,6 @@ def command_line(command: str, name: str, *options: str) -> str:
     >>> command_line("show", "--force", "--url", "redis://cache")
     'dibs show --url redis://cache -- --force'
     """
-    from shlex import quote  # noqa: PLC0415  (needed for errors only)
-
     words = [*options, "--", name] if name.startswith("-") else [name, *options]
     return " ".join(["dibs", command, *(quote(printable(word)) for word in words)])
 
@@ -248,7 +267,7 @@ def read_description(text: str) -> dict[str, Any]:
     said: object = None
     if len(text) <= _LONGEST_DESCRIPTION:
         with suppress(ValueError, RecursionError):
-            said = json.loads(text, parse_constant=str)
+            said = _JSON.decode(text)
     if not isinstance(said, dict):
         said = {}
     pid, info = said.get("pid"), said.get("info")

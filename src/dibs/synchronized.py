@@ -21,7 +21,7 @@ from dibs.core import names
 from dibs.core.client import Client
 from dibs.core.kinds import lock as kinds
 from dibs.core.kinds.options import Options
-from dibs.core.log import log
+from dibs.core.log import fields, log
 from dibs.errors import AcquireTimeout, BadName
 
 OnBusy = Literal["wait", "skip", "raise"]
@@ -88,7 +88,8 @@ class Plan(Generic[L]):
 
 
 def skipped(function: Callable[..., object], busy: AcquireTimeout) -> None:
-    log().info("skipped %s: %s", label(function), busy)
+    extra = fields("skipped", lock=busy.name, store=busy.store)
+    log("lock").info("skipped %s: %s", label(function), busy, extra=extra)
 
 
 def sign(call: object, function: Callable[..., object]) -> None:

@@ -17,7 +17,20 @@ from dibs.bases import AsyncWith, SyncWith, WrongWith
 from dibs.core.kinds.options import Options
 
 AWAITED = frozenset(
-    {"acquire", "release", "locked", "revoke", "downgrade", "leader", "inspect", "break_", "close", "wait", "doctor"}
+    {
+        "acquire",
+        "release",
+        "locked",
+        "revoke",
+        "downgrade",
+        "leader",
+        "inspect",
+        "break_",
+        "close",
+        "wait",
+        "doctor",
+        "ping",
+    }
     | {"arm", "count_down", "count", "get", "set", "update", "admit"}
 )
 ITERATED = frozenset({"locks", "watch"})
@@ -95,7 +108,9 @@ def test_a_function_takes_the_same_parameters() -> None:
 
 
 def test_connect_takes_what_the_contract_says() -> None:
-    said = "(url=None, *, lease=30.0, owner=None, info=None, namespace='dibs', retry=10.0, **store_options)"
+    said = (
+        "(url=None, *, lease=30.0, owner=None, info=None, namespace='dibs', retry=10.0, observer=None, **store_options)"
+    )
     bare = [
         one.replace(annotation=inspect.Parameter.empty) for one in inspect.signature(dibs.connect).parameters.values()
     ]

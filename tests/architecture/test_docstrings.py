@@ -14,6 +14,8 @@ import pytest
 import dibs
 import dibs.aio
 import dibs.aio.sql
+import dibs.otel
+import dibs.prometheus
 import dibs.sql
 from architecture.test_apis import AIO, BLOCKING, TWINS, members, public
 from dibs.bases import WrongWith
@@ -36,7 +38,7 @@ CANCELLED = ("Lock.acquire", "Lock.release", "Semaphore.acquire", "Multi.acquire
 
 
 def modules() -> Iterator[tuple[str, Any]]:
-    for module in (dibs, dibs.aio, dibs.sql, dibs.aio.sql):
+    for module in (dibs, dibs.aio, dibs.sql, dibs.aio.sql, dibs.otel, dibs.prometheus):
         for name in module.__all__:
             yield f"{module.__name__}.{name}", getattr(module, name)
 

@@ -15,17 +15,28 @@ OPEN_CORE = frozenset(f"dibs.core.{name}" for name in ("rule", "queue", "cells",
 SHARED_BY_BACKENDS = frozenset(f"dibs.backends.{name}" for name in ("common", "sql"))
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "core": frozenset({"core", "errors", "info"}),
-    "runtime": frozenset({"runtime", "core"}),
+    "core": frozenset({"core", "errors", "events", "info"}),
+    "runtime": frozenset({"runtime", "core", "events"}),
     "backends": frozenset({"core", "errors", "info", "url", "runtime"}),
-    "api": frozenset({"api", "core", "runtime", "url", "errors", "info", "backends"}),
-    "cli": frozenset({"cli", "api", "info", "errors"}),
+    "api": frozenset({"api", "core", "runtime", "url", "errors", "events", "info", "backends"}),
+    "monitor": frozenset({"monitor", "api", "errors", "events", "info"}),
+    "dashboard": frozenset({"dashboard", "monitor", "api", "errors", "info"}),
+    "cli": frozenset({"cli", "dashboard", "monitor", "api", "info", "errors"}),
+    "otel": frozenset({"api", "errors", "events", "monitor"}),
+    "prometheus": frozenset({"api", "errors", "events", "monitor"}),
     "testing": frozenset({"testing", "api", "core", "runtime", "backends"}),
     "errors": frozenset({"info"}),
+    "events": frozenset({"info"}),
     "info": frozenset(),
     "url": frozenset(),
 }
-DRIVERS = {"backends": {"asyncmy", "hiredis", "psycopg", "pymysql", "redis"}, "testing": {"pytest"}, "cli": {"rich"}}
+DRIVERS = {
+    "backends": {"asyncmy", "hiredis", "psycopg", "pymysql", "redis"},
+    "testing": {"pytest"},
+    "cli": {"rich", "uvicorn"},
+    "otel": {"opentelemetry"},
+    "prometheus": {"prometheus_client"},
+}
 """What a room may import from elsewhere: nothing, but for who writes tests, or draws a table where it may."""
 NOT_IN_CORE = frozenset(
     {"asyncio", "threading", "_thread", "time", "random", "socket", "select", "selectors", "signal", "sqlite3", "os"}

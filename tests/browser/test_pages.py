@@ -11,7 +11,7 @@ from browser.looks import Open, faint_texts, is_too_wide
 pytestmark = [pytest.mark.slow, pytest.mark.early, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.soak)])
 def test_every_page_can_be_read(site: Path, open_page: Open, every: int) -> None:
     """A sample of the pages in every run, all of them in the soak. Their scripts change no colour and no width; without
     them a page loads in half the time. The site's frame is the same on all pages, and is looked at on the first."""

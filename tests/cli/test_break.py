@@ -20,9 +20,10 @@ import dibs
 from cli.commands import COMMAND, Cli, Done, Terminal, harmful
 from cli.test_ls import HOSTILE
 from dibs._shared import login
-from dibs.cli import break_, break_log
+from dibs.cli import break_
 from dibs.cli.options import next_command
 from dibs.info import LONGEST_REASON, Break, read_break
+from dibs.monitor import break_log
 from process.children import PATIENCE
 
 QUESTION = "break it? [y/N] "
@@ -353,7 +354,7 @@ def test_a_break_without_an_answer_is_logged_too(
     client, logged = dibs.connect(cli.url, retry=2), list[str]()
     client.inspect("a")
     monkeypatch.setattr(break_, "connect", lambda *_: client)
-    monkeypatch.setattr(break_, "_log", logged.append)
+    monkeypatch.setattr(break_log, "log", logged.append)
     with closing(sqlite3.connect(cli.path, isolation_level=None)) as busy:
         busy.execute("BEGIN IMMEDIATE")
         assert break_.main(["a", "--token", str(token), "--yes", "--reason", "it hangs"]) == 69

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import sqlite3
 import sys
 from contextlib import closing
@@ -66,7 +68,7 @@ def test_what_it_says_of_a_good_place_in_lines_and_as_json(cli: Cli) -> None:
     assert (done.returncode, told(done, "DANGER")) == (0, [])
     head, *objects = cli.json("doctor")
     assert (head["level"], head["what"]) == ("about", first)
-    assert all(set(finding) == {"level", "what", "fix"} for finding in objects)
+    assert all(set(finding) == {"level", "what", "fix"} for finding in (head, *objects))
     shown = {"promise": "ok", "note": "note", "danger": "DANGER"}
     assert [
         f"{shown[one['level']]:<6}  {one['what']}" + (f". Fix: {one['fix']}" if one["fix"] else "") for one in objects
@@ -182,9 +184,23 @@ def test_what_the_store_refuses_is_an_error(cli: Cli, spoil: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_check_reads_stdout_when_the_store_does_not_answer(cli: Cli) -> None:
+    with socket.socket() as bound:  # nobody listens there, and nobody else gets the port meanwhile
+        bound.bind(("127.0.0.1", 0))
+        url = f"zookeeper://127.0.0.1:{bound.getsockname()[1]}"
+        done = doctor(cli, "--json", "--timeout", "200ms", url=url)
+    assert done.returncode == 69
+    (said,) = map(json.loads, done.stdout.splitlines())
+    assert (set(said), said["level"]) == ({"level", "what", "fix"}, "unreachable")
+    assert url in said["what"]
+    assert said["fix"] in said["what"]
+    assert done.stderr == f"dibs doctor: {said['what']}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--timeout", "soon"], "not a duration"),
         (["--ddl"], "needs no statements"),
         (["extra"], "extra"),
         (["--jso"], "--jso"),

@@ -29,9 +29,11 @@ OTHERS = {
     "ls": ["PREFIX"],
     "show": ["NAME"],
     "watch": ["NAME", "--prefix"],
+    "top": ["PREFIX", "--once", "--interval"],
     "wait": ["NAME"],
     "break": ["NAME", "--token", "--reason", "--yes"],
-    "doctor": ["--ddl"],
+    "doctor": ["--ddl", "--timeout"],
+    "exporter": ["--port", "--bind"],
     "demo": [],
     "completion": ["bash", "zsh", "fish"],
 }
@@ -74,7 +76,7 @@ def test_the_help_of_run_names_every_option(cli: Cli) -> None:
 def test_each_command_has_help(cli: Cli, command: str) -> None:
     done = cli.run(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    of_all = {"demo": ["--url", "--json"], "completion": []}.get(
+    of_all = {"demo": ["--url", "--json"], "completion": [], "exporter": ["--url", "--url-file", "--namespace"]}.get(
         command, ["--url", "--url-file", "--namespace", "--json"]
     )
     for word in (f"usage: dibs {command}", *OTHERS[command], *of_all):

@@ -110,6 +110,7 @@ def test_a_backlog_of_leaves_makes_new_acquires_wait(desk: Desk, caplog: pytest.
     assert waits == [1.0]
     assert desk.watchdog.give_backs.backlog() == 0
     assert caplog.messages == [
+        "desk does not answer: silent",
         f"claims to remove: {MOST}; new acquires wait until there are fewer",
         ANY,
     ]

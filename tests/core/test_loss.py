@@ -13,10 +13,10 @@ import pytest
 import dibs
 import dibs.aio
 from core.watchdog_desk import LEASE, Desk
-from dibs.cli import break_log
 from dibs.core.deadline import FOREVER
 from dibs.core.rule import Standing
 from dibs.info import Break
+from dibs.monitor import break_log
 from dibs.testing.kit import KitAioClient, KitClient
 
 

@@ -88,7 +88,7 @@ def test_a_skipped_call_gives_none_and_is_in_the_log(api: Api, caplog: pytest.Lo
     with caplog.at_level(logging.INFO, "dibs"), api.other.lock("report", owner="bob"):
         assert api.call(skipping) is None
     assert not ran
-    (record,) = [record for record in caplog.records if record.name == "dibs"]
+    (record,) = [record for record in caplog.records if record.name == "dibs.lock"]
     assert record.levelno == logging.INFO
     for part in ("skipped", "nightly_report", '"report" on', "held by bob"):
         assert part in record.getMessage()

@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[dibs.Client], object]] = {
     "inspect": lambda client: client.inspect("a"),
     "locks": lambda client: list(client.locks()),
     "doctor": lambda client: client.doctor(),
+    "ping": lambda client: client.ping(),
     "leader": lambda client: client.election("e").leader(),
     "latch": lambda client: client.latch("a").wait(0),
     "cell": lambda client: client.cell("a").get(),

@@ -11,6 +11,7 @@ from dibs.core.deadline import FOREVER
 from dibs.core.grants import Grant, Request
 from dibs.core.loss import Loss, too_old
 from dibs.core.queue import Leave
+from dibs.core.reporter import Reporter
 from dibs.core.rule import Claim, Standing
 from dibs.core.watchdog import Watchdog
 from dibs.errors import StoreError, StoreUnavailable
@@ -32,6 +33,8 @@ class Hold:
     def tell_lost(self) -> None:
         self.told += 1
 
+    def report_loss(self) -> None: ...
+
     def ended_by_itself(self) -> Loss:
         return too_old(1.0)
 
@@ -52,7 +55,8 @@ class Desk:
         inbox = SimpleNamespace(forget=lambda _: None, deliver=lambda *what: self.delivered.append(what))
         runtime: Any = SimpleNamespace(now=lambda: self.time, worker=self._worker, event=threading.Event)
         me: Any = SimpleNamespace(inbox=inbox)
-        self.watchdog = Watchdog(runtime, me, lambda: self, threading.Lock())
+        reporter = Reporter("desk", "memory", runtime.now, None)
+        self.watchdog = Watchdog(runtime, me, lambda: self, reporter, threading.Lock())
         self.runtime = runtime
 
     def _worker(self, work: Callable[..., Any]) -> Any:

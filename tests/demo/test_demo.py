@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -73,6 +75,27 @@ def test_the_proof_in_a_store_of_ones_own_whose_url_is_on_no_command_line(
     assert not [line for line in seen if "given.db" in line]
     assert left_behind(tmp_path) == []
     assert (tmp_path / "given.db").exists()
+
+
+def test_a_dashboard_beside_it_shows_its_lock_and_ends_with_it(environment: dict[str, str], tmp_path: Path) -> None:
+    with start(environment, "--dashboard", "--json") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        said = running.stderr.readline()
+        url = re.search(r"dashboard: (http://127\.0\.0\.1:\d+/)$", said)
+        assert url, said
+        with urlopen(url[1], timeout=PATIENCE) as page:
+            assert b"static/app.js" in page.read()
+
+        def is_shown() -> bool:
+            with urlopen(f"{url[1]}api/view?store=0", timeout=PATIENCE) as view:
+                return [row["holder"][:7] for row in json.load(view)["rows"]] == ["worker-"]
+
+        until(is_shown, what="a worker on the dashboard")
+        assert json.loads(running.stdout.read().splitlines()[-1])["proved"] is True
+    with pytest.raises(URLError):
+        urlopen(url[1], timeout=PATIENCE)
+    assert left_behind(tmp_path) == []
 
 
 def test_as_objects_the_same_is_told(objects: str) -> None:

@@ -153,7 +153,8 @@ def test_the_page_of_dependencies_names_every_extra_and_package() -> None:
 
 
 def test_an_extra_holds_every_store() -> None:
-    assert set(re.split(r"[\[\],]", EXTRAS["all"][0])[1:-1]) == {*STORE_OF.values(), "cli"} - {
+    more = {"cli", "dashboard", "otel", "prometheus"}
+    assert set(re.split(r"[\[\],]", EXTRAS["all"][0])[1:-1]) == {*STORE_OF.values(), *more} - {
         "memory",
         "sqlite",
         "quorum",

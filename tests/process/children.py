@@ -129,6 +129,8 @@ class Process:
         self.process.wait(PATIENCE)
         for reader in self._readers:
             reader.join(PATIENCE)
+        if any(reader.is_alive() for reader in self._readers):
+            return  # a child of it has its pipes: to close them would wait for that
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with suppress(BrokenPipeError):
                 if pipe is not None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -180,6 +182,30 @@ def beside_threads(client: dibs.Client, rounds: str) -> None:
     for thread in threads:
         thread.join()
     say("gave", outcome(mine.release))
+
+
+def while_logging_is_imported(client: dibs.Client, _: str) -> None:
+    """Another thread is in the middle of `import logging` when this one forks; in the child dibs logs -> status N"""
+    begun, forking = threading.Event(), threading.Event()
+
+    class Slow:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "logging":
+                begun.set()
+                forking.wait()
+                time.sleep(0.5)
+
+    def body() -> None:
+        signal.alarm(60)
+        client.break_("a", token=held(client.lock("a")).token)
+
+    held(client.lock("b"))
+    os.register_at_fork(before=forking.set)
+    assert "logging" not in sys.modules
+    sys.meta_path.insert(0, Slow())
+    threading.Thread(target=importlib.import_module, args=["logging"]).start()
+    begun.wait()
+    as_child(body, "os")
 
 
 def grandchildren(client: dibs.Client, _: str) -> None:

@@ -133,6 +133,13 @@ def test_fork_while_other_threads_acquire(crew: Crew) -> None:
     assert program.errors == ""
 
 
+def test_fork_while_another_thread_imports_logging(crew: Crew) -> None:
+    program = run(crew, "while_logging_is_imported", "")
+    assert program.hear("status") == ["0"]
+    assert program.end() == 0
+    assert program.errors == ""
+
+
 def test_generations(crew: Crew) -> None:
     program = run(crew, "grandchildren", "")
     for _ in range(3):

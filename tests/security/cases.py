@@ -73,7 +73,9 @@ class Case:
 
 
 def case(number: int, attack: str, outcome: str, counts_for: str, every: str = "", **by_store: str) -> Case:
-    """`every`: tests over every store, or that no store takes part in; `command`: those of the command line."""
-    written = {EVERY: every, COMMAND: by_store.pop("command", ""), **by_store}
+    """`every`: tests over every store, or that no store takes part in; `command` and
+    `dashboard`: those of a part."""
+    parts = {COMMAND: by_store.pop("command", ""), DASHBOARD: by_store.pop("dashboard", "")}
+    written = {EVERY: every, **parts, **by_store}
     shown = {where: tuple(tests.split(", ")) for where, tests in written.items() if tests}
     return Case(number, attack, outcome, counts_for, shown)

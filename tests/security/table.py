@@ -46,7 +46,8 @@ NAMES = [
          f"{ODD_NAMES}, contract/test_inspect never_run_into_each_other, core/test_texts injectively"),
     case(13, "surrogates, emoji, right-to-left marks, terminal escapes", "refused, or listed without harm", EVERY,
          f"{REFUSED}, {ODD_NAMES}, core/test_texts steer_a_terminal"),
-    case(14, "names that mean something to a browser", "inert", DASHBOARD),
+    case(14, "names that mean something to a browser", "inert", DASHBOARD,
+         dashboard="browser/test_dashboard strangers, observability/test_dashboard_attacks planted"),
 ]  # fmt: skip
 
 OWNERS = [
@@ -140,15 +141,24 @@ COMMANDS = [
 ]  # fmt: skip
 
 PAGES = [
-    case(45, "no token", "401 on every route, compared in constant time", DASHBOARD),
-    case(46, "a request from another site", "403", DASHBOARD),
-    case(47, "another Host", "refused", DASHBOARD),
-    case(48, "markup in names and metadata", "escaped; no inline script", DASHBOARD),
-    case(49, "a frame around it", "refused", DASHBOARD),
-    case(50, "a million locks", "pages; no listing of everything at once", DASHBOARD),
-    case(51, "paths out of its files, slow connections", "refused, timed out", DASHBOARD),
-    case(52, "breaking a live lock", "confirmed, noted, and the fence moves", DASHBOARD),
-]
+    case(45, "no token", "401 on every route, compared in constant time", DASHBOARD,
+         dashboard="observability/test_dashboard_attacks every_route_needs_the_token"),
+    case(46, "a request from another site", "403", DASHBOARD,
+         dashboard="observability/test_dashboard_attacks from_elsewhere"),
+    case(47, "another Host", "refused", DASHBOARD, dashboard="observability/test_dashboard_attacks another_host"),
+    case(48, "markup in names and metadata", "escaped; no inline script", DASHBOARD,
+         dashboard="observability/test_dashboard_attacks planted, observability/test_dashboard_attacks headers, "
+                   "browser/test_dashboard strangers"),
+    case(49, "a frame around it", "refused", DASHBOARD, dashboard="observability/test_dashboard_attacks headers"),
+    case(50, "a million locks", "pages; no listing of everything at once", DASHBOARD,
+         dashboard="browser/test_dashboard ten_thousand, observability/test_sampler"),
+    case(51, "paths out of its files, slow connections", "refused, timed out", DASHBOARD,
+         dashboard="observability/test_dashboard_attacks no_path, observability/test_dashboard_attacks slow, "
+                   "observability/test_dashboard_server cut_off"),
+    case(52, "breaking a live lock", "confirmed, noted, and the fence moves", DASHBOARD,
+         dashboard="observability/test_dashboard_attacks everything_right, "
+                   "observability/test_dashboard_attacks stale_break, browser/test_dashboard break_needs"),
+]  # fmt: skip
 
 LIMITED = [
     case(53, "a crowd of waiters on one name", "each served in its turn, nobody woken in vain", EVERY,

@@ -25,6 +25,7 @@ from sim.world import POLL_INTERVAL, SimInbox, SimRuntime
 class SimStore:
     """One client's way to the server: see core/queue.py."""
 
+    backend: ClassVar[str] = "sim"
     capabilities: ClassVar[frozenset[str]] = MemoryStore.capabilities
     shown = "sim://"
 

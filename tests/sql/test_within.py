@@ -3,6 +3,7 @@ tests/store/postgresql/test_within.py and tests/store/mysql/test_within.py."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -196,6 +197,36 @@ def test_without_a_transaction_it_is_refused(desk: Desk) -> None:
         await let_it_commit_itself(desk, one)
         with pytest.raises(dibs.StoreError, match=r"not in a transaction.*begin one first"):
             await side.acquire(one, fresh_name())
+
+    play(desk, story)
+
+
+@own_served_drivers
+def test_each_acquire_reports_its_outcome(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, seen = fresh_name(), list[dibs.Event]()
+    interruption = asyncio.CancelledError if desk.awaits else KeyboardInterrupt
+
+    async def interrupted() -> None:
+        raise interruption
+
+    async def story(side: Side, one: Opened, other: Opened) -> None:
+        stop = dibs.observe(seen.append)
+        try:
+            hold = await side.acquire(one, name)
+            for timeout in (0, 0.1):
+                assert await side.acquire(other, name, timeout=timeout) is None
+            await other.rollback()
+            await let_it_commit_itself(desk, other)
+            with pytest.raises(dibs.StoreError):
+                await side.acquire(other, name)
+            monkeypatch.setattr(side.client._core, "encloses", interrupted)
+            with pytest.raises(interruption):
+                await side.acquire(one, name)
+        finally:
+            stop()
+        assert [event.what for event in seen] == ["acquired", "busy", "timed_out", "failed", "cancelled"]
+        assert {(event.name, event.mode, event.backend) for event in seen} == {(name, "transaction", desk.server)}
+        assert (seen[0].token, type(seen[3].error)) == (hold.token, dibs.StoreError)
 
     play(desk, story)
 

@@ -161,6 +161,7 @@ _worlds: dict[str, World] = {}
 class MemoryStore:
     """One client's view of a memory store."""
 
+    backend: ClassVar[str] = "memory"
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES, RECORDS})
 
     def __init__(self, url: Url) -> None:

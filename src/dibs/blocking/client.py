@@ -21,6 +21,7 @@ from dibs.core.kinds.election import Election as CoreElection
 from dibs.core.kinds.options import Options
 from dibs.core.kinds.striped import Striped as CoreStriped
 from dibs.errors import AcquireTimeout
+from dibs.events import Observer
 from dibs.info import Finding, LockInfo
 from dibs.runtime.threads import ThreadRuntime, step
 
@@ -36,6 +37,7 @@ def connect(
     info: Mapping[str, Any] | None = None,
     namespace: str = "dibs",
     retry: Seconds = 10.0,
+    observer: Observer | None = None,
     **store_options: Any,
 ) -> Client:
     """Make a client for a store. Does no I/O: the first use connects.
@@ -44,12 +46,12 @@ def connect(
         url: The URL of the store, such as `"redis://localhost"`; or a driver object, such as a `redis.Redis`; or a
             list of them, which is a quorum. None, the default: the URL in `$DIBS_URL`, or else the embedded store,
             one SQLite file for this user on this machine.
-        lease: Seconds that a lock survives without renewal, for locks without a `lease` of their own. The default
-            is 30; at least 0.5.
+        lease: Seconds that a lock without a `lease` of its own survives without renewal, at least 0.5; by default 30.
         owner: The `owner` of locks without one of their own: see `Client.lock`.
         info: A small dict that others see of every lock of this client.
         namespace: The prefix of every name in the store, `"dibs"` by default. `""`: names are used as written.
         retry: Seconds to retry a store that does not answer, in calls without a timeout. The default is 10.
+        observer: A function that receives every event of this client: see `dibs.observe`. None by default.
         store_options: Options that only this store has; its page in the documentation lists them.
 
     Raises:
@@ -65,8 +67,8 @@ def connect(
     """
     return Client(
         make_client(
-            ThreadRuntime(), url,
-            lease=lease, owner=owner, info=info, namespace=namespace, retry=retry, store_options=store_options,
+            ThreadRuntime(), url, lease=lease, owner=owner, info=info, namespace=namespace, retry=retry,
+            observer=observer, store_options=store_options,
         )
     )  # fmt: skip
 
@@ -369,9 +371,7 @@ class Client(SyncWith, OverCore):
         return ask(self._core.inspect(name))
 
     def locks(self, prefix: str = "") -> Iterator[LockInfo]:
-        """Iterate over the names that are held or waited for: `for info in client.locks():`.
-
-        Asks the store, page by page.
+        """Iterate over the names that are held or waited for: `for info in client.locks():`. Asks page by page.
 
         Args:
             prefix: Only names that begin with it. `""`, the default: all names of this namespace.
@@ -396,6 +396,17 @@ class Client(SyncWith, OverCore):
             StoreUnavailable: The store did not answer within the client's `retry` seconds.
         """
         ask(self._core.break_(name, token))
+
+    def ping(self, timeout: Seconds = 5.0) -> float:
+        """Ask the store for a sign of life, and return the seconds until it answered. The first call also connects.
+
+        Args:
+            timeout: Seconds to wait for the answer of a primary, or of a majority of a quorum. The default is 5.
+
+        Raises:
+            StoreUnavailable: The store did not answer within `timeout`.
+        """
+        return ask(self._core.ping(timeout))
 
     def doctor(self) -> list[Finding]:
         """Check how the store is set up: its guarantees, and what endangers them, each with its fix. Asks the store.

@@ -11,23 +11,21 @@ Exit status: 0 broken, 1 not broken (another token, or the answer was no), 64 no
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import dibs
 from dibs._shared import login, place
-from dibs.cli import break_log
 from dibs.cli.options import Parser, UsageError, add_name, add_store, connect, next_command
-from dibs.cli.output import NO, OK, UNREACHABLE, USAGE, age, describe, host, lock_object, put_json, same, say, who
+from dibs.cli.output import NO, OK, UNREACHABLE, USAGE, describe, lock_object, put_json, same, say
 from dibs.info import Break, LockInfo, Participant, clip, duration
+from dibs.monitor import break_log
 
 _MEANING = """\
 If you break it, the next waiter gets the lock at once. This holder learns of that at its next renewal, at most a third
 of its lease later. Until then both may act, and only the fencing token protects the resource."""
 _MOST_NAMED = 5
-_LONGEST_LOGGED = 2000
 
 
 def parser() -> Parser:
@@ -58,27 +56,21 @@ def main(arguments: Sequence[str]) -> int:
             return _refuse(options, info, place(client))
         if not (options.yes or _agreed(info, holder, place(client))):
             return _answer(options, info, broken=None, text="not broken; nothing was changed")
-        broken = _break(holder, options.reason)
+        broken = break_log.describe(holder, options.reason, by=login())
         what = f"by {broken.breaker}: {broken.what}; {broken.why}"
         try:
             client.break_(options.name, token=options.token)
         except dibs.NotHeld as error:
             return _refuse(options, error.info or client.inspect(options.name), place(client))
         except dibs.StoreUnavailable as error:
-            _log(f'"{options.name}" on {place(client)}: perhaps broken, the store did not reply, {what}')
+            break_log.log(f'"{options.name}" on {place(client)}: perhaps broken, the store did not reply, {what}')
             step = next_command(options, "show", options.name)
             say(f"{error} (it is not known whether the lock was broken; look again: {step})", command="break")
             return UNREACHABLE
         said = f'"{options.name}" on {place(client)}: broken {what}'
-        _log(said)
+        break_log.log(said)
         break_log.record(client, options.name, broken)
         return _answer(options, info, broken, said)
-
-
-def _break(holder: Participant, reason: str) -> Break:
-    now = datetime.now(UTC)
-    held = f"{who(holder)}, held for {age(holder.since, now)}"
-    return Break(now, login(), host(), os.getpid(), holder.token, held, reason)
 
 
 def _refuse(options: argparse.Namespace, info: LockInfo, store: str) -> int:
@@ -124,14 +116,3 @@ def _agreed(info: LockInfo, holder: Participant, store: str) -> bool:
     sys.stderr.write("break it? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _log(text: str) -> None:
-    """Write to syslog if there is one."""
-    try:
-        import syslog  # noqa: PLC0415  (POSIX only)
-    except ImportError:
-        return
-    syslog.openlog("dibs", syslog.LOG_PID, syslog.LOG_AUTH)
-    syslog.syslog(syslog.LOG_NOTICE, clip(text, _LONGEST_LOGGED))
-    syslog.closelog()

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -119,7 +119,6 @@ class Demo:
         self.pauses = {} if self.options.no_lock else {self.to_kill: third, self.to_stop: max(1, 2 * third)}
 
     def play(self) -> Outcome:
-        self.client.inspect(NAME)  # fails here if the store cannot be used, before a worker does
         for name in self.names:
             self._start(name, self.pauses.get(name))
         turns, moved_at = 0, now()
@@ -167,11 +166,10 @@ class Demo:
             "turns": options.turns, "seed": options.seed, "lease": options.lease, "no_lock": options.no_lock,
         }  # fmt: skip
         command = [sys.executable, "-P", "-m", "dibs.cli.demo_worker", json.dumps(settings)]
-        path = os.pathsep.join(filter(None, (_SOURCE, os.environ.get("PYTHONPATH"))))
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  # our own module
                 command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-                env={**os.environ, "DIBS_URL": options.url, "PYTHONPATH": path},
+                env=_environment(options.url),
             )  # fmt: skip
         self.workers[name] = worker = Worker(name, process)
         assert process.stdout is not None
@@ -277,7 +275,12 @@ def main(arguments: Sequence[str]) -> int:
 def _play(options: argparse.Namespace, directory: Path, signals: list[int]) -> int:
     show = _show(options)
     options.url = options.url or f"sqlite:///{quote(str(directory / 'demo.db'))}"
-    with connect(options, "demo", lease=options.lease, owner="demo") as client:
+    with connect(options, "demo", lease=options.lease, owner="demo") as client, ExitStack() as stack:
+        client.inspect(NAME)  # fails here if the store cannot be used, before another process does
+        if options.dashboard:
+            from dibs.cli.demo_dashboard import dashboard_beside  # noqa: PLC0415  (imports the server)
+
+            stack.enter_context(dashboard_beside(_environment(options.url)))
         demo = Demo(options, directory, client, Resource(directory), show, signals)
         try:
             show.begin(options, demo.names)
@@ -290,6 +293,12 @@ def _play(options: argparse.Namespace, directory: Path, signals: list[int]) -> i
             show.close()
     show.prove(outcome)
     return NO if outcome.objections() else OK
+
+
+def _environment(url: str) -> dict[str, str]:
+    """Of the processes that we start: the URL is on no command line."""
+    path = os.pathsep.join(filter(None, (_SOURCE, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "DIBS_URL": url, "PYTHONPATH": path}
 
 
 def _show(options: argparse.Namespace) -> Show:
@@ -329,6 +338,7 @@ def parser() -> Parser:
         "--seed", metavar="N", type=int, help="selects the workers that fail and the length of turns (default: random)"
     )
     add_seconds(made, "--lease", "seconds that a lock survives without renewal, at least 0.5 (default: 1)", 1.0)
+    made.add_argument("--dashboard", action="store_true", help="show the demo's store in a browser meanwhile")
     output = made.add_mutually_exclusive_group()
     output.add_argument("--plain", action="store_true", help="print lines instead of drawing a picture, as in a pipe")
     output.add_argument(

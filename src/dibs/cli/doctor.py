@@ -1,8 +1,11 @@
 """`dibs doctor`: print what this store guarantees as it is set up, and what endangers that, one line each.
 
 The first line names the store and the versions. Exit status: 0, or 1 if there is a danger; 64 usage, 69 the store
-cannot be reached or refuses. `--ddl` prints the statements that create the tables of a database store, for an
-administrator to run if the application may not create tables. It does not connect.
+cannot be reached or refuses. With `--json` a store that cannot be reached is an object too, so a check only needs to
+parse stdout.
+
+`--ddl` prints the statements that create the tables of a database store, for an administrator to run if the application
+may not create tables. It does not connect.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from collections.abc import Sequence
 
 import dibs
 from dibs._shared import statements
-from dibs.cli.options import Parser, UsageError, add_store, connect
+from dibs.cli.options import Parser, UsageError, add_seconds, add_store, connect
 from dibs.cli.output import NO, OK, has_colour, put, put_json
 from dibs.info import Finding
 
 _WORDS = {"promise": "ok", "note": "note", "danger": "DANGER"}
 _COLOURS = {"promise": "32", "note": "33", "danger": "1;31"}
 _WIDTH = max(map(len, _WORDS.values()))
+_TIMEOUT = 10.0
+"""As the `retry` of a client."""
 
 
 def parser() -> Parser:
@@ -28,16 +33,22 @@ def parser() -> Parser:
         "The exit status is 1 if there is a danger.",
     )
     made.add_argument("--ddl", action="store_true", help="print the SQL statements that create the tables, and exit")
+    add_seconds(made, "--timeout", "end if the store does not answer within S (default: 10)", _TIMEOUT)
     add_store(made)
     return made
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
-    with connect(options, "doctor") as client:
+    with connect(options, "doctor", retry=options.timeout) as client:
         if options.ddl:
             return _put_statements(statements(client))
-        about, *findings = client.doctor()
+        try:
+            about, *findings = client.doctor()
+        except dibs.StoreError as error:
+            if options.json:
+                put_json({"level": "unreachable", "what": str(error), "fix": error.step or ""})
+            raise
     show = _put_object if options.json else _put_line
     show(about._replace(what=f"{about.what}, dibs {dibs.__version__}, Python {sys.version.split()[0]}"))
     for finding in findings:
@@ -54,8 +65,7 @@ def _put_statements(text: str) -> int:
 
 
 def _put_object(finding: Finding) -> None:
-    level, what, fix = finding
-    put_json({"level": level, "what": what, "fix": fix})
+    put_json(finding._asdict())
 
 
 def _put_line(finding: Finding) -> None:

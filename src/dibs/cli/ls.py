@@ -15,8 +15,9 @@ from unicodedata import combining, east_asian_width
 
 from dibs._shared import place
 from dibs.cli.options import Parser, add_store, connect, lock_name
-from dibs.cli.output import OK, age, has_colour, is_terminal, lock_object, put, put_json, same, say, who
-from dibs.info import LockInfo, clip, duration
+from dibs.cli.output import OK, age, has_colour, is_terminal, lock_object, put, put_json, same, say
+from dibs.info import LockInfo, clip, duration, who
+from dibs.monitor.look import pressure
 
 MOST_RICH_ROWS = 200
 """Most rows in a table of `rich`, which is slow to draw."""
@@ -100,19 +101,14 @@ def main(arguments: Sequence[str]) -> int:
         for info in found:
             put_json(lock_object(info))
     elif found:
-        print_table(HEADER, [_row(info, now) for info in found])
+        print_table(HEADER, [row(info, now) for info in found])
     else:
         which = f' whose name begins with "{options.prefix}"' if options.prefix else ""
         say(f"no lock{which} is held or waited for on {store}")
     return OK
 
 
-def pressure(info: LockInfo, now: datetime) -> float:
-    """The contention of a lock, in waiter-seconds."""
-    return sum(max((now - one.since).total_seconds(), 0.0) for one in info.waiters)
-
-
-def _row(info: LockInfo, now: datetime) -> Row:
+def row(info: LockInfo, now: datetime) -> Row:
     waits = [one.since for one in info.waiters]
     cells = [clip(info.name, _LONGEST_NAME), kind(info), "nobody", "", str(len(waits)), "", "", ""]
     if waits:

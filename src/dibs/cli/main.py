@@ -31,9 +31,12 @@ COMMANDS = {
     "ls": ("dibs.cli.ls", "list the locks that are held or waited for"),
     "show": ("dibs.cli.show", "show the holders and the queue of one lock"),
     "watch": ("dibs.cli.watch", "print the changes of one lock, or of all with a prefix"),
+    "top": ("dibs.cli.top", "show the locks live, the most contended first"),
     "wait": ("dibs.cli.wait", "wait until a lock is free, without taking it"),
     "break": ("dibs.cli.break_", "take a lock away from its holder"),
     "doctor": ("dibs.cli.doctor", "check what the store guarantees, and what endangers it"),
+    "exporter": ("dibs.cli.exporter", "serve the figures of stores to Prometheus"),
+    "dashboard": ("dibs.cli.dashboard", "show the locks in a browser"),
     "demo": ("dibs.cli.demo", "watch processes compete for one lock"),
     "completion": ("dibs.cli.completion", "print a completion script for bash, zsh or fish"),
 }

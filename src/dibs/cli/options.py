@@ -70,6 +70,34 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--url-file", metavar="FILE", help="read the URL from FILE, to keep a password off the command line"
     )
+    _add_namespace(group)
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def add_server(parser: argparse.ArgumentParser, port: int) -> None:
+    """Add the options of a command that serves one or more stores over HTTP. `port`: the default."""
+    parser.add_argument(
+        "--port", metavar="N", type=_port, default=port, help=f"TCP port; 0: a free one (default: {port})"
+    )
+    parser.add_argument("--bind", metavar="HOST", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    group = parser.add_argument_group("store options")
+    group.add_argument(
+        "--url",
+        action="append",
+        default=[],
+        help="URL of a store; may be repeated (default: $DIBS_URL, else a SQLite file of this user)",
+    )
+    group.add_argument(
+        "--url-file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="read a URL from FILE, to keep a password off the command line; may be repeated",
+    )
+    _add_namespace(group)
+
+
+def _add_namespace(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--namespace",
         metavar="TEXT",
@@ -77,7 +105,6 @@ def add_store(parser: argparse.ArgumentParser) -> None:
         type=lock_name,
         help=f"prefix of all names (default: {NAMESPACE})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def lock_name(text: str) -> str:
@@ -86,6 +113,12 @@ def lock_name(text: str) -> str:
         return os.fsencode(text).decode()
     except UnicodeDecodeError:
         raise argparse.ArgumentTypeError(f"the name {text[:80]!a} is not UTF-8") from None
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text[:20]!a} is not a port; write a number from 0 to 65535")
+    return int(text)
 
 
 def seconds(text: str) -> float:
@@ -110,6 +143,19 @@ def connect(options: argparse.Namespace, command: str, **more: Any) -> dibs.Clie
     if (url or os.environ.get("DIBS_URL") or "").lower().startswith("memory:"):
         raise UsageError("memory:// is private to one process, so commands cannot share it. Next: use sqlite:////path")
     return dibs.connect(url, namespace=options.namespace, **more)
+
+
+def connect_each(options: argparse.Namespace, command: str, **more: Any) -> list[dibs.Client]:
+    """The clients for the options of `add_server`."""
+    places = [(url, None) for url in options.url] + [(None, file) for file in options.url_file]
+    return [
+        connect(argparse.Namespace(url=url, url_file=file, namespace=options.namespace), command, **more)
+        for url, file in places or [(None, None)]
+    ]
+
+
+def cannot_listen(options: argparse.Namespace, why: object) -> UsageError:
+    return UsageError(f"cannot listen on {options.bind} port {options.port}: {why}. Next: choose --bind and --port")
 
 
 def here_only(options: argparse.Namespace) -> str:

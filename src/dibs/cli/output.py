@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from dibs.info import LockInfo, Participant, clip, duration, printable
+from dibs.info import LockInfo, Participant, duration, instant, printable, seconds_since, who
 
 OK, NO, USAGE, UNREACHABLE, NOT_BY_SYSTEM, BUSY, LOST, CANNOT_RUN, NOT_FOUND = 0, 1, 64, 69, 71, 75, 76, 126, 127
 _PATIENCE = 1.0
@@ -101,19 +101,8 @@ def participant_object(one: Participant) -> dict[str, Any]:
     }
 
 
-def instant(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def who(one: Participant) -> str:
-    """The participant in a few words, for example: ana@web-3 pid 4121 (deploy.sh)."""
-    command = one.info.get("command")
-    ran = f" ({clip(command, 80)})" if command else ""
-    return f"{clip(one.label, 120)}{ran}"
-
-
 def age(since: datetime, now: datetime) -> str:
-    return duration(max((now - since).total_seconds(), 0.0))
+    return duration(seconds_since(since, now))
 
 
 def describe(one: Participant, now: datetime) -> str:

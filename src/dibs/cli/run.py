@@ -176,7 +176,7 @@ def _why(options: argparse.Namespace, client: dibs.Client, hold: dibs.Hold, supe
 
 
 def _by_whom(client: dibs.Client, hold: dibs.Hold) -> str:
-    from dibs.cli import break_log  # noqa: PLC0415  (not needed to start)
+    from dibs.monitor import break_log  # noqa: PLC0415  (not needed to start)
 
     last = break_log.last(client, hold.name)
     return f" by {last.breaker} ({last.why})" if last is not None and last.token == hold.token else ""

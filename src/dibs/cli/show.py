@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from dibs._shared import place
-from dibs.cli import break_log
 from dibs.cli.ls import kind
 from dibs.cli.options import Parser, add_name, add_store, connect
 from dibs.cli.output import OK, age, lock_object, ordinal, put, put_json, same
 from dibs.info import Break, LockInfo, Participant, clip, duration
+from dibs.monitor import break_log
 
 _LONGEST_VALUE, _LONGEST_INFO = 200, 1000
 

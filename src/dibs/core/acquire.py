@@ -57,6 +57,7 @@ class QueueGrantor:
         self.renew, self.give_back = queue.renew, queue.leave_all
         self.inspect, self.page, self.revoke, self.evict = queue.inspect, queue.page, queue.revoke, queue.evict
         self.await_change, self.identity, self.doctor = queue.await_change, queue.identity, queue.doctor
+        self.ping = queue.identity
 
     def take(self, hold: Hold, request: Request, description: str, prepared: Prepared | None) -> bool | Awaitable[bool]:
         if self._give_backs.is_full:
@@ -306,6 +307,9 @@ class QueueGrantor:
             self._retire(grant)
             return False
         grant.answered = not grant.doubtful
+        if place is not NOWHERE:
+            for hold in list(grant.holds):
+                self._registry.reporter.waiting(hold, grant.request)
         if place is UNFAIR:
             await self._wait_unfair(grant, deadline)
         elif place is QUEUE:
@@ -334,7 +338,7 @@ class QueueGrantor:
                 self._watchdog.schedule(grant)
                 if not is_told:
                     is_told = True
-                    self._registry.warn_if_nested(grant)
+                    self._registry.tell_of_wait(grant)
                 continue
             if not (signal is YOURS and self._may_count_on(grant)):
                 try:

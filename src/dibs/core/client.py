@@ -11,15 +11,17 @@ from typing import Any, TypeVar, cast
 
 from dibs.core import names
 from dibs.core.cells import Cells
-from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest
+from dibs.core.deadline import FIRST_PAUSE, LONGEST_PAUSE, RELEASE_PATIENCE, rest, seconds
 from dibs.core.grants import HELD, LOST, Grantor
-from dibs.core.log import log
+from dibs.core.log import fields, log, log_debug, wants_debug
 from dibs.core.loss import CLOSED, EXITED, FORKED
 from dibs.core.queue import DDL, LEASES, LOOK, ClientIdentity, Encloses, Enclosing, InTables, Replaced, Store
 from dibs.core.registry import HoldRegistry
+from dibs.core.reporter import Reporter
 from dibs.core.runtime import Event, Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.errors import DibsError, NotHeld, StoreError, StoreUnavailable, Unsupported, public
+from dibs.events import Observer
 from dibs.info import Finding, LockInfo, show_command, write_description
 
 E = TypeVar("E", bound=DibsError)
@@ -64,6 +66,7 @@ class Client:
         identity: tuple[str, str, int],
         note: str,
         make_grantor: MakeGrantor,
+        observer: Observer | None = None,
         show_step: Callable[[str], str | None] = show_command,
     ) -> None:
         self.store = store
@@ -80,17 +83,19 @@ class Client:
         self.show_step = show_step
         """The command that shows a lock from outside this process; None: there is none."""
         self._make_grantor = make_grantor
+        self.reporter = Reporter(self.shown, store.backend, runtime.now, observer)
         self._descriptions: dict[tuple[str, str], str] = {}
         self._begin(closed=False)
 
     def _begin(self, *, closed: bool) -> None:
         self.me = ClientIdentity(self.runtime.fresh_id(), self.runtime.inbox(), self.lease, self._news)
         mutex = self.runtime.mutex()
-        self.registry = HoldRegistry(self.runtime, self.shown, mutex)
+        self.registry = HoldRegistry(self.runtime, self.shown, self.reporter, mutex)
         self.registry.closed = closed
         self.watchdog = self.registry.watchdog = Watchdog(
-            self.runtime, self.me, self._open_for_watchdog, mutex, claims_expire=LEASES in self.store.capabilities
-        )
+            self.runtime, self.me, self._open_for_watchdog, self.reporter, mutex,
+            claims_expire=LEASES in self.store.capabilities,
+        )  # fmt: skip
         self._cells: Cells | None = None
         self._encloses: Encloses | None = None
         self._watching: dict[bytes, None] = {}
@@ -159,13 +164,16 @@ class Client:
         pause = FIRST_PAUSE
         while True:
             try:
-                return await ask()
+                found = await ask()
             except StoreUnavailable as error:
                 left = until - self.now()
                 if isinstance(error, Replaced) or pause >= left:
                     raise self.completed(error, name) from None
             except DibsError as error:
                 raise self.completed(error, name) from None
+            else:
+                self.reporter.answered()
+                return found
             await self.runtime.sleep(rest(pause, self.runtime.jitter(pause), left))
             pause = min(pause * 2, LONGEST_PAUSE)
             self.registry.check_open()
@@ -205,6 +213,12 @@ class Client:
     async def identity(self) -> str:
         """The id kept in the store. Not cached: the store may have been replaced."""
         return await self.ask(None, lambda grantor, until: grantor.identity(until))
+
+    async def ping(self, timeout: object) -> float:
+        """Seconds until the store answered, with the time to connect."""
+        began, patience = self.now(), seconds(timeout, "timeout")
+        await self.ask(None, lambda grantor, until: grantor.ping(until), patience)
+        return self.now() - began
 
     async def doctor(self) -> list[Finding]:
         """The findings of the store, dangers last; the first names the store and its components."""
@@ -271,6 +285,7 @@ class Client:
             raise self.error(
                 NotHeld, name, f"no holder has token {token} any more", info=info, step=self.show_step(name)
             )
+        self.reporter.broken(name, token)
 
     def completed(self, error: DibsError, name: str | None) -> DibsError:
         """Complete an error for the caller; tell the watchdog, because a replaced store has lost every hold."""
@@ -303,7 +318,10 @@ class Client:
             patience = max(RELEASE_PATIENCE, _CLOSING_ROUND_TRIPS * self.watchdog.round_trip())
             if not await self.watchdog.give_backs.when_idle(self.runtime, self._spare()).wait(self.now() + patience):
                 left = self.watchdog.give_backs.backlog()
-                log().warning("closed %s; claims not released, they end by lease: %d", self.shown, left)
+                extra = fields("closed_early", store=self.shown, claims=left)
+                log("store").warning(
+                    "closed %s; claims not released, they end by lease: %d", self.shown, left, extra=extra
+                )
             self._shut()
 
     def begin_exit(self) -> Event | None:
@@ -333,6 +351,8 @@ class Client:
         if child:
             for grant in list(self.watchdog.renewing.values()):
                 grant.state, grant.loss = LOST, FORKED
+                for hold in grant.holds:
+                    hold.reported = False  # the parent reports its end
             self.watchdog.renewing.clear()
             self.pid = pid
             self._descriptions.clear()
@@ -353,6 +373,8 @@ class Client:
         self.runtime.close()
 
     async def _open(self) -> Grantor:
+        if wants_debug():
+            self.reporter.add(log_debug)
         self.registry.grantor = grantor = self._grantor(self.runtime)
         return grantor
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.grants import HELD, Grant, Grantor
-from dibs.core.log import log
+from dibs.core.log import fields, log
 from dibs.core.queue import Replaced
 from dibs.core.rule import Claim
 from dibs.core.runtime import Event, Runtime
@@ -179,10 +179,14 @@ class GiveBacks:
             while self._room_events:
                 self._room_events.popleft().set()
         if self.is_full and not self._is_told and not self.is_closing:
-            log().warning("claims to remove: %d; new acquires wait until there are fewer", backlog)
+            extra = fields("backlog_full", claims=backlog)
+            log("watchdog").warning(
+                "claims to remove: %d; new acquires wait until there are fewer", backlog, extra=extra
+            )
             self._is_told = True
         elif self._is_told and backlog < MOST / 2:
-            log().info("claims to remove: %d; new acquires no longer wait", backlog)
+            extra = fields("backlog_smaller", claims=backlog)
+            log("watchdog").info("claims to remove: %d; new acquires no longer wait", backlog, extra=extra)
             self._is_told = False
 
     async def _lighten(self, grant: Grant) -> None:
@@ -197,7 +201,8 @@ class GiveBacks:
             if not isinstance(error, StoreError):
                 raise
             self._heard(error)
-            log().warning("lowering the weight of a claim failed, dibs tries again: %s", error)
+            extra = fields("weight_not_lowered")
+            log("watchdog").warning("lowering the weight of a claim failed, dibs tries again: %s", error, extra=extra)
 
     def _open(self) -> Grantor:
         if self._grantor is None:

@@ -136,6 +136,8 @@ class Grant:
         if standing.revoked and not self.revoke_seen:
             self.revoke_seen = True
             self.tell_watchers()
+            for hold in list(self.holds):
+                hold.context.reporter.revoked(hold, self.request)
 
     def granted(self, now: float) -> None:
         """Mark it held. A grant by message has only the waiting lease left and is renewed early."""
@@ -185,6 +187,14 @@ class Grant:
         return self.claim.ticket or 0
 
 
+class Reports(Protocol):
+    """The part of the reporter (reporter.py) that a hold needs."""
+
+    def lost(self, hold: Hold, request: Request, loss: Loss) -> None: ...
+
+    def revoked(self, hold: Hold, request: Request) -> None: ...
+
+
 class HoldContext(Protocol):
     """The part of a client that a hold needs."""
 
@@ -193,6 +203,9 @@ class HoldContext(Protocol):
     shown: str
     """The store's name in texts."""
     closed: bool
+
+    @property
+    def reporter(self) -> Reports: ...
 
     def expire(self, grant: Grant, now: float) -> None:
         """Declare a grant lost at its deadline."""
@@ -224,6 +237,14 @@ class Hold:
     over = False
     loss: Loss | None = None
     """Why it was lost, once the loss was noticed."""
+    asked_at = 0.0
+    """When the general path began; the free path has `Grant.sent_at`."""
+    contended = False
+    """The lock was busy, and the acquire waited."""
+    is_guard = False
+    """It is the guard of a stripe, which reports in its place."""
+    reported = False
+    """The observers know that it was acquired, so they are told of its end, too."""
 
     def __init__(
         self, context: HoldContext, name: str, weight: int, caller: object, owner: object, label: str,
@@ -298,6 +319,11 @@ class Hold:
             callbacks, self.notify = self.notify, ()
             for callback in callbacks:
                 self.context.runtime.call_back(callback)
+
+    def report_loss(self) -> None:
+        """Called once its claim is given back: a log handler may be slow."""
+        if self.grant is not None and self.loss is not None and not self.over:
+            self.context.reporter.lost(self, self.grant.request, self.loss)
 
     def lost_error(self) -> LockLost:
         reason, text = self.loss or GIVEN_BACK
@@ -406,6 +432,9 @@ class Grantor(Protocol):
     async def await_change(self, name: str, seen: int, key: bytes, until: float) -> None: ...
 
     async def identity(self, until: float) -> str: ...
+
+    async def ping(self, until: float) -> object:
+        """Return when the store has answered: a primary, or a majority of a quorum."""
 
     async def doctor(self, until: float) -> list[Finding]: ...
 

@@ -187,6 +187,8 @@ class Store(Protocol):
 
     shown: str
     """The name of the store in texts, without secrets."""
+    backend: ClassVar[str]
+    """The kind of store, in events and metrics: `redis`."""
     capabilities: ClassVar[frozenset[str]]
     """A subset of the words below."""
 

@@ -12,14 +12,15 @@ from weakref import ref
 
 from dibs.core.deadline import RELEASE_PATIENCE
 from dibs.core.grants import ASKING, HELD, WAITS, Frame, Grant, Grantor, Hold, Request
-from dibs.core.log import log
+from dibs.core.log import fields, log
+from dibs.core.reporter import Reporter
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.errors import Closed, Deadlock, LockLost, Mismatch, Unsupported
 
 _FOLLOWER_NAP = 1.0
 _FEW = 1000
-"""With more claims than this, `warn_if_nested` would cost too much."""
+"""With more claims than this, `tell_of_wait` would cost too much."""
 
 
 def _may_be_entered(grant: Grant, now: float) -> bool:
@@ -37,10 +38,11 @@ class HoldRegistry:
     """None until the client is open."""
     watchdog: Watchdog
 
-    def __init__(self, runtime: Runtime, shown: str, mutex: AbstractContextManager[Any]) -> None:
+    def __init__(self, runtime: Runtime, shown: str, reporter: Reporter, mutex: AbstractContextManager[Any]) -> None:
         self.runtime = runtime
         self.now = runtime.now
         self.shown = shown
+        self.reporter = reporter
         self.closed = False
         self._mutex = mutex
         """Guards the holds of each grant; never held over an await."""
@@ -73,6 +75,8 @@ class HoldRegistry:
                 return await self._ask(grant, hold, description)
             if self._enter(grant, hold, request):
                 return True
+            if self._undecided(grant):
+                self.reporter.waiting(hold, request)
             if not await self._answer_of(grant, hold.deadline):
                 return False
 
@@ -87,7 +91,11 @@ class HoldRegistry:
         try:
             await self._release(hold)
         finally:
-            await self._release(also)
+            try:
+                await self._release(also)
+            except LockLost:
+                hold.loss = hold.loss or also.loss  # it is lost with its guard
+                raise
 
     async def downgrade(self, hold: Hold) -> None:
         hold.check()
@@ -126,14 +134,20 @@ class HoldRegistry:
             if hold.owner == owner
         )
 
-    def warn_if_nested(self, grant: Grant) -> None:
-        """Log a warning if a waiter waits for a hold of its own owner."""
+    def tell_of_wait(self, grant: Grant) -> None:
+        """Log that a waiter waits long, and warn if it waits for a hold of its own owner."""
         hold = next(iter(grant.holds), None)
-        if hold is None or grant.key is not None or grant.request.kind != "mutex":
+        if hold is None:
+            return
+        self.reporter.waits_long(hold, grant.request)
+        if grant.key is not None or grant.request.kind != "mutex":
             return
         if len(self.watchdog.renewing) <= _FEW and self.held_by(grant.request.name, hold.owner):
             place = f'"{hold.name}" on {self.shown}'
-            log().warning("%s: waits for a hold of the same owner; client.rlock may be taken again", place)
+            log("lock").warning(
+                "%s: waits for a hold of the same owner; client.rlock may be taken again", place,
+                extra=fields("waits_for_itself", lock=hold.name, store=self.shown),
+            )  # fmt: skip
 
     def unshare(self, grant: Grant) -> None:
         if grant.key is not None:

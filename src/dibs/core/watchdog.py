@@ -30,9 +30,10 @@ from typing import Any
 from dibs.core.deadline import FOREVER, attempt
 from dibs.core.give_backs import BATCH, GiveBacks
 from dibs.core.grants import ASKING, HELD, LOST, NO_CLAIM, OVER, WAITS, Grant, Grantor
-from dibs.core.log import log
+from dibs.core.log import fields, log
 from dibs.core.loss import BROKEN, DISPLACED, EXPIRED, INSTANT, REPLACED, Loss, Trouble
 from dibs.core.queue import LOOK, YOURS, ClientIdentity, Replaced
+from dibs.core.reporter import Reporter
 from dibs.core.rule import Claim, Standing
 from dibs.core.runtime import Runtime
 from dibs.errors import Closed, StoreError, StoreUnavailable
@@ -52,6 +53,7 @@ class Watchdog:
         runtime: Runtime,
         me: ClientIdentity,
         open_grantor: Callable[[], Grantor],
+        reporter: Reporter,
         mutex: AbstractContextManager[Any],
         *,
         claims_expire: bool = True,
@@ -63,6 +65,7 @@ class Watchdog:
         self._runtime = runtime
         self._now = runtime.now
         self._me = me
+        self._reporter = reporter
         self._mutex = mutex
         self._open_grantor = open_grantor
         self.grantor: Grantor | None = None
@@ -149,10 +152,13 @@ class Watchdog:
             return
         grant.state = LOST
         grant.tell_watchers()
-        for hold in list(grant.holds):
+        holds = list(grant.holds)
+        for hold in holds:
             hold.tell_lost()
         if not (gone and grant.answered):
             self.give_back(claim, grant.answered)
+        for hold in holds:
+            hold.report_loss()
 
     def look_at(self, claim_id: bytes) -> None:
         """The store reported a change of a claim: renew it at once, or as soon as it is granted. The mark stays until
@@ -165,6 +171,8 @@ class Watchdog:
 
     def heard(self, error: StoreError) -> None:
         """Called with every error of the store: a replaced store has lost all our claims."""
+        if isinstance(error, StoreUnavailable):
+            self._reporter.unreachable(error)
         if not isinstance(error, Replaced):
             return
         for grant in list(self.renewing.values()):
@@ -245,6 +253,7 @@ class Watchdog:
         )
         if (is_due or grant.state is ASKING) and not grant.wanted():
             grant.dropped = True  # its caller no longer exists, or is about to release it
+            self._reporter.given_back(grant)
             self.abandon(grant)
             return False
         if is_due:
@@ -268,6 +277,8 @@ class Watchdog:
             hold.tell_lost()
         if over:
             self.lighten_later(grant)
+        for hold in over:
+            hold.report_loss()
 
     # The second lane: renewals.
 
@@ -291,7 +302,7 @@ class Watchdog:
         try:
             await grantor.connect(self._now() + TICK)
         except (StoreError, Closed) as error:
-            log().debug("no connection for renewals yet: %s", error)
+            log("watchdog").debug("no connection for renewals yet: %s", error, extra=fields("not_connected"))
             return TICK if self.renewing else None
         self.is_connected = True
         return None
@@ -320,9 +331,9 @@ class Watchdog:
         round_trip = grantor.round_trip()
         if shortest < _ROUND_TRIPS * round_trip and not self._warned:
             self._warned = True
-            log().warning(
+            log("watchdog").warning(
                 "a lease of %g s is too short: a reply of the store takes up to %.2f s; use at least %.1f s",
-                shortest, round_trip, _ROUND_TRIPS * round_trip,
+                shortest, round_trip, _ROUND_TRIPS * round_trip, extra=fields("lease_too_short", lease=shortest),
             )  # fmt: skip
         until = sent_at + attempt(shortest / 6, round_trip)
         try:
@@ -358,7 +369,7 @@ class Watchdog:
 
     def _renew_again(self, batch: list[Grant], error: StoreError, shortest: float, sent_at: float) -> None:
         self.heard(error)
-        log().warning("renewal failed (claims: %d): %s", len(batch), error)
+        self._reporter.renewals_failed([grant for grant in batch if grant.state is HELD], sent_at, error)
         for grant in batch:
             before = grant.trouble or Trouble(sent_at, self._now(), error)
             grant.trouble = before._replace(error=error)
@@ -387,11 +398,13 @@ class Watchdog:
                 grant.renew_at = FOREVER
                 self._me.inbox.deliver(grant.claim.id, LOOK.value)
             return
-        if state is HELD and not may_renew(grant, now := self._now()):
-            self.expire(grant, now)
-            return
-        if state is HELD and not grant.request.renew:  # the renewal was sent while the claim waited
-            return
+        if state is HELD:
+            if not may_renew(grant, now := self._now()):
+                self.expire(grant, now)
+                return
+            if not grant.request.renew:  # the renewal was sent while the claim waited
+                return
+            self._reporter.renewed(grant, sent_at, now)
         grant.answer(standing, sent_at)
         grant.trouble = None
         if state is WAITS and standing.holds:

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from dibs.core.client import Client
+from dibs.events import Observer
 from dibs.runtime.living import Living
 from dibs.runtime.threads import boottime, ending, step
 
 _EXIT_PATIENCE = 1.0
 _clients: Living[Client] = Living()
 _registered: list[bool] = []
+_observers: list[Observer] = []
+"""Those of `dibs.observe`."""
 
 
 def track(client: Client) -> None:
-    _clients.add(client)
+    _clients.add(client)  # first: `observe` finds it there, or has put its observer into the list
+    for observer in _observers.copy():
+        client.reporter.add(observer)
     if not _registered:
         _registered.append(True)
         atexit.register(_exit)
@@ -29,6 +35,21 @@ def track(client: Client) -> None:
             os.register_at_fork(
                 before=_before, after_in_parent=partial(_after, False), after_in_child=partial(_after, True)
             )
+
+
+def observe(observer: Observer) -> Callable[[], None]:
+    """Add an observer to every client, also to those that are made later. The result removes it."""
+    _observers.append(observer)
+    for client in _clients.now():
+        client.reporter.add(observer)
+
+    def stop() -> None:
+        if observer in _observers:
+            _observers.remove(observer)
+        for client in _clients.now():
+            client.reporter.remove(observer)
+
+    return stop
 
 
 def _before() -> None:

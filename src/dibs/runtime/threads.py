@@ -20,7 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from dibs.core.log import log
+from dibs.core.log import fields, log
 from dibs.core.runtime import Event, Gate, Inbox, Job, Runtime, TaskGroup, Worker
 from dibs.runtime.inbox import ThreadInbox
 
@@ -215,7 +215,8 @@ class ThreadWorker:
         try:
             return step(self._turn())
         except BaseException:  # noqa: BLE001  (locks depend on this thread: it continues with the next turn)
-            log().exception("a background task failed; the next run is in %s s", AFTER_A_FAILURE)
+            extra = fields("background_failed")
+            log().exception("a background task failed; the next run is in %s s", AFTER_A_FAILURE, extra=extra)
             return AFTER_A_FAILURE
 
 
@@ -382,4 +383,4 @@ def run_logged(callback: Callable[[], object]) -> None:
     try:
         callback()
     except Exception:  # noqa: BLE001  (it is logged)
-        log().exception("on_lost failed")
+        log("lock").exception("on_lost failed", extra=fields("on_lost_failed"))

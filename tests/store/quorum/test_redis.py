@@ -10,6 +10,7 @@ import pytest
 import redis
 
 import dibs
+from dibs.core.deadline import LEAST_PATIENCE
 from dibs.testing.contract.harness import World
 from lab.checkers import judge
 from lab.crowd import Crowd
@@ -212,3 +213,18 @@ def test_one_server_under_two_names_is_refused(nodes: Nodes, name: str) -> None:
     harm("stop", nodes[1])
     with dibs.connect([f"redis://{host}" for host in twins], guard=0) as client, refused:
         client.lock(name).acquire(timeout=TIMEOUT)
+
+
+@both_apis
+async def test_ping_needs_a_majority_and_no_more(world: World, nodes: Nodes) -> None:
+    clients = [world.client(url_of(nodes)) for _ in range(3)]
+    first, second, third, *_ = sorted(nodes, key=lambda node: str(node.port))
+    first.stop()
+    second.stop()
+    took = [await world(lambda client=client: client.ping(TIMEOUT)) for client in clients]
+    assert min(took) < LEAST_PATIENCE, "it waits for no member in particular, as `identity` does"
+    third.stop()
+    with pytest.raises(dibs.StoreUnavailable, match="2 of 5 members answered"):
+        await world(lambda: clients[0].ping(timeout=5))
+    for node in (first, second, third):  # clients are closed sooner
+        node.resume()

@@ -37,6 +37,7 @@ from dibs.url import Url
 
 
 class MysqlStore(NetworkStore[MysqlSubscriber]):
+    backend: ClassVar[str] = "mysql"
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, DDL, RECORDS, WITHIN}
     )
@@ -79,6 +80,7 @@ class SessionStore:
     """Session mode: each claim lives by a connection of its own. The caller's queue and the watchdog's share these
     connections, and everything else uses those of the lease mode."""
 
+    backend: ClassVar[str] = "mysql"
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, ATOMIC_TRY, CELLS, DDL, WITHIN})
     server: ClassVar[str] = "mysql"
 

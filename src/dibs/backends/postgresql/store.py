@@ -31,6 +31,7 @@ _SESSION_MODE = frozenset(
 
 
 class PostgresqlStore(NetworkStore[PostgresqlSubscriber]):
+    backend: ClassVar[str] = "postgresql"
     capabilities: ClassVar[frozenset[str]] = _SESSION_MODE | {core_queue.PERMITS, core_queue.LEASES, core_queue.RECORDS}
     server: ClassVar[str] = "postgresql"
 
@@ -92,6 +93,7 @@ def _of(address: Address) -> Store:
 class SessionStore:
     """The store in session mode: each lock is held by a connection of its own. Cells and `within` use the tables."""
 
+    backend: ClassVar[str] = "postgresql"
     capabilities: ClassVar[frozenset[str]] = _SESSION_MODE
     server: ClassVar[str] = "postgresql"
 

@@ -23,6 +23,7 @@ from dibs.url import Url
 
 
 class RedisStore(NetworkStore[RedisSubscriber]):
+    backend: ClassVar[str] = "redis"
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, VOTES, RECORDS})
 
     def __init__(self, address: Address) -> None:

@@ -26,6 +26,7 @@ from dibs.url import Url
 class SqliteStore:
     """The store of one client: its registration, and its connections."""
 
+    backend: ClassVar[str] = "sqlite"
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, ATOMIC_TRY, CELLS, LEASES, RECORDS})
 
     def __init__(self, url: Url) -> None:

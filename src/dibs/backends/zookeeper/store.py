@@ -32,6 +32,7 @@ _AT_ONCE = 100
 
 
 class ZookeeperStore:
+    backend: ClassVar[str] = "zookeeper"
     capabilities: ClassVar[frozenset[str]] = frozenset({FAIR, RW, PERMITS, CELLS, RECORDS})
 
     def __init__(self, url: Url, **options: Any) -> None:

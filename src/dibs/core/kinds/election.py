@@ -37,6 +37,8 @@ class Election:
             leader = await self.leader()
             token = 0 if leader is None else leader.token
             if token != seen:
+                if seen is not None:
+                    self.client.reporter.leader_changed(self.name, leader)
                 return leader, token
             watch = partial(self.client.opened.await_change, self._encoded, token)
             await self.client.await_notice(self.name, watch, FOREVER)

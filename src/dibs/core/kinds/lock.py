@@ -15,6 +15,7 @@ block find the right one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +30,7 @@ from dibs.core.grants import Given, Hold, Request
 from dibs.core.kinds.hold_stack import HoldStack, Takes
 from dibs.core.kinds.options import UNSET, Options, count_of, limit_of, terms_of
 from dibs.core.loss import INSTANT, Loss
-from dibs.core.queue import CELLS, FAIR, PERMITS, RECORDS, RW
+from dibs.core.queue import CELLS, ELECTION, FAIR, PERMITS, RECORDS, RW
 from dibs.core.rule import RW_CAPACITY, Prepared
 from dibs.errors import AcquireTimeout, DibsError, LockLost
 from dibs.info import LockInfo, break_cell, busy_text, duration, read_break
@@ -113,7 +114,10 @@ class Lock(Takes[Hold]):
         self.label = client.label(options.owner)
         self._described = _Described(None, None, "", Prepared())
         self.on_lost = options.on_lost
-        self._is_plain = not share and guard is None and options.max_hold is None and terms.ends_after == FOREVER
+        self._is_plain = (
+            not share and guard is None and options.max_hold is None and terms.ends_after == FOREVER
+            and kind != ELECTION  # its log tells who leads
+        )  # fmt: skip
         """The free path may be tried."""
         self.hold_stack: HoldStack[Hold] = HoldStack(name, client)
         self._warn_of_unreleased = partial(warn_of_unreleased, self.hold_stack, client)
@@ -145,6 +149,8 @@ class Lock(Takes[Hold]):
             raise client.completed(error, self.name) from error.__cause__
         if taken is True:
             self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
+            if client.reporter.observers or client.reporter.silent:
+                client.reporter.acquired(hold, self.request)
             return True
         return taken if taken is False else self._taken(hold, taken, entered)
 
@@ -155,11 +161,14 @@ class Lock(Takes[Hold]):
             raise self.client.completed(error, self.name) from error.__cause__
         if held:
             self.hold_stack.remember(hold, entered, ref(self, self._warn_of_unreleased))
+            if self.client.reporter.observers or self.client.reporter.silent:
+                self.client.reporter.acquired(hold, self.request)
         return held
 
     async def acquire(self, hold: Hold, *, entered: bool = False) -> bool:
         """The general path. True: held, and remembered. False: busy until the deadline."""
         client, described = self.client, self._describe(hold.caller)
+        hold.asked_at = client.now() if hold.grant is None else hold.grant.sent_at
         await client.ready()
         try:
             if self.guard is None:
@@ -174,6 +183,9 @@ class Lock(Takes[Hold]):
             max_hold = self.options.max_hold
             if max_hold is not None or (hold.grant is not None and hold.grant.lasts_until != FOREVER):
                 self._limit(hold, max_hold)
+            client.reporter.acquired(hold, self.request)
+        else:
+            client.reporter.refused(hold, self.request)
         return held
 
     async def enter(self, hold: Hold) -> None:
@@ -192,6 +204,7 @@ class Lock(Takes[Hold]):
         registry = self.client.registry
         guard = guard_lock.begin(hold.limit)
         guard.lifeline = hold.lifeline
+        guard.is_guard = True
         hold.also = guard
         # The guard has weight 0 and never waits in the queue, but another thread of this client may be acquiring it.
         guard.deadline = max(hold.deadline, self.client.now() + LEAST_PATIENCE)
@@ -199,7 +212,7 @@ class Lock(Takes[Hold]):
             return False
         guard.lifeline = hold.still
         if hold.notify and guard.grant is not None:
-            guard.notify = [hold.tell_lost]
+            guard.notify = [hold.tell_lost, hold.report_loss]
         if await registry.acquire(hold, self.request, self.share, description):
             return True
         await registry.release(guard)
@@ -237,16 +250,22 @@ class Lock(Takes[Hold]):
 
     def abandon(self, hold: Hold) -> None:
         self.client.registry.abandon(hold)
+        if self.client.reporter.observers:
+            self.client.reporter.abandoned(hold, self.request, sys.exception())
 
     def give(self, hold: Hold) -> Given:
         """The free path of a release. True: done. Otherwise pass the result to `release`."""
-        grantor = self.client.registry.grantor
-        if grantor is None or hold.context is not self.client.registry:
+        client = self.client
+        grantor = client.registry.grantor
+        if grantor is None or hold.context is not client.registry:
             return None
-        if self.client.bind is not None:
-            self.client.bind()
+        if client.bind is not None:
+            client.bind()
         self.hold_stack.holds.pop(hold, None)
-        return grantor.give(hold)
+        given = grantor.give(hold)
+        if given is True and client.reporter.observers:
+            client.reporter.ended(hold, self.request, "released")
+        return given
 
     async def release(self, hold: Hold, given: Given = None) -> None:
         """`given`: how far `give` came."""
@@ -261,11 +280,20 @@ class Lock(Takes[Hold]):
             elif client.registry.grantor is not None:
                 await client.registry.grantor.given(hold, given)
         except LockLost as error:
-            if error.reason == "broken":
-                await self._add_breaker(hold, error)
+            try:
+                if error.reason == "broken":
+                    await self._add_breaker(hold, error)
+            finally:
+                if hold.loss is not None:
+                    client.reporter.lost(hold, self.request, hold.loss)
             raise self.client.completed(error, self.name) from None
-        except DibsError as error:
+        except BaseException as error:
+            if hold.over:  # the watchdog goes on with it
+                client.reporter.ended(hold, self.request, "given_back")
+            if not isinstance(error, DibsError):
+                raise
             raise self.client.completed(error, self.name) from error.__cause__
+        client.reporter.ended(hold, self.request, "released")
 
     async def _add_breaker(self, hold: Hold, error: LockLost) -> None:
         """Add the record of `dibs break` to the error, if there is one. Best effort: the lock is lost anyway."""

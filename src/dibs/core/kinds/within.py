@@ -71,16 +71,27 @@ class EnclosedLock:
     async def _take(self, limit: float | None) -> EnclosedHold | None:
         client = self._client
         began = client.now()
-        encloses = await client.encloses()
-        description = client.description(self._label, self._info)
         try:
+            encloses = await client.encloses()
+            description = client.description(self._label, self._info)
             await self._caller.require_transaction("but the lock ends with one")
             wait = None if limit is None else max(limit - (client.now() - began), 0.0)
             least = max(client.retry if limit is None else limit, LEAST_PATIENCE)
             token = await encloses.enclose(self._caller, client.prefix + self.name, description, wait, least)
-        except DibsError as error:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # CancelledError and KeyboardInterrupt are none
+                client.reporter.enclosed("cancelled", self.name, self._label, client.now() - began)
+                raise
+            client.reporter.enclosed("failed", self.name, self._label, client.now() - began, error=error)
+            if not isinstance(error, DibsError):
+                raise
             raise client.completed(error, self.name) from error.__cause__
-        return None if token is None else EnclosedHold(self.name, token, self._label, datetime.now(UTC))
+        waited = client.now() - began
+        if token is None:
+            client.reporter.enclosed("timed_out" if limit else "busy", self.name, self._label, waited)
+            return None
+        client.reporter.enclosed("acquired", self.name, self._label, waited, token=token)
+        return EnclosedHold(self.name, token, self._label, datetime.now(UTC))
 
     def describe(self) -> str:
         return self._client.place(self.name)

@@ -129,6 +129,8 @@ class QuorumGrantor:
                     await self._withdraw(grant, ballot)
                     if (now := self._now()) >= deadline:
                         return False
+                    for hold in list(grant.holds):
+                        self._registry.reporter.waiting(hold, grant.request)
                     give_up = self._patience(deadline, now)
                 pause = _SHORTEST_PAUSE + self._runtime.jitter(spread)
                 await self._runtime.sleep(max(min(pause, deadline - self._now()), 0.0))
@@ -243,6 +245,10 @@ class QuorumGrantor:
         self._members.check(len(replies))
         first = next(replies[seat.number] for seat in seats if seat.number in replies)
         return f"quorum of {', '.join(seat.shown for seat in seats)}: {first}"
+
+    async def ping(self, until: float) -> object:
+        """Unlike `identity`, it does not wait for the first member: a majority is enough."""
+        return await self._members.ask_all(lambda seat: seat.queue.identity(until), until)
 
     async def doctor(self, until: float) -> list[Finding]:
         return await self._members.doctor(self._guard, until)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from dibs.core.log import log
+from dibs.core.log import fields, log
 from dibs.core.queue import Member
 from dibs.core.quorum import votes as vote_rules
 from dibs.core.runtime import Job, Runtime
@@ -46,12 +46,13 @@ class Health:
             self.back_at = 0.0
             self._in_time += 1
             if self._in_time >= _SURE:
-                log().info("member %s answers again", self.shown)
+                log("store").info("member %s answers again", self.shown, extra=fields("member_back", store=self.shown))
                 self.trouble = None
 
     def failed(self, why: str, now: float) -> None:
         if self.trouble is None:
-            log().warning("member %s is left out: %s", self.shown, why)
+            extra = fields("member_left_out", store=self.shown)
+            log("store").warning("member %s is left out: %s", self.shown, why, extra=extra)
         self.trouble = why
         self.back_at = now + _A_MOMENT
         self._in_time = 0

@@ -21,6 +21,7 @@ _NEEDED = frozenset({LEASES, ATOMIC_TRY, VOTES})
 class QuorumStore:
     """One client's view of all members. `open` is not called: quorum/grantor.py uses `open_members`."""
 
+    backend: ClassVar[str] = "quorum"
     capabilities: ClassVar[frozenset[str]] = frozenset({LEASES, QUORUM, RECORDS})
 
     def __init__(self, members: Sequence[Store], guard: object = None, shown: str | None = None) -> None:

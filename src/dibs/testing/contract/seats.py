@@ -71,7 +71,7 @@ class Seat:
         kind: str = "mutex",
         lease: float = _LEASE,
         waiting: float | None = None,
-        by: float = 5.0,
+        by: float = 30.0,
     ) -> Claim:
         waiting = min(5.0, lease) if waiting is None else waiting
         claim = Claim(

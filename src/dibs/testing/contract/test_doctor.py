@@ -45,3 +45,14 @@ async def test_asking_changes_nothing(world: World) -> None:
     (holder,) = (await world.inspect(client, "a")).holders
     assert holder.token == hold.token
     assert [info.name for info in await world.locks(client)] == ["a"]
+
+
+async def test_ping_is_answered_until_the_client_is_closed(world: World) -> None:
+    client = world.client()
+    assert 0 <= await world(lambda: client.ping(timeout=60)) < 60
+    for wrong in (-1, None, "1"):
+        with pytest.raises((ValueError, TypeError), match="timeout"):
+            await world(lambda wrong=wrong: client.ping(wrong))
+    await world(client.close)
+    with pytest.raises(dibs.Closed):
+        await world(client.ping)

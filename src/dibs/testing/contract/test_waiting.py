@@ -13,6 +13,7 @@ from dibs.core.deadline import FOREVER
 from dibs.core.grants import Grant, Request
 from dibs.core.queue import FAIR, LEASES, YOURS, ClientIdentity
 from dibs.core.registry import HoldRegistry
+from dibs.core.reporter import Reporter
 from dibs.core.runtime import Runtime
 from dibs.core.watchdog import Watchdog
 from dibs.runtime.threads import ThreadRuntime, step
@@ -43,8 +44,9 @@ class Waiter:
     def __init__(self, seat: Seat, lease: float) -> None:
         runtime: Runtime = StandstillRuntime(seat.now, 0.01)
         me = ClientIdentity(seat.me.id, seat.me.inbox, lease, seat.me.news)
-        registry = HoldRegistry(runtime, "test", runtime.mutex())
-        self.watchdog = registry.watchdog = Watchdog(runtime, me, lambda: self.grantor, runtime.mutex())
+        reporter = Reporter("test", "memory", runtime.now, None)
+        registry = HoldRegistry(runtime, "test", reporter, runtime.mutex())
+        self.watchdog = registry.watchdog = Watchdog(runtime, me, lambda: self.grantor, reporter, runtime.mutex())
         self.grantor = QueueGrantor(seat.queue, runtime, me, registry, 10.0)
         self.grant = Grant(Request("a", "mutex", 1, lease, True, True))
         self.held: bool | None = None

@@ -22,6 +22,7 @@ class AcmeQueue:
 
 class AcmeStore:
     queue: ClassVar[type[AcmeQueue]] = AcmeQueue
+    backend: ClassVar[str] = "acme"
     capabilities: ClassVar[frozenset[str]] = MemoryStore.capabilities
 
     def __init__(self, url: Url) -> None:

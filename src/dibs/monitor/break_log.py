@@ -1,4 +1,4 @@
-"""The record of the last break of a lock (by whom, when, why), in a cell beside the lock.
+"""The records of a break: in the system log, and of the last break of a lock in a cell beside it.
 
 The text is untrusted: anything that we did not write is no record, and is not overwritten. Recording is best effort (a
 store may have no cells, or not reply), and follows the break: a holder that looks at once may not find it yet.
@@ -7,11 +7,15 @@ store may have no cells, or not reply), and follows the break: a holder that loo
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import dibs
 from dibs.errors import BadName, Conflict, StoreError, Unsupported
-from dibs.info import BREAK_MARK, Break, break_cell, read_break
+from dibs.info import BREAK_MARK, Break, Participant, break_cell, clip, duration, read_break, who
+
+_LONGEST_LOGGED = 2000
 
 
 class Foreign(Exception):
@@ -36,3 +40,22 @@ def last(client: dibs.Client, name: str) -> Break | None:
     with suppress(BadName, Unsupported, StoreError):
         return read_break(client.cell(break_cell(name)).get()[0])
     return None
+
+
+def describe(holder: Participant, reason: str, by: str) -> Break:
+    """A break of that hold by this process, now."""
+    now = datetime.now(UTC)
+    held = f"{who(holder)}, held for {duration((now - holder.since).total_seconds())}"
+    host = os.uname().nodename if hasattr(os, "uname") else "?"
+    return Break(now, by, host, os.getpid(), holder.token, held, reason)
+
+
+def log(text: str) -> None:
+    """Write to syslog if there is one."""
+    try:
+        import syslog  # noqa: PLC0415  (POSIX only)
+    except ImportError:
+        return
+    syslog.openlog("dibs", syslog.LOG_PID, syslog.LOG_AUTH)
+    syslog.syslog(syslog.LOG_NOTICE, clip(text, _LONGEST_LOGGED))
+    syslog.closelog()

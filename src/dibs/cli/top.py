@@ -1,0 +1,168 @@
+"""`dibs top [PREFIX]`: a live view of the locks of a store, the most contended first.
+
+On a terminal with `rich` (the extra `cli`) it draws a screen and reads keys: see top_screen.py. Otherwise it prints one
+table; with `--interval` one table per interval, until Ctrl-C.
+
+It looks at the store at most once a second. If a look takes long, the pause grows: looks take at most a fifth of the
+time. A thread looks, so that keys work while the store does not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import dibs
+from dibs._shared import not_shown, place
+from dibs.cli.ls import HEADER, row
+from dibs.cli.ls import aligned as columns
+from dibs.cli.options import Parser, UsageError, add_seconds, add_store, connect, lock_name
+from dibs.cli.output import OK, instant, is_terminal, lock_object, put, put_json, say
+from dibs.cli.polling import POLL_TIMEOUT
+from dibs.cli.top_view import Sample, Sampler, View
+from dibs.info import printable
+from dibs.monitor.look import look, oldest_wait
+
+INTERVAL = 1.0
+"""Seconds between the starts of two looks, at least."""
+_SHARE = 5
+"""The interval is at least this multiple of the time that a look took."""
+
+
+def parser() -> Parser:
+    made = Parser(
+        "top",
+        description="Show the locks that are held or waited for, the most contended first, and keep the view current.",
+        epilog="keys: s sorts, / filters, Enter opens a lock, Esc goes back, ? shows all keys, q quits",
+    )
+    made.add_argument(
+        "prefix", metavar="PREFIX", nargs="?", default="", type=lock_name, help="only names that begin with PREFIX"
+    )
+    made.add_argument("--once", action="store_true", help="print one table, and exit; the default without a terminal")
+    add_seconds(made, "--interval", "look at the store every S, at least 1 (default: 1)")
+    add_store(made)
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser().parse_args(arguments)
+    if options.interval is not None and options.interval < INTERVAL:
+        raise UsageError(f"--interval must be at least {INTERVAL:g} s: each look reads all names of the store")
+    with connect(options, "top", retry=POLL_TIMEOUT) as client:
+        if not (options.once or options.json) and _is_live():
+            return _live(client, options)
+        sampler = Sampler()
+        for began in _instants(options):
+            sample = sampler.sample(look(client, options.prefix))
+            if options.json:
+                _put_object(sample)
+            else:
+                _put_table(sample, place(client), not_shown(client))
+            options.took = time.monotonic() - began
+    return OK
+
+
+def _is_live() -> bool:
+    if not (is_terminal() and sys.stdin is not None and sys.stdin.isatty()):
+        return False
+    try:
+        import termios  # noqa: F401, PLC0415  (POSIX only)
+
+        import rich  # noqa: F401, PLC0415  (optional)
+    except ImportError:
+        say("the live view needs a POSIX terminal and rich: pip install 'dibs[cli]'", command="top")
+        return False
+    return True
+
+
+def _instants(options: argparse.Namespace) -> Iterator[float]:
+    """When to look: once, or with `--interval` for ever. The caller sets `options.took`."""
+    while True:
+        began = time.monotonic()
+        yield began
+        if options.interval is None or options.once:
+            return
+        time.sleep(max(began + pause(options.interval, options.took) - time.monotonic(), 0.0))
+
+
+def pause(interval: float, took: float) -> float:
+    """Seconds from the start of a look to the start of the next.
+
+    >>> pause(1.0, 0.1), pause(1.0, 2.0)
+    (1.0, 10.0)
+    """
+    return max(interval, _SHARE * took)
+
+
+def _put_object(sample: Sample) -> None:
+    seen = sample.look
+    put_json(
+        {
+            "store": seen.store,
+            "as_of": instant(seen.as_of),
+            "took": round(seen.took, 6),
+            "complete": seen.complete,
+            "held": sample.held,
+            "waiting": sample.waiting,
+            "oldest_wait": round(oldest_wait(seen.locks, seen.as_of), 3),
+            "handovers_per_second": round(sample.handovers, 3),
+            "locks": [lock_object(info) for info in sample.by_pressure()],
+        }
+    )
+
+
+def _put_table(sample: Sample, store: str, missing: Sequence[str]) -> None:
+    view = View(store, missing)
+    view.show(sample)
+    for line in view.heading():
+        put(printable(line))
+    if sample.look.locks:
+        for line in columns([HEADER, *(row(info, sample.look.as_of).cells for info in sample.by_pressure())]):
+            put(line)
+
+
+def _live(client: dibs.Client, options: argparse.Namespace) -> int:
+    from dibs.cli.top_screen import Screen  # noqa: PLC0415  (needs rich and termios)
+
+    with Screen(View(place(client), not_shown(client))) as screen:
+        looker = Looker(client, options.prefix, options.interval or INTERVAL, screen.hear)
+        looker.start()
+        try:
+            return screen.run()
+        finally:
+            looker.stop()
+
+
+class Looker(threading.Thread):
+    """Looks at the store again and again, and hands each sample, or the error, to `told`."""
+
+    def __init__(
+        self, client: dibs.Client, prefix: str, interval: float, told: Callable[[Sample | BaseException], object]
+    ) -> None:
+        super().__init__(name="looker", daemon=True)
+        self._client, self._prefix, self._interval, self._told = client, prefix, interval, told
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        sampler = Sampler()
+        while not self._stopped.is_set():
+            began, rest = time.monotonic(), self._interval
+            try:
+                self._told(sampler.sample(look(self._client, self._prefix)))
+                took = time.monotonic() - began
+                rest = pause(self._interval, took) - took
+            except dibs.Closed:
+                return
+            except dibs.DibsError as error:
+                self._told(error)
+            except BaseException as error:  # noqa: BLE001  (the main thread raises it)
+                self._told(error)
+                return
+            self._stopped.wait(rest)
+
+    def stop(self) -> None:
+        """A look that is under way ends with the client."""
+        self._stopped.set()

@@ -1,0 +1,363 @@
+"""The JSON of the dashboard: all of it is computed here, from the samples of one store.
+
+Every text that others wrote is bounded and made printable. A view is encoded once for each sample, and shared by all
+who see it. The order of the names is computed once for each look at all names.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from math import ceil
+from typing import Any, NamedTuple
+
+import dibs
+from dibs._shared import backend, place, show_command
+from dibs.info import LockInfo, Participant, clip, printable, who
+from dibs.monitor.graph import Graph, wait_for_graph
+from dibs.monitor.history import BUCKET, age, label, lanes
+from dibs.monitor.look import oldest_wait, pressure
+from dibs.monitor.sampler import Entry, Sampler
+
+SORTS = ("pressure", "name", "waiters", "age")
+MOST_ROWS = 200
+_MOST_PREFIXES, _MOST_HEAT, _MOST_PAIRS, _MOST_LANES, _MOST_PEOPLE = 100, 20, 20, 30, 200
+_MOST_INFO, _LONGEST_INFO, _LONGEST_TEXT, _LONGEST_NAME = 20, 500, 120, 3000
+_MOST_CACHED = 64
+_SEPARATORS = ":/|"
+_SHOW = "dibs show "
+
+
+class Query(NamedTuple):
+    """What a viewer wants to see of a store."""
+
+    find: str = ""
+    prefix: str = ""
+    sort: str = "pressure"
+    offset: int = 0
+    limit: int = 60
+
+
+class Encoded(NamedTuple):
+    version: int
+    sample: int
+    body: bytes
+    names: Sequence[str]
+    """The names of the rows."""
+
+
+def key_of(name: str) -> str:
+    return urlsafe_b64encode(name.encode(errors="surrogatepass")).decode().rstrip("=")
+
+
+def name_of(key: str) -> str:
+    """Raises ValueError."""
+    return urlsafe_b64decode(key + "=" * (-len(key) % 4)).decode()
+
+
+def instant(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encode(what: Mapping[str, Any]) -> bytes:
+    return json.dumps(what, separators=(",", ":")).encode()
+
+
+class StoreViews:
+    """The views of one store."""
+
+    def __init__(self, id: str, client: dibs.Client) -> None:
+        self.id = id
+        self.client = client
+        self.sampler = Sampler(client)
+        self.name = printable(place(client))
+        self.backend = backend(client)
+        self._cache: dict[object, Encoded] = {}
+        self._orders: dict[tuple[str, str, str], tuple[int, list[str]]] = {}
+        self._prefixes: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._graph: tuple[int, dict[str, Any] | None] = (-1, None)
+
+    def view(self, query: Query) -> Encoded:
+        return self._shared(query, lambda: self._view(query))
+
+    def lock_page(self, name: str) -> Encoded:
+        return self._shared(name, lambda: self._lock_page(name))
+
+    def cached(self, what: object) -> Encoded | None:
+        """The view or the lock page if it is encoded already: then the event loop need not wait for a thread."""
+        found = self._cache.get(what)
+        return found if found is not None and found.sample == self.sampler.sample else None
+
+    def shown(self, what: object) -> Sequence[str]:
+        """The names in the last version of a view."""
+        found = self._cache.get(what)
+        return () if found is None else found.names
+
+    def as_of(self) -> bytes:
+        with self.sampler.lock:
+            sampler = self.sampler
+            times = {"as_of": instant(sampler.as_of), "swept_at": instant(sampler.swept_at)}
+            return encode({**times, "cards": self._cards()})
+
+    def _shared(self, what: object, make: Callable[[], tuple[dict[str, Any], Sequence[str]]]) -> Encoded:
+        with self.sampler.lock:
+            found = self.cached(what)
+            if found is None:
+                made, names = make()
+                found = Encoded(self.sampler.version, self.sampler.sample, encode(made), names)
+                self._cache.pop(what, None)
+                self._cache[what] = found
+                while len(self._cache) > _MOST_CACHED:
+                    del self._cache[next(iter(self._cache))]
+            return found
+
+    def _view(self, query: Query) -> tuple[dict[str, Any], Sequence[str]]:
+        sampler, now = self.sampler, datetime.now(UTC)
+        there = [name for name in self._order(query, now) if name in sampler.entries]
+        names = there[query.offset : query.offset + query.limit]
+        entries = [sampler.entries[name] for name in names]
+        end, heat = sampler.history.heat(now, _MOST_HEAT)
+        made = {
+            "version": sampler.version,
+            "store": self.id,
+            "as_of": instant(min((entry.at for entry in entries), default=sampler.as_of)),
+            "swept_at": instant(sampler.swept_at),
+            "complete": sampler.complete,
+            "error": sampler.error,
+            "cards": self._cards(),
+            "total": len(there),
+            "offset": query.offset,
+            "rows": [self._row(entry, now) for entry in entries],
+            "prefixes": self._counted(),
+            "graph": self._drawn(),
+            "heat": {
+                "bucket": BUCKET,
+                "end": instant(end),
+                "rows": [{**_named(name), "cells": cells} for name, cells in heat],
+            },
+            "pairs": [
+                {"blocker": pair.blocker, "waiter": pair.waiter, **_named(pair.name), "seconds": round(seconds, 1)}
+                for pair, seconds in sampler.history.pairs(_MOST_PAIRS)
+            ],
+        }
+        return made, names
+
+    def _cards(self) -> dict[str, Any]:
+        sampler, now = self.sampler, datetime.now(UTC)
+        return {
+            "held": sampler.held,
+            "waiting": sum(len(info.waiters) for info in sampler.contended.values()),
+            "oldest_wait": round(oldest_wait(sampler.contended.values(), now), 1),
+            "handovers_per_minute": round(sampler.history.handovers_per_minute(now, sampler.began), 1),
+            "expired": sampler.history.expired,
+            "latency": round(sampler.latency, 4),
+            "up": sampler.error is None,
+        }
+
+    def _order(self, query: Query, now: datetime) -> list[str]:
+        wanted = (query.find, query.prefix, query.sort)
+        sweep, names = self._orders.get(wanted, (-1, []))
+        if sweep != self.sampler.sweep:
+            names = _sorted(self.sampler.entries, query, now)
+            self._orders.pop(wanted, None)
+            self._orders[wanted] = (self.sampler.sweep, names)
+            while len(self._orders) > _MOST_CACHED:
+                del self._orders[next(iter(self._orders))]
+        return names
+
+    def _counted(self) -> list[dict[str, Any]]:
+        """The prefixes of the names with the most locks, by name."""
+        if self._prefixes[0] != self.sampler.sweep:
+            held: dict[str, int] = {}
+            waiting: dict[str, int] = {}
+            for name, entry in self.sampler.entries.items():
+                prefix = _prefix(name)
+                held[prefix] = held.get(prefix, 0) + bool(entry.info.holders)
+                if entry.info.waiters:
+                    waiting[prefix] = waiting.get(prefix, 0) + len(entry.info.waiters)
+            largest = sorted(held, key=lambda prefix: (-waiting.get(prefix, 0), -held[prefix], prefix))
+            self._prefixes = (
+                self.sampler.sweep,
+                [
+                    {"prefix": printable(prefix), "held": held[prefix], "waiting": waiting.get(prefix, 0)}
+                    for prefix in sorted(prefix for prefix in largest[:_MOST_PREFIXES] if prefix)
+                ],
+            )
+        return self._prefixes[1]
+
+    def _drawn(self) -> dict[str, Any] | None:
+        if self._graph[0] != self.sampler.version:
+            infos = {name: entry.info for name, entry in self.sampler.entries.items()} if self.sampler.contended else {}
+            graph = wait_for_graph(infos, self.sampler.contended)
+            self._graph = (self.sampler.version, None if graph is None else _graph(graph))
+        return self._graph[1]
+
+    def _row(self, entry: Entry, now: datetime) -> dict[str, Any]:
+        info = entry.info
+        first = info.holders[0] if info.holders else None
+        record = self.sampler.history.record(info.name)
+        used = sum(one.weight for one in info.holders)
+        shared = info.kind == "semaphore" or (info.kind == "rw" and used < info.capacity)
+        return {
+            **_named(info.name),
+            "kind": clip(info.kind, _LONGEST_TEXT),
+            "mode": "shared" if shared else "exclusive",
+            "capacity": info.capacity,
+            "used": used,
+            "holder": "" if first is None else who(first),
+            "holders": len(info.holders),
+            "since": None if first is None else instant(first.since),
+            "remaining": None if first is None else round(first.remaining, 1),
+            "lease": None if first is None else round(entry.leases[first.token], 1),
+            "token": None if first is None else first.token,
+            "waiters": len(info.waiters),
+            "pressure": round(pressure(info, now), 1),
+            "oldest_wait": round(oldest_wait([info], now), 1),
+            "p95_wait": None if record is None else _p95(record.waits),
+            "trouble": _trouble(entry),
+        }
+
+    def _lock_page(self, name: str) -> tuple[dict[str, Any], Sequence[str]]:
+        sampler, now = self.sampler, datetime.now(UTC)
+        entry = sampler.entries.get(name)
+        info = LockInfo(name=name) if entry is None else entry.info
+        record = sampler.history.record(name, make=True)
+        assert record is not None
+        broken = sampler.breaks.get(name)
+        command = show_command(self.client, name)
+        made = {
+            "version": sampler.version,
+            "as_of": instant(sampler.as_of if entry is None else entry.at),
+            "error": sampler.error,
+            "row": None if entry is None else self._row(entry, now),
+            **_named(name),
+            "holders": [_participant(one) for one in info.holders[:_MOST_PEOPLE]],
+            "queue": [_participant(one) for one in info.waiters[:_MOST_PEOPLE]],
+            "command": command,
+            "break_command": _break_command(command, info),
+            "lanes": [
+                {
+                    "owner": owner,
+                    "spans": [
+                        {
+                            "kind": span.kind,
+                            "from": instant(span.start),
+                            "to": None if span.to is None else instant(span.to),
+                            "token": span.token,
+                            "end": span.end,
+                        }
+                        for span in spans
+                    ],
+                    "renewals": [instant(at) for at in renewals],
+                }
+                for owner, spans, renewals in lanes(record, info, _MOST_LANES)
+            ],
+            "history": [
+                {"at": instant(one.at), "what": one.what, "who": one.who, "token": one.token,
+                 "seconds": round(one.seconds, 1)}
+                for one in sorted(record.changes, reverse=True)
+            ],
+            "broken": None if broken is None else f"Last broken {broken.told(now)}",
+        }  # fmt: skip
+        return made, [name]
+
+
+def _break_command(command: str | None, info: LockInfo) -> str | None:
+    """The command that breaks the first hold, from the one that shows the lock."""
+    if command is None or not info.holders or not command.startswith(_SHOW):
+        return None
+    return f"dibs break --token {info.holders[0].token} {command.removeprefix(_SHOW)}"
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"key": key_of(name), "name": clip(name, _LONGEST_NAME)}
+
+
+def _participant(one: Participant) -> dict[str, Any]:
+    return {
+        "who": label(one),
+        "owner": clip(one.owner, _LONGEST_TEXT),
+        "host": clip(one.host, _LONGEST_TEXT),
+        "pid": one.pid,
+        "thread": clip(one.thread, _LONGEST_TEXT),
+        "since": instant(one.since),
+        "remaining": round(one.remaining, 1),
+        "token": one.token,
+        "weight": one.weight,
+        "info": [
+            [clip(key, _LONGEST_TEXT), clip(value if isinstance(value, str) else json.dumps(value), _LONGEST_INFO)]
+            for key, value in islice(one.info.items(), _MOST_INFO)
+        ],
+    }
+
+
+def _prefix(name: str) -> str:
+    """The first part of a name with its separator; empty: it has one part.
+
+    >>> _prefix("invoice:42"), _prefix("deploy")
+    ('invoice:', '')
+    """
+    at = min((at for at in map(name.find, _SEPARATORS) if at >= 0), default=-1)
+    return name[: at + 1]
+
+
+def _sorted(entries: Mapping[str, Entry], query: Query, now: datetime) -> list[str]:
+    wanted = query.find.casefold()
+    found = [
+        (name, entry.info)
+        for name, entry in entries.items()
+        if name.startswith(query.prefix) and (not wanted or _matches(wanted, entry.info))
+    ]
+    if query.sort == "pressure":
+        found.sort(key=lambda one: (-pressure(one[1], now), one[0]))
+    elif query.sort == "waiters":
+        found.sort(key=lambda one: (-len(one[1].waiters), one[0]))
+    elif query.sort == "age":
+        found.sort(key=lambda one: (one[1].holders[0].since if one[1].holders else now, one[0]))
+    else:
+        found.sort()
+    return [name for name, _ in found]
+
+
+def _matches(wanted: str, info: LockInfo) -> bool:
+    """Whether the text is in the name, or in the owner or host of a holder or a waiter."""
+    return wanted in info.name.casefold() or any(
+        wanted in one.owner.casefold() or wanted in one.host.casefold() for one in (*info.holders, *info.waiters)
+    )
+
+
+def _p95(waits: Sequence[float]) -> float | None:
+    return round(sorted(waits)[ceil(len(waits) * 0.95) - 1], 1) if waits else None
+
+
+def _trouble(entry: Entry) -> str | None:
+    if entry.vacant and entry.info.waiters:
+        return "nobody holds it"
+    for one in entry.info.holders:
+        lease = entry.leases[one.token]
+        renewed = one.token in entry.renewed or age(one.since, entry.at) > lease
+        if renewed and one.remaining < lease / 2:
+            return "renewals are late"
+    return None
+
+
+def _graph(graph: Graph) -> dict[str, Any]:
+    people = {who: f"p{at}" for at, who in enumerate(graph.people, 1)}
+    names = {name: f"l{at}" for at, name in enumerate(graph.names, 1)}
+    return {
+        "nodes": [
+            *({"id": people[who], "text": text, "kind": "owner"} for who, text in graph.people.items()),
+            *(
+                {"id": id, "text": clip(name, _LONGEST_TEXT), "kind": "lock", "key": key_of(name)}
+                for name, id in names.items()
+            ),
+        ],
+        "edges": [
+            {"from": people[edge.person], "to": names[edge.name], "kind": "waits" if edge.waits else "holds"}
+            for edge in graph.edges
+        ],
+        "cycles": graph.cycles,
+    }

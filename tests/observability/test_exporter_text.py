@@ -1,0 +1,248 @@
+"""The text of the exporter beside the truth of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.aio
+from cli.commands import Holder
+from dibs.monitor import exporter as module
+from dibs.monitor.exporter import METRICS, Exporter, app
+from lab.servers import shared
+from observability.exposition import Samples, read
+from process.children import LASTING, PATIENCE, STEADY, Process, until
+
+PAGE = Path(__file__).parents[2] / "docs" / "production" / "exporter.md"
+HOSTILE = ('quote"d', "back\\slash", "\\n", 'a"} 1', "{}", "# HELP", "é ☂ 锁", "'", ",", "=")
+
+
+def scrape(exporter: Exporter) -> Samples:
+    return read(asyncio.run(exporter.text()))
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "sqlite",
+        pytest.param("redis", marks=pytest.mark.slow),
+        pytest.param("postgresql", marks=pytest.mark.slow),
+    ]
+)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    made: dict[str, Callable[[], str]] = {
+        "memory": lambda: f"memory://{tmp_path.name}",
+        "sqlite": lambda: f"sqlite:///{tmp_path}/locks.db",
+        "redis": lambda: shared.fresh_redis(tmp_path),
+        "postgresql": lambda: shared.fresh_postgresql(tmp_path),
+    }
+    return made[request.param]()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[dibs.Client]:
+    with dibs.connect(url, lease=STEADY) as made:
+        yield made
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator[Holder]:
+    made = Holder(url, lease=STEADY)
+    yield made
+    made.discard()
+
+
+@pytest.fixture
+def no_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scrape is a look of its own."""
+    monkeypatch.setattr(module, "_SHARED_FOR", 0.0)
+
+
+@pytest.mark.usefixtures("no_sharing")
+def test_the_figures_are_those_of_the_store(client: dibs.Client, holder: Holder) -> None:
+    exporter = Exporter([client])
+    assert scrape(exporter)["names", ""] == 0
+    for number in range(3):
+        holder.takes(f"invoice:{number}", key=f"invoice:{number}")
+    holder.takes("page", "read", key="page")
+    holder.takes("pool:a", "semaphore", 5, key="a", permits=3)
+    holder.takes("pool:b", "semaphore", 2, key="b")
+    holder.takes("boss", "lead", key="boss")
+    holder.asks("invoice:1", "late")
+    until(lambda: client.inspect("invoice:1").waiters)
+    found = scrape(exporter)
+    held = {group: value for (name, group), value in found.items() if name == "held"}
+    assert held == {"invoice:*": 3, "page": 1, "pool:*": 2, "boss": 1}
+    assert {group: value for (name, group), value in found.items() if name == "waiting" and value} == {"invoice:*": 1}
+    assert 0 <= found["oldest_wait_seconds", "invoice:*"] < PATIENCE
+    assert found["oldest_wait_seconds", "page"] == 0
+    assert (found["permits_used", "pool:*"], found["permits_limit", "pool:*"]) == (4, 7)
+    assert ("permits_used", "invoice:*") not in found
+    assert [found[name, ""] for name in ("up", "names", "complete", "looks_total")] == [1, 7, 1, 2]
+    assert found["look_duration_seconds", ""] > 0
+    assert found["handovers_total", "invoice:*"] == 3
+
+    holder.gives("invoice:1")
+    holder.took("late")
+    holder.gives("page")
+    found = scrape(exporter)
+    assert found["handovers_total", "invoice:*"] == 4
+    assert found["expired_total", "invoice:*"] == 0
+    assert found["held", "page"] == 0, "a group that was seen keeps its series"
+
+
+HOLDER = """
+import dibs, sys
+hold = dibs.connect(sys.argv[1], lease=float(sys.argv[2])).lock("job").acquire()
+print(hold.token, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_sharing")
+def test_the_hold_of_a_killed_process_expires(tmp_path: Path) -> None:
+    url = shared.fresh_redis(tmp_path)
+    process = Process([sys.executable, "-c", HOLDER, url, str(2 * LASTING)], tmp_path, dict(os.environ))
+    try:
+        process.next_line()
+        with dibs.connect(url) as client:
+            exporter = Exporter([client])
+            assert scrape(exporter)["held", "job"] == 1
+            process.kill()
+            ended = until(lambda: (found := scrape(exporter))["held", "job"] == 0 and found)
+            assert ended["expired_total", "job"] == 1
+    finally:
+        process.discard()
+
+
+@pytest.mark.usefixtures("no_sharing")
+def test_hostile_names_stay_inside_their_label() -> None:
+    with dibs.connect("memory://hostile") as client:
+        holds = [client.lock(name).acquire() for name in HOSTILE]
+        text = asyncio.run(Exporter([client], group=str).text())
+        assert {group for name, group in read(text) if name == "held"} == set(HOSTILE)
+        for hold in holds:
+            assert hold is not None
+            hold.release()
+
+
+@pytest.mark.usefixtures("no_sharing")
+def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_GROUPS", 3)
+    with dibs.connect("memory://bounded") as client:
+        exporter = Exporter([client], group=str)
+        for turn in range(3):
+            holds = [client.lock(f"{turn}-{number}").acquire() for number in range(2)]
+            found = scrape(exporter)
+            for hold in holds:
+                assert hold is not None
+                hold.release()
+    assert sum(name == "handovers_total" for name, _ in found) == 4
+    assert found["held", "other"] == 2
+
+
+def test_scrapers_share_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHARED_FOR", PATIENCE)
+    with dibs.connect(f"sqlite:///{tmp_path}/locks.db") as client:
+        exporter = Exporter([client])
+
+        async def many() -> set[str]:
+            return set(await asyncio.gather(*(exporter.text() for _ in range(50))))
+
+        (text,) = asyncio.run(many()) | asyncio.run(many())
+        assert read(text)["looks_total", ""] == 1
+
+
+def test_a_store_that_is_down_shows_no_gauge_but_that(tmp_path: Path) -> None:
+    with dibs.connect("redis://127.0.0.1:1", retry=0.1) as client:
+        assert scrape(Exporter([client])) == {("up", ""): 0, ("looks_total", ""): 1}
+
+
+def test_a_store_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the look that still runs is not doubled."""
+    go_on, real = threading.Event(), module.look
+
+    def hanging(client: dibs.Client) -> Any:
+        assert go_on.wait(PATIENCE)
+        return real(client)
+
+    monkeypatch.setattr(module, "look", hanging)
+    monkeypatch.setattr(module, "_SHARED_FOR", 0.0)
+    with dibs.connect("memory://hanging") as client:
+        exporter = Exporter([client], timeout=0.05)
+        assert [scrape(exporter)["up", ""] for _ in range(2)] == [0, 0]
+        assert scrape(exporter)["looks_total", ""] == 1
+        go_on.set()
+        until(lambda: scrape(exporter)["up", ""])
+
+
+def test_a_fault_in_the_rule_reaches_the_scraper() -> None:
+    def rule(name: str) -> str:
+        raise LookupError(name)
+
+    with dibs.connect("memory://fault") as client, client.lock("a"), pytest.raises(LookupError):
+        asyncio.run(Exporter([client], group=rule).text())
+
+
+def test_wrong_clients() -> None:
+    with dibs.connect("memory://x") as client, pytest.raises(ValueError, match="once: memory://x, memory://x"):
+        Exporter([client, client])
+    with pytest.raises(ValueError, match="at least one"):
+        app()
+    with pytest.raises(TypeError, match=r"dibs\.connect"):
+        app(dibs.aio.connect("memory://x"))  # type: ignore[arg-type]
+
+
+def test_two_stores_without_a_password() -> None:
+    with dibs.connect("memory://a") as one, dibs.connect("redis://ana:sesame@127.0.0.1:1", retry=0.1) as other:
+        text = asyncio.run(Exporter([one, other]).text())
+    assert re.findall(r'^dibs_store_up\{store="(.*)"\} (.)', text, re.MULTILINE)[0] == ("memory://a", "1")
+    assert text.count("# TYPE dibs_store_up ") == 1
+    assert "sesame" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "has_body"), [("GET", 200, True), ("HEAD", 200, False), ("POST", 405, True)]
+)
+def test_the_asgi_application(method: str, status: int, has_body: bool) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    with dibs.connect("memory://asgi") as client, client.lock("a"):
+        asyncio.run(app(client)({"type": "http", "method": method, "path": "/"}, receive, send))
+    start, body = sent
+    assert start["status"] == status
+    assert bool(body["body"]) == has_body
+    if method == "GET":
+        assert read(body["body"].decode())["held", "a"] == 1
+        assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
+
+
+def test_the_page_lists_every_metric() -> None:
+    rows = re.findall(r"^\| `(dibs_store_\w+)` \| (\w+) \| (.+) \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    labelled = {"held", "waiting", "oldest_wait_seconds", "permits_used", "permits_limit"}
+    assert rows == [
+        (
+            name,
+            kind,
+            "store, group"
+            if name.removeprefix("dibs_store_") in labelled | {"handovers_total", "expired_total"}
+            else "store",
+        )
+        for name, (kind, _) in METRICS.items()
+    ]

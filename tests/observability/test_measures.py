@@ -1,0 +1,300 @@
+"""Every event becomes the measurements of docs/production/metrics.md, and both libraries have the same."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import dibs
+from dibs.errors import LossReason
+from dibs.events import Event, What
+from dibs.monitor import measures
+from dibs.otel import OtelObserver
+from dibs.prometheus import PrometheusObserver
+from observability.telemetry import Otel, Prometheus, event, row
+
+REDIS = {"backend": "redis", "mode": "exclusive", "group": "invoice:*"}
+ENDS = {"expired": "expired", "max_hold": "expired", "broken": "broken"}
+
+
+@pytest.fixture
+def otel() -> Iterator[Otel]:
+    with Otel() as sdk:
+        yield sdk
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome"),
+    [("acquired", "acquired"), ("busy", "busy"), ("timed_out", "timeout"), ("cancelled", "cancelled")],
+)
+@pytest.mark.parametrize("contended", [False, True])
+def test_an_acquire_is_recorded_with_its_outcome(what: str, outcome: str, contended: bool, otel: Otel) -> None:
+    otel.observer()(event(what, waited=0.25, contended=contended))
+    expected = row(**REDIS, outcome=outcome, contended=contended)
+    assert otel.values("dibs.lock.acquire.duration") == {expected: (1, 0.25)}
+
+
+def test_only_an_error_has_a_type(otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("failed", waited=2.0, error=dibs.StoreUnavailable("gone")))
+    observe(event("failed", waited=1.0))
+    observe(event("timed_out", waited=1.0, error=dibs.AcquireTimeout("late")))
+    failed = {**REDIS, "outcome": "error", "contended": False}
+    assert otel.values("dibs.lock.acquire.duration") == {
+        row(**failed, error="StoreUnavailable"): (1, 2.0),
+        row(**failed, error="_OTHER"): (1, 1.0),
+        row(**REDIS, outcome="timeout", contended=False): (1, 1.0),
+    }
+
+
+@pytest.mark.parametrize("what", ["released", "given_back"])
+def test_a_release_ends_a_hold(what: str, otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("acquired"))
+    assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
+    observe(event(what, held=3.5))
+    assert otel.values("dibs.lock.held") == {row(**REDIS): 0}
+    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (1, 3.5)}
+    assert otel.values("dibs.lock.losses") == {}
+
+
+@pytest.mark.parametrize("reason", get_args(LossReason))
+def test_a_loss_ends_a_hold_and_is_counted(reason: str, otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("acquired"))
+    observe(event("lost", held=3.5, reason=reason))
+    assert not any(otel.values("dibs.lock.held").values())
+    end = ENDS.get(reason, "lost")
+    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end=end): (1, 3.5)}
+    assert otel.values("dibs.lock.losses") == {row(backend="redis", group="invoice:*", reason=reason): 1}
+
+
+@pytest.mark.parametrize("what", ["acquired", "timed_out", "cancelled", "failed"])
+def test_a_waiter_waits_until_its_acquire_ends(what: str, otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("waiting"))
+    observe(event("waiting"))
+    assert otel.values("dibs.lock.waiting") == {row(**REDIS): 2}
+    observe(event(what, contended=True))
+    observe(event("acquired", contended=False, token=8))
+    assert otel.values("dibs.lock.waiting") == {row(**REDIS): 1}
+    observe(event(what, contended=True, token=9))
+    assert otel.values("dibs.lock.waiting") == {row(**REDIS): 0}
+
+
+def test_renewals_are_counted_with_the_lease_that_was_left(otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("renewed", left=19.5))
+    observe(event("renewal_late", left=3.0))
+    observe(event("renewal_late", left=-1.0, error=dibs.StoreUnavailable("gone")))
+    counted = {
+        outcome: row(backend="redis", group="invoice:*", outcome=outcome) for outcome in ("renewed", "late", "failed")
+    }
+    assert otel.values("dibs.lock.renewals") == dict.fromkeys(counted.values(), 1)
+    assert otel.values("dibs.lock.lease.remaining") == {row(backend="redis"): (3, 22.5)}
+
+
+def test_a_lock_in_a_transaction_is_acquired_and_not_held(otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("acquired", mode="transaction", waited=1.0))
+    inside = {**REDIS, "mode": "transaction"}
+    assert otel.values("dibs.lock.acquire.duration") == {row(**inside, outcome="acquired", contended=False): (1, 1.0)}
+    assert otel.values("dibs.lock.held") == {}
+
+
+def test_a_semaphore_has_a_usage_and_a_limit(otel: Otel) -> None:
+    observe = otel.observer()
+    pool = {"kind": "semaphore", "name": "pool:1", "capacity": 5}
+    other = {"kind": "semaphore", "name": "pool:2", "capacity": 10}
+    group = row(backend="redis", group="pool:*")
+    observe(event("acquired", **pool, weight=2, token=1))
+    observe(event("acquired", **pool, weight=1, token=2))
+    observe(event("acquired", **other, weight=4, token=1))
+    assert (otel.values("dibs.semaphore.usage"), otel.values("dibs.semaphore.limit")) == ({group: 7}, {group: 15})
+    observe(event("released", **pool, weight=2, token=1))
+    assert (otel.values("dibs.semaphore.usage"), otel.values("dibs.semaphore.limit")) == ({group: 5}, {group: 15})
+    observe(event("released", **pool, weight=1, token=2))
+    observe(event("lost", **other, weight=4, token=1, reason="expired"))
+    assert (otel.values("dibs.semaphore.usage"), otel.values("dibs.semaphore.limit")) == ({group: 0}, {group: 0})
+
+
+def test_a_mutex_uses_no_permits(otel: Otel) -> None:
+    otel.observer()(event("acquired"))
+    assert otel.values("dibs.semaphore.usage") == otel.values("dibs.semaphore.limit") == {}
+
+
+def test_a_hold_ends_with_the_attributes_that_it_began_with(otel: Otel) -> None:
+    """A write lock may be downgraded meanwhile."""
+    observe = otel.observer()
+    observe(event("acquired", kind="rw", mode="exclusive"))
+    observe(event("released", kind="rw", mode="shared", held=1.0))
+    assert not any(otel.values("dibs.lock.held").values())
+    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (1, 1.0)}
+
+
+def test_ends_whose_begin_was_not_seen_make_nothing_negative(otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("released", held=9.0, token=3))
+    observe(event("timed_out", contended=True))
+    observe(event("acquired", token=4))
+    assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
+    assert not any(otel.values("dibs.lock.waiting").values())
+    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (1, 9.0)}
+
+
+def test_holds_of_two_namespaces_may_look_the_same(otel: Otel) -> None:
+    observe = otel.observer()
+    observe(event("acquired"))
+    observe(event("acquired"))
+    observe(event("released"))
+    assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
+
+
+def test_a_series_that_was_seen_once_stays(otel: Otel) -> None:
+    observe = otel.observer()
+    for _ in range(3):
+        observe(event("acquired"))
+        assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
+        observe(event("released"))
+        assert otel.values("dibs.lock.held") == {row(**REDIS): 0}
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [(None, "invoice:*"), (["shop", "invoice:4*"], "invoice:4*"), (["shop"], "other"), (str, "invoice:42")],
+)
+def test_a_group_stands_for_the_name(group: Any, expected: str, otel: Otel) -> None:
+    otel.observer(group)(event("busy"))
+    (found,) = otel.values("dibs.lock.acquire.duration")
+    assert dict(found)["group"] == expected
+
+
+@pytest.mark.parametrize("wrong", ["invoice:*", [1], 7])
+def test_a_wrong_group_is_refused(wrong: Any, otel: Otel) -> None:
+    with pytest.raises(TypeError):
+        OtelObserver(meter_provider=otel.provider, group=wrong)
+    with pytest.raises(TypeError):
+        PrometheusObserver(registry=CollectorRegistry(), group=wrong)
+
+
+def every_event() -> Iterator[Event]:
+    """Each event several times, with all values of its fields, in an order that makes sense."""
+    numbers = random.Random(8)
+    locks = (("mutex", "exclusive", 1), ("rw", "shared", 1), ("semaphore", "exclusive", 6), ("mutex", "transaction", 1))
+    for token, (backend, (kind, mode, capacity)) in enumerate(itertools.product(("redis", "sqlite"), locks), 1):
+        same = {"backend": backend, "kind": kind, "mode": mode, "capacity": capacity, "weight": min(capacity, 2)}
+        for reason in get_args(LossReason):
+            waited = numbers.choice((0.0004, 0.02, 7.0))
+            yield event("waiting", **same, name="a:1")
+            yield event("acquired", **same, name="a:1", token=token, waited=waited, contended=True)
+            yield event("renewed", **same, name="a:1", token=token, left=20.0)
+            yield event("renewal_late", **same, name="a:1", token=token, left=2.0)
+            yield event("renewal_late", **same, name="a:1", token=token, left=1.0, error=dibs.StoreError("x"))
+            if mode != "transaction":
+                yield event("lost", **same, name="a:1", token=token, held=numbers.random() * 100, reason=reason)
+        for what in ("busy", "timed_out", "cancelled"):
+            yield event(what, **same, name="b", waited=numbers.random())
+        yield event("failed", **same, name="b", error=dibs.StoreError("x"), waited=numbers.random())
+        yield event("acquired", **same, name="c/1", token=token)
+        yield event("acquired", **same, name="c/2", token=token)
+        if mode != "transaction":
+            yield event(numbers.choice(("released", "given_back")), **same, name="c/2", token=token, held=0.5)
+        yield event("waiting", **same, name="b")
+        for what in ("revoked", "broken", "leader_changed", "store_unreachable", "store_back"):
+            yield event(what, **same)
+
+
+def test_both_libraries_show_the_same(otel: Otel) -> None:
+    prometheus = Prometheus()
+    observers = (otel.observer(), prometheus.observer())
+    seen = set()
+    for number, one in enumerate(every_event()):
+        seen.add(one.what)
+        for observe in observers:
+            observe(one)
+        if number % 200 == 150:
+            assert otel.samples() == pytest.approx(prometheus.samples())
+    assert seen == set(get_args(What))
+    assert otel.samples() == pytest.approx(prometheus.samples())
+    names = {name for name, _ in prometheus.samples()}
+    for name in (
+        "dibs_lock_acquire_duration_seconds_bucket",
+        "dibs_lock_losses_total",
+        "dibs_lock_lease_remaining_seconds_sum",
+    ):
+        assert name in names
+    assert sum(value for (name, _), value in prometheus.samples().items() if name == "dibs_lock_held") == 6
+
+
+@pytest.mark.parametrize("library", ["otel", "prometheus"])
+def test_observers_of_two_clients_add_up_and_end_apart(library: str, otel: Otel) -> None:
+    shown: Any = otel if library == "otel" else Prometheus()
+    one, other = shown.observer(), shown.observer()
+    held = ("dibs_lock_held", (("backend", "redis"), ("group", "invoice:*"), ("mode", "exclusive")))
+    one(event("acquired"))
+    other(event("acquired"))
+    assert shown.samples()[held] == 2
+    one.close()
+    assert shown.samples()[held] == 1
+    one(event("acquired"))  # by a thread that was about to report it
+    other(event("released"))
+    assert shown.samples()[held] == 0
+
+
+def test_threads_lose_no_count(otel: Otel) -> None:
+    observe = otel.observer()
+
+    def pairs(thread: int) -> None:
+        for token in range(300):
+            mine = {"token": token, "store": f"redis://{thread % 2}"}
+            observe(event("waiting", **mine))
+            observe(event("acquired", contended=True, **mine))
+            observe(event("released", **mine))
+        observe(event("acquired", token=1000 + thread))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(pairs, range(8)))
+    assert otel.values("dibs.lock.held") == {row(**REDIS): 8}
+    assert not any(otel.values("dibs.lock.waiting").values())
+    assert sum(count for count, _ in otel.values("dibs.lock.acquire.duration").values()) == 8 * 301
+
+
+def test_a_fault_of_the_library_leaves_the_counts_right() -> None:
+    def bind(metric: measures.Metric, values: measures.Row) -> measures.Record:
+        def fail(_: float) -> None:
+            raise OSError("no disk")
+
+        return fail
+
+    found = measures.Measures(bind)
+    for what, held in (("acquired", 1), ("released", 0)):
+        with pytest.raises(OSError, match="no disk"):
+            found(event(what))
+        assert sum(found.gauges()[measures.HELD].values()) == held
+
+
+def test_raw_names_do_not_fill_the_memory() -> None:
+    found = measures.Measures(lambda *_: lambda _: None, str)
+    for number in range(measures._MOST_ROWS + 10):
+        found(event("acquired", name=f"invoice:{number}"))
+        found(event("released", name=f"invoice:{number}"))
+    assert len(found._acquires) == 10
+    assert len(found.gauges()[measures.HELD]) == measures._MOST_ROWS + 10
+    assert len(found.gauges()[measures.HELD]) == 0
+
+
+def test_nothing_is_left_of_a_registry_that_is_gone() -> None:
+    observer = PrometheusObserver(registry=(registry := CollectorRegistry()))
+    observer(event("acquired"))
+    seen = weakref.ref(registry)
+    del registry, observer
+    gc.collect()
+    assert seen() is None

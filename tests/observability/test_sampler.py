@@ -1,0 +1,237 @@
+"""What the sampler sees, and what it makes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs.info import LockInfo, Participant
+from dibs.monitor import history, sampler
+from dibs.monitor.graph import MOST_NODES, wait_for_graph
+from dibs.monitor.history import History, lanes
+from dibs.monitor.sampler import Sampler, Viewer
+from observability.dashboards import LIMIT, eventually
+
+NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
+
+
+def person(owner: str, token: int, since: float = 0.0, remaining: float = 30.0) -> Participant:
+    at = NOW + timedelta(seconds=since)
+    return Participant(owner=owner, host="web", pid=1, thread=owner, token=token, since=at, remaining=remaining)
+
+
+def held(name: str, *holders: Participant, waiters: tuple[Participant, ...] = ()) -> LockInfo:
+    return LockInfo(name=name, holders=holders, waiters=waiters)
+
+
+class Watch:
+    """A sampler that is fed by hand: one sample of the name `a` each second."""
+
+    def __init__(self) -> None:
+        self.sampler = Sampler(dibs.connect("memory://sampler"))
+        self.at = 0.0
+
+    def see(self, info: LockInfo, after: float = 1.0) -> bool:
+        self.at += after
+        return self.sampler._note(info, NOW + timedelta(seconds=self.at), baseline=self.at == after)
+
+    def whats(self) -> list[str]:
+        record = self.sampler.history.record("a")
+        return [] if record is None else [one.what for one in record.changes]
+
+
+def test_a_draining_lease_is_no_change_and_a_renewal_is_one() -> None:
+    watch = Watch()
+    assert watch.see(held("a", person("ana", 1, remaining=30)))
+    assert not watch.see(held("a", person("ana", 1, remaining=29)))
+    assert not watch.see(held("a", person("ana", 1, remaining=28.1)))
+    assert watch.see(held("a", person("ana", 1, remaining=29.9)))
+    assert watch.sampler.entries["a"].renewed == {1}
+    assert watch.sampler.entries["a"].leases == {1: 30}
+
+
+def test_a_session_without_a_lease_is_never_renewed() -> None:
+    watch = Watch()
+    for remaining in (0.0, 40.0):  # PostgreSQL and MySQL; ZooKeeper
+        watch.see(held("a", person("ana", 1, remaining=remaining)))
+        assert not watch.see(held("a", person("ana", 1, remaining=remaining)))
+
+
+@pytest.mark.parametrize(
+    ("last", "gap", "end"), [(20.0, 1.0, "released"), (0.5, 1.0, "expired"), (2.9, 5.0, "released")]
+)
+def test_the_end_of_a_hold(last: float, gap: float, end: str) -> None:
+    """The third: a short lease between two rare samples may have been renewed, and proves nothing."""
+    watch = Watch()
+    watch.see(held("a", person("ana", 1, remaining=3.0 if last == 2.9 else 30.0)))
+    watch.see(held("a", person("ana", 1, remaining=last)))
+    watch.see(held("a"), gap)
+    assert watch.whats() == [end]
+    assert watch.sampler.history.expired == (end == "expired")
+    assert not watch.sampler.entries
+    assert watch.sampler.held == 0
+
+
+def test_a_hand_over_is_counted_with_its_wait() -> None:
+    watch = Watch()
+    watch.see(held("a", person("ana", 1)))
+    watch.see(held("a", person("ana", 1), waiters=(person("bo", 2, since=1.5),)))
+    watch.see(held("a", person("bo", 2, since=2.5)))
+    assert watch.whats() == ["waiting", "released", "acquired"]
+    record = watch.sampler.history.record("a")
+    assert record is not None
+    assert list(record.waits) == [1.0]
+    now = NOW + timedelta(seconds=60)
+    assert watch.sampler.history.handovers_per_minute(now, NOW) == 1
+    found = {owner: [(span.kind, span.end) for span in spans] for owner, spans, _ in lanes(record, held("a"), 9)}
+    assert found == {"ana@web pid 1": [("held", "released")], "bo@web pid 1": [("waited", None), ("held", None)]}
+
+
+def test_waiters_without_tokens_are_told_apart() -> None:
+    watch = Watch()
+    two = (person("bo", 0, since=1), person("cy", 0, since=1))
+    watch.see(held("a", person("ana", 1)))
+    watch.see(held("a", person("ana", 1), waiters=two))
+    watch.see(held("a", person("ana", 1), waiters=two[:1]))
+    assert watch.whats() == ["waiting", "waiting", "left"]
+
+
+@pytest.mark.parametrize("token", [0, 2])
+def test_a_waiter_that_gets_another_token_did_not_leave(token: int) -> None:
+    """In session mode the server queues the waiters: only the hold has the token."""
+    watch = Watch()
+    watch.see(held("a", person("ana", 1)))
+    watch.see(held("a", person("ana", 1), waiters=(person("bo", token, since=1), person("cy", token and 3, since=1))))
+    watch.see(held("a", person("bo", 9, since=2.5)))
+    assert watch.whats() == ["waiting", "waiting", "released", "left", "acquired"]
+    record = watch.sampler.history.record("a")
+    assert record is not None
+    assert list(record.waits) == [1.5]
+
+
+def test_the_wait_of_a_hold_that_has_the_time_of_its_waiter() -> None:
+    watch = Watch()
+    watch.see(held("a", person("ana", 1), waiters=(person("bo", 2, since=1),)))
+    watch.see(held("a", person("bo", 2, since=1)), 3)
+    record = watch.sampler.history.record("a")
+    assert record is not None
+    assert list(record.waits) == [3.0]
+
+
+def test_heat_and_pairs_count_waiter_seconds() -> None:
+    found = History()
+    info = held("a", person("ana", 1), waiters=(person("bo", 2), person("cy", 3)))
+    for second in range(12):
+        found.waited(info, 1.0, NOW + timedelta(seconds=second))
+    end, rows = found.heat(NOW + timedelta(seconds=11), 5)
+    assert end == NOW + timedelta(seconds=20)
+    assert [(name, cells[-2:], len(cells)) for name, cells in rows] == [("a", [20.0, 4.0], 60)]
+    assert [(pair.waiter, seconds) for pair, seconds in found.pairs(5)] == [("bo@web pid 1", 12), ("cy@web pid 1", 12)]
+
+
+def test_memory_is_bounded_whatever_the_names() -> None:
+    found = History()
+    for number in range(3000):
+        info = held(f"n{number}", person("ana", 1), waiters=(person(f"w{number}", 2),))
+        found.compare(held(f"n{number}"), info, set(), NOW)
+        found.waited(info, 1.0, NOW)
+    for number in range(3000):
+        found.compare(held("one"), held("one", person("ana", number)), set(), NOW)
+    assert len(found._records) <= history._MOST_NAMES
+    assert len(found._heat) <= history._MOST_WARM
+    assert len(found._pairs) <= history._MOST_PAIRS
+    record = found.record("one")
+    assert record is not None
+    assert len(record.changes) <= history._MOST_EVENTS
+
+
+def graph_of(*locks: LockInfo) -> tuple[list[str], int]:
+    graph = wait_for_graph({info.name: info for info in locks}, [info.name for info in locks if info.waiters])
+    return ([], 0) if graph is None else (graph.cycles, len(graph.people) + len(graph.names))
+
+
+def test_a_graph_is_drawn_only_if_a_holder_waits() -> None:
+    assert graph_of(held("a", person("ana", 1), waiters=(person("bo", 2),))) == ([], 0)
+    chain = held("a", person("ana", 1), waiters=(person("bo", 2),)), held("b", person("bo", 1))
+    assert graph_of(*chain) == ([], 4)
+
+
+def test_cycles_are_named() -> None:
+    one = held("billing", person("ana", 1), waiters=(person("bo", 2),))
+    two = held("ledger", person("bo", 1), waiters=(person("ana", 2),))
+    said = 'ana@web pid 1 waits for "ledger", held by bo@web pid 1, which waits for "billing", held by ana@web pid 1'
+    assert graph_of(one, two) == ([said], 4)
+    assert graph_of(two, one) == ([said], 4)
+    itself = held("a", person("ana", 1), waiters=(person("ana", 2),))
+    assert graph_of(itself)[0] == ['ana@web pid 1 waits for "a", which it holds itself']
+
+
+def test_a_large_graph_is_cut() -> None:
+    ring = [held(f"n{n}", person(f"p{n}", 1), waiters=(person(f"p{n - 1}", 2),)) for n in range(1, 2000)]
+    cycles, nodes = graph_of(*ring)
+    assert not cycles
+    assert 10 < nodes <= MOST_NODES
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[dibs.Client]:
+    with dibs.connect(f"sqlite:///{tmp_path}/locks.db") as made:
+        yield made
+
+
+def test_between_looks_only_shown_names_are_read(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With looks that are rare, a change of a shown name is seen at the next tick, and no other change is."""
+    monkeypatch.setattr(sampler, "TIME_SHARE", 1e-9)
+    monkeypatch.setattr(sampler, "TICK", 0.05)
+    sampled = threading.Event()
+    found = Sampler(client)
+    monkeypatch.setattr(sampler, "MOST_SHOWN", 2)
+    greedy, viewer = Viewer(lambda: None, lambda: ["a", "b", "c"]), Viewer(sampled.set, lambda: ["shown"])
+    found.join(greedy)
+    found.join(viewer)
+    try:
+        assert sampled.wait(LIMIT)
+        with client.lock("shown") as hold, client.lock("hidden"):
+            eventually(lambda: "shown" in found.entries)
+            assert found.entries["shown"].info.holders[0].token == hold.token
+            assert "hidden" not in found.entries
+        eventually(lambda: "shown" not in found.entries)
+        assert found.sweep == 1
+    finally:
+        found.leave(greedy)
+        found.leave(viewer)
+        found.close()
+    assert not found.running
+
+
+def test_a_long_look_does_not_delay_the_shown_names(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "TICK", 0.05)
+    looks: list[int] = []
+
+    class Endless:
+        """The second look ends when the change is seen."""
+
+        def locks(self, prefix: str = "") -> Iterator[LockInfo]:
+            looks.append(1)
+            while len(looks) > 1 and "shown" not in found.entries:
+                yield held("other", person("ana", 1))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+    found = Sampler(Endless())  # type: ignore[arg-type]
+    viewer = Viewer(lambda: None, lambda: ["shown"])
+    found.join(viewer)
+    try:
+        eventually(lambda: len(looks) == 2)
+        with client.lock("shown"):
+            eventually(lambda: "shown" in found.entries)
+    finally:
+        found.leave(viewer)
+        found.close()
