@@ -219,7 +219,7 @@ def test_in_tmux_the_screen_before_it_comes_back(scene: Scene) -> None:
 def sample(count: int) -> Sample:
     holder = Participant(owner="ana", token=7, remaining=5.0)
     locks = [LockInfo(name=f"n{number:05}", holders=(holder,)) for number in range(count)]
-    return Sample(Look("redis://cache", datetime.now(UTC), 0.1, locks, complete=False), 0.0)
+    return Sample(Look(datetime.now(UTC), 0.1, locks, complete=False))
 
 
 def test_only_visible_rows_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_a_queue_that_became_shorter_than_what_was_scrolled_is_still_shown() -> 
 
     def tokens(count: int) -> list[str]:
         lock = LockInfo(name="a", waiters=tuple(waiters[:count]))
-        view.show(Sample(Look("redis://cache", datetime.now(UTC), 0.1, [lock]), 0.0))
+        view.show(Sample(Look(datetime.now(UTC), 0.1, [lock])))
         return [str(line).split()[2] for line in screen._lines(100, 24) if " token " in str(line)]
 
     tokens(90)
@@ -259,7 +259,7 @@ def test_a_terminal_without_unicode_is_not_overrun(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     view = View("redis://cache", [])
     lock = LockInfo(name="日本語" * 30, holders=(Participant(owner="ü" * 80, token=7, remaining=5.0),))
-    view.show(Sample(Look("redis://cache", datetime.now(UTC), 0.1, [lock]), 0.0))
+    view.show(Sample(Look(datetime.now(UTC), 0.1, [lock])))
     screen = Screen(view)
     for key in ("up", "enter", "esc"):
         assert screen._press(key)

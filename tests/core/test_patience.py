@@ -50,7 +50,7 @@ def test_the_last_answer_is_not_too_late(monkeypatch: pytest.MonkeyPatch, asked:
 
     monkeypatch.setattr(MemoryQueue, verb, fail)
     client = dibs.connect(f"memory://patience-{asked[:7]}", retry=1)
-    with pytest.raises(StoreUnavailable, match="read-only"):
+    with pytest.raises(StoreUnavailable, match=r"it is read-only\. Next: check that the store runs"):
         ask(client)
     assert len(left) > 5
     assert min(left) > 0.1

@@ -102,7 +102,7 @@ def test_no_path_leads_out_of_the_page(open_site: Site, path: str) -> None:
     ("path", "status", "text"),
     [
         ("api/view?store=7", 404, "no such store"),
-        ("api/view?sort=evil", 400, "sort must be one of pressure, name, waiters, age"),
+        ("api/view?sort=evil", 400, "sort must be one of pressure, waiters, age, name"),
         ("api/view?limit=0", 400, "limit must be a number from 1 to 200"),
         ("api/view?limit=%D9%A1", 400, "limit must be a number from 1 to 200"),
         ("api/view?limit=99999999999999999999", 400, "limit must be a number from 1 to 200"),

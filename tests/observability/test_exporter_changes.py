@@ -18,7 +18,7 @@ def seen(second: float, *, complete: bool = True, took: float = 0.1, **names: di
         LockInfo(name=name, holders=tuple(Participant(token=token, remaining=left) for token, left in holds.items()))
         for name, holds in names.items()
     ]
-    return Look("store", NOON + timedelta(seconds=second), took, locks, complete)
+    return Look(NOON + timedelta(seconds=second), took, locks, complete)
 
 
 def told(*looks: Look) -> dict[str, list[tuple[str, int]]]:

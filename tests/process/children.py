@@ -110,8 +110,11 @@ class Process:
 
     def states(self) -> list[str]:
         """Of its threads: S sleeps, R runs, T is stopped."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        found = []
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+                found.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+        return found
 
     def end(self, within: float = PATIENCE) -> int:
         """Wait for its own end; gives its status, and everything it wrote has arrived."""

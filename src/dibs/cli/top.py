@@ -20,11 +20,11 @@ from dibs._shared import not_shown, place
 from dibs.cli.ls import HEADER, row
 from dibs.cli.ls import aligned as columns
 from dibs.cli.options import Parser, UsageError, add_seconds, add_store, connect, lock_name
-from dibs.cli.output import OK, instant, is_terminal, lock_object, put, put_json, say
+from dibs.cli.output import OK, is_terminal, lock_object, put, put_json, say
 from dibs.cli.polling import POLL_TIMEOUT
-from dibs.cli.top_view import Sample, Sampler, View
-from dibs.info import printable
-from dibs.monitor.look import look, oldest_wait
+from dibs.cli.top_view import Sample, View, samples
+from dibs.info import instant, printable
+from dibs.monitor.look import Look, look, oldest_wait
 
 INTERVAL = 1.0
 """Seconds between the starts of two looks, at least."""
@@ -54,14 +54,11 @@ def main(arguments: Sequence[str]) -> int:
     with connect(options, "top", retry=POLL_TIMEOUT) as client:
         if not (options.once or options.json) and _is_live():
             return _live(client, options)
-        sampler = Sampler()
-        for began in _instants(options):
-            sample = sampler.sample(look(client, options.prefix))
+        for sample in samples(_looks(client, options)):
             if options.json:
-                _put_object(sample)
+                _put_object(sample, place(client))
             else:
                 _put_table(sample, place(client), not_shown(client))
-            options.took = time.monotonic() - began
     return OK
 
 
@@ -78,14 +75,15 @@ def _is_live() -> bool:
     return True
 
 
-def _instants(options: argparse.Namespace) -> Iterator[float]:
-    """When to look: once, or with `--interval` for ever. The caller sets `options.took`."""
+def _looks(client: dibs.Client, options: argparse.Namespace) -> Iterator[Look]:
+    """One look, or with `--interval` one after the other for ever."""
     while True:
         began = time.monotonic()
-        yield began
+        yield look(client, options.prefix)
         if options.interval is None or options.once:
             return
-        time.sleep(max(began + pause(options.interval, options.took) - time.monotonic(), 0.0))
+        took = time.monotonic() - began
+        time.sleep(pause(options.interval, took) - took)
 
 
 def pause(interval: float, took: float) -> float:
@@ -97,11 +95,11 @@ def pause(interval: float, took: float) -> float:
     return max(interval, _SHARE * took)
 
 
-def _put_object(sample: Sample) -> None:
+def _put_object(sample: Sample, store: str) -> None:
     seen = sample.look
     put_json(
         {
-            "store": seen.store,
+            "store": store,
             "as_of": instant(seen.as_of),
             "took": round(seen.took, 6),
             "complete": seen.complete,
@@ -109,7 +107,7 @@ def _put_object(sample: Sample) -> None:
             "waiting": sample.waiting,
             "oldest_wait": round(oldest_wait(seen.locks, seen.as_of), 3),
             "handovers_per_second": round(sample.handovers, 3),
-            "locks": [lock_object(info) for info in sample.by_pressure()],
+            "locks": [lock_object(info) for info in sample.sorted()],
         }
     )
 
@@ -120,7 +118,7 @@ def _put_table(sample: Sample, store: str, missing: Sequence[str]) -> None:
     for line in view.heading():
         put(printable(line))
     if sample.look.locks:
-        for line in columns([HEADER, *(row(info, sample.look.as_of).cells for info in sample.by_pressure())]):
+        for line in columns([HEADER, *(row(info, sample.look.as_of).cells for info in sample.sorted())]):
             put(line)
 
 
@@ -147,20 +145,23 @@ class Looker(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        sampler = Sampler()
+        try:
+            for sample in samples(self._looks()):
+                self._told(sample)
+        except BaseException as error:  # noqa: BLE001  (the main thread raises it)
+            self._told(error)
+
+    def _looks(self) -> Iterator[Look]:
         while not self._stopped.is_set():
             began, rest = time.monotonic(), self._interval
             try:
-                self._told(sampler.sample(look(self._client, self._prefix)))
+                yield look(self._client, self._prefix)
                 took = time.monotonic() - began
                 rest = pause(self._interval, took) - took
             except dibs.Closed:
                 return
             except dibs.DibsError as error:
                 self._told(error)
-            except BaseException as error:  # noqa: BLE001  (the main thread raises it)
-                self._told(error)
-                return
             self._stopped.wait(rest)
 
     def stop(self) -> None:

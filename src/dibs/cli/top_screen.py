@@ -28,8 +28,9 @@ import dibs
 from dibs.cli.ls import kind
 from dibs.cli.output import BY_SIGNAL, OK, age, ordinal
 from dibs.cli.terminal import suspend
-from dibs.cli.top_view import SORTS, Sample, View, waited
+from dibs.cli.top_view import Sample, View
 from dibs.info import LockInfo, Participant, clip, duration, printable, who
+from dibs.monitor.look import SORTS, oldest_wait
 
 _HIDE = "\x1b[?25l"
 """The cursor."""
@@ -290,8 +291,9 @@ class Screen:
             cells["HOLDER"] = (f"+{more} " if more else "") + who(first)
             cells["HELD"], cells["LEASE"] = age(first.since, now), self._lease(info, first)
             cells["TOKEN"] = str(first.token)
-        waiting = str(len(info.waiters)) if info.waiters else ""
-        return {"TOKEN": "", **cells, "WAITING": waiting, "LONGEST": waited(info, now)}
+        if info.waiters:
+            cells["WAITING"], cells["LONGEST"] = str(len(info.waiters)), duration(oldest_wait([info], now))
+        return {"TOKEN": "", "WAITING": "", "LONGEST": "", **cells}
 
     def _lease(self, info: LockInfo, one: Participant) -> str:
         full = round(_BAR * self._view.lease(info, one))

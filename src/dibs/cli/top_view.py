@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dibs.info import LockInfo, Participant, clip, duration
+from dibs.info import LockInfo, Participant, clip, duration, seconds_since
 from dibs.monitor.changes import Follower
 from dibs.monitor.look import SORTS, Look, oldest_wait, sort_key
 
@@ -39,14 +39,13 @@ class Sample(NamedTuple):
 
 def samples(looks: Iterable[Look]) -> Iterator[Sample]:
     """A sample for each of consecutive looks."""
-    follower, before = Follower(), None
+    follower, before, busy = Follower(), None, set[str]()
     for look in looks:
         taken = follower.changes(look).taken
-        passed = 0.0 if before is None else (look.as_of - before.as_of).total_seconds()
-        busy = set() if before is None else {info.name for info in before.locks}
+        passed = 0.0 if before is None else seconds_since(before, look.as_of)
         handovers = sum(one.name in busy for one in taken)  # a lock that was free is acquired, not handed over
         yield Sample(look, handovers / passed if passed > 0 else 0.0, follower.longest)
-        before = look
+        before, busy = look.as_of, {info.name for info in look.locks}
 
 
 class View:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import dibs
 from dibs._shared import place
 from dibs.cli.options import Parser, UsageError, add_name, add_store, connect, lock_name
-from dibs.cli.output import OK, age, held_by, instant, lock_object, participant_object, put, put_json, same, say
+from dibs.cli.output import OK, age, held_by, lock_object, participant_object, put, put_json, same, say
 from dibs.cli.polling import POLL_TIMEOUT, poll
-from dibs.info import LockInfo, Participant, clip, who
+from dibs.info import LockInfo, Participant, clip, instant, who
 
 _LONGEST_NAME = 60
 

@@ -28,6 +28,7 @@ E = TypeVar("E", bound=DibsError)
 T = TypeVar("T")
 _DESCRIPTIONS = 1024
 _LEVELS = ("promise", "note", "danger")
+_UNREACHED = "check that the store runs, and that this machine can reach it"
 _CLOSING_ROUND_TRIPS = 10
 _CROWD = 20
 _SNAPSHOT_SHARE, _SNAPSHOT_AGE = 10.0, 0.25
@@ -291,6 +292,8 @@ class Client:
         """Complete an error for the caller; tell the watchdog, because a replaced store has lost every hold."""
         if isinstance(error, StoreError):
             self.watchdog.heard(error)
+        if isinstance(error, StoreUnavailable):
+            error.step = error.step or _UNREACHED
         return public(error.about(name, self.shown))
 
     def describe(self) -> str:

@@ -287,7 +287,7 @@ def _parameters(scope: Scope) -> dict[str, str]:
 
 
 def _query(given: dict[str, str]) -> Query:
-    sort = given.get("sort") or "pressure"
+    sort = given.get("sort") or SORTS[0]
     if sort not in SORTS:
         raise Problem(400, f"sort must be one of {', '.join(SORTS)}")
     offset, limit = _number(given, "offset", 0, 0, 10**9), _number(given, "limit", 60, 1, MOST_ROWS)

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 import dibs
 from dibs._shared import backend, place, show_command
-from dibs.info import LockInfo, Participant, clip, printable, who
+from dibs.info import LockInfo, Participant, clip, instant, printable, seconds_since, who
 from dibs.monitor.graph import Graph, wait_for_graph
-from dibs.monitor.history import BUCKET, age, label, lanes
-from dibs.monitor.look import oldest_wait, pressure
+from dibs.monitor.history import BUCKET, label, lanes
+from dibs.monitor.look import SORTS, oldest_wait, pressure, sort_key
 from dibs.monitor.sampler import Entry, Sampler
 
-SORTS = ("pressure", "name", "waiters", "age")
 MOST_ROWS = 200
 _MOST_PREFIXES, _MOST_HEAT, _MOST_PAIRS, _MOST_LANES, _MOST_PEOPLE = 100, 20, 20, 30, 200
 _MOST_INFO, _LONGEST_INFO, _LONGEST_TEXT, _LONGEST_NAME = 20, 500, 120, 3000
@@ -36,7 +35,7 @@ class Query(NamedTuple):
 
     find: str = ""
     prefix: str = ""
-    sort: str = "pressure"
+    sort: str = SORTS[0]
     offset: int = 0
     limit: int = 60
 
@@ -56,10 +55,6 @@ def key_of(name: str) -> str:
 def name_of(key: str) -> str:
     """Raises ValueError."""
     return urlsafe_b64decode(key + "=" * (-len(key) % 4)).decode()
-
-
-def instant(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def encode(what: Mapping[str, Any]) -> bytes:
@@ -307,19 +302,12 @@ def _prefix(name: str) -> str:
 def _sorted(entries: Mapping[str, Entry], query: Query, now: datetime) -> list[str]:
     wanted = query.find.casefold()
     found = [
-        (name, entry.info)
+        entry.info
         for name, entry in entries.items()
         if name.startswith(query.prefix) and (not wanted or _matches(wanted, entry.info))
     ]
-    if query.sort == "pressure":
-        found.sort(key=lambda one: (-pressure(one[1], now), one[0]))
-    elif query.sort == "waiters":
-        found.sort(key=lambda one: (-len(one[1].waiters), one[0]))
-    elif query.sort == "age":
-        found.sort(key=lambda one: (one[1].holders[0].since if one[1].holders else now, one[0]))
-    else:
-        found.sort()
-    return [name for name, _ in found]
+    found.sort(key=sort_key(query.sort, now))
+    return [info.name for info in found]
 
 
 def _matches(wanted: str, info: LockInfo) -> bool:
@@ -338,7 +326,7 @@ def _trouble(entry: Entry) -> str | None:
         return "nobody holds it"
     for one in entry.info.holders:
         lease = entry.leases[one.token]
-        renewed = one.token in entry.renewed or age(one.since, entry.at) > lease
+        renewed = one.token in entry.renewed or seconds_since(one.since, entry.at) > lease
         if renewed and one.remaining < lease / 2:
             return "renewals are late"
     return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
-from dibs.info import LockInfo, Participant, clip
+from dibs.info import LockInfo, Participant, clip, seconds_since
 
 What = Literal["acquired", "released", "expired", "waiting", "left", "broken"]
 BUCKET = 10
@@ -60,10 +60,6 @@ def label(one: Participant) -> str:
     return clip(one.label, _LONGEST_LABEL)
 
 
-def age(since: datetime, now: datetime) -> float:
-    return max((now - since).total_seconds(), 0.0)
-
-
 class History:
     """The past of one store. Not thread-safe: the sampler guards it."""
 
@@ -99,7 +95,8 @@ class History:
             if token not in held:
                 waiter = waited.get(token)
                 # ZooKeeper's holder writes down its time a moment after it holds: until then it is that of its wait
-                wait = 0.0 if waiter is None else age(waiter.since, one.since if one.since > waiter.since else at)
+                until = one.since if waiter is None or one.since > waiter.since else at
+                wait = 0.0 if waiter is None else seconds_since(waiter.since, until)
                 found.append(Change(one.since, "acquired", label(one), one.token, wait))
                 if waiter is not None:
                     record.waits.append(wait)
@@ -152,9 +149,9 @@ class History:
                     del self._pairs[pair]
 
     def handovers_per_minute(self, now: datetime, began: datetime) -> float:
-        while self._handovers and age(self._handovers[0], now) > 60:
+        while self._handovers and seconds_since(self._handovers[0], now) > 60:
             self._handovers.popleft()
-        return len(self._handovers) * 60 / max(min(age(began, now), 60.0), 10.0)
+        return len(self._handovers) * 60 / max(min(seconds_since(began, now), 60.0), 10.0)
 
     def heat(self, now: datetime, most: int) -> tuple[datetime, list[tuple[str, list[float]]]]:
         """The end of the last bucket, and the names with the most waiter-seconds in the last buckets."""
@@ -206,10 +203,10 @@ def _ended(
     for token, one in held.items():
         if token not in holds:
             what: What = "expired" if token in ran_out else "released"
-            yield Change(at, what, label(one), one.token, age(one.since, at))
+            yield Change(at, what, label(one), one.token, seconds_since(one.since, at))
     for token, one in waited.items():
         if token not in waits and token not in holds:
-            yield Change(at, "left", label(one), one.token, age(one.since, at))
+            yield Change(at, "left", label(one), one.token, seconds_since(one.since, at))
 
 
 class Span(NamedTuple):

@@ -17,10 +17,10 @@ from time import monotonic, thread_time, time
 import dibs
 from dibs._shared import place
 from dibs.errors import BadName, DibsError
-from dibs.info import Break, LockInfo, clip
+from dibs.info import Break, LockInfo, clip, seconds_since
 from dibs.monitor import break_log
 from dibs.monitor.changes import end
-from dibs.monitor.history import History, age
+from dibs.monitor.history import History
 from dibs.monitor.look import MOST
 
 TICK = 1.0
@@ -247,7 +247,7 @@ class Sampler:
         if old is None and not info.holders and not info.waiters:
             return False
         before = LockInfo(name=info.name) if old is None else old.info
-        elapsed = 0.0 if old is None or baseline else age(old.at, at)
+        elapsed = 0.0 if old is None or baseline else seconds_since(old.at, at)
         entry = Entry(info, at)
         differs = _parts(before) != _parts(info)
         changed = differs
