@@ -193,7 +193,7 @@ def observe(observer: Observer) -> Callable[[], None]:
 def _checked_observer(observer: object) -> Observer:
     from inspect import iscoroutinefunction  # noqa: PLC0415  (a costly import)
 
-    if not callable(observer) or iscoroutinefunction(observer):
+    if not callable(observer) or iscoroutinefunction(observer) or iscoroutinefunction(type(observer).__call__):
         raise TypeError(f"an observer is a plain function with one parameter, the event, not {observer!r}")
     return observer
 

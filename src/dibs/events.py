@@ -50,7 +50,8 @@ class Event(Seen):
         owner: The owner as others see it.
         store: The store, as in messages; without a password.
         backend: `"memory"`, `"sqlite"`, `"redis"`, `"postgresql"`, `"mysql"`, `"zookeeper"` or `"quorum"`.
-        token: The fencing token of the hold.
+        token: The fencing token of the hold; 0 if there is none.
+        hold: Tells apart holds with one token, as those of an `rlock`; it is not unique for ever.
         weight: How many permits of a semaphore; otherwise 1, or the capacity for a write lock.
         capacity: How many permits the semaphore has; 1 for a mutex.
         lease: Seconds that the lock survives without renewal.
@@ -77,6 +78,7 @@ class Event(Seen):
     store: str = ""
     backend: str = ""
     token: int = 0
+    hold: int = 0
     weight: int = 1
     capacity: int = 1
     lease: float = 0.0
@@ -89,6 +91,11 @@ class Event(Seen):
     text: str = ""
     leader: str = ""
     error: BaseException | None = None
+
+
+def ended_as_planned(event: Event) -> bool:
+    """Whether a loss is none: a permit with `renew=False` was kept until its lease ran out, as for a rate limit."""
+    return event.kind == "semaphore" and event.reason == "expired"
 
 
 class Observer(Protocol):

@@ -103,7 +103,8 @@ class OtelObserver:
             return lambda value: record(value, attributes)  # less than `partial` with a keyword costs
 
         self._measures = Measures(bind, group)
-        self._observers = _observers(meter_provider or get_meter_provider, meter)
+        is_global = meter_provider is None or meter_provider is get_meter_provider()
+        self._observers = _observers(get_meter_provider if is_global else meter_provider, meter)
         self._observers.add(self._measures)
         self._spans = _Spans(tracer_provider or get_tracer_provider(), group, holds)
 
@@ -115,9 +116,11 @@ class OtelObserver:
                 self._spans(event)
 
     def close(self) -> None:
-        """Take the holds and waits that this observer saw out of the gauges; `instrument` does it by itself."""
+        """Take the holds and waits that this observer saw out of the gauges, and end their spans. `instrument` does it
+        by itself."""
         self._observers.discard(self._measures)
         self._measures.close()
+        self._spans.close()
 
 
 def _record(meter: Meter, metric: Metric) -> Callable[..., None]:
@@ -219,6 +222,12 @@ class _Spans:
                 span.set_attribute(_key(measures.REASON), event.reason)
                 span.set_status(StatusCode.ERROR, event.text)
             span.end()
+
+    def close(self) -> None:
+        """End the spans of holds that go on: nobody will."""
+        for span in self._holds.now():
+            span.end()
+        self._holds.forget()
 
     def _common(self, event: Event) -> dict[str, str | int]:
         found: dict[str, str | int] = {

@@ -25,7 +25,7 @@ ENDS = ("released", "given_back", "lost")
 OUTCOMES = ("acquired", "busy", "timed_out", "cancelled", "failed")
 LEASE = 6.0
 """Seconds; the first renewal is after a third of them. A machine that stands still for three seconds loses nothing."""
-SHORT = 0.5
+SHORT = 1.0
 """A timeout, in seconds. If it has passed before the request is sent, nobody waits."""
 
 
@@ -377,9 +377,9 @@ def test_two_stripes_of_one_client_report_no_wait_for_their_guard(client: dibs.C
 
 
 def test_a_stripe_is_renewed_as_one_hold(client: dibs.Client, seen: Seen) -> None:
-    with client.striped("a", 4, lease=2).at("key") as hold:
+    with client.striped("a", 4, lease=LEASE).at("key") as hold:
         until(lambda: "renewed" in seen.whats())
-        with client.lock("later", lease=2):
+        with client.lock("later", lease=LEASE):
             until(lambda: "renewed" in seen.whats("later"))
     assert {event.token for event in seen if event.what == "renewed" and event.name != "later"} == {hold.token}
 
@@ -553,3 +553,108 @@ def test_a_stripe_is_lost_with_its_guard(client: dibs.Client, seen: Seen, caplog
     assert (seen.one("lost").token, seen.one("lost").reason) == (hold.token, "broken")
     assert [record.levelname for record in caplog.records if record.name == "dibs.lock"] == ["ERROR"]
     assert [event.what for event in seen if event.what in ENDS] == ["lost"]
+
+
+def test_a_stripe_whose_guard_is_broken_is_lost_at_once(client: dibs.Client, seen: Seen) -> None:
+    hold = client.striped("a", 4, lease=LEASE).at("key").acquire()
+    assert hold is not None
+    (guard,) = client.inspect("a").holders
+    client.break_("a", token=guard.token)
+    until(lambda: "lost" in seen.whats())
+    assert hold.lost.is_set()
+
+
+def test_an_observer_that_ends_its_thread_leaves_renewals_alone(seen: Seen) -> None:
+    def observer(event: Event) -> None:
+        seen.append(event)
+        if event.what == "renewed" and seen.whats().count("renewed") == 1:
+            raise SystemExit
+
+    with dibs.connect("memory://events", observer=observer, lease=LEASE) as client:
+        holds = [client.lock(f"a{number}").acquire() for number in range(3)]
+        until(lambda: {event.name for event in seen if event.what == "renewed"} == {"a0", "a1", "a2"})
+        for hold in holds:
+            assert hold is not None
+            hold.release()
+
+
+def test_two_threads_that_release_one_hold_report_how_it_ended(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes while the first waits for the answer, which says that the hold is gone."""
+    with dibs.connect("memory://", observer=seen) as client:
+        hold = client.lock("a").acquire()
+        assert hold is not None
+
+        def gone(*_: object) -> bool:
+            hold.release()
+            assert seen.whats() == ["acquired"]
+            return False
+
+        monkeypatch.setattr(client._core.opened._queue, "leave_now", gone)  # type: ignore[attr-defined]
+        with pytest.raises(dibs.LockLost):
+            hold.release()
+    assert seen.whats() == ["acquired", "lost"]
+
+
+def test_an_observation_ends_alone(client: dibs.Client, seen: Seen) -> None:
+    """The same function is also the client's own observer, and is registered twice."""
+    observer = client._core.reporter.observers[0]
+    first, second = dibs.observe(observer), dibs.observe(observer)
+    for stop in (first, second):
+        stop()
+        with client.lock("a"):
+            pass
+        assert seen.whats() == ["acquired", "released"]
+        seen.clear()
+
+
+def test_an_object_with_an_async_call_is_no_observer() -> None:
+    class Wrong:
+        async def __call__(self, event: Event) -> None: ...
+
+    with pytest.raises(TypeError, match="an observer is a plain function"):
+        dibs.observe(Wrong())
+
+
+def test_a_place_in_the_queue_is_no_token(client: dibs.Client, seen: Seen) -> None:
+    with client.lock("a"):
+        seen.clear()
+        assert client.lock("a").acquire(timeout=0.05) is None
+    assert {event.token for event in seen if event.what != "released"} == {0}
+
+
+def test_a_store_that_comes_and_goes_does_not_flood_the_log(seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dibs")
+    reporter = Reporter("memory://events", "memory", lambda: 1.0, seen.append)
+    for _ in range(50):
+        reporter.unreachable(dibs.StoreUnavailable("no answer"))
+        reporter.answered()
+    assert seen.whats() == ["store_unreachable", "store_back"] * 50
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 3
+
+
+def test_the_end_of_a_permit_of_a_rate_limit_is_logged_at_debug(
+    client: dibs.Client, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.semaphore("rate", 3, renew=False, lease=0.5).acquire()
+    until(lambda: "lost" in seen.whats())
+    assert seen.one("lost").reason == "expired"
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+def test_a_stripe_that_ends_under_the_mutex_is_reported_outside_it(seen: Seen) -> None:
+    """The lifeline of a guard is asked for while the registry's mutex is held; an observer may take any time."""
+    held = list[bool]()
+
+    def observer(event: Event) -> None:
+        seen.append(event)
+        held.append(client._core.registry._mutex.locked())  # type: ignore[attr-defined]
+
+    with dibs.connect("memory://events", observer=observer) as client:
+        stripes = client.striped("a", 64, lease=0.5, renew=False)
+        first = stripes.at(1).acquire()
+        assert first is not None
+        until(lambda: first._core.grant is not None and first._core.still() is None)
+        second = stripes.at(2).acquire()
+        assert second is not None
+        until(lambda: seen.whats().count("lost") == 2)
+    assert not any(held)

@@ -112,6 +112,7 @@ def test_a_backlog_of_leaves_makes_new_acquires_wait(desk: Desk, caplog: pytest.
     assert caplog.messages == [
         "desk does not answer: silent",
         f"claims to remove: {MOST}; new acquires wait until there are fewer",
+        "desk answers again, after 0.5 s",
         ANY,
     ]
 

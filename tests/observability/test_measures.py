@@ -147,7 +147,27 @@ def test_ends_whose_begin_was_not_seen_make_nothing_negative(otel: Otel) -> None
     observe(event("acquired", token=4))
     assert otel.values("dibs.lock.held") == {row(**REDIS): 1}
     assert not any(otel.values("dibs.lock.waiting").values())
-    assert otel.values("dibs.lock.hold.duration") == {row(**REDIS, end="released"): (1, 9.0)}
+    assert otel.values("dibs.lock.hold.duration") == {}
+
+
+def test_holds_with_one_token_end_in_any_order(otel: Otel) -> None:
+    """A write lock and a read lock inside it; the write lock is released first."""
+    observe = otel.observer()
+    observe(event("acquired", kind="rw", hold=1))
+    observe(event("acquired", kind="rw", mode="shared", hold=2))
+    observe(event("released", kind="rw", hold=1, held=3.0))
+    assert otel.values("dibs.lock.held")[row(backend="redis", mode="shared", group="invoice:*")] == 1
+    observe(event("released", kind="rw", mode="shared", hold=2, held=1.0))
+    durations = otel.values("dibs.lock.hold.duration")
+    assert {dict(key)["mode"]: value for key, value in durations.items()} == {"exclusive": (1, 3.0), "shared": (1, 1.0)}
+
+
+def test_the_end_of_a_permit_of_a_rate_limit_is_no_loss(otel: Otel) -> None:
+    observe = otel.observer()
+    for kind, token in (("semaphore", 1), ("mutex", 2)):
+        observe(event("acquired", kind=kind, token=token))
+        observe(event("lost", kind=kind, token=token, reason="expired"))
+    assert sum(otel.values("dibs.lock.losses").values()) == 1
 
 
 def test_holds_of_two_namespaces_may_look_the_same(otel: Otel) -> None:

@@ -94,12 +94,13 @@ from observability.telemetry import Otel, event
 early = OtelObserver()
 metrics.set_meter_provider(MeterProvider([reader := InMemoryMetricReader()]))
 late = OtelObserver()
-for observe in early, late:
+named = OtelObserver(meter_provider=metrics.get_meter_provider())
+for observe in early, late, named:
     observe(event("acquired"))
 shown = Otel()
 shown.reader = reader
-assert list(shown.values("dibs.lock.held").values()) == [2]
-assert [count for count, _ in shown.values("dibs.lock.acquire.duration").values()] == [2]
+assert list(shown.values("dibs.lock.held").values()) == [3]
+assert [count for count, _ in shown.values("dibs.lock.acquire.duration").values()] == [3]
 """
 MISSING = """
 import sys

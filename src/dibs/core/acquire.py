@@ -116,10 +116,8 @@ class QueueGrantor:
 
     def give(self, hold: Hold) -> Given:
         grant = hold.grant
-        if grant is None or grant.key is not None or hold.also is not None or not grant.answered:
+        if hold.over or grant is None or grant.key is not None or hold.also is not None or not grant.answered:
             return None
-        if hold.over:
-            return True
         claim, now = grant.claim, self._now()
         if grant.state is not HELD or now >= grant.until or now >= hold.ends_at:
             return None  # it may be lost
@@ -127,7 +125,9 @@ class QueueGrantor:
         try:
             hold.over = grant.leaving = True
             if self._watchdog.renewing.pop(claim.id, None) is None:  # the thread that pops a grant ends it
-                return self._is_ended_elsewhere(hold, grant)
+                grant.leaving = False
+                hold.over = grant.loss is None and not grant.dropped  # another thread releases it; otherwise it is lost
+                return None
             grant.state = OVER
             grant.holds.clear()
             self._watchdog.unsorted.pop(claim.id, None)
@@ -147,15 +147,6 @@ class QueueGrantor:
             grant.leaving = False
             return left
         return self._queue.leave(claim, True, until) if left is None else self._leave_soon(claim, left, until)
-
-    @staticmethod
-    def _is_ended_elsewhere(hold: Hold, grant: Grant) -> Given:
-        """True: another thread releases this hold. None: it was lost, or the watchdog gave it back."""
-        grant.leaving = False
-        if grant.loss is None and not grant.dropped:
-            return True
-        hold.over = False
-        return None
 
     async def _leave_soon(self, claim: Claim, left: Awaitable[bool | None], until: float) -> bool:
         try:

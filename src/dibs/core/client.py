@@ -281,6 +281,7 @@ class Client:
             found = await self.opened.evict(self.prefix + name, token, self.now() + self.retry)
         except DibsError as error:
             raise self.completed(error, name) from None
+        self.reporter.answered()
         if not found:
             info = await self.inspect(name)
             raise self.error(
@@ -377,7 +378,7 @@ class Client:
 
     async def _open(self) -> Grantor:
         if wants_debug():
-            self.reporter.add(log_debug)
+            self.reporter.add(log_debug, log_debug)
         self.registry.grantor = grantor = self._grantor(self.runtime)
         return grantor
 

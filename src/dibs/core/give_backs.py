@@ -46,7 +46,7 @@ class GiveBacks:
         self,
         runtime: Runtime,
         open_grantor: Callable[[], Grantor],
-        heard: Callable[[StoreError], None],
+        heard: Callable[[StoreError | None], None],
         *,
         claims_expire: bool,
     ) -> None:
@@ -159,6 +159,8 @@ class GiveBacks:
         return batch
 
     def _note(self, batch: list[_Leaving], answers: Sequence[StoreError | None]) -> None:
+        if None in answers:
+            self._heard(None)
         for item, error in zip(batch, answers, strict=True):
             if error is not None:
                 self._heard(error)

@@ -269,8 +269,16 @@ class Hold:
         return not self.over and (self.lifeline is None or self.lifeline() is not None)
 
     def still(self) -> Hold | None:
-        """The `lifeline` of the guard that this hold depends on."""
-        return self if self.wanted() and not self.is_lost() else None
+        """The `lifeline` of the guard that this hold depends on. It ends nothing: a mutex may be held here."""
+        return self if self.wanted() and not self._is_past() else None
+
+    def _is_past(self) -> bool:
+        grant = self.grant
+        if self.loss is not None or grant is None:
+            return self.loss is not None
+        if grant.state is HELD:
+            return self.context.now() >= min(grant.until, self.ends_at)
+        return grant.state is LOST or grant.state is OVER
 
     def is_lost(self) -> bool:
         """Compare the clock with the deadline. A loss is final; the thread that notices it first ends the grant."""

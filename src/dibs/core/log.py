@@ -113,10 +113,12 @@ def log_debug(event: Event) -> None:
         said = text.format(waited=duration(event.waited), held=duration(event.held), left=duration(event.left))
         if event.error is not None:
             said += f": {event.error}"
-        figures = {"waited": event.waited, "held": event.held, "contended": event.contended}
+        names = _FIGURES.get(event.what, ("waited", "contended"))
+        figures = {name: getattr(event, name) for name in names}
         log("lock").debug('"%s" on %s: %s', event.name, event.store, said, extra={**lock_fields(event), **figures})
 
 
+_FIGURES = {"released": ("held",), "given_back": ("held",), "renewed": ("left", "latency")}
 _FREQUENT = {
     "acquired": "acquired after {waited}",
     "waiting": "busy, waiting",

@@ -80,16 +80,15 @@ class HoldRegistry:
             if not await self._answer_of(grant, hold.deadline):
                 return False
 
-    async def release(self, hold: Hold) -> None:
-        """Does nothing the second time; a lost hold raises once."""
+    async def release(self, hold: Hold) -> bool:
+        """False: it is over already, and nothing was done. A lost hold raises once."""
         also = hold.also
         if also is None:
-            await self._release(hold)
-            return
+            return await self._release(hold)
         here = Frame()
         also.lifeline = ref(here)  # the guard now depends on this call: its hold may end first
         try:
-            await self._release(hold)
+            return await self._release(hold)
         finally:
             try:
                 await self._release(also)
@@ -210,14 +209,14 @@ class HoldRegistry:
     def _undecided(grant: Grant) -> bool:
         return grant.state in (ASKING, WAITS) and grant.wanted()
 
-    async def _release(self, hold: Hold) -> None:
+    async def _release(self, hold: Hold) -> bool:
         lost = hold.is_lost()
         grant = hold.grant
         if lost:
             hold.tell_lost()  # the watchdog may not have noticed the loss yet
         with self._mutex:
             if hold.over or grant is None:
-                return
+                return False
             hold.over = True
             is_shared = grant.key is not None
             last = not is_shared or not grant.wanted()
@@ -233,12 +232,13 @@ class HoldRegistry:
             raise hold.lost_error()
         if not last:
             await self._lighten(grant)
-            return
+            return True
         try:
             await self._opened().release(grant, min(grant.until, self.now() + RELEASE_PATIENCE))
         except LockLost:
             hold.loss = grant.why_lost()
             raise hold.lost_error() from None
+        return True
 
     async def _lighten(self, grant: Grant) -> None:
         """Lower the weight of the claim to that of its heaviest hold."""

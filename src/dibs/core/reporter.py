@@ -7,14 +7,14 @@ its exceptions are logged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dibs.core.grants import Grant, Hold, Request
 from dibs.core.log import LogLimit, fields, lock_fields, log
 from dibs.core.loss import Loss
 from dibs.core.queue import ELECTION
 from dibs.errors import StoreError, StoreUnavailable
-from dibs.events import Event, Observer, What
+from dibs.events import Event, Observer, What, ended_as_planned
 from dibs.info import Participant, duration
 
 LONG_WAIT = 15.0
@@ -22,6 +22,11 @@ LONG_WAIT = 15.0
 _LATE = 1 / 6
 """A renewal that is answered by this share of the lease after it was due is late."""
 _MOST_LOSSES, _MOST_WARNINGS = 100, 3
+
+
+class _Outage(NamedTuple):
+    since: float
+    is_logged: bool
 
 
 class Reporter:
@@ -32,24 +37,34 @@ class Reporter:
         self._store = store
         self._backend = backend
         self._now = now
-        self.silent: dict[str, list[float]] = {}
-        """Since when the store does not answer; empty while it does. Only atomic operations change it."""
+        self._registered: tuple[tuple[object, Observer], ...] = () if own is None else ((own, own),)
+        self.silent: dict[str, _Outage] = {}
+        """One entry while the store does not answer. Only atomic operations change it."""
         self._losses = LogLimit(now, _MOST_LOSSES)
         self._renewals = LogLimit(now, _MOST_WARNINGS)
         self._failures = LogLimit(now, _MOST_WARNINGS)
+        self._outages = LogLimit(now, _MOST_WARNINGS)
 
-    def add(self, observer: Observer) -> None:
-        if not any(one is observer for one in self.observers):
-            self.observers = (*self.observers, observer)
+    def add(self, observer: Observer, registration: object) -> None:
+        """An observer with several registrations is told once, until the last of them is removed."""
+        if not any(one is registration for one, _ in self._registered):
+            self._registered = (*self._registered, (registration, observer))
+            self._set_observers()
 
-    def remove(self, observer: Observer) -> None:
-        self.observers = tuple(one for one in self.observers if one is not observer)
+    def remove(self, registration: object) -> None:
+        self._registered = tuple(one for one in self._registered if one[0] is not registration)
+        self._set_observers()
+
+    def _set_observers(self) -> None:
+        self.observers = tuple({id(observer): observer for _, observer in self._registered}.values())
 
     def tell(self, event: Event) -> None:
         for observer in self.observers:
             try:
                 observer(event)
-            except Exception:  # noqa: BLE001  (it is logged)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  (it is logged; locks depend on the watchdog's threads)
                 more = self._failures.more()
                 if more is not None:
                     extra = fields("observer_failed")
@@ -131,8 +146,9 @@ class Reporter:
         event = self._event("lost", hold, request, held=self._held(hold), reason=loss.reason, text=loss.text)
         if not _is_first(hold, "end", [event]):
             return
+        say = log("lock").debug if ended_as_planned(event) else log("lock").error
         if loss.reason != "closed" and (more := self._losses.more()) is not None:
-            log("lock").error(
+            say(
                 '"%s" on %s: lost (token %d): %s%s', hold.name, self._store, hold.token, loss.text, more,
                 extra={**lock_fields(event), "reason": loss.reason, "held": event.held},
             )  # fmt: skip
@@ -152,8 +168,6 @@ class Reporter:
 
     def renewed(self, grant: Grant, sent_at: float, now: float) -> None:
         """Called before the reply is applied to the grant."""
-        if self.silent:
-            self.answered()
         is_late = now - grant.renew_at > grant.request.lease * _LATE
         if is_late or self.observers:
             self._renewal("renewal_late" if is_late else "renewed", grant, now, sent_at)
@@ -172,7 +186,7 @@ class Reporter:
 
     def _renewal(self, what: What, grant: Grant, now: float, sent_at: float, error: StoreError | None = None) -> None:
         left = max(grant.until - now, 0.0)
-        for hold in [one for one in grant.holds if not one.is_guard]:
+        for hold in [one for one in grant.holds if not one.is_guard and one.loss is None]:
             event = self._event(what, hold, grant.request, latency=now - sent_at, left=left, error=error)
             if what == "renewal_late" and error is None and (more := self._renewals.more()) is not None:
                 log("watchdog").warning(
@@ -180,7 +194,8 @@ class Reporter:
                     hold.name, self._store, duration(left), duration(event.lease), more,
                     extra={**lock_fields(event), "left": left, "latency": event.latency},
                 )  # fmt: skip
-            self.tell(event)
+            if hold.reported:
+                self.tell(event)
 
     def revoked(self, hold: Hold, request: Request) -> None:
         if hold.is_guard:
@@ -190,23 +205,29 @@ class Reporter:
             '"%s" on %s: another client asks for its release (token %d)', hold.name, self._store, hold.token,
             extra=lock_fields(event),
         )  # fmt: skip
-        self.tell(event)
+        if hold.reported:
+            self.tell(event)
 
     # The store, and other clients.
 
     def unreachable(self, error: StoreUnavailable) -> None:
-        since = [self._now()]  # a list, because two calls may return the same float
-        if self.silent.setdefault("since", since) is since:
-            extra = fields("store_unreachable", store=self._store)
-            log("store").warning("%s does not answer: %s", self._store, error, extra=extra)
+        if self.silent:
+            return
+        more = self._outages.more()
+        outage = _Outage(self._now(), more is not None)
+        if self.silent.setdefault("now", outage) is outage:
+            if more is not None:
+                extra = fields("store_unreachable", store=self._store)
+                log("store").warning("%s does not answer: %s%s", self._store, error, more, extra=extra)
             self.tell(Event(what="store_unreachable", store=self._store, backend=self._backend, error=error))
 
     def answered(self) -> None:
         """The store answered a request of a caller or of the watchdog."""
-        if self.silent and (since := self.silent.pop("since", None)) is not None:
-            silent = self._now() - since[0]
-            extra = fields("store_back", store=self._store, waited=silent)
-            log("store").info("%s answers again, after %s", self._store, duration(silent), extra=extra)
+        if self.silent and (outage := self.silent.pop("now", None)) is not None:
+            silent = self._now() - outage.since
+            if outage.is_logged:
+                extra = fields("store_back", store=self._store, waited=silent)
+                log("store").info("%s answers again, after %s", self._store, duration(silent), extra=extra)
             self.tell(Event(what="store_back", store=self._store, backend=self._backend, waited=silent))
 
     def broken(self, name: str, token: int) -> None:
@@ -241,7 +262,8 @@ class Reporter:
         return Event(
             what=what, name=hold.name, kind=request.kind, owner=hold.label, store=self._store, backend=self._backend,
             mode="exclusive" if hold.weight >= request.capacity else "shared",
-            token=hold.token, weight=hold.weight, capacity=request.capacity, lease=request.lease, **more,
+            token=hold.token if _is_acquired(hold) else 0,  # before, it is the place in the queue
+            hold=id(hold), weight=hold.weight, capacity=request.capacity, lease=request.lease, **more,
         )  # fmt: skip
 
     def _waited(self, hold: Hold) -> float:

@@ -169,9 +169,12 @@ class Watchdog:
             grant.news = True
             self.schedule(grant)
 
-    def heard(self, error: StoreError) -> None:
-        """Called with every error of the store: a replaced store has lost all our claims."""
-        if isinstance(error, StoreUnavailable):
+    def heard(self, error: StoreError | None) -> None:
+        """Called with every error of the store, and with None when it answered a request of the watchdog. A replaced
+        store has lost all our claims."""
+        if error is None:
+            self._reporter.answered()
+        elif isinstance(error, StoreUnavailable):
             self._reporter.unreachable(error)
         if not isinstance(error, Replaced):
             return
@@ -355,6 +358,8 @@ class Watchdog:
     ) -> dict[StoreUnavailable, list[Grant]]:
         """Apply the replies; return the grants that were not renewed, by error."""
         failed: dict[StoreUnavailable, list[Grant]] = {}
+        if not all(isinstance(standing, StoreUnavailable) for standing in standings):
+            self.heard(None)
         for (grant, claim, was_held), standing in zip(asked, standings, strict=True):
             if grant.in_flight is claim:
                 grant.in_flight = None
@@ -369,7 +374,8 @@ class Watchdog:
 
     def _renew_again(self, batch: list[Grant], error: StoreError, shortest: float, sent_at: float) -> None:
         self.heard(error)
-        self._reporter.renewals_failed([grant for grant in batch if grant.state is HELD], sent_at, error)
+        if held := [grant for grant in batch if grant.state is HELD]:
+            self._reporter.renewals_failed(held, sent_at, error)
         for grant in batch:
             before = grant.trouble or Trouble(sent_at, self._now(), error)
             grant.trouble = before._replace(error=error)

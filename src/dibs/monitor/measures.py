@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from dibs.events import Event
+from dibs.events import Event, ended_as_planned
 from dibs.monitor.groups import Group, grouping
 
 T = TypeVar("T")
@@ -150,8 +150,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def hold_key(event: Event) -> Hashable:
-    """It stays the same while a write lock is downgraded. Clients of two namespaces may share one."""
-    return event.store, event.name, event.token
+    """It stays the same while a write lock is downgraded. Holds of an `rlock` share their token."""
+    return event.store, event.name, event.token, event.hold
 
 
 def wait_key(event: Event) -> Hashable:
@@ -239,9 +239,9 @@ class Measures:
     def _hold_ended(self, event: Event) -> None:
         backend, group = event.backend, self._group(event.name)
         held = self._hold_ends(event)
-        mode = event.mode if held is None else held.row[1]
-        self._ends[backend, mode, group, end_of(event)](event.held)
-        if event.what == "lost":
+        if held is not None:
+            self._ends[backend, held.row[1], group, end_of(event)](event.held)
+        if event.what == "lost" and not ended_as_planned(event):
             self._losses[backend, group, event.reason](1)
 
     def _renewed(self, event: Event) -> None:

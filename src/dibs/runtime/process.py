@@ -20,14 +20,14 @@ from dibs.runtime.threads import boottime, ending, step
 _EXIT_PATIENCE = 1.0
 _clients: Living[Client] = Living()
 _registered: list[bool] = []
-_observers: list[Observer] = []
-"""Those of `dibs.observe`."""
+_observers: dict[object, Observer] = {}
+"""Those of `dibs.observe`, by registration."""
 
 
 def track(client: Client) -> None:
     _clients.add(client)  # first: `observe` finds it there, or has put its observer into the list
-    for observer in _observers.copy():
-        client.reporter.add(observer)
+    for registration, observer in _observers.copy().items():
+        client.reporter.add(observer, registration)
     if not _registered:
         _registered.append(True)
         atexit.register(_exit)
@@ -39,15 +39,15 @@ def track(client: Client) -> None:
 
 def observe(observer: Observer) -> Callable[[], None]:
     """Add an observer to every client, also to those that are made later. The result removes it."""
-    _observers.append(observer)
+    registration = object()
+    _observers[registration] = observer
     for client in _clients.now():
-        client.reporter.add(observer)
+        client.reporter.add(observer, registration)
 
     def stop() -> None:
-        if observer in _observers:
-            _observers.remove(observer)
+        _observers.pop(registration, None)
         for client in _clients.now():
-            client.reporter.remove(observer)
+            client.reporter.remove(registration)
 
     return stop
 

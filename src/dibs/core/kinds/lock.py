@@ -211,8 +211,7 @@ class Lock(Takes[Hold]):
         if not await registry.acquire(guard, guard_lock.request, True, description):
             return False
         guard.lifeline = hold.still
-        if hold.notify and guard.grant is not None:
-            guard.notify = [hold.tell_lost, hold.report_loss]
+        guard.notify = [hold.tell_lost, hold.report_loss]
         if await registry.acquire(hold, self.request, self.share, description):
             return True
         await registry.release(guard)
@@ -275,10 +274,7 @@ class Lock(Takes[Hold]):
             await client.ready()
         self.hold_stack.released(hold)
         try:
-            if given is None:
-                await client.registry.release(hold)
-            elif client.registry.grantor is not None:
-                await client.registry.grantor.given(hold, given)
+            ended = await self._finish(hold, given)
         except LockLost as error:
             try:
                 if error.reason == "broken":
@@ -293,7 +289,17 @@ class Lock(Takes[Hold]):
             if not isinstance(error, DibsError):
                 raise
             raise self.client.completed(error, self.name) from error.__cause__
-        client.reporter.ended(hold, self.request, "released")
+        if ended:
+            client.reporter.ended(hold, self.request, "released")
+
+    async def _finish(self, hold: Hold, given: Given) -> bool:
+        """False: it was over already."""
+        registry = self.client.registry
+        if given is None:
+            return await registry.release(hold)
+        if registry.grantor is not None:
+            await registry.grantor.given(hold, given)
+        return True
 
     async def _add_breaker(self, hold: Hold, error: LockLost) -> None:
         """Add the record of `dibs break` to the error, if there is one. Best effort: the lock is lost anyway."""

@@ -86,6 +86,7 @@ class EnclosedLock:
             if not isinstance(error, DibsError):
                 raise
             raise client.completed(error, self.name) from error.__cause__
+        client.reporter.answered()
         waited = client.now() - began
         if token is None:
             client.reporter.enclosed("timed_out" if limit else "busy", self.name, self._label, waited)
