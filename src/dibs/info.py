@@ -20,6 +20,7 @@ BREAK_MARK = "broken lock"
 _LONGEST_RECORD = 8192
 _LONGEST_HOLDER, _LONGEST_WHO = 250, 80
 _TOO_LARGE = 2**63
+_LONGEST_LEFT = 1e9
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 _JSON = json.JSONDecoder(parse_constant=str)
 """`json.loads` with an option makes a decoder each time, which costs as much as a description."""
@@ -172,6 +173,15 @@ def instant(at: datetime) -> str:
 
 def seconds_since(then: datetime, now: datetime) -> float:
     return max((now - then).total_seconds(), 0.0)
+
+
+def bounded(seconds: float) -> float:
+    """The time left of a lease, whatever a damaged row says.
+
+    >>> [bounded(left) for left in (5.0, -1.0, float("nan"))], bounded(float("inf")) < 1e10
+    ([5.0, 0.0, 0.0], True)
+    """
+    return min(seconds, _LONGEST_LEFT) if seconds > 0 else 0.0
 
 
 def who(one: Participant) -> str:

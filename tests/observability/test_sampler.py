@@ -89,8 +89,56 @@ def test_a_hand_over_is_counted_with_its_wait() -> None:
     assert list(record.waits) == [1.0]
     now = NOW + timedelta(seconds=60)
     assert watch.sampler.history.handovers_per_minute(now, NOW) == 1
-    found = {owner: [(span.kind, span.end) for span in spans] for owner, spans, _ in lanes(record, held("a"), 9)}
+    drawn = lanes(record, held("a", person("bo", 2, since=2.5)), 9)
+    found = {owner: [(span.kind, span.end) for span in spans] for owner, spans, _ in drawn}
     assert found == {"ana@web pid 1": [("held", "released")], "bo@web pid 1": [("waited", None), ("held", None)]}
+
+
+def test_an_exclusive_hold_ends_before_the_next_begins() -> None:
+    """The sample that shows the hand-over is later than it."""
+    watch = Watch()
+    watch.see(held("a", person("ana", 1)))
+    watch.see(held("a", person("bo", 2, since=1.5)))
+    record = watch.sampler.history.record("a")
+    assert record is not None
+    at = NOW + timedelta(seconds=1.5)
+    assert [(one.what, one.at) for one in record.changes] == [("released", at), ("acquired", at)]
+
+
+def test_the_time_of_a_grant_is_that_of_the_sample_where_the_store_tells_that_of_the_wait() -> None:
+    watch = Watch()
+    watch.see(held("a", person("ana", 1)))
+    watch.see(held("a", person("ana", 1), waiters=(person("bo", 2, since=1.5),)))
+    watch.see(held("a", person("bo", 2, since=1.50001)))
+    record = watch.sampler.history.record("a")
+    assert record is not None
+    assert [round(wait, 3) for wait in record.waits] == [1.5]
+    assert record.changes[-1].at == NOW + timedelta(seconds=3)
+
+
+def test_a_hold_that_ended_while_nobody_viewed_is_not_drawn() -> None:
+    watch = Watch()
+    watch.see(held("a", person("ana", 1)))
+    watch.see(held("a", person("bo", 2, since=1.5)))
+    later = held("a", person("cy", 3, since=60))
+    watch.sampler._note(later, NOW + timedelta(seconds=61), baseline=True)
+    drawn = lanes(watch.sampler.history.record("a"), later, 9)
+    ends = [(owner, [span.end for span in spans]) for owner, spans, _ in drawn]
+    assert ends == [("cy@web pid 1", [None]), ("ana@web pid 1", ["released"])]
+
+
+def test_waits_that_grow_and_late_renewals_are_changes() -> None:
+    watch = Watch()
+    waited = held("a", person("ana", 1), waiters=(person("bo", 2),))
+    watch.see(waited)
+    assert watch.see(waited)
+    watch = Watch()
+    for remaining in (30, 29, 29.9, 20, 15.1):
+        watch.see(held("a", person("ana", 1, remaining=remaining)))
+    assert watch.sampler.entries["a"].trouble() is None
+    assert watch.see(held("a", person("ana", 1, remaining=14.1)))
+    assert watch.sampler.entries["a"].trouble() == "renewals are late"
+    assert not watch.see(held("a", person("ana", 1, remaining=13.1)))
 
 
 def test_waiters_without_tokens_are_told_apart() -> None:
@@ -98,6 +146,7 @@ def test_waiters_without_tokens_are_told_apart() -> None:
     two = (person("bo", 0, since=1), person("cy", 0, since=1))
     watch.see(held("a", person("ana", 1)))
     watch.see(held("a", person("ana", 1), waiters=two))
+    watch.see(held("a", person("ana", 1), waiters=(person("bo", 0, since=1.0007), two[1])))
     watch.see(held("a", person("ana", 1), waiters=two[:1]))
     assert watch.whats() == ["waiting", "waiting", "left"]
 
@@ -169,7 +218,23 @@ def test_cycles_are_named() -> None:
     assert graph_of(one, two) == ([said], 4)
     assert graph_of(two, one) == ([said], 4)
     itself = held("a", person("ana", 1), waiters=(person("ana", 2),))
-    assert graph_of(itself)[0] == ['ana@web pid 1 waits for "a", which it holds itself']
+    assert graph_of(itself)[0] == ['ana@web pid 1 waits for "a", which a thread or task of that name holds']
+
+
+def test_a_cycle_that_another_holder_can_end_is_no_deadlock() -> None:
+    pool = LockInfo(
+        name="pool", kind="semaphore", capacity=2, holders=(person("bo", 1), person("cy", 2)),
+        waiters=(person("ana", 3),),
+    )  # fmt: skip
+    one = held("one", person("ana", 1), waiters=(person("bo", 2),))
+    assert graph_of(pool, one)[0] == []
+    two = held("two", person("ana", 1), waiters=(person("cy", 2),))
+    assert len(graph_of(pool, one, two)[0]) == 2
+
+
+def test_participants_that_say_nothing_are_not_one() -> None:
+    unknown = [Participant(token=token) for token in (1, 2)]
+    assert graph_of(held("a", unknown[0], waiters=(unknown[1],))) == ([], 0)
 
 
 def test_a_large_graph_is_cut() -> None:

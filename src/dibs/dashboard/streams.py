@@ -64,7 +64,7 @@ class Watching:
     def ready(self) -> bool:
         """Whether there is a sample that shows all that was asked for."""
         sampler = self.store.sampler
-        return sampler.sample > 0 and (self.name is None or self.name in sampler.breaks or sampler.error is not None)
+        return sampler.is_known and (self.name is None or self.name in sampler.breaks or sampler.error is not None)
 
     async def sampled(self, seconds: float) -> None:
         """Wait until the view is known."""

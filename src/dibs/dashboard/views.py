@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import dibs
 from dibs._shared import backend, place, show_command
-from dibs.info import LockInfo, Participant, clip, instant, printable, seconds_since, who
+from dibs.info import LockInfo, Participant, clip, instant, printable, who
 from dibs.monitor.graph import Graph, wait_for_graph
 from dibs.monitor.history import BUCKET, label, lanes
 from dibs.monitor.look import SORTS, oldest_wait, pressure, sort_key
@@ -212,7 +212,7 @@ class StoreViews:
             "pressure": round(pressure(info, now), 1),
             "oldest_wait": round(oldest_wait([info], now), 1),
             "p95_wait": None if record is None else _p95(record.waits),
-            "trouble": _trouble(entry),
+            "trouble": entry.trouble(),
         }
 
     def _lock_page(self, name: str) -> tuple[dict[str, Any], Sequence[str]]:
@@ -319,17 +319,6 @@ def _matches(wanted: str, info: LockInfo) -> bool:
 
 def _p95(waits: Sequence[float]) -> float | None:
     return round(sorted(waits)[ceil(len(waits) * 0.95) - 1], 1) if waits else None
-
-
-def _trouble(entry: Entry) -> str | None:
-    if entry.vacant and entry.info.waiters:
-        return "nobody holds it"
-    for one in entry.info.holders:
-        lease = entry.leases[one.token]
-        renewed = one.token in entry.renewed or seconds_since(one.since, entry.at) > lease
-        if renewed and one.remaining < lease / 2:
-            return "renewals are late"
-    return None
 
 
 def _graph(graph: Graph) -> dict[str, Any]:

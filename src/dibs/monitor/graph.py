@@ -1,19 +1,21 @@
 """The wait-for graph of a store: participants that hold one lock and wait for another, and the cycles among them.
 
-A participant is known by host, process, thread and owner, as it described itself. The graph is small and the same for
-the same locks, whatever their order.
+A participant is known by host, process, thread and owner, as it described itself: two tasks of one name look like one.
+The graph is small and the same for the same locks, whatever their order.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from dibs.info import LockInfo, Participant, clip
 from dibs.monitor.history import label
 
 MOST_NODES = 200
+_MOST_EDGES, _MOST_HOLDERS = 5000, 20
 _MOST_CYCLES = 10
 _LONGEST_NAME = 80
 
@@ -37,7 +39,9 @@ class Graph(NamedTuple):
 
 
 def identity(one: Participant) -> Identity:
-    return (one.host, one.pid, one.thread, one.owner)
+    """A participant that does not say what process it is, as one of Java, is like no other."""
+    unknown = one.pid == 0 or one.host == "?"
+    return (one.host, one.pid, f"token {one.token}" if unknown else one.thread, one.owner)
 
 
 def wait_for_graph(locks: Mapping[str, LockInfo], contended: Iterable[str]) -> Graph | None:
@@ -64,32 +68,70 @@ def wait_for_graph(locks: Mapping[str, LockInfo], contended: Iterable[str]) -> G
                     between.add(who)
     if not between:
         return None
-    return _drawn(waits, holders, between, texts)
-
-
-def _drawn(
-    waits: dict[Identity, set[str]],
-    holders: dict[str, set[Identity]],
-    between: set[Identity],
-    texts: dict[Identity, str],
-) -> Graph:
-    edges: set[Edge] = set()
-    for who in between:
-        for name in waits[who]:
-            edges.add(Edge(who, name, waits=True))
-            edges |= {Edge(holder, name, waits=False) for holder in holders.get(name, ())}
-    held_between = {name for name, some in holders.items() if some & between}
-    for name in held_between:
-        edges |= {Edge(holder, name, waits=False) for holder in holders[name] & between}
-        edges |= {Edge(who, name, waits=True) for who, names in waits.items() if name in names}
-    kept: list[Edge] = []
-    nodes: set[object] = set()
-    for edge in sorted(edges, key=lambda edge: (edge.person not in between, edge)):
-        if len(nodes | {edge.person, edge.name}) <= MOST_NODES:
-            nodes |= {edge.person, edge.name}
-            kept.append(edge)
+    stuck = _stuck(waits, holders)
+    first = _first(between, stuck, MOST_NODES)
+    front = {name: _first(holders[name], stuck, _MOST_HOLDERS) for name in waited_for & holders.keys()}
+    kept = _cut(_edges(first, waits, holders, front))
     people = {who: texts[who] for who in sorted({edge.person for edge in kept})}
-    return Graph(people, sorted({edge.name for edge in kept}), kept, _cycles(kept, texts))
+    cycles = _cycles([edge for edge in kept if edge.person in stuck], texts)
+    return Graph(people, sorted({edge.name for edge in kept}), kept, cycles)
+
+
+def _stuck(waits: Mapping[Identity, Iterable[str]], holders: Mapping[str, Iterable[Identity]]) -> set[Identity]:
+    """Those who can only wait. A lock with a holder who does not wait, or whose own wait can end, can become free: a
+    semaphore with one such holder, too."""
+    waiters: dict[str, list[Identity]] = {}
+    for who, names in waits.items():
+        for name in names:
+            waiters.setdefault(name, []).append(who)
+    holds: dict[Identity, list[str]] = {}
+    for name, some in holders.items():
+        for who in some:
+            holds.setdefault(who, []).append(name)
+    stuck = set(waits)
+    free = [name for name in waiters if name not in holders]
+    free += [name for who, names in holds.items() if who not in waits for name in names]
+    while free:
+        for who in waiters.pop(free.pop(), ()):
+            if who in stuck:
+                stuck.remove(who)
+                free += holds.get(who, ())
+    return stuck
+
+
+def _first(some: Iterable[Identity], stuck: Container[Identity], most: int) -> list[Identity]:
+    return sorted(some, key=lambda who: (who not in stuck, who))[:most]
+
+
+def _edges(
+    between: Iterable[Identity],
+    waits: Mapping[Identity, set[str]],
+    holders: Mapping[str, set[Identity]],
+    front: Mapping[str, Iterable[Identity]],
+) -> Iterator[Edge]:
+    """Around those who hold one lock and wait for another: what they wait for and who holds it, and what they hold.
+    `front`: the holders to show."""
+    for who in between:
+        for name in sorted(waits[who]):
+            yield Edge(who, name, waits=True)
+            yield from (Edge(holder, name, waits=False) for holder in front.get(name, ()))
+    held = {name for name, some in holders.items() for who in between if who in some}
+    for name in sorted(held):
+        yield from (Edge(who, name, waits=False) for who in between if who in holders[name])
+    for who in sorted(waits):
+        yield from (Edge(who, name, waits=True) for name in sorted(waits[who] & held))
+
+
+def _cut(edges: Iterable[Edge]) -> list[Edge]:
+    """The first of them, without those that would make the graph too large."""
+    nodes: set[object] = set()
+    kept: dict[Edge, None] = {}
+    for edge in islice(edges, _MOST_EDGES):
+        more = {edge.person, edge.name} - nodes
+        if len(nodes) + len(more) <= MOST_NODES:
+            nodes |= more
+            kept[edge] = None
+    return sorted(kept)
 
 
 def _cycles(edges: list[Edge], texts: dict[Identity, str]) -> list[str]:
@@ -140,6 +182,6 @@ def _way(start: Identity, came: dict[Identity, tuple[Identity, str]]) -> list[tu
 
 def _sentence(start: Identity, way: list[tuple[str, Identity]], texts: dict[Identity, str]) -> str:
     if len(way) == 1:
-        return f'{texts[start]} waits for "{clip(way[0][0], _LONGEST_NAME)}", which it holds itself'
+        return f'{texts[start]} waits for "{clip(way[0][0], _LONGEST_NAME)}", which a thread or task of that name holds'
     parts = [f'waits for "{clip(name, _LONGEST_NAME)}", held by {texts[holder]}' for name, holder in way]
     return f"{texts[start]} {', which '.join(parts)}"

@@ -6,7 +6,7 @@ between two samples are missed, and the end of a hold is known only to the secon
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
@@ -24,8 +24,10 @@ _LONGEST_GAP = 60.0
 _LONGEST_LABEL = 120
 
 
-Key = int | tuple[str, str, int, str, datetime]
-"""The token of a participant, or, where waiters have none, all that is known of it."""
+_SLACK = timedelta(milliseconds=100)
+"""By so much the time of a wait may differ between two samples: it is relative to the clock of the store."""
+Key = int | tuple[str, str, int, str, int]
+"""The token of a participant. Where waiters have none: who it is, and how many such waiters are before it."""
 
 
 class Change(NamedTuple):
@@ -95,13 +97,15 @@ class History:
             if token not in held:
                 waiter = waited.get(token)
                 # ZooKeeper's holder writes down its time a moment after it holds: until then it is that of its wait
-                until = one.since if waiter is None or one.since > waiter.since else at
+                until = one.since if waiter is None or one.since > waiter.since + _SLACK else at
                 wait = 0.0 if waiter is None else seconds_since(waiter.since, until)
-                found.append(Change(one.since, "acquired", label(one), one.token, wait))
+                found.append(Change(until, "acquired", label(one), one.token, wait))
                 if waiter is not None:
                     record.waits.append(wait)
                 if ended or waiter is not None:
                     self._handovers.append(at)
+        if len(before.holders) == 1 and before.holders[0].weight >= before.capacity:
+            found = _without_overlap(found, at)
         found += [
             Change(one.since, "waiting", label(one), one.token, 0.0)
             for token, one in waits.items()
@@ -140,7 +144,8 @@ class History:
             for name in sorted(sums, key=sums.__getitem__)[: _MOST_WARM // 10]:
                 del self._heat[name]
         if info.holders:
-            blocker = label(info.holders[0])
+            more = len(info.holders) - 1
+            blocker = label(info.holders[0]) + (f" and {more} more" if more else "")
             for one in info.waiters[:_MOST_WAITERS]:
                 pair = Pair(blocker, label(one), info.name)
                 self._pairs[pair] = self._pairs.get(pair, 0.0) + spent
@@ -175,7 +180,16 @@ class History:
 
 
 def _by_token(some: Iterable[Participant]) -> dict[Key, Participant]:
-    return {one.token or (one.owner, one.host, one.pid, one.thread, one.since): one for one in some}
+    found: dict[Key, Participant] = {}
+    alike: Counter[tuple[str, str, int, str]] = Counter()
+    for one in some:
+        if one.token:
+            found[one.token] = one
+        else:
+            who = (one.owner, one.host, one.pid, one.thread)
+            found[*who, alike[who]] = one
+            alike[who] += 1
+    return found
 
 
 def _rejoin(
@@ -209,6 +223,17 @@ def _ended(
             yield Change(at, "left", label(one), one.token, seconds_since(one.since, at))
 
 
+def _without_overlap(found: list[Change], at: datetime) -> list[Change]:
+    """An exclusive hold ended before the next one began; the sample only saw it later."""
+    taken = min((one.at for one in found if one.what == "acquired"), default=at)
+    return [
+        one._replace(at=taken, seconds=max(one.seconds - seconds_since(taken, one.at), 0.0))
+        if one.what in ("released", "expired") and one.at > taken
+        else one
+        for one in found
+    ]
+
+
 class Span(NamedTuple):
     kind: Literal["held", "waited"]
     start: datetime
@@ -218,7 +243,8 @@ class Span(NamedTuple):
 
 
 def lanes(record: Record | None, info: LockInfo, most: int) -> list[tuple[str, list[Span], list[datetime]]]:
-    """One lane per owner, the latest first: its holds and waits, and the renewals that were seen of them."""
+    """One lane per owner, the latest first: its holds and waits, and the renewals that were seen of them. A hold or a
+    wait that ended while nobody viewed the store is left out."""
     spans: dict[str, dict[tuple[str, int], Span]] = {}
     owners: dict[int, str] = {}
     for one in () if record is None else record.changes:
@@ -229,11 +255,19 @@ def lanes(record: Record | None, info: LockInfo, most: int) -> list[tuple[str, l
             own = spans.setdefault(label(person), {})
             own[kind, person.token] = Span(kind, person.since, None, person.token, None)  # type: ignore[arg-type]
             owners[person.token] = label(person)
+    now = {("held", one.token) for one in info.holders} | {("waited", one.token) for one in info.waiters}
+    spans = {
+        who: {key: span for key, span in own.items() if span.to is not None or key in now} for who, own in spans.items()
+    }
     ticks: dict[str, list[datetime]] = {}
     for at, token in () if record is None else record.renewals:
         if token in owners:
             ticks.setdefault(owners[token], []).append(at)
-    found = [(who, sorted(own.values(), key=lambda span: span.start), ticks.get(who, [])) for who, own in spans.items()]
+    found = [
+        (who, sorted(own.values(), key=lambda span: span.start), ticks.get(who, []))
+        for who, own in spans.items()
+        if own
+    ]
     found.sort(key=lambda lane: max(span.to or datetime.max.replace(tzinfo=UTC) for span in lane[1]), reverse=True)
     return found[:most]
 
@@ -243,7 +277,8 @@ def _add(own: dict[tuple[str, int], Span], one: Change) -> None:
     if one.what == "waiting":
         own[waited] = Span("waited", one.at, None, one.token, None)
     elif one.what == "acquired":
-        if one.seconds:
+        own.pop(("waited", 0), None)
+        if one.seconds or waited in own:
             own[waited] = Span("waited", one.at - timedelta(seconds=one.seconds), one.at, one.token, None)
         own[held] = Span("held", one.at, None, one.token, None)
     else:

@@ -42,17 +42,30 @@ _log = logging.getLogger("dibs.dashboard")
 class Entry:
     """A lock as it was last seen, and the leases of its holders."""
 
-    __slots__ = ("at", "info", "leases", "renewed", "vacant")
+    __slots__ = ("at", "info", "leases", "look", "renewed", "vacant")
 
-    def __init__(self, info: LockInfo, at: datetime) -> None:
+    def __init__(self, info: LockInfo, at: datetime, look: int) -> None:
         self.info = info
         self.at = at
+        self.look = look
+        """The number of the look during which, or after which, it was read."""
         self.leases = {one.token: one.remaining for one in info.holders}
         """The largest remaining time that was seen of each hold: the store does not know the lease itself."""
         self.renewed: set[int] = set()
         """Holds that were seen to be renewed."""
         self.vacant = not info.holders
         """Whether nobody held it in the last two samples."""
+
+    def trouble(self) -> str | None:
+        """What a reader should worry about, in words."""
+        if self.vacant and self.info.waiters:
+            return "nobody holds it"
+        for one in self.info.holders:
+            lease = self.leases[one.token]
+            renewed = one.token in self.renewed or seconds_since(one.since, self.at) > lease
+            if renewed and one.remaining < lease / 2:
+                return "renewals are late"
+        return None
 
 
 class Viewer:
@@ -79,9 +92,12 @@ class Sampler:
         self.held = 0
         """How many names are held."""
         self.version = int(time() * 1000)
-        """Rises with each change but a draining lease. It starts at the clock: a restarted process reuses none."""
+        """Rises with each change, and with each sample while anybody waits; not with a draining lease. It starts at the
+        clock: a restarted process reuses none."""
         self.sample = 0
-        """How many samples were taken; 0: nothing is known yet."""
+        """How many samples were taken."""
+        self.is_known = False
+        """Whether a sample was taken since somebody views the store."""
         self.sweep = 0
         """How many looks at all names were taken."""
         self.began = self.as_of = self.swept_at = datetime.now(UTC)
@@ -96,6 +112,8 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._next_look = 0.0
+        self._looks = 0
+        """Looks that have begun."""
         self._shown_at = 0.0
         """When the shown names were last read."""
 
@@ -130,14 +148,14 @@ class Sampler:
         if self._thread is None:
             self._stop = threading.Event()
             self._next_look = 0.0
-            self.sample = 0  # nothing that was seen before is recent
+            self.is_known = False  # nothing that was seen before is recent
             self._thread = threading.Thread(target=self._run, args=[self._stop], name="dibs-sampler", daemon=True)
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
         while True:
             began = monotonic()
-            self._take(baseline=self.sample == 0)
+            self._take(baseline=not self.is_known)
             with self.lock:
                 if stop.is_set():
                     return
@@ -155,7 +173,7 @@ class Sampler:
                 self._look(baseline=baseline)
             else:
                 self._read_shown()
-            self._read_breaks()
+            self._read_opened()
             error = None
         except (DibsError, OSError) as raised:
             error = clip(raised, _LONGEST_ERROR)
@@ -166,19 +184,25 @@ class Sampler:
             self.version += self.error != error
             self.error = error
             self.sample += 1
+            self.is_known = True
 
     def _look(self, *, baseline: bool) -> None:
         began, spent, as_of = monotonic(), thread_time(), datetime.now(UTC)
-        found = list(self._all_names(baseline=baseline))
+        self._looks = look = self._looks + 1
+        try:
+            found = list(self._all_names(baseline=baseline))
+        finally:  # also after a failure: the store may be overloaded
+            pause = max((thread_time() - spent) / CPU_SHARE, (monotonic() - began) / TIME_SHARE)
+            self._next_look = began + max(TICK * 0.9, pause)
         complete, seen = len(found) <= MOST, {info.name: info for info in found[:MOST]}
         with self.lock:
             for name, entry in self.entries.items():
-                if name not in seen and entry.at < as_of:
+                if name not in seen and entry.look < look:
                     seen[name] = LockInfo(name=name)
             changed = False
             for name, info in seen.items():
                 known = self.entries.get(name)
-                if known is None or known.at < as_of:  # else it was read meanwhile, and is newer
+                if known is None or known.look < look:  # else it was read meanwhile, and is newer
                     unsure = baseline or not (complete or info.holders or info.waiters)
                     changed = self._note(info, as_of, baseline=unsure) or changed
             self.version += changed or self.sweep == 0 or self.complete != complete
@@ -189,8 +213,6 @@ class Sampler:
         name = next(iter(self.entries), "dibs")
         self._inspect(name)
         self.latency = monotonic() - asked
-        pause = max((thread_time() - spent) / CPU_SHARE, (monotonic() - began) / TIME_SHARE)
-        self._next_look = began + max(TICK * 0.9, pause)
 
     def _all_names(self, *, baseline: bool) -> Iterator[LockInfo]:
         """At most one more than `MOST`. A look that takes long does not delay the names that are shown."""
@@ -213,19 +235,19 @@ class Sampler:
             lists = [list(islice(viewer.shown(), MOST_SHOWN)) for viewer in self._viewers]
         turns = chain.from_iterable(zip_longest(*lists))  # no viewer takes up all the places
         for name in islice(dict.fromkeys(name for name in turns if name is not None), MOST_SHOWN):
-            began, at = monotonic(), datetime.now(UTC)
-            info = self._inspect(name)
+            began = monotonic()
+            self._read(name)
             self.latency = monotonic() - began
-            if info is not None:
-                with self.lock:
-                    self.version += self._note(info, at, baseline=False)
         with self.lock:
             self.as_of = datetime.now(UTC)
         self._shown_at = monotonic()
 
-    def _read_breaks(self) -> None:
+    def _read_opened(self) -> None:
+        """The last break of each name whose page is shown; and the name itself, if a look may have left it out."""
         with self.lock:
             opened = dict.fromkeys(viewer.opened for viewer in self._viewers if viewer.opened is not None)
+        for name in [] if self.complete else islice(opened, MOST_SHOWN):
+            self._read(name)
         found = {name: break_log.last(self.client, name) for name in islice(opened, MOST_SHOWN)}
         with self.lock:
             for name, one in found.items():
@@ -233,6 +255,12 @@ class Sampler:
                     self.history.broken(name, one.token)
                     self.version += 1
             self.breaks = found
+
+    def _read(self, name: str) -> None:
+        at, info = datetime.now(UTC), self._inspect(name)
+        if info is not None:
+            with self.lock:
+                self.version += self._note(info, at, baseline=False)
 
     def _inspect(self, name: str) -> LockInfo | None:
         """None: somebody else wrote this name into the store, and it is not valid."""
@@ -248,12 +276,13 @@ class Sampler:
             return False
         before = LockInfo(name=info.name) if old is None else old.info
         elapsed = 0.0 if old is None or baseline else seconds_since(old.at, at)
-        entry = Entry(info, at)
+        entry = Entry(info, at, self._looks)
         differs = _parts(before) != _parts(info)
         changed = differs
         if old is not None:
             changed = self._renewals(old, entry, elapsed) or differs
             entry.vacant = entry.vacant and not old.info.holders
+            changed = changed or old.trouble() != entry.trouble()
         if differs and not baseline:
             ran_out = set() if old is None else _ran_out(old, elapsed)
             self.history.compare(before, info, ran_out, at)
@@ -268,7 +297,7 @@ class Sampler:
             self.entries[info.name] = entry
         else:
             del self.entries[info.name]
-        return changed
+        return changed or bool(info.waiters)  # they have waited longer
 
     def _renewals(self, old: Entry, new: Entry, elapsed: float) -> bool:
         """Compare the leases of the holds that are in both samples; whether one was renewed."""

@@ -17,7 +17,7 @@ from dibs.core.deadline import FOREVER
 from dibs.core.queue import ELECTION, LOOK, QUEUE, UNFAIR, YOURS, Leave, Place, Signal
 from dibs.core.rule import Claim, Entry, Head, Standing, fits, head
 from dibs.errors import Mismatch
-from dibs.info import LockInfo, Participant, printable, read_description
+from dibs.info import LockInfo, Participant, bounded, printable, read_description
 
 
 class Wake(NamedTuple):
@@ -400,7 +400,7 @@ def _participant(entry: Entry, now: float, wall: datetime) -> Participant:
     since = wall - timedelta(seconds=min(max(now - (entry.asked if entry.held is None else entry.held), 0.0), _LONG))
     return Participant(
         since=since.astimezone(UTC),
-        remaining=max(entry.until - now, 0.0),
+        remaining=bounded(entry.until - now),
         token=entry.ticket,
         weight=entry.weight,
         **read_description(entry.description),

@@ -21,7 +21,7 @@ from dibs.backends.postgresql.errors import strange
 from dibs.backends.postgresql.executor import PostgresqlExecutor, words_of
 from dibs.backends.postgresql.routines import PAGE
 from dibs.core.rule import Entry
-from dibs.info import Finding, LockInfo, Participant, read_description
+from dibs.info import Finding, LockInfo, Participant, bounded, read_description
 
 _ROOM = 63 - len("dibs 1794821716781994 1000 ffff ")
 """Bytes of application_name that follow the token, its time and the end of the key."""
@@ -148,5 +148,5 @@ def _participant(row: list[Any]) -> Participant:
     return Participant(
         **known, token=int(token), weight=int(capacity) if exclusive == b"t" else 1,
         since=datetime.now(UTC) - timedelta(microseconds=ago),
-        remaining=max(remaining, 0.0),
+        remaining=bounded(remaining),
     )  # fmt: skip
