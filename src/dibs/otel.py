@@ -116,8 +116,10 @@ class OtelObserver:
                 self._spans(event)
 
     def close(self) -> None:
-        """Take the holds and waits that this observer saw out of the gauges, and end their spans. `instrument` does it
-        by itself."""
+        """End the observing: its holds and waits leave the gauges, and their spans end.
+
+        The function that `instrument` returns does it, too.
+        """
         self._observers.discard(self._measures)
         self._measures.close()
         self._spans.close()

@@ -8,14 +8,18 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 import dibs
 import dibs.dashboard
 from dibs.dashboard import streams
+from dibs.dashboard.threads import Threads
 from dibs.dashboard.views import key_of
 from dibs.monitor import break_log
 from observability.dashboards import LIMIT, Site, eventually, served
@@ -53,7 +57,9 @@ def test_every_route_needs_the_token(client: dibs.Client) -> None:
         answer = site.ask(f"?token={TOKEN}")
         assert (answer.status, answer.headers["location"]) == (303, "./")
         cookie, *rest = answer.headers["set-cookie"].split("; ")
-        assert set(rest) == {"HttpOnly", "SameSite=Strict", "Path=/"}
+        assert set(rest) == {"HttpOnly", "SameSite=Lax"}  # without a path it is that of the request
+        behind_tls = site.ask(f"?token={TOKEN}", X_Forwarded_Proto="https")
+        assert behind_tls.headers["set-cookie"].endswith("; Secure")
         assert TOKEN not in cookie
         for cookies in (cookie, f'from_another_port={{"a": "b"}}; {cookie}; =', f"{cookie}x; {cookie}"):
             assert site.ask("api/view", Cookie=cookies).status == 200, cookies
@@ -78,6 +84,13 @@ def test_every_answer_has_the_headers(open_site: Site) -> None:
 def test_any_last_event_is_accepted(open_site: Site) -> None:
     for last in ("9" * 5000, "-1", "1.5", "\xb2", "x", ""):
         assert open_site.ask("api/stream", "HEAD", Last_Event_ID=last).status == 200, last[:9]
+
+
+def test_another_site_opens_no_stream(open_site: Site) -> None:
+    for path in ("api/stream", "api/view", "api/stores"):
+        assert open_site.ask(path, Sec_Fetch_Site="cross-site").status == 403
+        assert open_site.ask(path, "HEAD", Sec_Fetch_Site="same-origin").status == 200
+    assert open_site.ask("", Sec_Fetch_Site="cross-site").status == 200  # a link from a chat leads to the page
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "[::2]"])
@@ -155,7 +168,7 @@ def test_break_with_everything_right(open_site: Site, client: dibs.Client) -> No
         answer = open_site.ask("api/break", "POST", json.dumps(body).encode(), **headers)
         assert answer.status == 200, answer.body
         assert "it hangs" in answer.json["done"]
-        assert "from 127.0.0.1" in answer.json["done"]
+        assert "(dashboard, 127.0.0.1)" in answer.json["done"]
         page = next(event[2] for event in events if event[0] == "lock" and event[2]["broken"])
     assert not client.inspect("a").holders
     record = break_log.last(client, "a")
@@ -219,6 +232,48 @@ def test_a_bad_or_stale_break_changes_nothing(open_site: Site, client: dibs.Clie
     for text in (b"[]", b"{", b"\xff", b"[" * 10_000, b"null"):
         assert open_site.ask("api/break", "POST", text, **headers).status == 400, text[:10]
     assert client.inspect("a").holders
+
+
+def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client) -> None:
+    began, proceed = threading.Event(), threading.Event()
+
+    class Slow:
+        def break_(self, name: str, *, token: int) -> None:
+            began.set()
+            proceed.wait(LIMIT)
+            client.break_(name, token=token)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+    dashboard = dibs.dashboard.app(client, allow_break=True)
+    dashboard._stores["0"].client = Slow()  # type: ignore[assignment]
+    dashboard._breaking = Threads("dibs-break", 1, most=1)
+    hold = client.lock("a").acquire()
+    assert hold is not None
+    with served(dashboard) as site, ThreadPoolExecutor(1) as pool:
+        body, headers = good(site, "a", hold.token)
+        sent = json.dumps(body).encode()
+        first = pool.submit(site.ask, "api/break", "POST", sent, **headers)
+        try:
+            assert began.wait(LIMIT)
+            second = site.ask("api/break", "POST", sent, **headers)
+            assert (second.status, "nothing was changed" in second.json["error"]) == (503, True)
+        finally:
+            proceed.set()
+        assert first.result(LIMIT).status == 200
+        assert site.ask("api/break", "POST", sent, **headers).status == 409
+
+
+def test_a_prefix_of_strangers_finds_its_names(open_site: Site, client: dibs.Client) -> None:
+    name = "\u202eevil:1"
+    client.lock(name).acquire()
+    client.lock("other:1").acquire()
+    eventually(lambda: open_site.ask("api/view").json["total"] == 2)
+    prefixes = [one["prefix"] for one in open_site.ask("api/view").json["prefixes"]]
+    assert prefixes == ["other:", "\\u202eevil:"]
+    rows = open_site.ask(f"api/view?{urlencode({'prefix': prefixes[1]})}").json["rows"]
+    assert [row["key"] for row in rows] == [key_of(name)]
 
 
 def test_planted_texts_are_bounded_and_escaped(tmp_path: Path, open_site: Site, client: dibs.Client) -> None:

@@ -1,7 +1,8 @@
 """`dibs dashboard`: the locks of one or more stores in a browser, until Ctrl-C.
 
-It listens on loopback only. Everyone who reaches it sees all locks, so on any other address it demands a token: a
-random one if none is given, in the URL that it prints. It changes nothing unless --allow-break is given.
+It listens on loopback only. Everyone who reaches it sees all locks, so on any other address, and behind a proxy
+(--host), it demands a token: a random one if none is given, in the URL that it prints. It changes nothing unless
+--allow-break is given.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def parser() -> Parser:
         metavar="NAME",
         action="append",
         default=[],
-        help="a further name by which browsers reach it, as behind a proxy; may be repeated",
+        help="a further name by which browsers reach it, as behind a proxy: a token is needed then; may be repeated",
     )
     made.add_argument("--token", metavar="T", help="a secret that browsers must have; auto: a random one")
     made.add_argument("--allow-break", action="store_true", help="let the page take locks away from their holders")
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as stack:
         clients = [stack.enter_context(client) for client in connect_each(options, "dashboard", retry=POLL_TIMEOUT)]
         listener = stack.enter_context(_listen(options))
-        made = app(*clients, allow_break=options.allow_break, token=token, hosts=_hosts(options))
+        hosts = _hosts(listener.getsockname()[0], options)
+        made = app(*clients, allow_break=options.allow_break, token=token, hosts=hosts)
         put(_url(listener, token))
         _serve(made, listener)
     return OK
@@ -67,7 +69,7 @@ def need_uvicorn() -> None:
 
 def _token(options: argparse.Namespace) -> str | None:
     given: str | None = options.token
-    if given == "auto" or (given is None and not _is_loopback(options.bind)):
+    if given == "auto" or (given is None and (options.host or not _is_loopback(options.bind))):
         return secrets.token_urlsafe(24)
     if given is not None and not (len(given) >= _SHORTEST_TOKEN and given.isascii() and given.isprintable()):
         raise UsageError(f"a token has at least {_SHORTEST_TOKEN} ASCII characters; --token auto makes one")
@@ -80,12 +82,9 @@ def _is_loopback(address: str) -> bool:
     return address == "localhost"
 
 
-def _hosts(options: argparse.Namespace) -> list[str] | None:
+def _hosts(address: str, options: argparse.Namespace) -> list[str] | None:
     """The names by which a browser may ask. A wildcard address has any name; there the token protects."""
-    with suppress(ValueError):
-        if ip_address(options.bind).is_unspecified:
-            return None
-    return [*_LOOPBACK, options.bind, *options.host]
+    return None if ip_address(address).is_unspecified else [*_LOOPBACK, address, options.bind, *options.host]
 
 
 def _listen(options: argparse.Namespace) -> socket.socket:

@@ -5,6 +5,7 @@
 | `asgi.py` | the ASGI app: routes, parameters, lifespan |
 | `guard.py` | hosts, the token, headers, cross-site requests |
 | `streams.py` | server-sent events |
+| `threads.py` | its own threads |
 | `views.py` | the JSON, from the samples of `dibs.monitor.sampler` |
 | `breaking.py` | `POST api/break` |
 | `static/` | the page |

@@ -18,6 +18,7 @@ from dibs._shared import not_shown
 from dibs.dashboard.breaking import MOST_BODY, break_lock
 from dibs.dashboard.guard import HEADERS, Guard, Problem, Scope, header
 from dibs.dashboard.streams import Watching, send_stream
+from dibs.dashboard.threads import Threads
 from dibs.dashboard.views import MOST_ROWS, Query, StoreViews, encode, name_of
 from dibs.monitor.look import SORTS, sync_clients
 
@@ -84,6 +85,8 @@ class Dashboard:
         self._files = _static_files()
         self._watching: set[Watching] = set()
         """The open streams."""
+        self._threads = Threads("dibs-dashboard", 2)
+        self._breaking = Threads("dibs-break", 1, most=8)
         self._routes: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
             "": self._page,
             "api/stores": self._list_stores,
@@ -118,6 +121,8 @@ class Dashboard:
         self.end_streams()
         for store in self._stores.values():
             store.sampler.close()
+        self._threads.close()
+        self._breaking.close()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -134,21 +139,19 @@ class Dashboard:
             raise Problem(421, "this server does not have that name (see the option hosts)")
         if not self._guard.admits(scope):
             await self._admit(scope, send)
-        elif path == "api/break" and self._allow_break:
-            if method != "POST":
-                raise Problem(405, "api/break takes POST only")
-            await self._break(scope, receive, send)
+        elif path is None:
+            target = f"./{scope.get('root_path', '').rsplit('/', 1)[-1]}/"
+            await _send(scope, send, 307, "text/plain", b"", [(b"location", target.encode("latin-1", "replace"))])
+        elif path.startswith("api/") and self._guard.is_cross_site(scope):
+            raise Problem(403, "the request comes from another site")
         elif path == "api/break":
-            raise Problem(404, "this dashboard cannot break locks (see allow_break)")
+            await self._break(scope, receive, send)
         elif method not in ("GET", "HEAD"):
             raise Problem(405, "only GET and HEAD are possible here")
         elif path in self._routes:
             await self._routes[path](scope, receive, send)
         elif path in self._files:
             await _send(scope, send, 200, *self._files[path])
-        elif path is None:
-            target = scope.get("root_path", "").rsplit("/", 1)[-1] + "/"
-            await _send(scope, send, 307, "text/plain", b"", [(b"location", target.encode("latin-1", "replace"))])
         else:
             raise Problem(404, "there is nothing here")
 
@@ -188,7 +191,7 @@ class Dashboard:
     async def _view(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _parameters(scope)
         store, query = self._store(given), _query(given)
-        async with Watching(store, query, None) as watching:
+        async with Watching(store, query, None, self._threads) as watching:
             await _first_sample(watching)
             await _send_json(scope, send, 200, (await watching.view()).body)
 
@@ -197,7 +200,7 @@ class Dashboard:
         store, name = self._store(given), _key(given)
         if name is None:
             raise Problem(400, "the parameter key is missing")
-        async with Watching(store, None, name) as watching:
+        async with Watching(store, None, name, self._threads) as watching:
             await _first_sample(watching)
             await _send_json(scope, send, 200, (await watching.lock_page()).body)
 
@@ -217,7 +220,7 @@ class Dashboard:
                 *HEADERS,
             ],
         }
-        async with Watching(store, query, name) as watching:
+        async with Watching(store, query, name, self._threads) as watching:
             self._watching.add(watching)
             try:
                 await send(start)
@@ -229,6 +232,10 @@ class Dashboard:
                 self._watching.discard(watching)
 
     async def _break(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._allow_break:
+            raise Problem(404, "this dashboard cannot break locks (see allow_break)")
+        if scope["method"] != "POST":
+            raise Problem(405, "api/break takes POST only")
         why = self._guard.may_change(scope)
         if why is not None:
             raise Problem(403, why)
@@ -239,7 +246,9 @@ class Dashboard:
             name, token, reason = name_of(str(given["key"])), given["token"], given["reason"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise Problem(400, "the body must be JSON with store, key, token and reason") from None
-        done = await asyncio.to_thread(break_lock, store, name, token, reason, scope.get("client"))
+        if self._breaking.is_full:
+            raise Problem(503, "other breaks wait for the store; nothing was changed")
+        done = await self._breaking.run(break_lock, store, name, token, reason, scope.get("client"))
         await _send_json(scope, send, 200, encode({"done": done}))
 
     def _store(self, given: dict[str, str]) -> StoreViews:

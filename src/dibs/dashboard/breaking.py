@@ -39,7 +39,7 @@ def _break(client: dibs.Client, name: str, token: int, reason: str, by: object) 
     if holder is None:
         raise NotHeld("no such holder", name=name)
     address = by[0] if isinstance(by, tuple | list) and by else "?"
-    what = break_log.describe(holder, reason, by=f"{login()} by dashboard from {address}")
+    what = break_log.describe(holder, reason, by=f"{login()} (dashboard, {address})")
     client.break_(name, token=token)
     said = f'"{name}" on {place(client)}: broken by {what.breaker}: {what.what}; {what.why}'
     break_log.log(said)

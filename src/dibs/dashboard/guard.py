@@ -71,9 +71,14 @@ class Guard:
         return self._token is not None and _same(given, self._token)
 
     def set_cookie(self, scope: Scope) -> str:
-        secure = "; Secure" if scope.get("scheme") == "https" else ""
-        path = scope.get("root_path", "") or "/"
-        return f"{self._cookie_name}={self._cookie}; Path={path}; HttpOnly; SameSite=Strict{secure}"
+        """Without a path it is sent to the directory of this request, also behind a proxy that removes a prefix. `Lax`
+        lets links of other sites lead here; `may_change` refuses their requests to break."""
+        is_https = "https" in (scope.get("scheme"), header(scope, "x-forwarded-proto"))
+        return f"{self._cookie_name}={self._cookie}; HttpOnly; SameSite=Lax{'; Secure' if is_https else ''}"
+
+    def is_cross_site(self, scope: Scope) -> bool:
+        """A page of another site can open a stream. It cannot read it, but would keep a place and the sampling busy."""
+        return header(scope, "sec-fetch-site") == "cross-site"
 
     def may_change(self, scope: Scope) -> str | None:
         """None, or why a request that changes something is refused."""

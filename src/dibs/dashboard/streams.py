@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, Self
 
 from dibs._shared import ExcType, Raised, Trace
+from dibs.dashboard.threads import Threads
 from dibs.dashboard.views import Encoded, Query, StoreViews
 from dibs.monitor.sampler import Viewer
 
@@ -28,11 +29,12 @@ _PADDING = b":" + b" " * 2048 + b"\n\n"
 class Watching:
     """One request or stream that looks at a view, a lock, or both. Create and use it in the event loop."""
 
-    def __init__(self, store: StoreViews, query: Query | None, name: str | None) -> None:
+    def __init__(self, store: StoreViews, query: Query | None, name: str | None, threads: Threads) -> None:
         self.store = store
         self.query = query
         self.name = name
         self.closed = False
+        self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._sampled = asyncio.Event()
         self._viewer = Viewer(self._wake, self._shown, name)
@@ -85,12 +87,12 @@ class Watching:
     async def view(self) -> Encoded:
         assert self.query is not None
         found = self.store.cached(self.query)
-        return found if found is not None else await asyncio.to_thread(self.store.view, self.query)
+        return found if found is not None else await self._threads.run(self.store.view, self.query)
 
     async def lock_page(self) -> Encoded:
         assert self.name is not None
         found = self.store.cached(self.name)
-        return found if found is not None else await asyncio.to_thread(self.store.lock_page, self.name)
+        return found if found is not None else await self._threads.run(self.store.lock_page, self.name)
 
 
 async def send_stream(watching: Watching, receive: Receive, send: Send, last: int | None) -> None:
@@ -135,7 +137,7 @@ async def _send_events(watching: Watching, send: Send, last: int | None, limit: 
 async def _news(watching: Watching, last: int | None) -> tuple[bytes, int]:
     version = watching.store.sampler.version
     if version == last:
-        return event("as_of", version, await asyncio.to_thread(watching.store.as_of)), version
+        return event("as_of", version, watching.store.as_of()), version
     view = await watching.view()
     data = event("view", view.version, view.body)
     if watching.name is not None:

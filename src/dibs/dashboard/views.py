@@ -74,6 +74,7 @@ class StoreViews:
         self._orders: dict[tuple[str, str, str], tuple[int, list[str]]] = {}
         self._prefixes: tuple[int, list[dict[str, Any]]] = (-1, [])
         self._graph: tuple[int, dict[str, Any] | None] = (-1, None)
+        self._as_of = (-1, b"")
 
     def view(self, query: Query) -> Encoded:
         return self._shared(query, lambda: self._view(query))
@@ -92,10 +93,13 @@ class StoreViews:
         return () if found is None else found.names
 
     def as_of(self) -> bytes:
-        with self.sampler.lock:
-            sampler = self.sampler
-            times = {"as_of": instant(sampler.as_of), "swept_at": instant(sampler.swept_at)}
-            return encode({**times, "cards": self._cards()})
+        """What a stream sends while nothing changes; encoded once for each sample."""
+        sampler = self.sampler
+        if self._as_of[0] != sampler.sample:
+            with sampler.lock:
+                times = {"as_of": instant(sampler.as_of), "swept_at": instant(sampler.swept_at)}
+                self._as_of = (sampler.sample, encode({**times, "cards": self._cards()}))
+        return self._as_of[1]
 
     def _shared(self, what: object, make: Callable[[], tuple[dict[str, Any], Sequence[str]]]) -> Encoded:
         with self.sampler.lock:
@@ -141,7 +145,8 @@ class StoreViews:
         return made, names
 
     def _cards(self) -> dict[str, Any]:
-        sampler, now = self.sampler, datetime.now(UTC)
+        sampler = self.sampler
+        now = datetime.now(UTC) if sampler.error is None else sampler.as_of  # a store that is away tells no more
         return {
             "held": sampler.held,
             "waiting": sum(len(info.waiters) for info in sampler.contended.values()),
@@ -304,16 +309,24 @@ def _sorted(entries: Mapping[str, Entry], query: Query, now: datetime) -> list[s
     found = [
         entry.info
         for name, entry in entries.items()
-        if name.startswith(query.prefix) and (not wanted or _matches(wanted, entry.info))
+        if _is_below(name, query.prefix) and (not wanted or _matches(wanted, entry.info))
     ]
     found.sort(key=sort_key(query.sort, now))
     return [info.name for info in found]
 
 
+def _is_below(name: str, prefix: str) -> bool:
+    """A prefix comes from the list of prefixes, where it was made printable."""
+    return name.startswith(prefix) or ("\\" in prefix and printable(name).startswith(prefix))
+
+
 def _matches(wanted: str, info: LockInfo) -> bool:
-    """Whether the text is in the name, or in the owner or host of a holder or a waiter."""
+    """Whether the text is in the name, or in what is shown of a holder or a waiter. A number is no process number: in
+    containers all of them are 1."""
+    number = wanted.isdecimal()
     return wanted in info.name.casefold() or any(
-        wanted in one.owner.casefold() or wanted in one.host.casefold() for one in (*info.holders, *info.waiters)
+        wanted in (f"{one.owner}@{one.host}" if number else one.label).casefold()
+        for one in (*info.holders, *info.waiters)
     )
 
 
