@@ -147,6 +147,7 @@ def test_the_table_is_what_the_store_says_after_a_kill_and_a_stop(crew: Crew, se
     expect(screen.row("billing")).to_contain_text(f"pid {steady.pid}")
     expect(screen.card("Held")).to_have_text("3")
     expect(screen.card("Waiting")).to_have_text("2")
+    expect(screen.page).to_have_title(re.compile("^2 waiting"))
     killed.kill()
     stopped.freeze()
     expect(screen.row("report")).to_contain_text(f"pid {heir.pid}")
@@ -185,6 +186,7 @@ def test_the_queue_stands_in_order_on_the_page_of_a_lock(crew: Crew, server: Ser
     expect(screen.queue).to_contain_text([f"pid {one.pid}" for one in workers[1:]])
     expect(screen.queue.locator(".place")).to_have_text(["1.", "2."])
     expect(screen.page.locator(".span.waited")).to_have_count(2)
+    expect(screen.page.locator("#lock-state")).to_have_text("mutex: held, 2 waiters")
     workers[0].ask("give", "deploy", hear="gave")
     workers[1].hear("took")
     other = visit(link)  # the link alone leads there
@@ -255,6 +257,7 @@ def test_it_comes_back_with_its_server(crew: Crew, visit: Visit, place: Path, po
         expect(screen.row("before")).to_be_visible()
         first.kill()
         expect(screen.state).to_have_text("reconnecting")
+        expect(screen.page.get_by_role("alert")).to_contain_text("The dashboard does not answer.")
         crew.worker().take("after")
         with served(crew.url, other, port=port):
             expect(screen.state).to_have_text("live")
@@ -342,10 +345,54 @@ def test_the_keyboard_is_enough(crew: Crew, server: Served, visit: Visit) -> Non
     keyboard.type("ALPH")
     expect(screen.rows).to_have_count(1)
     expect(screen.page.locator("#matches")).to_have_text("1 lock found")
+    keyboard.press("Enter")
+    expect(screen.grid).to_be_focused()
+    expect(active).to_contain_text("alpha")
+    keyboard.press("/")
     keyboard.press("Escape")
     expect(screen.rows).to_have_count(4)
     screen.page.get_by_role("link", name="gamma:").first.press("Enter")
     expect(screen.rows).to_have_count(2)
+
+
+def test_prefixes_are_a_tree(crew: Crew, server: Served, visit: Visit) -> None:
+    worker = crew.worker()
+    for name in ("eu:invoice:1", "eu:invoice:2", "eu:order:1", "us:invoice:1"):
+        worker.take(name)
+    screen = visit(server.address)
+    tree = screen.page.get_by_label("Prefixes of names").get_by_role("link")
+    expect(tree).to_have_text(["All names", "eu:3", "us:1"])
+    tree.nth(1).click()
+    expect(tree).to_have_text(["All names", "eu:3", "invoice:2", "order:1", "us:1"])
+    expect(screen.rows).to_have_count(3)
+    tree.nth(2).click()
+    expect(screen.rows).to_have_count(2)
+    expect(tree.nth(2)).to_have_attribute("aria-current", "page")
+
+
+def test_an_address_that_leads_nowhere_says_so(crew: Crew, server: Served, visit: Visit) -> None:
+    crew.worker().take("here")
+    screen = visit(server.address, ignore="Failed to load resource", route="#locks/7")
+    expect(screen.state).to_have_text("not found")
+    expect(screen.page.get_by_role("alert")).to_have_text("there is no such store")
+    expect(screen.rows).to_have_count(0)
+    screen.page.goto(f"{server.address}#lock/0/_w")
+    expect(screen.page.get_by_role("alert")).to_contain_text("key is not that of a lock")
+    screen.page.goto(f"{server.address}#locks/0")
+    expect(screen.state).to_have_text("live")
+    expect(screen.row("here")).to_be_visible()
+    expect(screen.page.locator("#error")).to_be_hidden()
+
+
+def test_read_and_write_holds_are_named(crew: Crew, server: Served, visit: Visit) -> None:
+    screen = visit(server.address)
+    with crew.client.rwlock("stock").write:
+        screen.open("stock")
+        expect(screen.page.locator("#lock-state")).to_have_text("rw, exclusive: held")
+        expect(screen.holders.locator(".weight")).to_have_text("write")
+    with crew.client.rwlock("stock").read:
+        expect(screen.page.locator("#lock-state")).to_have_text("rw, shared: held")
+        expect(screen.holders.locator(".weight")).to_have_text("read")
 
 
 def named(page: Page, what: Locator) -> None:
@@ -366,7 +413,7 @@ def test_it_can_be_read_in_light_and_dark_wide_and_narrow(crew: Crew, server: Se
     with crew.client.semaphore("pool", 3).acquire():
         screen = visit(server.address)
         page = screen.page
-        expect(page.locator(".cycles li")).to_contain_text(["Deadlock: "])
+        expect(page.locator(".cycles li")).to_contain_text(["Probable deadlock: "])
         expect(page.locator("#heat li").first).to_be_visible()
         for name in (None, "billing", "pool"):
             if name is not None:

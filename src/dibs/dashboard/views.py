@@ -7,12 +7,14 @@ who see it. The order of the names is computed once for each look at all names.
 from __future__ import annotations
 
 import json
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dibs
 from dibs._shared import backend, place, show_command
@@ -22,11 +24,14 @@ from dibs.monitor.history import BUCKET, label, lanes
 from dibs.monitor.look import SORTS, oldest_wait, pressure, sort_key
 from dibs.monitor.sampler import Entry, Sampler
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 MOST_ROWS = 200
 _MOST_PREFIXES, _MOST_HEAT, _MOST_PAIRS, _MOST_LANES, _MOST_PEOPLE = 100, 20, 20, 30, 200
 _MOST_INFO, _LONGEST_INFO, _LONGEST_TEXT, _LONGEST_NAME = 20, 500, 120, 3000
 _MOST_CACHED = 64
-_SEPARATORS = ":/|"
+_PART = re.compile(r"[^:/|]*[:/|]")
 _SHOW = "dibs show "
 
 
@@ -72,7 +77,7 @@ class StoreViews:
         self.backend = backend(client)
         self._cache: dict[object, Encoded] = {}
         self._orders: dict[tuple[str, str, str], tuple[int, list[str]]] = {}
-        self._prefixes: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._prefixes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._graph: tuple[int, dict[str, Any] | None] = (-1, None)
         self._as_of = (-1, b"")
 
@@ -107,10 +112,7 @@ class StoreViews:
             if found is None:
                 made, names = make()
                 found = Encoded(self.sampler.version, self.sampler.sample, encode(made), names)
-                self._cache.pop(what, None)
-                self._cache[what] = found
-                while len(self._cache) > _MOST_CACHED:
-                    del self._cache[next(iter(self._cache))]
+                _keep(self._cache, what, found)
             return found
 
     def _view(self, query: Query) -> tuple[dict[str, Any], Sequence[str]]:
@@ -130,7 +132,7 @@ class StoreViews:
             "total": len(there),
             "offset": query.offset,
             "rows": [self._row(entry, now) for entry in entries],
-            "prefixes": self._counted(),
+            "prefixes": self._counted(query.prefix),
             "graph": self._drawn(),
             "heat": {
                 "bucket": BUCKET,
@@ -162,31 +164,26 @@ class StoreViews:
         sweep, names = self._orders.get(wanted, (-1, []))
         if sweep != self.sampler.sweep:
             names = _sorted(self.sampler.entries, query, now)
-            self._orders.pop(wanted, None)
-            self._orders[wanted] = (self.sampler.sweep, names)
-            while len(self._orders) > _MOST_CACHED:
-                del self._orders[next(iter(self._orders))]
+            _keep(self._orders, wanted, (self.sampler.sweep, names))
         return names
 
-    def _counted(self) -> list[dict[str, Any]]:
-        """The prefixes of the names with the most locks, by name."""
-        if self._prefixes[0] != self.sampler.sweep:
-            held: dict[str, int] = {}
-            waiting: dict[str, int] = {}
+    def _counted(self, chosen: str) -> list[dict[str, Any]]:
+        """The tree of the names down to the chosen prefix: at most as many as fit, those with the most locks."""
+        sweep, counted = self._prefixes.get(chosen, (-1, []))
+        if sweep != self.sampler.sweep:
+            held: Counter[str] = Counter()
+            waiting: Counter[str] = Counter()
             for name, entry in self.sampler.entries.items():
-                prefix = _prefix(name)
-                held[prefix] = held.get(prefix, 0) + bool(entry.info.holders)
-                if entry.info.waiters:
-                    waiting[prefix] = waiting.get(prefix, 0) + len(entry.info.waiters)
-            largest = sorted(held, key=lambda prefix: (-waiting.get(prefix, 0), -held[prefix], prefix))
-            self._prefixes = (
-                self.sampler.sweep,
-                [
-                    {"prefix": printable(prefix), "held": held[prefix], "waiting": waiting.get(prefix, 0)}
-                    for prefix in sorted(prefix for prefix in largest[:_MOST_PREFIXES] if prefix)
-                ],
-            )
-        return self._prefixes[1]
+                for prefix in prefixes(printable(name), chosen):
+                    held[prefix] += bool(entry.info.holders)
+                    waiting[prefix] += len(entry.info.waiters)
+            largest = sorted(held, key=lambda prefix: (not chosen.startswith(prefix), -waiting[prefix], -held[prefix]))
+            counted = [
+                {"prefix": prefix, "held": held[prefix], "waiting": waiting[prefix]}
+                for prefix in sorted(largest[:_MOST_PREFIXES])
+            ]
+            _keep(self._prefixes, chosen, (self.sampler.sweep, counted))
+        return counted
 
     def _drawn(self) -> dict[str, Any] | None:
         if self._graph[0] != self.sampler.version:
@@ -294,14 +291,26 @@ def _participant(one: Participant) -> dict[str, Any]:
     }
 
 
-def _prefix(name: str) -> str:
-    """The first part of a name with its separator; empty: it has one part.
+def prefixes(name: str, chosen: str) -> Iterator[str]:
+    """The prefixes of a name that a tree shows whose branches are open down to the chosen prefix.
 
-    >>> _prefix("invoice:42"), _prefix("deploy")
-    ('invoice:', '')
+    >>> list(prefixes("eu:invoice:42", "")), list(prefixes("eu:invoice:42", "eu:")), list(prefixes("deploy", ""))
+    (['eu:'], ['eu:', 'eu:invoice:'], [])
     """
-    at = min((at for at in map(name.find, _SEPARATORS) if at >= 0), default=-1)
-    return name[: at + 1]
+    prefix = ""
+    for part in _PART.finditer(name):
+        if not chosen.startswith(prefix):
+            return
+        prefix = name[: part.end()]
+        yield prefix
+
+
+def _keep(cache: dict[K, V], key: K, value: V) -> None:
+    """As the newest entry; the oldest ones make room."""
+    cache.pop(key, None)
+    cache[key] = value
+    while len(cache) > _MOST_CACHED:
+        del cache[next(iter(cache))]
 
 
 def _sorted(entries: Mapping[str, Entry], query: Query, now: datetime) -> list[str]:
@@ -316,8 +325,8 @@ def _sorted(entries: Mapping[str, Entry], query: Query, now: datetime) -> list[s
 
 
 def _is_below(name: str, prefix: str) -> bool:
-    """A prefix comes from the list of prefixes, where it was made printable."""
-    return name.startswith(prefix) or ("\\" in prefix and printable(name).startswith(prefix))
+    """A prefix comes from the tree of prefixes, where it was made printable."""
+    return name.startswith(prefix) or printable(name).startswith(prefix)
 
 
 def _matches(wanted: str, info: LockInfo) -> bool:

@@ -6,7 +6,7 @@ import { heatMap, pairTable } from "./charts.js";
 import { command, el, find, isNew, keyed, put } from "./dom.js";
 import { tickAll } from "./lease.js";
 import { LockPage } from "./lock.js";
-import { Source, ask } from "./source.js";
+import { Source, ask, stateAfter } from "./source.js";
 import { LONG_WAIT, Table } from "./table.js";
 import { age, atLeastZero, clock, clockTime, count, duration } from "./words.js";
 
@@ -14,12 +14,16 @@ const WHILE_TYPING = 200; // milliseconds
 const WHILE_SCROLLING = 80;
 const OLD = 5; // seconds; older data say their age
 const AGAIN = 2000;
+const PART = /[^:/|]*[:/|]/g; // of a name; views.py counts by it
 const SORTS = ["pressure", "waiters", "age", "name"];
 
+const SILENT = "The dashboard does not answer. This page asks again every two seconds.";
 const STATES = {
+  connecting: "connecting",
   live: "live",
   polling: "live, by polling",
   reconnecting: "reconnecting",
+  wrong: "not found",
   refused: "the dashboard asks for its token: open the link that it printed when it started",
 };
 
@@ -45,13 +49,13 @@ function parse(hash) {
   const cut = hash.indexOf("?");
   const [page, store, key] = (cut < 0 ? hash : hash.slice(0, cut)).slice(1).split("/");
   const query = new URLSearchParams(cut < 0 ? "" : hash.slice(cut + 1));
-  const known = stores.find(({ id }) => id === store) ?? stores[0];
+  const id = store || stores[0].id;
   if (page === "lock" && key) {
-    const { find: text = "", prefix = "", sort = SORTS[0] } = route?.store === known.id ? route : {};
-    return { store: known.id, key, find: text, prefix, sort };
+    const { find: text = "", prefix = "", sort = SORTS[0] } = route?.store === id ? route : {};
+    return { store: id, key, find: text, prefix, sort };
   }
   const sort = SORTS.includes(query.get("sort")) ? query.get("sort") : SORTS[0];
-  return { store: known.id, key: null, find: query.get("find") ?? "", prefix: query.get("prefix") ?? "", sort };
+  return { store: id, key: null, find: query.get("find") ?? "", prefix: query.get("prefix") ?? "", sort };
 }
 
 const table = new Table(find("grid"), {
@@ -90,8 +94,7 @@ function follow(moment = 0) {
   find("lock-page").hidden = !onLock;
   find("back").setAttribute("href", locksHref());
   if (before?.store !== route.store) {
-    last = null;
-    clock.reset();
+    forget();
     showStores();
   }
   if (onLock && (before?.key !== route.key || before?.store !== route.store)) {
@@ -100,13 +103,24 @@ function follow(moment = 0) {
     scrollTo(0, 0);
   }
   if (!onLock) {
-    document.title = "dibs";
+    showTitle();
     if (find("filter").value !== route.find) find("filter").value = route.find;
     find("sort").value = route.sort;
     if (before !== null && before.key === null && locksHref(before) !== locksHref()) table.toTop();
     if (before !== null && before.key !== null) find("grid").focus({ preventScroll: true });
   }
   request(moment);
+}
+
+/** Nothing of one store is shown as another's. */
+function forget() {
+  last = asOf = null;
+  clock.reset();
+  table.clear();
+  find("cards").replaceChildren();
+  find("cards").keyedChildren = undefined;
+  for (const id of ["as-of", "matches"]) put(find(id), "");
+  for (const id of ["prefixes", "incomplete", "graph-panel", "heat-panel", "pairs-panel"]) find(id).hidden = true;
 }
 
 function fresh(data) {
@@ -129,7 +143,7 @@ function showState(now, sentence) {
   put(find("state"), up || now === "reconnecting" ? STATES[now] : "the store does not answer");
   find("state").className = isWell ? "well" : "unwell";
   document.body.classList.toggle("stale", !isWell);
-  showError(sentence || last?.error || "");
+  showError(sentence || (now === "reconnecting" ? SILENT : last?.error) || "");
   if (back) {
     clock.reset();
     loadStores(); // another process answers, perhaps with other stores and another key for breaks
@@ -141,7 +155,15 @@ function showError(sentence) {
   put(find("error"), sentence);
 }
 
+/** Of a tab in the background only the title is seen. */
+function showTitle(cards = last?.cards) {
+  const { waiting = 0, up = true } = cards ?? {};
+  const news = up ? (waiting > 0 ? `${waiting.toLocaleString("en")} waiting – ` : "") : "store down – ";
+  document.title = `${news}dibs`;
+}
+
 function showCards(cards) {
+  if (route.key === null) showTitle(cards);
   const latency = Math.max(1, Math.round(atLeastZero(cards.latency) * 1000));
   const isLong = cards.oldest_wait >= LONG_WAIT;
   const shown = [
@@ -189,16 +211,22 @@ function showPrefixes(prefixes) {
   const known = prefixes.some(({ prefix }) => prefix === route.prefix) || route.prefix === "";
   const shown = known ? prefixes : [{ prefix: route.prefix, held: 0, waiting: 0 }, ...prefixes];
   if (!isNew(nav, [shown, locksHref()])) return;
-  const item = (prefix, text, figures) => {
+  const item = (prefix, text, figures, parts = 0) => {
     const current = prefix === route.prefix ? "page" : null;
     const attributes = { href: locksHref({ prefix }), "aria-current": current, title: prefix || null };
-    return el("a", attributes, el("span", { text }), figures);
+    const link = el("a", attributes, el("span", { text }), figures);
+    link.style.setProperty("--parts", parts);
+    return link;
   };
   const figures = ({ held, waiting }) => {
     const words = `${held} held${waiting > 0 ? `, ${waiting} waiting` : ""}`;
     return el("small", { title: words, text: waiting > 0 ? `${held} · ${waiting}` : String(held) });
   };
-  nav.replaceChildren(item("", "All names", ""), ...shown.map((one) => item(one.prefix, one.prefix, figures(one))));
+  const branch = (one) => {
+    const parts = one.prefix.match(PART) ?? [one.prefix];
+    return item(one.prefix, parts.at(-1), figures(one), parts.length - 1);
+  };
+  nav.replaceChildren(item("", "All names", ""), ...shown.map(branch));
 }
 
 function showEmpty(view) {
@@ -231,7 +259,7 @@ function showStores() {
     return el("a", { class: "chip", href: `#locks/${id}`, "aria-current": current, title: backend, text: name });
   });
   find("stores").replaceChildren(...links);
-  const { limits } = stores.find(({ id }) => id === route.store);
+  const limits = stores.find(({ id }) => id === route.store)?.limits ?? [];
   find("limits").hidden = limits.length === 0;
   find("limits").lastElementChild.replaceChildren(...limits.map((text) => el("li", { text })));
 }
@@ -239,10 +267,7 @@ function showStores() {
 async function loadStores() {
   const answer = await ask("api/stores");
   if (answer.data === null) {
-    const now = answer.status === 401 ? "refused" : "reconnecting";
-    put(find("state"), STATES[now]);
-    find("state").className = "unwell";
-    showError(answer.error);
+    showState(stateAfter(answer), answer.error);
     setTimeout(loadStores, AGAIN);
     return;
   }
@@ -261,7 +286,11 @@ function pressed(event) {
   const { key, target } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || route === null || find("break-dialog").open) return;
   if (key === "Escape") escaped(target);
-  else if (target.closest("input, select, textarea") || find("locks-page").hidden) return;
+  else if (target === find("filter") && (key === "Enter" || key === "ArrowDown")) {
+    event.preventDefault();
+    find("grid").focus({ preventScroll: true });
+    table.move("ArrowDown");
+  } else if (target.closest("input, select, textarea") || find("locks-page").hidden) return;
   else if (key === "/") {
     event.preventDefault();
     find("filter").focus();
@@ -285,7 +314,7 @@ addEventListener("keydown", pressed);
 find("filter").addEventListener("input", (event) => replaceRoute({ find: event.target.value }));
 find("sort").addEventListener("change", (event) => (location.hash = locksHref({ sort: event.target.value })));
 setInterval(() => {
-  tickAll();
+  if (!document.body.classList.contains("stale")) tickAll(); // nobody knows how they went on
   showAge();
 }, 1000);
 loadStores();

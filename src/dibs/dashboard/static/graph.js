@@ -123,7 +123,7 @@ export function drawGraph(parent, graph, href) {
     el("li", { text: `${named.get(from)} ${kind === "waits" ? "waits for" : "holds"} ${named.get(to)}` });
   const hidden = graph.nodes.length - nodes.length;
   parent.replaceChildren(
-    el("ul", { class: "cycles" }, ...graph.cycles.map((text) => el("li", { text: `Deadlock: ${text}` }))),
+    el("ul", { class: "cycles" }, ...graph.cycles.map((text) => el("li", { text: `Probable deadlock: ${text}` }))),
     el("div", { class: "scrolls", tabindex: "0", role: "group", "aria-labelledby": "graph-title" }, picture),
     el("p", { class: "note", text: hidden > 0 ? `${hidden} more are not drawn.` : "" }),
     el("details", {}, el("summary", { text: "In words" }), el("ul", { class: "edges" }, ...graph.edges.map(sentence))),

@@ -3,18 +3,20 @@
 import { command, el, find, isNew, keyed, put } from "./dom.js";
 import { LeaseBar, ageSince } from "./lease.js";
 import { ask } from "./source.js";
-import { used } from "./table.js";
+import { kindOf, used } from "./table.js";
 import { gauge, timeline } from "./timeline.js";
 import { clockTime, count, duration, shortToken } from "./words.js";
 
 const WHAT = {
   acquired: "acquired it",
-  released: "released it",
+  released: "no longer holds it",
   expired: "did not renew: its lease ended",
   waiting: "joined the queue",
   left: "left the queue",
   broken: "lost it: the hold was broken",
 };
+
+const sentence = (text) => (text.endsWith(".") ? text : `${text}.`);
 
 function details(person) {
   const pairs = [["thread", person.thread], ...person.info].filter(([, value]) => value !== "");
@@ -23,22 +25,28 @@ function details(person) {
   return el("dl", { class: "info" }, ...lines);
 }
 
-function personCard(person) {
+/** What one takes of a lock that several can hold. */
+function share({ weight }, row) {
+  if (row?.kind === "rw") return weight >= row.capacity ? "write" : "read";
+  return weight > 1 ? `${weight} permits` : "";
+}
+
+function personCard(person, row) {
   const card = el("li", { class: "person" });
   card.place = el("span", { class: "place" });
   card.since = ageSince(person.since);
   card.lease = new LeaseBar();
-  const weight = person.weight > 1 ? el("span", { class: "weight", text: `${person.weight} permits` }) : "";
+  const weight = el("span", { class: "weight", text: share(person, row) });
   const who = el("strong", { class: "who", text: person.who });
   const token = el("span", { class: "token", text: `token ${person.token}` });
   card.append(el("p", { class: "line" }, card.place, who, card.since, weight, token, card.lease.node), details(person));
   return card;
 }
 
-function cards(list, persons, asOf, leases) {
+function cards(list, persons, asOf, leases, row) {
   const counted = persons.map((person, i) => ({ person, i }));
   const key = ({ person }) => `${person.token} ${person.who} ${person.since}`;
-  const make = ({ person }) => personCard(person);
+  const make = ({ person }) => personCard(person, row);
   keyed(list, counted, key, make, (card, { person, i }) => {
     put(card.place, leases === null ? `${i + 1}.` : "");
     card.lease.node.hidden = leases === null;
@@ -87,7 +95,6 @@ export class LockPage {
     put(find("lock-name"), data.name);
     put(find("lock-state"), this.#state());
     find("lock-state").className = `state ${row?.trouble ? "troubled" : holders.length > 0 ? "held" : "free"}`;
-    put(find("lock-error"), data.error ?? "");
     put(find("lock-broken"), data.broken ?? "");
     this.#people("holders", holders, row?.holders ?? 0, row?.lease ?? 0);
     this.#people("queue", queue, row?.waiters ?? 0, null);
@@ -107,15 +114,16 @@ export class LockPage {
     const more = number - persons.length;
     put(find(`${id}-title`), `${id === "queue" ? "Queue" : "Holders"} (${number})`);
     find(`${id}-none`).hidden = number > 0;
-    cards(find(id), persons, this.#data.as_of, lease);
+    cards(find(id), persons, this.#data.as_of, lease, this.#data.row);
     put(find(`${id}-more`), more > 0 ? `${more} more are not listed.` : "");
   }
 
   #state() {
     const { row } = this.#data;
     if (row?.trouble) return row.trouble;
-    const waits = row?.waiters > 0 ? `, ${count(row.waiters, "waiter")}` : "";
-    return `${row?.holders > 0 ? "held" : "free"}${waits}`;
+    if (row === null) return "free";
+    const waits = row.waiters > 0 ? `, ${count(row.waiters, "waiter")}` : "";
+    return `${kindOf(row)}: ${row.holders > 0 ? "held" : "free"}${waits}`;
   }
 
   #history() {
@@ -165,7 +173,7 @@ export class LockPage {
     button.disabled = false;
     if (this.#data?.key !== key) return;
     if (answer.data === null) {
-      put(find("break-error"), `${answer.error || "The server did not answer."} ${this.#now()}`);
+      put(find("break-error"), `${sentence(answer.error || "The server did not answer")} ${this.#now()}`);
       return;
     }
     find("break-dialog").close();

@@ -15,7 +15,7 @@ export class Source {
   #pollsLeft = 0; // until the stream is tried again: after a silent one a minute's worth, after a failed one none
   #generation = 0; // of the view: answers to questions about an earlier one are dropped
 
-  /** Callbacks: view, lock, asOf (data), state ("live", "polling", "reconnecting", "refused"; a sentence or ""). */
+  /** Callbacks: view, lock, asOf (data), state (see `STATES` in app.js; a sentence or ""). */
   constructor(on) {
     this.#on = on;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#close() : this.#open()));
@@ -43,8 +43,9 @@ export class Source {
     const listen = (event, tell) =>
       stream.addEventListener(event, (message) => {
         if (stream !== this.#stream) return;
+        const data = JSON.parse(message.data);
         this.#heard();
-        tell(JSON.parse(message.data));
+        tell(data);
       });
     listen("view", this.#on.view);
     listen("lock", this.#on.lock);
@@ -91,8 +92,9 @@ export class Source {
       else tell(answer.data);
     }
     if (failure !== null) {
-      this.#on.state(failure.status === 401 ? "refused" : "reconnecting", failure.error);
-      this.#pollAfter(AGAIN);
+      const state = stateAfter(failure);
+      this.#on.state(state, failure.error);
+      if (state !== "wrong") this.#pollAfter(AGAIN);
       return;
     }
     this.#on.state("polling", "");
@@ -100,6 +102,12 @@ export class Source {
     if (this.#pollsLeft > 0) this.#pollAfter(AGAIN);
     else this.#open();
   }
+}
+
+/** "wrong": the server has no such thing, and will have none. */
+export function stateAfter({ status }) {
+  if (status === 401) return "refused";
+  return status === 400 || status === 404 ? "wrong" : "reconnecting";
 }
 
 /** `{data}`, or `{data: null, error, status}`: the sentence of the server if it gave one. */

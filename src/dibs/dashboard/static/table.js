@@ -22,7 +22,8 @@ const COLUMNS = [
   { id: "p95", title: "p95 wait", about: "95th percentile of the waits that ended" },
 ];
 
-function kindOf(row) {
+/** The kind of a lock in a few words. */
+export function kindOf(row) {
   if (row.kind === "semaphore") return `semaphore ${used(row)}/${row.capacity}`;
   return row.kind === "rw" ? `rw, ${row.mode}` : row.kind;
 }
@@ -122,6 +123,13 @@ export class Table {
     this.#draw();
   }
 
+  clear() {
+    this.#view = null;
+    this.#body.replaceChildren();
+    this.#body.keyedChildren = undefined;
+    this.toTop();
+  }
+
   toTop() {
     this.#active = { index: 0, key: null };
     this.#grid.scrollTop = 0;
@@ -152,6 +160,7 @@ export class Table {
     if (top < this.#grid.scrollTop) this.#grid.scrollTop = top;
     else if (top > this.#grid.scrollTop + shown) this.#grid.scrollTop = top - shown;
     this.#draw();
+    this.#body.querySelector(".active")?.scrollIntoView({ block: "nearest" }); // of the page; the grid shows it
   }
 
   #at(index) {
@@ -160,7 +169,9 @@ export class Table {
 
   #clicked(event) {
     const node = event.target.closest(".row");
-    if (node === null || event.target.closest("a") || getSelection().type === "Range") return;
+    if (node === null) return;
+    this.#active = { index: Number(node.getAttribute("aria-rowindex")) - 2, key: node.row.key };
+    if (event.target.closest("a") || getSelection().type === "Range") return;
     this.#on.open(node.row.key);
   }
 
