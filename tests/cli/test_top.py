@@ -108,10 +108,12 @@ def test_the_view_and_its_keys(cli: Cli) -> None:
 
     top.type("sss")
     assert names(top.see("by name")) == ["a", "b\\u202e日本"]
-    top.type("/b")
-    assert names(top.see("filter: b_", "1 of 2 names shown")) == ["b\\u202e日本"]
+    top.type("/x")
+    top.see("No name matches the filter.")
+    top.type("\x7fB")
+    assert names(top.see("filter: B_", "1 of 2 names shown")) == ["b\\u202e日本"]
     top.type("\r")
-    top.see('only names with "b"')
+    top.see('only names with "B"')
     top.type("\r")
     lines = top.see("1 holding, 1 waiting", f"holds  token {token}", f"1st    token {waiter.token}", "thread queued")
     assert [line.split()[0] for line in lines if " token " in line] == ["holds", "1st"]
@@ -137,7 +139,7 @@ def test_a_killed_holder_disappears(cli: Cli) -> None:
     top = Top(cli)
     top.see("held 1", "1 of 1 names shown", str(token))
     worker.kill()
-    top.see("held 0", "0 of 0 names shown")
+    top.see("held 0", "0 of 0 names shown", "No lock is held or waited for.")
     top.type("q")
     assert top.end() == 0
 
@@ -152,6 +154,9 @@ def test_a_store_that_does_not_answer(cli: Cli) -> None:
         server.stop()
         try:
             top.see("(the store does not answer)", "Next: ", "held 1", str(token))
+            top.resize(ROWS, 60)
+            top.see("Next: ", "held 1")
+            top.resize(ROWS, COLUMNS)
             top.type("\r")
             top.see(f"holds  token {token}")
         finally:
@@ -236,6 +241,18 @@ def test_only_visible_rows_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(drawn) < 3 * 24
     assert "10000 of 10000 names shown (the store has more)" in lines[1]
     assert lines[2] == "this store does not show the lease left of a hold"
+
+
+def test_what_each_takes_of_a_lock_that_several_can_hold() -> None:
+    view = View("redis://cache", [])
+    screen = Screen(view)
+    people = (Participant(owner="ana", token=1, weight=2), Participant(owner="bo", token=2, weight=9))
+    for kind, shares in (("semaphore", ["2 of 9 permits", "9 of 9 permits"]), ("rw", ["read", "write"])):
+        lock = LockInfo(name="a", kind=kind, capacity=9, holders=people[:1], waiters=people[1:])
+        view.show(Sample(Look(datetime.now(UTC), 0.1, [lock])))
+        screen._press("enter")
+        lines = [str(line) for line in screen._lines(100, 24) if " token " in str(line)]
+        assert [share in line for share, line in zip(shares, lines, strict=True)] == [True, True], lines
 
 
 def test_a_queue_that_became_shorter_than_what_was_scrolled_is_still_shown() -> None:

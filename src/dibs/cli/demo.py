@@ -332,7 +332,7 @@ def parser() -> Parser:
     made.add_argument("--url", help="the store (default: a temporary SQLite file)")
     made.add_argument("--workers", metavar="N", type=int, default=5, help="worker processes, 2 to 32 (default: 5)")
     made.add_argument(
-        "--turns", metavar="N", type=int, default=25, help="turns of each worker, at least 2 (default: 25)"
+        "--turns", metavar="N", type=int, help="turns of each worker, at least 2 (default: 25, with --dashboard 500)"
     )
     made.add_argument(
         "--seed", metavar="N", type=int, help="selects the workers that fail and the length of turns (default: random)"
@@ -352,6 +352,8 @@ def parser() -> Parser:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     made = parser()
     options = made.parse_args(arguments)
+    if options.turns is None:
+        options.turns = 500 if options.dashboard else 25  # there should be time to look
     if not 2 <= options.workers <= _MOST_WORKERS or options.turns < 2:
         made.error(f"--workers must be 2 to {_MOST_WORKERS}, --turns at least 2")
     if options.seed is None:

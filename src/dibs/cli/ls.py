@@ -16,7 +16,7 @@ from unicodedata import combining, east_asian_width
 from dibs._shared import place
 from dibs.cli.options import Parser, add_store, connect, lock_name
 from dibs.cli.output import OK, age, has_colour, is_terminal, lock_object, put, put_json, same, say
-from dibs.info import LockInfo, clip, duration, who
+from dibs.info import LockInfo, Participant, clip, duration, who
 from dibs.monitor.look import pressure
 
 MOST_RICH_ROWS = 200
@@ -135,3 +135,17 @@ def kind(info: LockInfo) -> str:
     if info.kind == "rw" and info.holders:
         return "rw write" if used >= info.capacity else f"rw read {used}"
     return clip(info.kind, _LONGEST_KIND)
+
+
+def share(info: LockInfo, one: Participant) -> str:
+    """What a participant takes of a lock that several can hold: as an addition to a line.
+
+    >>> info = LockInfo(name="a", kind="rw", capacity=1000)
+    >>> share(info, Participant(weight=1)), share(info, Participant(weight=1000))
+    ('  read', '  write')
+    """
+    if info.kind == "semaphore":
+        return f"  {one.weight} of {info.capacity} permits"
+    if info.kind == "rw":
+        return "  write" if one.weight >= info.capacity else "  read"
+    return ""

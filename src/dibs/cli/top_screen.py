@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from itertools import chain
+from textwrap import wrap
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -25,7 +27,7 @@ from rich.console import Console
 from rich.text import Text
 
 import dibs
-from dibs.cli.ls import kind
+from dibs.cli.ls import kind, share
 from dibs.cli.output import BY_SIGNAL, OK, age, ordinal
 from dibs.cli.terminal import suspend
 from dibs.cli.top_view import Sample, View
@@ -236,7 +238,9 @@ class Screen:
 
     def _lines(self, columns: int, rows: int) -> list[Text]:
         view = self._view
-        lines = [Text(self._shown(line)) for line in view.heading()][: rows - 4]
+        heading = [(line, self._shown(line)) for line in view.heading()]
+        parts = (wrap(said, columns) if line == view.error else [said] for line, said in heading)
+        lines = [Text(part) for part in chain.from_iterable(parts)][: rows - 4]
         if view.error:
             lines[0].stylize("bold red")
         if view.is_helping:
@@ -275,6 +279,8 @@ class Screen:
         yield self._joined(["NAME", "HOLDER", *(title for title, _ in shown)], widths, "bold")
         view.scroll(self._page)
         assert view.sample is not None or not view.rows
+        if view.sample is not None and not view.rows:
+            yield Text("No name matches the filter." if view.wanted else "No lock is held or waited for.")
         for at, info in enumerate(view.rows[view.first : view.first + self._page], view.first):
             assert view.sample is not None
             cells = self._cells(info, view.sample.look.as_of)
@@ -312,9 +318,11 @@ class Screen:
         for place, one in everyone[first : first + self._page]:
             lease = f"  lease {self._lease(info, one)}" if place == "holds" else ""
             thread = f"  thread {clip(one.thread, 60)}" if one.thread not in ("", "MainThread") else ""
-            said = f"{place:<6} token {one.token or '-'}  {who(one)}  for {age(one.since, now)}{lease}{thread}"
+            said = f"{place:<6} token {one.token or '-'}  {who(one)}  for {age(one.since, now)}{share(info, one)}"
             more = " ".join(f"{clip(key, 60)}={clip(value, 60)}" for key, value in one.info.items() if key != "command")
-            yield Text(self._shown(f"{said}  {more}".rstrip()), style="" if place == "holds" else "yellow")
+            yield Text(
+                self._shown(f"{said}{lease}{thread}  {more}".rstrip()), style="" if place == "holds" else "yellow"
+            )
 
     def _joined(self, cells: list[str], widths: list[int], style: str) -> Text:
         line = Text(style=style)

@@ -33,8 +33,10 @@ class Sample(NamedTuple):
         return sum(len(info.waiters) for info in self.look.locks)
 
     def sorted(self, order: str = SORTS[0], wanted: str = "") -> list[LockInfo]:
-        """The locks with that text in the name, in that order."""
-        return sorted((info for info in self.look.locks if wanted in info.name), key=sort_key(order, self.look.as_of))
+        """The locks with that text in the name, in that order; capitals do not matter."""
+        wanted = wanted.casefold()
+        found = (info for info in self.look.locks if wanted in info.name.casefold())
+        return sorted(found, key=sort_key(order, self.look.as_of))
 
 
 def samples(looks: Iterable[Look]) -> Iterator[Sample]:
