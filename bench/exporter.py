@@ -3,8 +3,8 @@
 
   bench/exporter.py [--only exporter_sqlite | --only exporter_redis | --only exporter_postgresql]
 
-Seconds from the request to the end of the reply, with a new look at the store each time; and the looks that 20 scrapes
-at the same time cost. 1,000 locks with --quick. Bars: p50 1 s; 1 look.
+Seconds from the request to the end of the reply, with a new scan of the store each time; and the scans that 20 scrapes
+at the same time cost. 1,000 locks with --quick. Bars: p50 1 s; 1 scan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from servers import serving
 LEASE = 600.0
 SCRAPERS = 20
 _SHARED_FOR = 1.1
-"""Seconds after which a scrape needs a new look."""
+"""Seconds after which a scrape needs a new scan."""
 
 
 def exporter(kind: str, report: Report, settings: Settings) -> None:
@@ -46,16 +46,16 @@ def exporter(kind: str, report: Report, settings: Settings) -> None:
                 times.append(time.perf_counter() - began)
                 if _figure(text, "held") != locks:
                     raise RuntimeError(f"the scrape shows {_figure(text, 'held')} of {locks} locks")
-            looks = _figure(text, "looks_total")
+            scans = _figure(text, "scans_total")
             time.sleep(_SHARED_FOR)
             with ThreadPoolExecutor(SCRAPERS) as scrapers:
                 texts = list(scrapers.map(_scrape, [address] * SCRAPERS))
-            more = max(_figure(one, "looks_total") for one in texts) - looks
+            more = max(_figure(one, "scans_total") for one in texts) - scans
         lost = sum(hold is None or hold.lost.is_set() for hold in holds)
-    about = {"p50_ms": p50(times) * 1e3, "most_ms": percentile(times, 1.0) * 1e3, "looks_n": more, "lost_n": lost}
+    about = {"p50_ms": p50(times) * 1e3, "most_ms": percentile(times, 1.0) * 1e3, "scans_n": more, "lost_n": lost}
     report.line(f"scrape of {locks} names on {kind}", about)
     report.limit(f"p50 of a scrape of {locks} names", p50(times), "s", most=1.0)
-    report.limit(f"looks of {SCRAPERS} scrapes at the same time", more, "", most=1.0)
+    report.limit(f"scans of {SCRAPERS} scrapes at the same time", more, "", most=1.0)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 from cli.commands import ASCII, COMMAND, Cli, harmful
 from dibs.cli.ls import HEADER, MOST_RICH_ROWS, aligned
 from dibs.info import LockInfo, Participant
-from dibs.monitor.look import pressure
+from dibs.monitor.scan import pressure
 from process.children import PATIENCE
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)

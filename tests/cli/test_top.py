@@ -25,7 +25,7 @@ from dibs.cli import top_screen
 from dibs.cli.top_screen import Screen
 from dibs.cli.top_view import Sample, View
 from dibs.info import LockInfo, Participant
-from dibs.monitor.look import Look
+from dibs.monitor.scan import Scan
 from lab.servers.programs import require
 from lab.servers.redis import Redis
 from lab.servers.supervisor import Server
@@ -224,7 +224,7 @@ def test_in_tmux_the_screen_before_it_comes_back(scene: Scene) -> None:
 def sample(count: int) -> Sample:
     holder = Participant(owner="ana", token=7, remaining=5.0)
     locks = [LockInfo(name=f"n{number:05}", holders=(holder,)) for number in range(count)]
-    return Sample(Look(datetime.now(UTC), 0.1, locks, complete=False))
+    return Sample(Scan(datetime.now(UTC), 0.1, locks, complete=False))
 
 
 def test_only_visible_rows_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_what_each_takes_of_a_lock_that_several_can_hold() -> None:
     people = (Participant(owner="ana", token=1, weight=2), Participant(owner="bo", token=2, weight=9))
     for kind, shares in (("semaphore", ["2 of 9 permits", "9 of 9 permits"]), ("rw", ["read", "write"])):
         lock = LockInfo(name="a", kind=kind, capacity=9, holders=people[:1], waiters=people[1:])
-        view.show(Sample(Look(datetime.now(UTC), 0.1, [lock])))
+        view.show(Sample(Scan(datetime.now(UTC), 0.1, [lock])))
         screen._press("enter")
         lines = [str(line) for line in screen._lines(100, 24) if " token " in str(line)]
         assert [share in line for share, line in zip(shares, lines, strict=True)] == [True, True], lines
@@ -261,7 +261,7 @@ def test_a_queue_that_became_shorter_than_what_was_scrolled_is_still_shown() -> 
 
     def tokens(count: int) -> list[str]:
         lock = LockInfo(name="a", waiters=tuple(waiters[:count]))
-        view.show(Sample(Look(datetime.now(UTC), 0.1, [lock])))
+        view.show(Sample(Scan(datetime.now(UTC), 0.1, [lock])))
         return [str(line).split()[2] for line in screen._lines(100, 24) if " token " in str(line)]
 
     tokens(90)
@@ -276,7 +276,7 @@ def test_a_terminal_without_unicode_is_not_overrun(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     view = View("redis://cache", [])
     lock = LockInfo(name="日本語" * 30, holders=(Participant(owner="ü" * 80, token=7, remaining=5.0),))
-    view.show(Sample(Look(datetime.now(UTC), 0.1, [lock])))
+    view.show(Sample(Scan(datetime.now(UTC), 0.1, [lock])))
     screen = Screen(view)
     for key in ("up", "enter", "esc"):
         assert screen._press(key)

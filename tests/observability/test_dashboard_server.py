@@ -105,7 +105,7 @@ def test_a_stream_sends_changes_and_resumes(site: Site, client: dibs.Client) -> 
     with site.stream(Last_Event_ID=last[1]) as events:
         found = [next(events) for _ in range(3)]
         assert [event[0] for event in found] == ["", "as_of", "as_of"]
-        assert set(found[1][2]) == {"as_of", "swept_at", "cards"}
+        assert set(found[1][2]) == {"as_of", "scanned_at", "cards"}
 
 
 def test_a_quiet_stream_beats(site: Site, client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +135,13 @@ def test_a_quiet_stream_beats(site: Site, client: dibs.Client, monkeypatch: pyte
         assert next(event for event in events if event[0] == "view")
 
 
-def test_two_streams_share_one_look_and_nobody_looks_without_viewers(client: dibs.Client) -> None:
-    looks: list[int] = []
+def test_two_streams_share_one_scan_and_nobody_scans_without_viewers(client: dibs.Client) -> None:
+    scans: list[int] = []
     others = threading.enumerate()  # of tests before, whose last request may still be under way
 
     class Counting:
         def locks(self, prefix: str = "") -> Iterator[dibs.LockInfo]:
-            looks.append(1)
+            scans.append(1)
             return client.locks(prefix)
 
         def __getattr__(self, name: str) -> Any:
@@ -152,20 +152,20 @@ def test_two_streams_share_one_look_and_nobody_looks_without_viewers(client: dib
     sampler.client = Counting()  # type: ignore[assignment]
     with served(dashboard) as site:
         assert not sampler.running
-        assert not looks
+        assert not scans
         with site.stream() as one, site.stream("sort=name") as two:
             assert next(event for event in one if event[0] == "view")
             assert next(event for event in two if event[0] == "view")
             before = sampler.sample
             eventually(lambda: sampler.sample >= before + 2)
-            assert len(looks) <= sampler.sample + 1
+            assert len(scans) <= sampler.sample + 1
             assert [one.name for one in threading.enumerate() if one not in others].count("dibs-sampler") == 1
         eventually(lambda: not sampler.running)
-        seen = len(looks)
+        seen = len(scans)
         assert site.ask("api/stores").status == 200
-        assert len(looks) == seen
+        assert len(scans) == seen
         assert site.ask("").status == 200  # the page will ask for a view
-        eventually(lambda: len(looks) > seen)
+        eventually(lambda: len(scans) > seen)
     assert not sampler.running
 
 

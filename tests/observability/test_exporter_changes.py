@@ -1,4 +1,4 @@
-"""Two looks at a store, compared."""
+"""Two scans of a store, compared."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from datetime import UTC, datetime, timedelta
 import dibs
 from dibs.info import LockInfo, Participant
 from dibs.monitor.changes import Changes, Follower
-from dibs.monitor.look import Look, look
+from dibs.monitor.scan import Scan, scan
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def seen(second: float, *, complete: bool = True, took: float = 0.1, **names: dict[int, float]) -> Look:
-    """A look with the tokens of holders and the seconds that remain of them, by name."""
+def seen(second: float, *, complete: bool = True, took: float = 0.1, **names: dict[int, float]) -> Scan:
+    """A scan with the tokens of holders and the seconds that remain of them, by name."""
     locks = [
         LockInfo(name=name, holders=tuple(Participant(token=token, remaining=left) for token, left in holds.items()))
         for name, holds in names.items()
     ]
-    return Look(NOON + timedelta(seconds=second), took, locks, complete)
+    return Scan(NOON + timedelta(seconds=second), took, locks, complete)
 
 
-def told(*looks: Look) -> dict[str, list[tuple[str, int]]]:
-    """The changes that the last look shows, without empty lists."""
+def told(*scans: Scan) -> dict[str, list[tuple[str, int]]]:
+    """The changes that the last scan shows, without empty lists."""
     follower = Follower()
-    *_, last = (follower.changes(one) for one in looks)
+    *_, last = (follower.changes(one) for one in scans)
     return {
         what: [(name, one.token) for name, one in found]
         for what, found in zip(Changes._fields, last, strict=True)
@@ -32,7 +32,7 @@ def told(*looks: Look) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def test_the_first_look_shows_no_change() -> None:
+def test_the_first_scan_shows_no_change() -> None:
     assert told(seen(0, a={1: 30})) == {}
 
 
@@ -57,12 +57,12 @@ def test_nothing_is_claimed_of_a_hold_without_a_lease() -> None:
     assert told(seen(0, a={1: 0}), seen(10, a={1: 0}), seen(20)) == {"ended": [("a", 1)]}
 
 
-def test_a_slow_look_is_no_proof() -> None:
-    """The holder was read somewhere within the look."""
+def test_a_slow_scan_is_no_proof() -> None:
+    """The holder was read somewhere within the scan."""
     assert told(seen(0, a={1: 20}), seen(18, took=5)) == {"ended": [("a", 1)]}
 
 
-def test_an_incomplete_look_does_not_end_a_hold_that_it_cut_off() -> None:
+def test_an_incomplete_scan_does_not_end_a_hold_that_it_cut_off() -> None:
     cut = seen(10, complete=False, a={2: 30})
     assert told(seen(0, a={1: 30}, z={5: 30}), cut) == {"taken": [("a", 2)], "released": [("a", 1)]}
     assert told(cut, seen(20, a={2: 20}, z={5: 30})) == {}
@@ -72,11 +72,11 @@ def test_holds_of_a_real_store() -> None:
     follower = Follower()
     with dibs.connect("memory://") as client:
         first = client.semaphore("a", 2).acquire()
-        follower.changes(look(client))
+        follower.changes(scan(client))
         second = client.semaphore("a", 2).acquire()
         assert first is not None
         assert second is not None
-        assert [one.token for _, one in follower.changes(look(client)).taken] == [second.token]
+        assert [one.token for _, one in follower.changes(scan(client)).taken] == [second.token]
         first.release()
-        assert [one.token for _, one in follower.changes(look(client)).released] == [first.token]
+        assert [one.token for _, one in follower.changes(scan(client)).released] == [first.token]
         second.release()

@@ -69,7 +69,7 @@ def test_all_metrics_exist() -> None:
     text = RULES.read_text() + "".join(QUERIES)
     named = set(re.findall(r"\bdibs_(?:store|lock)_\w+", text))
     assert named <= METRICS.keys() | PROCESS_METRICS
-    assert METRICS.keys() - named <= {"dibs_store_looks_total"}
+    assert METRICS.keys() - named <= {"dibs_store_scans_total"}
 
 
 class Prometheus:

@@ -63,7 +63,7 @@ def holder(url: str) -> Iterator[Holder]:
 
 @pytest.fixture
 def no_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scrape is a look of its own."""
+    """Each scrape is a scan of its own."""
     monkeypatch.setattr(module, "_SHARED_FOR", 0.0)
 
 
@@ -87,8 +87,8 @@ def test_the_figures_are_those_of_the_store(client: dibs.Client, holder: Holder)
     assert found["oldest_wait_seconds", "page"] == 0
     assert (found["permits_used", "pool:*"], found["permits_limit", "pool:*"]) == (4, 7)
     assert ("permits_used", "invoice:*") not in found
-    assert [found[name, ""] for name in ("up", "names", "complete", "looks_total")] == [1, 7, 1, 2]
-    assert found["look_duration_seconds", ""] > 0
+    assert [found[name, ""] for name in ("up", "names", "complete", "scans_total")] == [1, 7, 1, 2]
+    assert found["scan_duration_seconds", ""] > 0
     assert found["handovers_total", "invoice:*"] == 3
 
     holder.gives("invoice:1")
@@ -160,28 +160,28 @@ def test_scrapers_share_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             return set(await asyncio.gather(*(exporter.text() for _ in range(50))))
 
         (text,) = asyncio.run(many()) | asyncio.run(many())
-        assert read(text)["looks_total", ""] == 1
+        assert read(text)["scans_total", ""] == 1
 
 
 def test_a_store_that_is_down_shows_no_gauge_but_that(tmp_path: Path) -> None:
     with dibs.connect("redis://127.0.0.1:1", retry=0.1) as client:
-        assert scrape(Exporter([client])) == {("up", ""): 0, ("looks_total", ""): 1}
+        assert scrape(Exporter([client])) == {("up", ""): 0, ("scans_total", ""): 1}
 
 
 def test_a_store_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the look that still runs is not doubled."""
-    go_on, real = threading.Event(), module.look
+    """And the scan that still runs is not doubled."""
+    go_on, real = threading.Event(), module.scan
 
     def hanging(client: dibs.Client) -> Any:
         assert go_on.wait(PATIENCE)
         return real(client)
 
-    monkeypatch.setattr(module, "look", hanging)
+    monkeypatch.setattr(module, "scan", hanging)
     monkeypatch.setattr(module, "_SHARED_FOR", 0.0)
     with dibs.connect("memory://hanging") as client:
         exporter = Exporter([client], timeout=0.05)
         assert [scrape(exporter)["up", ""] for _ in range(2)] == [0, 0]
-        assert scrape(exporter)["looks_total", ""] == 1
+        assert scrape(exporter)["scans_total", ""] == 1
         go_on.set()
         until(lambda: scrape(exporter)["up", ""])
 

@@ -250,8 +250,8 @@ def client(tmp_path: Path) -> Iterator[dibs.Client]:
         yield made
 
 
-def test_between_looks_only_shown_names_are_read(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With looks that are rare, a change of a shown name is seen at the next tick, and no other change is."""
+def test_between_scans_only_shown_names_are_read(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With scans that are rare, a change of a shown name is seen at the next tick, and no other change is."""
     monkeypatch.setattr(sampler, "TIME_SHARE", 1e-9)
     monkeypatch.setattr(sampler, "TICK", 0.05)
     sampled = threading.Event()
@@ -267,7 +267,7 @@ def test_between_looks_only_shown_names_are_read(client: dibs.Client, monkeypatc
             assert found.entries["shown"].info.holders[0].token == hold.token
             assert "hidden" not in found.entries
         eventually(lambda: "shown" not in found.entries)
-        assert found.sweep == 1
+        assert found.scans == 1
     finally:
         found.leave(greedy)
         found.leave(viewer)
@@ -275,16 +275,16 @@ def test_between_looks_only_shown_names_are_read(client: dibs.Client, monkeypatc
     assert not found.running
 
 
-def test_a_long_look_does_not_delay_the_shown_names(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_scan_does_not_delay_the_shown_names(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "TICK", 0.05)
-    looks: list[int] = []
+    scans: list[int] = []
 
     class Endless:
-        """The second look ends when the change is seen."""
+        """The second scan ends when the change is seen."""
 
         def locks(self, prefix: str = "") -> Iterator[LockInfo]:
-            looks.append(1)
-            while len(looks) > 1 and "shown" not in found.entries:
+            scans.append(1)
+            while len(scans) > 1 and "shown" not in found.entries:
                 yield held("other", person("ana", 1))
 
         def __getattr__(self, name: str) -> Any:
@@ -294,7 +294,7 @@ def test_a_long_look_does_not_delay_the_shown_names(client: dibs.Client, monkeyp
     viewer = Viewer(lambda: None, lambda: ["shown"])
     found.join(viewer)
     try:
-        eventually(lambda: len(looks) == 2)
+        eventually(lambda: len(scans) == 2)
         with client.lock("shown"):
             eventually(lambda: "shown" in found.entries)
     finally:

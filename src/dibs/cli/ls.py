@@ -17,7 +17,7 @@ from dibs._shared import place
 from dibs.cli.options import Parser, add_store, connect, lock_name
 from dibs.cli.output import OK, age, has_colour, is_terminal, lock_object, put, put_json, same, say
 from dibs.info import LockInfo, Participant, clip, duration, who
-from dibs.monitor.look import pressure
+from dibs.monitor.scan import pressure
 
 MOST_RICH_ROWS = 200
 """Most rows in a table of `rich`, which is slow to draw."""

@@ -3,8 +3,8 @@
 On a terminal with `rich` (the extra `cli`) it draws a screen and reads keys: see top_screen.py. Otherwise it prints one
 table; with `--interval` one table per interval, until Ctrl-C.
 
-It looks at the store at most once a second. If a look takes long, the pause grows: looks take at most a fifth of the
-time. A thread looks, so that keys work while the store does not answer.
+It scans the store at most once a second. If a scan takes long, the pause grows: scans take at most a fifth of the
+time. A thread scans, so that keys work while the store does not answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dibs.cli.output import OK, is_terminal, lock_object, put, put_json, say
 from dibs.cli.polling import POLL_TIMEOUT
 from dibs.cli.top_view import Sample, View, samples
 from dibs.info import instant, printable
-from dibs.monitor.look import Look, look, oldest_wait
+from dibs.monitor.scan import Scan, oldest_wait, scan
 
 INTERVAL = 1.0
-"""Seconds between the starts of two looks, at least."""
+"""Seconds between the starts of two scans, at least."""
 _SHARE = 5
-"""The interval is at least this multiple of the time that a look took."""
+"""The interval is at least this multiple of the time that a scan took."""
 
 
 def parser() -> Parser:
@@ -42,7 +42,7 @@ def parser() -> Parser:
         "prefix", metavar="PREFIX", nargs="?", default="", type=lock_name, help="only names that begin with PREFIX"
     )
     made.add_argument("--once", action="store_true", help="print one table, and exit; the default without a terminal")
-    add_seconds(made, "--interval", "look at the store every S, at least 1 (default: 1)")
+    add_seconds(made, "--interval", "scan the store every S, at least 1 (default: 1)")
     add_store(made)
     return made
 
@@ -50,11 +50,11 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if options.interval is not None and options.interval < INTERVAL:
-        raise UsageError(f"--interval must be at least {INTERVAL:g} s: each look reads all names of the store")
+        raise UsageError(f"--interval must be at least {INTERVAL:g} s: each scan reads all names of the store")
     with connect(options, "top", retry=POLL_TIMEOUT) as client:
         if not (options.once or options.json) and _is_live():
             return _live(client, options)
-        for sample in samples(_looks(client, options)):
+        for sample in samples(_scans(client, options)):
             if options.json:
                 _put_object(sample, place(client))
             else:
@@ -75,11 +75,11 @@ def _is_live() -> bool:
     return True
 
 
-def _looks(client: dibs.Client, options: argparse.Namespace) -> Iterator[Look]:
-    """One look, or with `--interval` one after the other for ever."""
+def _scans(client: dibs.Client, options: argparse.Namespace) -> Iterator[Scan]:
+    """One scan, or with `--interval` one after the other for ever."""
     while True:
         began = time.monotonic()
-        yield look(client, options.prefix)
+        yield scan(client, options.prefix)
         if options.interval is None or options.once:
             return
         took = time.monotonic() - began
@@ -87,7 +87,7 @@ def _looks(client: dibs.Client, options: argparse.Namespace) -> Iterator[Look]:
 
 
 def pause(interval: float, took: float) -> float:
-    """Seconds from the start of a look to the start of the next.
+    """Seconds from the start of a scan to the start of the next.
 
     >>> pause(1.0, 0.1), pause(1.0, 2.0)
     (1.0, 10.0)
@@ -96,7 +96,7 @@ def pause(interval: float, took: float) -> float:
 
 
 def _put_object(sample: Sample, store: str) -> None:
-    seen = sample.look
+    seen = sample.scan
     put_json(
         {
             "store": store,
@@ -117,8 +117,8 @@ def _put_table(sample: Sample, store: str, missing: Sequence[str]) -> None:
     view.show(sample)
     for line in view.heading():
         put(printable(line))
-    if sample.look.locks:
-        for line in columns([HEADER, *(row(info, sample.look.as_of).cells for info in sample.sorted())]):
+    if sample.scan.locks:
+        for line in columns([HEADER, *(row(info, sample.scan.as_of).cells for info in sample.sorted())]):
             put(line)
 
 
@@ -126,36 +126,36 @@ def _live(client: dibs.Client, options: argparse.Namespace) -> int:
     from dibs.cli.top_screen import Screen  # noqa: PLC0415  (needs rich and termios)
 
     with Screen(View(place(client), not_shown(client))) as screen:
-        looker = Looker(client, options.prefix, options.interval or INTERVAL, screen.hear)
-        looker.start()
+        scanner = Scanner(client, options.prefix, options.interval or INTERVAL, screen.hear)
+        scanner.start()
         try:
             return screen.run()
         finally:
-            looker.stop()
+            scanner.stop()
 
 
-class Looker(threading.Thread):
-    """Looks at the store again and again, and hands each sample, or the error, to `told`."""
+class Scanner(threading.Thread):
+    """Scans the store again and again, and hands each sample, or the error, to `told`."""
 
     def __init__(
         self, client: dibs.Client, prefix: str, interval: float, told: Callable[[Sample | BaseException], object]
     ) -> None:
-        super().__init__(name="looker", daemon=True)
+        super().__init__(name="scanner", daemon=True)
         self._client, self._prefix, self._interval, self._told = client, prefix, interval, told
         self._stopped = threading.Event()
 
     def run(self) -> None:
         try:
-            for sample in samples(self._looks()):
+            for sample in samples(self._scans()):
                 self._told(sample)
         except BaseException as error:  # noqa: BLE001  (the main thread raises it)
             self._told(error)
 
-    def _looks(self) -> Iterator[Look]:
+    def _scans(self) -> Iterator[Scan]:
         while not self._stopped.is_set():
             began, rest = time.monotonic(), self._interval
             try:
-                yield look(self._client, self._prefix)
+                yield scan(self._client, self._prefix)
                 took = time.monotonic() - began
                 rest = pause(self._interval, took) - took
             except dibs.Closed:
@@ -165,5 +165,5 @@ class Looker(threading.Thread):
             self._stopped.wait(rest)
 
     def stop(self) -> None:
-        """A look that is under way ends with the client."""
+        """A scan that is under way ends with the client."""
         self._stopped.set()

@@ -32,7 +32,7 @@ from dibs.cli.output import BY_SIGNAL, OK, age, ordinal
 from dibs.cli.terminal import suspend
 from dibs.cli.top_view import Sample, View
 from dibs.info import LockInfo, Participant, clip, duration, printable, who
-from dibs.monitor.look import SORTS, oldest_wait
+from dibs.monitor.scan import SORTS, oldest_wait
 
 _HIDE = "\x1b[?25l"
 """The cursor."""
@@ -66,7 +66,7 @@ q                                 quit
 
 Pressure is the sum of how long the waiters have waited. The lease bar shows
 what is left of the most that was seen of this hold. Everything is as of the
-last look; changes between two looks are not seen."""
+last scan; changes between two scans are not seen."""
 
 
 class Screen:
@@ -116,7 +116,7 @@ class Screen:
             termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
 
     def hear(self, told: Sample | BaseException) -> None:
-        """Called by the thread that looks."""
+        """Called by the thread that scans."""
         self._heard.append(told)
         with suppress(OSError):  # full: it wakes anyway; closed: nobody draws any more
             os.write(self._waker, b"\0")
@@ -283,7 +283,7 @@ class Screen:
             yield Text("No name matches the filter." if view.wanted else "No lock is held or waited for.")
         for at, info in enumerate(view.rows[view.first : view.first + self._page], view.first):
             assert view.sample is not None
-            cells = self._cells(info, view.sample.look.as_of)
+            cells = self._cells(info, view.sample.scan.as_of)
             style = "yellow" if info.waiters else "dim"
             line = self._joined([cells["NAME"], cells["HOLDER"], *(cells[title] for title, _ in shown)], widths, style)
             if at == view.cursor:
@@ -308,7 +308,7 @@ class Screen:
 
     def _open_lock(self, info: LockInfo) -> Iterator[Text]:
         assert self._view.sample is not None
-        now = self._view.sample.look.as_of
+        now = self._view.sample.scan.as_of
         state = f"{kind(info)}, {len(info.holders)} holding, {len(info.waiters)} waiting"
         state = state if info.holders or info.waiters else "free"
         yield Text(self._shown(f'"{clip(info.name, _LONG)}": {state}'), style="bold")

@@ -1,6 +1,6 @@
-"""The state of `dibs top`: the last look, sorted and filtered, and the cursor. It neither draws nor reads keys.
+"""The state of `dibs top`: the last scan, sorted and filtered, and the cursor. It neither draws nor reads keys.
 
-All times are as of the look, also when the store no longer answers: the heading says since when.
+All times are as of the scan, also when the store no longer answers: the heading says since when.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from dibs.info import LockInfo, Participant, clip, duration, seconds_since
 from dibs.monitor.changes import Follower
-from dibs.monitor.look import SORTS, Look, oldest_wait, sort_key
+from dibs.monitor.scan import SORTS, Scan, oldest_wait, sort_key
 
 _LONGEST_ERROR = 300
 
 
 class Sample(NamedTuple):
-    """A look, and what was counted since the look before."""
+    """A scan, and what was counted since the scan before."""
 
-    look: Look
+    scan: Scan
     handovers: float = 0.0
     """Hand-overs a second that were seen."""
     longest: Mapping[tuple[str, int], float] = {}
@@ -26,28 +26,28 @@ class Sample(NamedTuple):
 
     @property
     def held(self) -> int:
-        return sum(bool(info.holders) for info in self.look.locks)
+        return sum(bool(info.holders) for info in self.scan.locks)
 
     @property
     def waiting(self) -> int:
-        return sum(len(info.waiters) for info in self.look.locks)
+        return sum(len(info.waiters) for info in self.scan.locks)
 
     def sorted(self, order: str = SORTS[0], wanted: str = "") -> list[LockInfo]:
         """The locks with that text in the name, in that order; capitals do not matter."""
         wanted = wanted.casefold()
-        found = (info for info in self.look.locks if wanted in info.name.casefold())
-        return sorted(found, key=sort_key(order, self.look.as_of))
+        found = (info for info in self.scan.locks if wanted in info.name.casefold())
+        return sorted(found, key=sort_key(order, self.scan.as_of))
 
 
-def samples(looks: Iterable[Look]) -> Iterator[Sample]:
-    """A sample for each of consecutive looks."""
+def samples(scans: Iterable[Scan]) -> Iterator[Sample]:
+    """A sample for each of consecutive scans."""
     follower, before, busy = Follower(), None, set[str]()
-    for look in looks:
-        taken = follower.changes(look).taken
-        passed = 0.0 if before is None else seconds_since(before, look.as_of)
+    for scan in scans:
+        taken = follower.changes(scan).taken
+        passed = 0.0 if before is None else seconds_since(before, scan.as_of)
         handovers = sum(one.name in busy for one in taken)  # a lock that was free is acquired, not handed over
-        yield Sample(look, handovers / passed if passed > 0 else 0.0, follower.longest)
-        before, busy = look.as_of, {info.name for info in look.locks}
+        yield Sample(scan, handovers / passed if passed > 0 else 0.0, follower.longest)
+        before, busy = scan.as_of, {info.name for info in scan.locks}
 
 
 class View:
@@ -96,23 +96,23 @@ class View:
     def info(self) -> LockInfo:
         """The open lock; a name that is not listed is free."""
         name = self.opened or ""
-        found = self.sample.look.locks if self.sample else []
+        found = self.sample.scan.locks if self.sample else []
         return next((info for info in found if info.name == name), LockInfo(name=name))
 
     def heading(self) -> list[str]:
         if self.sample is None:
             return [f"{self._store}   {self.error or 'waiting for the first answer'}"]
-        look = self.sample.look
-        said = f"{self._store}   as of {look.as_of.astimezone():%H:%M:%S}"
+        scan = self.sample.scan
+        said = f"{self._store}   as of {scan.as_of.astimezone():%H:%M:%S}"
         lines = [f"{said} (the store does not answer)" if self.error else said]
         if self.error:
             lines.append(self.error)
-        more = "" if look.complete else " (the store has more)"
+        more = "" if scan.complete else " (the store has more)"
         lines.append(
             f"held {self.sample.held}   waiting {self.sample.waiting}   "
-            f"oldest wait {duration(oldest_wait(look.locks, look.as_of))}   "
+            f"oldest wait {duration(oldest_wait(scan.locks, scan.as_of))}   "
             f"hand-overs {self.sample.handovers:.1f}/s   "
-            f"{len(self.rows)} of {len(look.locks)} names shown{more}"
+            f"{len(self.rows)} of {len(scan.locks)} names shown{more}"
         )
         if self._missing:
             lines.append(f"this store does not show {' or '.join(self._missing)}")

@@ -20,7 +20,7 @@ from dibs.dashboard.guard import HEADERS, Guard, Problem, Scope, header
 from dibs.dashboard.streams import Watching, send_stream
 from dibs.dashboard.threads import Threads
 from dibs.dashboard.views import MOST_ROWS, Query, StoreViews, encode, name_of
-from dibs.monitor.look import SORTS, sync_clients
+from dibs.monitor.scan import SORTS, sync_clients
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -27,7 +27,7 @@ _PADDING = b":" + b" " * 2048 + b"\n\n"
 
 
 class Watching:
-    """One request or stream that looks at a view, a lock, or both. Create and use it in the event loop."""
+    """One request or stream that shows a view, a lock, or both. Create and use it in the event loop."""
 
     def __init__(self, store: StoreViews, query: Query | None, name: str | None, threads: Threads) -> None:
         self.store = store

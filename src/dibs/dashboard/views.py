@@ -1,7 +1,7 @@
 """The JSON of the dashboard: all of it is computed here, from the samples of one store.
 
 Every text that others wrote is bounded and made printable. A view is encoded once for each sample, and shared by all
-who see it. The order of the names is computed once for each look at all names.
+who see it. The order of the names is computed once for each scan of all names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dibs._shared import backend, place, show_command
 from dibs.info import LockInfo, Participant, clip, instant, printable, who
 from dibs.monitor.graph import Graph, wait_for_graph
 from dibs.monitor.history import BUCKET, label, lanes
-from dibs.monitor.look import SORTS, oldest_wait, pressure, sort_key
 from dibs.monitor.sampler import Entry, Sampler
+from dibs.monitor.scan import SORTS, oldest_wait, pressure, sort_key
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -102,7 +102,7 @@ class StoreViews:
         sampler = self.sampler
         if self._as_of[0] != sampler.sample:
             with sampler.lock:
-                times = {"as_of": instant(sampler.as_of), "swept_at": instant(sampler.swept_at)}
+                times = {"as_of": instant(sampler.as_of), "scanned_at": instant(sampler.scanned_at)}
                 self._as_of = (sampler.sample, encode({**times, "cards": self._cards()}))
         return self._as_of[1]
 
@@ -125,7 +125,7 @@ class StoreViews:
             "version": sampler.version,
             "store": self.id,
             "as_of": instant(min((entry.at for entry in entries), default=sampler.as_of)),
-            "swept_at": instant(sampler.swept_at),
+            "scanned_at": instant(sampler.scanned_at),
             "complete": sampler.complete,
             "error": sampler.error,
             "cards": self._cards(),
@@ -161,16 +161,16 @@ class StoreViews:
 
     def _order(self, query: Query, now: datetime) -> list[str]:
         wanted = (query.find, query.prefix, query.sort)
-        sweep, names = self._orders.get(wanted, (-1, []))
-        if sweep != self.sampler.sweep:
+        scans, names = self._orders.get(wanted, (-1, []))
+        if scans != self.sampler.scans:
             names = _sorted(self.sampler.entries, query, now)
-            _keep(self._orders, wanted, (self.sampler.sweep, names))
+            _keep(self._orders, wanted, (self.sampler.scans, names))
         return names
 
     def _counted(self, chosen: str) -> list[dict[str, Any]]:
         """The tree of the names down to the chosen prefix: at most as many as fit, those with the most locks."""
-        sweep, counted = self._prefixes.get(chosen, (-1, []))
-        if sweep != self.sampler.sweep:
+        scans, counted = self._prefixes.get(chosen, (-1, []))
+        if scans != self.sampler.scans:
             held: Counter[str] = Counter()
             waiting: Counter[str] = Counter()
             for name, entry in self.sampler.entries.items():
@@ -182,7 +182,7 @@ class StoreViews:
                 {"prefix": prefix, "held": held[prefix], "waiting": waiting[prefix]}
                 for prefix in sorted(largest[:_MOST_PREFIXES])
             ]
-            _keep(self._prefixes, chosen, (self.sampler.sweep, counted))
+            _keep(self._prefixes, chosen, (self.sampler.scans, counted))
         return counted
 
     def _drawn(self) -> dict[str, Any] | None:

@@ -1,1 +1,1 @@
-"""Looks at a store from outside, and what is made of them: the exporter, samples, history, the wait-for graph."""
+"""Scans of a store from outside, and what is made of them: the exporter, samples, history, the wait-for graph."""

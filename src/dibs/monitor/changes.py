@@ -1,15 +1,15 @@
-"""Compare two looks at a store: holds that began, and holds that ended, and how.
+"""Compare two scans of a store: holds that began, and holds that ended, and how.
 
-A look is a sample. A hold that begins and ends between two looks is never seen. A hold that is gone was
+A scan is a sample. A hold that begins and ends between two scans is never seen. A hold that is gone was
 
 - released, if its lease had not run out yet. A hold that `break_` removed looks the same.
-- expired, if its lease can have run out, and its renewals were overdue in the look before: less than half of the
+- expired, if its lease can have run out, and its renewals were overdue in the scan before: less than half of the
   longest lease seen was left. A hold without renewal that is released just before its lease runs out looks the same.
-- ended, if neither is certain: its lease is shorter than the time between the looks, and it may have been renewed in
+- ended, if neither is certain: its lease is shorter than the time between the scans, and it may have been renewed in
   between; or the store keeps no lease, because a connection or a session holds the lock.
 
-So an expiry is recognised for certain if at least three looks are taken in a lease. The clock of this machine must not
-be set between two looks.
+So an expiry is recognised for certain if at least three scans are taken in a lease. The clock of this machine must not
+be set between two scans.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from dibs.info import Participant
-from dibs.monitor.look import Look
+from dibs.monitor.scan import Scan
 
 _OVERDUE = 0.5
 """The watchdog renews a hold when two thirds of its lease are left."""
@@ -27,7 +27,7 @@ _Holders = dict[int, Participant]
 class Change(NamedTuple):
     name: str
     holder: Participant
-    """As the later look shows it, or, if it is gone, the earlier one."""
+    """As the later scan shows it, or, if it is gone, the earlier one."""
 
 
 class Changes(NamedTuple):
@@ -47,30 +47,30 @@ def end(one: Participant, passed: float, longest: float) -> Literal["released", 
 
 
 class Follower:
-    """Compares each look at a store with the one before. One thread at a time may use it."""
+    """Compares each scan of a store with the one before. One thread at a time may use it."""
 
     def __init__(self) -> None:
-        self._before: Look | None = None
+        self._before: Scan | None = None
         self.longest: dict[tuple[str, int], float] = {}
         """The longest `remaining` seen of each hold: its lease is at least that long."""
 
-    def changes(self, look: Look) -> Changes:
-        """The changes since the look before; the first look shows none.
+    def changes(self, scan: Scan) -> Changes:
+        """The changes since the scan before; the first scan shows none.
 
-        If either look is incomplete, only names that are in both are compared: another one may have been cut off.
+        If either scan is incomplete, only names that are in both are compared: another one may have been cut off.
         """
-        found, before, self._before = Changes([], [], [], []), self._before, look
+        found, before, self._before = Changes([], [], [], []), self._before, scan
         if before is not None:
-            earlier, later = _holders(before), _holders(look)
-            is_whole = before.complete and look.complete
+            earlier, later = _holders(before), _holders(scan)
+            is_whole = before.complete and scan.complete
             for name in earlier | later:
                 if is_whole or (name in earlier and name in later):
-                    self._compare(name, earlier.get(name, {}), later.get(name, {}), before, look, found)
-        self._note(look)
+                    self._compare(name, earlier.get(name, {}), later.get(name, {}), before, scan, found)
+        self._note(scan)
         return found
 
     def _compare(
-        self, name: str, earlier: _Holders, later: _Holders, before: Look, after: Look, found: Changes
+        self, name: str, earlier: _Holders, later: _Holders, before: Scan, after: Scan, found: Changes
     ) -> None:
         found.taken.extend(Change(name, one) for token, one in later.items() if token not in earlier)
         for token, one in earlier.items():
@@ -79,15 +79,15 @@ class Follower:
                 ended = getattr(found, end(one, passed, self.longest[name, token]))
                 ended.append(Change(name, one))
 
-    def _note(self, look: Look) -> None:
+    def _note(self, scan: Scan) -> None:
         longest = self.longest
         self.longest = {
             (info.name, one.token): max(one.remaining, longest.get((info.name, one.token), 0.0))
-            for info in look.locks
+            for info in scan.locks
             for one in info.holders
         }
 
 
-def _holders(look: Look) -> dict[str, _Holders]:
+def _holders(scan: Scan) -> dict[str, _Holders]:
     """By name and token. A name that is only waited for is there, too."""
-    return {info.name: {one.token: one for one in info.holders} for info in look.locks}
+    return {info.name: {one.token: one for one in info.holders} for info in scan.locks}

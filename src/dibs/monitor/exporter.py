@@ -1,12 +1,12 @@
 """The figures of whole stores for Prometheus, in its text format: `app` is an ASGI application, and `dibs exporter`
 serves the same text.
 
-Each scrape needs one bounded look at each store (`dibs.monitor.look`). Scrapes at the same time share a look, and a
-look serves all scrapes of the next second: a store is read at most once a second, however many scrapers there are. A
-look runs in a thread of its own. If it fails, or takes longer than the timeout, the scrape shows `dibs_store_up 0` and
+Each scrape needs one bounded scan of each store (`dibs.monitor.scan`). Scrapes at the same time share a scan, and a
+scan serves all scrapes of the next second: a store is read at most once a second, however many scrapers there are. A
+scan runs in a thread of its own. If it fails, or takes longer than the timeout, the scrape shows `dibs_store_up 0` and
 no other gauge of that store.
 
-Counters are sampled: they compare consecutive looks (`dibs.monitor.changes`), so they depend on scrapes.
+Counters are sampled: they compare consecutive scans (`dibs.monitor.changes`), so they depend on scrapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dibs._shared import place
 from dibs.info import LockInfo
 from dibs.monitor.changes import Change, Follower
 from dibs.monitor.groups import OTHER, Group, grouping
-from dibs.monitor.look import Look, look, oldest_wait, sync_clients
+from dibs.monitor.scan import Scan, oldest_wait, scan, sync_clients
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TIMEOUT = 5.0
@@ -34,19 +34,19 @@ _MOST_GROUPS = 10_000
 """Groups of a store that have counters; further ones become `other`. A rule of the caller may make any number."""
 
 METRICS = {
-    "dibs_store_up": ("gauge", "1 if the store answered this look in time, else 0."),
-    "dibs_store_look_duration_seconds": ("gauge", "Seconds that the look at the store took."),
-    "dibs_store_names": ("gauge", "Names that are held or waited for, up to the bound of a look."),
-    "dibs_store_complete": ("gauge", "0 if the store has more names than a look reads, else 1."),
-    "dibs_store_looks_total": ("counter", "Looks at the store, with those that failed."),
+    "dibs_store_up": ("gauge", "1 if the store answered this scan in time, else 0."),
+    "dibs_store_scan_duration_seconds": ("gauge", "Seconds that the scan of the store took."),
+    "dibs_store_names": ("gauge", "Names that are held or waited for, up to the bound of a scan."),
+    "dibs_store_complete": ("gauge", "0 if the store has more names than a scan reads, else 1."),
+    "dibs_store_scans_total": ("counter", "Scans of the store, with those that failed."),
     "dibs_store_held": ("gauge", "Holders."),
     "dibs_store_waiting": ("gauge", "Waiters."),
     "dibs_store_oldest_wait_seconds": ("gauge", "Seconds that the longest-waiting waiter has waited; 0 if none waits."),
     "dibs_store_permits_used": ("gauge", "Permits of semaphores that are held."),
     "dibs_store_permits_limit": ("gauge", "Permits of the semaphores that are held or waited for."),
-    "dibs_store_handovers_total": ("counter", "Sampled: holders in a look that were not in the look before."),
+    "dibs_store_handovers_total": ("counter", "Sampled: holders in a scan that were not in the scan before."),
     "dibs_store_expired_total": (
-        "counter", "Sampled: holds that ended by their lease between two looks. Needs three looks in a lease.",
+        "counter", "Sampled: holds that ended by their lease between two scans. Needs three scans in a lease.",
     ),
 }  # fmt: skip
 """Type and help of each metric, in the order of the text."""
@@ -66,25 +66,25 @@ class Totals(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What one look shows; for a look that failed, only that it did."""
+    """What one scan shows; for a scan that failed, only that it did."""
 
     by_group: Mapping[str, list[LockInfo]]
-    look: Look | None = None
+    scan: Scan | None = None
 
 
 class _Store:
-    """One store: at most one look at a time, and one a second."""
+    """One store: at most one scan at a time, and one a second."""
 
     def __init__(self, client: dibs.Client, group: Group, timeout: float) -> None:
         self.name = place(client)
-        self.looks = 0
+        self.scans = 0
         self.totals: dict[str, Totals] = {}
         self._client, self._group_of, self._timeout = client, grouping(group), timeout
         self._follower = Follower()
         self._lock = threading.Lock()
         self._pending: Future[Figures] | None = None
         self._ended = 0.0
-        """When the last look ended, by the monotonic clock."""
+        """When the last scan ended, by the monotonic clock."""
 
     async def figures(self) -> Figures:
         try:
@@ -93,7 +93,7 @@ class _Store:
             return Figures({})
 
     def _shared(self) -> Future[Figures]:
-        """The look under way, or a recent one, or a new one."""
+        """The scan under way, or a recent one, or a new one."""
         with self._lock:
             pending = self._pending
             if pending is not None and not (pending.done() and self._ended + _SHARED_FOR <= time.monotonic()):
@@ -101,14 +101,14 @@ class _Store:
             pending = self._pending = Future()
             pending.set_running_or_notify_cancel()  # a scraper that gives up must not cancel it for the others
             try:
-                threading.Thread(target=self._look, args=(pending,), name="dibs-exporter", daemon=True).start()
+                threading.Thread(target=self._scan, args=(pending,), name="dibs-exporter", daemon=True).start()
             except BaseException:
                 self._pending = None
                 raise
             return pending
 
-    def _look(self, pending: Future[Figures]) -> None:
-        self.looks += 1
+    def _scan(self, pending: Future[Figures]) -> None:
+        self.scans += 1
         try:
             found = self._read()
         except BaseException as error:  # noqa: BLE001  (a fault in the caller's `group` reaches the scrapers)
@@ -120,7 +120,7 @@ class _Store:
 
     def _read(self) -> Figures:
         try:
-            seen = look(self._client)
+            seen = scan(self._client)
         except dibs.DibsError:
             return Figures({})
         by_group: dict[str, list[LockInfo]] = {group: [] for group in self.totals}
@@ -176,7 +176,7 @@ class Exporter:
             raise ValueError(f"each store can be exported once: {', '.join(sorted(names))}")
 
     async def text(self) -> str:
-        """Look at all stores at the same time, and write their figures."""
+        """Scan all stores at the same time, and write their figures."""
         samples: Samples = {name: [] for name in METRICS}
         figures = await asyncio.gather(*(store.figures() for store in self._stores))
         for store, found in zip(self._stores, figures, strict=True):
@@ -186,16 +186,16 @@ class Exporter:
 
 def _add(samples: Samples, store: _Store, figures: Figures) -> None:
     own: Labels = (("store", store.name),)
-    seen = figures.look
+    seen = figures.scan
     samples["dibs_store_up"].append((own, seen is not None))
-    samples["dibs_store_looks_total"].append((own, store.looks))
+    samples["dibs_store_scans_total"].append((own, store.scans))
     for group, totals in store.totals.copy().items():
         labels = (*own, ("group", group))
         samples["dibs_store_handovers_total"].append((labels, totals.handovers))
         samples["dibs_store_expired_total"].append((labels, totals.expired))
     if seen is None:
         return
-    samples["dibs_store_look_duration_seconds"].append((own, seen.took))
+    samples["dibs_store_scan_duration_seconds"].append((own, seen.took))
     samples["dibs_store_names"].append((own, len(seen.locks)))
     samples["dibs_store_complete"].append((own, seen.complete))
     now = datetime.now(UTC)
@@ -234,7 +234,7 @@ def app(
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """Make an ASGI application that serves the figures at any path: mount it at `/metrics`.
 
-    It has no authentication of its own. An async program also passes sync clients: a look runs in a thread.
+    It has no authentication of its own. An async program also passes sync clients: a scan runs in a thread.
 
     Args:
         clients: One for each store, made with `dibs.connect()`. They stay open, and the caller closes them.

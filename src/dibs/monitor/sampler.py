@@ -1,6 +1,6 @@
 """Samples of one store for any number of viewers, taken by one thread, and only while somebody views.
 
-The sampler looks at all names at most once a second, and more seldom if a look takes long. In between it reads the
+The sampler scans all names at most once a second, and more seldom if a scan takes long. In between it reads the
 names that are shown again, once a second, so that their changes are seen soon. A store that does not answer
 leaves the last sample in place, with the error.
 """
@@ -21,20 +21,20 @@ from dibs.info import Break, LockInfo, clip, seconds_since
 from dibs.monitor import break_log
 from dibs.monitor.changes import end
 from dibs.monitor.history import History
-from dibs.monitor.look import MOST
+from dibs.monitor.scan import MOST
 
 TICK = 1.0
 """Seconds between two samples."""
 CPU_SHARE, TIME_SHARE = 0.08, 0.15
-"""Most of a core, and of the time, that looks at all names may take: the store works during the rest of the time."""
+"""Most of a core, and of the time, that scans of all names may take: the store works during the rest of the time."""
 LINGER = 5.0
 """Seconds that sampling goes on after the last request."""
 MOST_SHOWN = 200
-"""Most names that are read between two looks."""
+"""Most names that are read between two scans."""
 _SLACK = 0.5
 """Seconds by which the remaining lease of a hold may rise without a renewal: the request took longer the first time."""
 _JITTER = 0.1
-"""Seconds by which a look may end late before the shown names are read apart from it."""
+"""Seconds by which a scan may end late before the shown names are read apart from it."""
 _LONGEST_ERROR = 500
 _log = logging.getLogger("dibs.dashboard")
 
@@ -42,13 +42,13 @@ _log = logging.getLogger("dibs.dashboard")
 class Entry:
     """A lock as it was last seen, and the leases of its holders."""
 
-    __slots__ = ("at", "info", "leases", "look", "renewed", "vacant")
+    __slots__ = ("at", "info", "leases", "renewed", "scan", "vacant")
 
-    def __init__(self, info: LockInfo, at: datetime, look: int) -> None:
+    def __init__(self, info: LockInfo, at: datetime, scan: int) -> None:
         self.info = info
         self.at = at
-        self.look = look
-        """The number of the look during which, or after which, it was read."""
+        self.scan = scan
+        """The number of the scan during which, or after which, it was read."""
         self.leases = {one.token: one.remaining for one in info.holders}
         """The largest remaining time that was seen of each hold: the store does not know the lease itself."""
         self.renewed: set[int] = set()
@@ -98,9 +98,9 @@ class Sampler:
         """How many samples were taken."""
         self.is_known = False
         """Whether a sample was taken since somebody views the store."""
-        self.sweep = 0
-        """How many looks at all names were taken."""
-        self.began = self.as_of = self.swept_at = datetime.now(UTC)
+        self.scans = 0
+        """How many scans of all names were taken."""
+        self.began = self.as_of = self.scanned_at = datetime.now(UTC)
         self.complete = True
         self.error: str | None = None
         self.breaks: dict[str, Break | None] = {}
@@ -111,9 +111,9 @@ class Sampler:
         self._wanted_until = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._next_look = 0.0
-        self._looks = 0
-        """Looks that have begun."""
+        self._next_scan = 0.0
+        self._begun = 0
+        """Scans that have begun."""
         self._shown_at = 0.0
         """When the shown names were last read."""
 
@@ -147,7 +147,7 @@ class Sampler:
     def _start(self) -> None:
         if self._thread is None:
             self._stop = threading.Event()
-            self._next_look = 0.0
+            self._next_scan = 0.0
             self.is_known = False  # nothing that was seen before is recent
             self._thread = threading.Thread(target=self._run, args=[self._stop], name="dibs-sampler", daemon=True)
             self._thread.start()
@@ -169,8 +169,8 @@ class Sampler:
     def _take(self, *, baseline: bool) -> None:
         """Take one sample. `baseline`: nobody looked before, so differences are no changes."""
         try:
-            if monotonic() >= self._next_look:
-                self._look(baseline=baseline)
+            if monotonic() >= self._next_scan:
+                self._scan(baseline=baseline)
             else:
                 self._read_shown()
             self._read_opened()
@@ -186,36 +186,36 @@ class Sampler:
             self.sample += 1
             self.is_known = True
 
-    def _look(self, *, baseline: bool) -> None:
+    def _scan(self, *, baseline: bool) -> None:
         began, spent, as_of = monotonic(), thread_time(), datetime.now(UTC)
-        self._looks = look = self._looks + 1
+        self._begun = scan = self._begun + 1
         try:
             found = list(self._all_names(baseline=baseline))
         finally:  # also after a failure: the store may be overloaded
             pause = max((thread_time() - spent) / CPU_SHARE, (monotonic() - began) / TIME_SHARE)
-            self._next_look = began + max(TICK * 0.9, pause)
+            self._next_scan = began + max(TICK * 0.9, pause)
         complete, seen = len(found) <= MOST, {info.name: info for info in found[:MOST]}
         with self.lock:
             for name, entry in self.entries.items():
-                if name not in seen and entry.look < look:
+                if name not in seen and entry.scan < scan:
                     seen[name] = LockInfo(name=name)
             changed = False
             for name, info in seen.items():
                 known = self.entries.get(name)
-                if known is None or known.look < look:  # else it was read meanwhile, and is newer
+                if known is None or known.scan < scan:  # else it was read meanwhile, and is newer
                     unsure = baseline or not (complete or info.holders or info.waiters)
                     changed = self._note(info, as_of, baseline=unsure) or changed
-            self.version += changed or self.sweep == 0 or self.complete != complete
-            self.as_of = self.swept_at = as_of
+            self.version += changed or self.scans == 0 or self.complete != complete
+            self.as_of = self.scanned_at = as_of
             self.complete = complete
-            self.sweep += 1
+            self.scans += 1
         asked = self._shown_at = monotonic()
         name = next(iter(self.entries), "dibs")
         self._inspect(name)
         self.latency = monotonic() - asked
 
     def _all_names(self, *, baseline: bool) -> Iterator[LockInfo]:
-        """At most one more than `MOST`. A look that takes long does not delay the names that are shown."""
+        """At most one more than `MOST`. A scan that takes long does not delay the names that are shown."""
         for info in islice(self.client.locks(), MOST + 1):
             yield info
             if not baseline and monotonic() >= self._shown_at + TICK + _JITTER:
@@ -243,7 +243,7 @@ class Sampler:
         self._shown_at = monotonic()
 
     def _read_opened(self) -> None:
-        """The last break of each name whose page is shown; and the name itself, if a look may have left it out."""
+        """The last break of each name whose page is shown; and the name itself, if a scan may have left it out."""
         with self.lock:
             opened = dict.fromkeys(viewer.opened for viewer in self._viewers if viewer.opened is not None)
         for name in [] if self.complete else islice(opened, MOST_SHOWN):
@@ -276,7 +276,7 @@ class Sampler:
             return False
         before = LockInfo(name=info.name) if old is None else old.info
         elapsed = 0.0 if old is None or baseline else seconds_since(old.at, at)
-        entry = Entry(info, at, self._looks)
+        entry = Entry(info, at, self._begun)
         differs = _parts(before) != _parts(info)
         changed = differs
         if old is not None:

@@ -3,7 +3,7 @@
 // A view change closes the stream and opens another. A hidden tab has none. When the server is gone, the page asks
 // again every two seconds until it is back.
 
-const QUIET = 15_000; // without an event for so long, the stream is not trusted: the server sends one after each sweep
+const QUIET = 15_000; // without an event for so long, the stream is not trusted: the server sends one after each sample
 const AGAIN = 2_000;
 const POLLS_BEFORE_STREAM = 30;
 

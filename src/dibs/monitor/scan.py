@@ -1,4 +1,4 @@
-"""One bounded look at a store, for the exporter and `dibs top`: the locks that are held or waited for. A look asks the
+"""One bounded scan of a store, for the exporter and `dibs top`: the locks that are held or waited for. A scan asks the
 store page by page, and stops after `MOST` names: then it is not complete, and says so."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import dibs
 from dibs.info import LockInfo, seconds_since
 
 MOST = 10_000
-"""Most names of a look."""
+"""Most names of a scan."""
 SORTS = ("pressure", "waiters", "age", "name")
 
 
-class Look(NamedTuple):
+class Scan(NamedTuple):
     as_of: datetime
-    """When the look began. The store changed while it was read: pages are consistent, the whole is not."""
+    """When the scan began. The store changed while it was read: pages are consistent, the whole is not."""
     took: float
     locks: list[LockInfo]
     """In the order of the store."""
@@ -27,11 +27,11 @@ class Look(NamedTuple):
     """False: there are more names."""
 
 
-def look(client: dibs.Client, prefix: str = "") -> Look:
+def scan(client: dibs.Client, prefix: str = "") -> Scan:
     """Raises what `Client.locks` raises."""
     began, as_of = monotonic(), datetime.now(UTC)
     found = list(islice(client.locks(prefix), MOST + 1))
-    return Look(as_of, monotonic() - began, found[:MOST], len(found) <= MOST)
+    return Scan(as_of, monotonic() - began, found[:MOST], len(found) <= MOST)
 
 
 def sync_clients(clients: Iterable[object], program: str) -> list[dibs.Client]:
