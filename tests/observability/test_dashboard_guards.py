@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ other = User.objects.create_user("bo", password="two")
 key = session(staff)
 print("anonymous", ask("/locks/api/view"), ask("/locks/"), ask("/locks/api/view", "forged"))
 print("no staff", ask("/locks/api/view", session(other)))
-print("staff", ask("/locks/api/view", key), ask("/locks/nothing", key), ask("/elsewhere", key))
+print("staff", ask("/locks/api/view", key), ask("/locks", key), ask("/locks/nothing", key), ask("/elsewhere", key))
 staff.set_password("three")
 staff.save()
 print("old session", ask("/locks/api/view", key))
@@ -82,8 +83,9 @@ def test_the_fastapi_snippet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     exec(compile(FASTAPI, "app.py", "exec"), made)
     with served(made["app"], "/locks") as site:
         assert [site.ask(path).status for path in ("", "api/view", "api/stream", "static/app.js")] == [401] * 4
-        assert site.ask("api/view", Authorization="Bearer x").status == 401
-        key = f"Bearer {made['PASSWORD']}"
+        assert site.ask("").headers["www-authenticate"] == 'Basic realm="locks"'  # the browser asks for it
+        assert site.ask("api/view", Authorization="Basic x").status == 401
+        key = "Basic " + b64encode(f"ops:{made['PASSWORD']}".encode()).decode()
         assert [site.ask(path, Authorization=key).status for path in ("", "api/view")] == [200] * 2
         assert Site(site.port).ask("locks", Authorization=key).headers["location"].endswith("/locks/")
     made["dashboard"].close()
@@ -97,7 +99,7 @@ def test_the_django_snippet(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "anonymous 401 401 401",
         "no staff 401",
-        "staff 200 404 404",
+        "staff 200 307 404 404",
         "old session 401",
         "not active 401",
     ], done.stderr

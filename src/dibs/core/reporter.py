@@ -146,12 +146,15 @@ class Reporter:
         event = self._event("lost", hold, request, held=self._held(hold), reason=loss.reason, text=loss.text)
         if not _is_first(hold, "end", [event]):
             return
-        say = log("lock").debug if ended_as_planned(event) else log("lock").error
-        if loss.reason != "closed" and (more := self._losses.more()) is not None:
-            say(
-                '"%s" on %s: lost (token %d): %s%s', hold.name, self._store, hold.token, loss.text, more,
-                extra={**lock_fields(event), "reason": loss.reason, "held": event.held},
-            )  # fmt: skip
+        extra = {**lock_fields(event), "reason": loss.reason, "held": event.held}
+        if ended_as_planned(event):
+            log("lock").debug(
+                '"%s" on %s: ended by its lease (token %d)', hold.name, self._store, hold.token, extra=extra
+            )
+        elif loss.reason != "closed" and (more := self._losses.more()) is not None:
+            log("lock").error(
+                '"%s" on %s: lost (token %d): %s%s', hold.name, self._store, hold.token, loss.text, more, extra=extra
+            )
         if hold.reported:
             self._tell_loss(hold)
 
