@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import dibs
 from dibs.errors import MissingDriver
-from dibs.events import Event
+from dibs.events import Event, ended_as_planned
 from dibs.monitor import measures
 from dibs.monitor.groups import Group, grouping
 from dibs.monitor.measures import Begun, Measures, Metric, Record, Row, end_of, error_type, hold_key, wait_key
@@ -222,7 +222,8 @@ class _Spans:
             span.set_attribute(_key(measures.END), end_of(event))
             if event.what == "lost":
                 span.set_attribute(_key(measures.REASON), event.reason)
-                span.set_status(StatusCode.ERROR, event.text)
+                if not ended_as_planned(event):
+                    span.set_status(StatusCode.ERROR, event.text)
             span.end()
 
     def close(self) -> None:

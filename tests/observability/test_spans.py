@@ -115,6 +115,16 @@ def test_a_hold_that_is_lost_says_why(traced: Traced) -> None:
     assert (hold.status.status_code, hold.status.description) == (StatusCode.ERROR, "held longer than max_hold")
 
 
+def test_a_permit_that_ends_by_its_lease_is_no_error(traced: Traced) -> None:
+    observe = traced.observer(holds=True)
+    observe(event("acquired", kind="semaphore"))
+    observe(event("lost", kind="semaphore", reason="expired", text="its lease is over"))
+    (hold,) = traced.spans("hold invoice:*")
+    assert hold.attributes is not None
+    assert (hold.attributes["dibs.end"], hold.attributes["dibs.reason"]) == ("expired", "expired")
+    assert hold.status.status_code is StatusCode.UNSET
+
+
 def test_a_lock_in_a_transaction_has_no_hold(traced: Traced) -> None:
     observe = traced.observer(holds=True)
     observe(event("acquired", mode="transaction"))

@@ -20,7 +20,7 @@ CELLS = 60
 _MOST_NAMES, _MOST_EVENTS, _MOST_RENEWALS, _MOST_WAITS = 1000, 200, 200, 100
 _MOST_WARM, _MOST_PAIRS, _MOST_WAITERS = 300, 1000, 50
 _LONGEST_GAP = 60.0
-"""Seconds between two samples for which waiting is counted: nobody looked for longer."""
+"""Seconds between two samples for which waiting is counted: nobody viewed it for longer."""
 _LONGEST_LABEL = 120
 
 
@@ -115,7 +115,7 @@ class History:
         record.changes.extend(found)
 
     def renewed(self, name: str, token: int, at: datetime) -> None:
-        """Kept only for names that have a past, or are looked at: all other renewals are routine."""
+        """Kept only for names that have a past, or whose page is open: all other renewals are routine."""
         record = self._records.get(name)
         if record is not None:
             record.renewals.append((at, token))
@@ -175,7 +175,7 @@ class History:
         return {name: sum(v for b, v in cells.items() if b >= first) for name, cells in self._heat.items()}
 
     def pairs(self, most: int) -> list[tuple[Pair, float]]:
-        """The pairs with the longest waits, in sum since somebody looks."""
+        """The pairs with the longest waits, in sum since somebody views the store."""
         return sorted(self._pairs.items(), key=lambda found: (-found[1], found[0]))[:most]
 
 

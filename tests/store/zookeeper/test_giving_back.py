@@ -18,7 +18,7 @@ from dibs.core.queue import NOWHERE
 from dibs.runtime.threads import step
 from dibs.testing.contract.seats import Seat
 from lab.curator import PATIENCE
-from lab.faults import Latency, Refuse
+from lab.faults import BlackHole, Latency, Refuse
 from lab.proxy import Proxy
 from lab.servers import ports, shared
 from lab.servers.supervisor import Server
@@ -152,8 +152,12 @@ def test_a_refused_delete_is_tried_for_as_long_as_the_session_lives(
             other.check()
 
 
-def test_claims_that_leave_without_a_connection_watch_nothing_afterwards(seat: Seat, url: str, server: Server) -> None:
+@pytest.mark.parametrize("in_flight", [False, True], ids=["answered", "in flight"])
+def test_claims_that_leave_without_a_connection_watch_nothing_afterwards(
+    seat: Seat, url: str, server: Server, in_flight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Watches are set again on the next connection: one that nobody needs would be set again for ever."""
+    monkeypatch.setattr("dibs.backends.zookeeper.node_claims.WATCHED_AFTER", 3600.0)
     seat.joined(name="a")
     with Proxy((ports.HOST, server.port)) as proxy:
         other = Seat(url.replace(str(server.port), str(proxy.port)))
@@ -161,6 +165,10 @@ def test_claims_that_leave_without_a_connection_watch_nothing_afterwards(seat: S
             claims = [other.joined(name="a")[0] for _ in range(5)]
             client = other.store._opened.client
             until(lambda: client._exchange.watches, what="the nodes ahead are watched")
+            if in_flight:
+                proxy.add(BlackHole())
+                for node_claim in other.queue._node_claims._by_id.values():  # type: ignore[attr-defined]
+                    node_claim.watch_own()
             proxy.add(Refuse())
             client._exchange.break_("cut by the test")
             with pytest.raises(dibs.StoreUnavailable):

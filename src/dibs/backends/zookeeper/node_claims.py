@@ -273,18 +273,19 @@ class NodeClaim:
         def seen(call: PendingRequest) -> None:
             if self._is_past(path):
                 return
-            if call.error == codec.NO_NODE:
-                self._registry.client.send((), drop=[(DATA, path, self.touched)])
-                self.end(path)
-            elif not isinstance(node := call.value, Node):
-                self._own.pop(path, None)
-                self._later(WATCHED_AFTER, self.watch_own)
-            else:
+            if isinstance(node := call.value, Node):
                 self._own[path] = node.stat.version
                 if node.data == REVOKE:
                     self.revoked = True
                     self._put(path, node.stat.version)  # restore what others see of this claim
                     self._tell_news()
+                return
+            self._registry.client.send((), drop=[(DATA, path, self.touched)])  # the server set none
+            if call.error == codec.NO_NODE:
+                self.end(path)
+            else:
+                self._own.pop(path, None)
+                self._later(WATCHED_AFTER, self.watch_own)
 
         return seen
 
