@@ -168,6 +168,15 @@ def test_a_store_that_does_not_answer(cli: Cli) -> None:
         cli._started.clear()
 
 
+def test_a_store_that_never_answered(cli: Cli) -> None:
+    cli.url = "redis://127.0.0.1:1"
+    top = Top(cli)
+    top.resize(ROWS, 60)
+    top.see(cli.url, "Next: ")
+    top.type("q")
+    assert top.end() == 0
+
+
 def test_sizes(cli: Cli) -> None:
     token = cli.holder(owner="ana").takes("a")
     top = Top(cli)

@@ -58,7 +58,7 @@ def test_every_route_needs_the_token(client: dibs.Client) -> None:
         assert (answer.status, answer.headers["location"]) == (303, "./")
         cookie, *rest = answer.headers["set-cookie"].split("; ")
         assert set(rest) == {"HttpOnly", "SameSite=Lax"}  # without a path it is that of the request
-        behind_tls = site.ask(f"?token={TOKEN}", X_Forwarded_Proto="https")
+        behind_tls = site.ask(f"?token={TOKEN}", X_Forwarded_Proto="https, http")
         assert behind_tls.headers["set-cookie"].endswith("; Secure")
         assert TOKEN not in cookie
         for cookies in (cookie, f'from_another_port={{"a": "b"}}; {cookie}; =', f"{cookie}x; {cookie}"):
@@ -248,7 +248,7 @@ def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client) -> None:
 
     dashboard = dibs.dashboard.app(client, allow_break=True)
     dashboard._stores["0"].client = Slow()  # type: ignore[assignment]
-    dashboard._breaking = Threads("dibs-break", 1, most=1)
+    dashboard._breaking = {"0": Threads("dibs-break", 1, most=1)}
     hold = client.lock("a").acquire()
     assert hold is not None
     with served(dashboard) as site, ThreadPoolExecutor(1) as pool:

@@ -83,6 +83,7 @@ def test_rows_are_sorted_filtered_and_paged(site: Site, client: dibs.Client) -> 
     assert names("find=1") == ["a:1", "b:1"]
     assert names("find=ANA&limit=1&offset=2") == ["b:1"]
     assert names(f"find=pid+{os.getpid()}&prefix=b") == ["b:1"]
+    assert names("find=pid") == []  # the word alone is in what is shown of every holder
     assert site.ask("api/view?find=1&limit=1").json["total"] == 2
 
 

@@ -138,7 +138,7 @@ def kind(info: LockInfo) -> str:
 
 
 def share(info: LockInfo, one: Participant) -> str:
-    """What a participant takes of a lock that several can hold: as an addition to a line.
+    """The side of a read-write lock, or the permits of a semaphore, as an addition to a line.
 
     >>> info = LockInfo(name="a", kind="rw", capacity=1000)
     >>> share(info, Participant(weight=1)), share(info, Participant(weight=1000))

@@ -101,7 +101,7 @@ class View:
 
     def heading(self) -> list[str]:
         if self.sample is None:
-            return [f"{self._store}   {self.error or 'waiting for the first answer'}"]
+            return [self._store, self.error] if self.error else [f"{self._store}   waiting for the first answer"]
         scan = self.sample.scan
         said = f"{self._store}   as of {scan.as_of.astimezone():%H:%M:%S}"
         lines = [f"{said} (the store does not answer)" if self.error else said]

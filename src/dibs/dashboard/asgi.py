@@ -86,7 +86,7 @@ class Dashboard:
         self._watching: set[Watching] = set()
         """The open streams."""
         self._threads = Threads("dibs-dashboard", 2)
-        self._breaking = Threads("dibs-break", 1, most=8)
+        self._breaking = {id: Threads("dibs-break", 1, most=8) for id in self._stores}
         self._routes: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
             "": self._page,
             "api/stores": self._list_stores,
@@ -122,7 +122,8 @@ class Dashboard:
         for store in self._stores.values():
             store.sampler.close()
         self._threads.close()
-        self._breaking.close()
+        for threads in self._breaking.values():
+            threads.close()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -171,8 +172,9 @@ class Dashboard:
         await _send(scope, send, 401, "text/plain; charset=utf-8", text, [(b"www-authenticate", b"Bearer")])
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for store in self._stores.values():  # the first rows are read while the browser loads the rest of the page
-            store.sampler.want()
+        if not self._guard.is_cross_site(scope):
+            for store in self._stores.values():  # the first rows are read while the browser loads the rest of the page
+                store.sampler.want()
         await _send(scope, send, 200, *self._files[""])
 
     async def _list_stores(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -246,9 +248,10 @@ class Dashboard:
             name, token, reason = name_of(str(given["key"])), given["token"], given["reason"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise Problem(400, "the body must be JSON with store, key, token and reason") from None
-        if self._breaking.is_full:
+        threads = self._breaking[store.id]
+        if threads.is_full:
             raise Problem(503, "other breaks wait for the store; nothing was changed")
-        done = await self._breaking.run(break_lock, store, name, token, reason, scope.get("client"))
+        done = await threads.run(break_lock, store, name, token, reason, scope.get("client"))
         await _send_json(scope, send, 200, encode({"done": done}))
 
     def _store(self, given: dict[str, str]) -> StoreViews:

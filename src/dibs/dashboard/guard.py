@@ -73,7 +73,7 @@ class Guard:
     def set_cookie(self, scope: Scope) -> str:
         """Without a path it is sent to the directory of this request, also behind a proxy that removes a prefix. `Lax`
         lets links of other sites lead here; `may_change` refuses their requests to break."""
-        is_https = "https" in (scope.get("scheme"), header(scope, "x-forwarded-proto"))
+        is_https = "https" in (scope.get("scheme"), header(scope, "x-forwarded-proto").partition(",")[0].strip())
         return f"{self._cookie_name}={self._cookie}; HttpOnly; SameSite=Lax{'; Secure' if is_https else ''}"
 
     def is_cross_site(self, scope: Scope) -> bool:

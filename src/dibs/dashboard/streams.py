@@ -89,6 +89,10 @@ class Watching:
         found = self.store.cached(self.query)
         return found if found is not None else await self._threads.run(self.store.view, self.query)
 
+    async def as_of(self) -> bytes:
+        found = self.store.cached_as_of()
+        return found if found is not None else await self._threads.run(self.store.as_of)
+
     async def lock_page(self) -> Encoded:
         assert self.name is not None
         found = self.store.cached(self.name)
@@ -137,7 +141,7 @@ async def _send_events(watching: Watching, send: Send, last: int | None, limit: 
 async def _news(watching: Watching, last: int | None) -> tuple[bytes, int]:
     version = watching.store.sampler.version
     if version == last:
-        return event("as_of", version, watching.store.as_of()), version
+        return event("as_of", version, await watching.as_of()), version
     view = await watching.view()
     data = event("view", view.version, view.body)
     if watching.name is not None:

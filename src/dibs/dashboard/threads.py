@@ -36,4 +36,4 @@ class Threads:
     def close(self) -> None:
         executor, self._executor = self._executor, None
         if executor is not None:
-            executor.shutdown(wait=False)
+            executor.shutdown(wait=False, cancel_futures=True)

@@ -98,13 +98,23 @@ class StoreViews:
         return () if found is None else found.names
 
     def as_of(self) -> bytes:
-        """What a stream sends while nothing changes; encoded once for each sample."""
+        """The event of a stream while nothing changes; encoded once for each sample."""
         sampler = self.sampler
-        if self._as_of[0] != sampler.sample:
-            with sampler.lock:
+        with sampler.lock:
+            found = self.cached_as_of()
+            if found is None:
                 times = {"as_of": instant(sampler.as_of), "scanned_at": instant(sampler.scanned_at)}
-                self._as_of = (sampler.sample, encode({**times, "cards": self._cards()}))
-        return self._as_of[1]
+                found = encode({**times, "cards": self._cards(self._now())})
+                self._as_of = (sampler.sample, found)
+        return found
+
+    def cached_as_of(self) -> bytes | None:
+        sample, found = self._as_of
+        return found if sample == self.sampler.sample else None
+
+    def _now(self) -> datetime:
+        """Of a store that is away, nothing is known after the last sample."""
+        return datetime.now(UTC) if self.sampler.error is None else self.sampler.as_of
 
     def _shared(self, what: object, make: Callable[[], tuple[dict[str, Any], Sequence[str]]]) -> Encoded:
         with self.sampler.lock:
@@ -116,7 +126,7 @@ class StoreViews:
             return found
 
     def _view(self, query: Query) -> tuple[dict[str, Any], Sequence[str]]:
-        sampler, now = self.sampler, datetime.now(UTC)
+        sampler, now = self.sampler, self._now()
         there = [name for name in self._order(query, now) if name in sampler.entries]
         names = there[query.offset : query.offset + query.limit]
         entries = [sampler.entries[name] for name in names]
@@ -128,7 +138,7 @@ class StoreViews:
             "scanned_at": instant(sampler.scanned_at),
             "complete": sampler.complete,
             "error": sampler.error,
-            "cards": self._cards(),
+            "cards": self._cards(now),
             "total": len(there),
             "offset": query.offset,
             "rows": [self._row(entry, now) for entry in entries],
@@ -146,9 +156,8 @@ class StoreViews:
         }
         return made, names
 
-    def _cards(self) -> dict[str, Any]:
+    def _cards(self, now: datetime) -> dict[str, Any]:
         sampler = self.sampler
-        now = datetime.now(UTC) if sampler.error is None else sampler.as_of  # a store that is away tells no more
         return {
             "held": sampler.held,
             "waiting": sum(len(info.waiters) for info in sampler.contended.values()),
@@ -177,7 +186,9 @@ class StoreViews:
                 for prefix in prefixes(printable(name), chosen):
                     held[prefix] += bool(entry.info.holders)
                     waiting[prefix] += len(entry.info.waiters)
-            largest = sorted(held, key=lambda prefix: (not chosen.startswith(prefix), -waiting[prefix], -held[prefix]))
+            largest = sorted(
+                held, key=lambda prefix: (not chosen.startswith(prefix), -waiting[prefix], -held[prefix], prefix)
+            )
             counted = [
                 {"prefix": prefix, "held": held[prefix], "waiting": waiting[prefix]}
                 for prefix in sorted(largest[:_MOST_PREFIXES])
@@ -218,7 +229,7 @@ class StoreViews:
         }
 
     def _lock_page(self, name: str) -> tuple[dict[str, Any], Sequence[str]]:
-        sampler, now = self.sampler, datetime.now(UTC)
+        sampler, now = self.sampler, self._now()
         entry = sampler.entries.get(name)
         info = LockInfo(name=name) if entry is None else entry.info
         record = sampler.history.record(name, make=True)
@@ -330,11 +341,10 @@ def _is_below(name: str, prefix: str) -> bool:
 
 
 def _matches(wanted: str, info: LockInfo) -> bool:
-    """Whether the text is in the name, or in what is shown of a holder or a waiter. A number is no process number: in
-    containers all of them are 1."""
-    number = wanted.isdecimal()
+    """Whether the text is in the name, or in the owner and host of a holder or a waiter. A process must be named
+    whole, as it is shown: in containers most are number 1."""
     return wanted in info.name.casefold() or any(
-        wanted in (f"{one.owner}@{one.host}" if number else one.label).casefold()
+        wanted in f"{one.owner}@{one.host}".casefold() or wanted in (f"pid {one.pid}", one.label.casefold())
         for one in (*info.holders, *info.waiters)
     )
 

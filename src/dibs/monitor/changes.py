@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
 class Changes(NamedTuple):
     taken: list[Change]
-    """Holds that the earlier look did not show: acquisitions and hand-overs."""
+    """Holds that the earlier scan did not show: acquisitions and hand-overs."""
     released: list[Change]
     expired: list[Change]
     ended: list[Change]

@@ -232,7 +232,7 @@ def escaped(text: str) -> str:
 def app(
     *clients: dibs.Client, group: Group = None, timeout: float = TIMEOUT
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """Make an ASGI application that serves the figures at any path: mount it at `/metrics`.
+    """Make an ASGI application that serves the metrics of whole stores at any path.
 
     It has no authentication of its own. An async program also passes sync clients: a scan runs in a thread.
 

@@ -167,7 +167,7 @@ class Sampler:
                 return
 
     def _take(self, *, baseline: bool) -> None:
-        """Take one sample. `baseline`: nobody looked before, so differences are no changes."""
+        """Take one sample. `baseline`: nobody viewed the store before, so differences are no changes."""
         try:
             if monotonic() >= self._next_scan:
                 self._scan(baseline=baseline)

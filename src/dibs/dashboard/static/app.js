@@ -103,7 +103,7 @@ function follow(moment = 0) {
     scrollTo(0, 0);
   }
   if (!onLock) {
-    showTitle();
+    document.title = "dibs";
     if (find("filter").value !== route.find) find("filter").value = route.find;
     find("sort").value = route.sort;
     if (before !== null && before.key === null && locksHref(before) !== locksHref()) table.toTop();
@@ -115,12 +115,14 @@ function follow(moment = 0) {
 /** Nothing of one store is shown as another's. */
 function forget() {
   last = asOf = null;
+  showState("connecting", "");
   clock.reset();
   table.clear();
   find("cards").replaceChildren();
   find("cards").keyedChildren = undefined;
   for (const id of ["as-of", "matches"]) put(find(id), "");
-  for (const id of ["prefixes", "incomplete", "graph-panel", "heat-panel", "pairs-panel"]) find(id).hidden = true;
+  for (const id of ["prefixes", "incomplete", "graph-panel", "heat-panel", "pairs-panel", "empty"]) find(id).hidden = true;
+  find("grid").hidden = false;
 }
 
 function fresh(data) {
@@ -136,12 +138,13 @@ function showAge() {
 }
 
 function showState(now, sentence) {
-  const back = state === "reconnecting" && (now === "live" || now === "polling");
+  const hears = now === "live" || now === "polling";
+  const back = hears && !["live", "polling", "connecting"].includes(state);
   state = now;
   const up = last === null || (last.error === null && last.cards.up);
-  const isWell = (now === "live" || now === "polling") && up;
-  put(find("state"), up || now === "reconnecting" ? STATES[now] : "the store does not answer");
-  find("state").className = isWell ? "well" : "unwell";
+  const isWell = hears && up;
+  put(find("state"), hears && !up ? "the store does not answer" : STATES[now]);
+  find("state").className = isWell ? "well" : now === "connecting" ? "" : "unwell";
   document.body.classList.toggle("stale", !isWell);
   showError(sentence || (now === "reconnecting" ? SILENT : last?.error) || "");
   if (back) {
@@ -155,15 +158,7 @@ function showError(sentence) {
   put(find("error"), sentence);
 }
 
-/** Of a tab in the background only the title is seen. */
-function showTitle(cards = last?.cards) {
-  const { waiting = 0, up = true } = cards ?? {};
-  const news = up ? (waiting > 0 ? `${waiting.toLocaleString("en")} waiting – ` : "") : "store down – ";
-  document.title = `${news}dibs`;
-}
-
 function showCards(cards) {
-  if (route.key === null) showTitle(cards);
   const latency = Math.max(1, Math.round(atLeastZero(cards.latency) * 1000));
   const isLong = cards.oldest_wait >= LONG_WAIT;
   const shown = [
@@ -264,11 +259,15 @@ function showStores() {
   find("limits").lastElementChild.replaceChildren(...limits.map((text) => el("li", { text })));
 }
 
+let loading = 0;
+
 async function loadStores() {
+  clearTimeout(loading);
   const answer = await ask("api/stores");
   if (answer.data === null) {
-    showState(stateAfter(answer), answer.error);
-    setTimeout(loadStores, AGAIN);
+    if (route === null) showState(stateAfter(answer), answer.error);
+    clearTimeout(loading);
+    loading = setTimeout(loadStores, AGAIN);
     return;
   }
   stores = answer.data.stores;
@@ -284,7 +283,7 @@ function replaceRoute(changes) {
 
 function pressed(event) {
   const { key, target } = event;
-  if (event.ctrlKey || event.metaKey || event.altKey || route === null || find("break-dialog").open) return;
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || route === null || find("break-dialog").open) return;
   if (key === "Escape") escaped(target);
   else if (target === find("filter") && (key === "Enter" || key === "ArrowDown")) {
     event.preventDefault();
@@ -314,7 +313,7 @@ addEventListener("keydown", pressed);
 find("filter").addEventListener("input", (event) => replaceRoute({ find: event.target.value }));
 find("sort").addEventListener("change", (event) => (location.hash = locksHref({ sort: event.target.value })));
 setInterval(() => {
-  if (!document.body.classList.contains("stale")) tickAll(); // nobody knows how they went on
+  if (!document.body.classList.contains("stale")) tickAll(); // otherwise the bars would go on as if they were known
   showAge();
 }, 1000);
 loadStores();

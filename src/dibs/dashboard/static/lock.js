@@ -25,30 +25,31 @@ function details(person) {
   return el("dl", { class: "info" }, ...lines);
 }
 
-/** What one takes of a lock that several can hold. */
+/** The side of a read-write lock, or the permits of a semaphore. */
 function share({ weight }, row) {
   if (row?.kind === "rw") return weight >= row.capacity ? "write" : "read";
   return weight > 1 ? `${weight} permits` : "";
 }
 
-function personCard(person, row) {
+function personCard(person) {
   const card = el("li", { class: "person" });
   card.place = el("span", { class: "place" });
   card.since = ageSince(person.since);
   card.lease = new LeaseBar();
-  const weight = el("span", { class: "weight", text: share(person, row) });
+  card.share = el("span", { class: "weight" });
   const who = el("strong", { class: "who", text: person.who });
   const token = el("span", { class: "token", text: `token ${person.token}` });
-  card.append(el("p", { class: "line" }, card.place, who, card.since, weight, token, card.lease.node), details(person));
+  card.append(el("p", { class: "line" }, card.place, who, card.since, card.share, token, card.lease.node), details(person));
   return card;
 }
 
 function cards(list, persons, asOf, leases, row) {
   const counted = persons.map((person, i) => ({ person, i }));
   const key = ({ person }) => `${person.token} ${person.who} ${person.since}`;
-  const make = ({ person }) => personCard(person, row);
+  const make = ({ person }) => personCard(person);
   keyed(list, counted, key, make, (card, { person, i }) => {
     put(card.place, leases === null ? `${i + 1}.` : "");
+    put(card.share, share(person, row));
     card.lease.node.hidden = leases === null;
     if (leases !== null) card.lease.set(person.remaining, Math.max(leases, person.remaining), asOf);
     card.since.tick();
@@ -79,6 +80,7 @@ export class LockPage {
     put(find("lock-name"), "…");
     put(find("lock-state"), "");
     put(find("break-result"), "");
+    put(find("lock-broken"), "");
     find("lock-body").hidden = true;
   }
 

@@ -82,29 +82,25 @@ export class Source {
 
   async #poll() {
     const generation = this.#generation;
-    const asked = [["view", this.#on.view]];
-    if (this.#params.key) asked.push(["lock", this.#on.lock]);
-    let failure = null;
-    for (const [what, tell] of asked) {
-      const answer = await ask(`api/${what}?${new URLSearchParams(this.#params)}`);
-      if (generation !== this.#generation) return;
-      if (answer.data === null) failure = answer;
-      else tell(answer.data);
-    }
-    if (failure !== null) {
-      const state = stateAfter(failure);
-      this.#on.state(state, failure.error);
-      if (state !== "wrong") this.#pollAfter(AGAIN);
+    const asked = this.#params.key ? ["view", "lock"] : ["view"];
+    const query = new URLSearchParams(this.#params);
+    const answers = await Promise.all(asked.map((what) => ask(`api/${what}?${query}`)));
+    if (generation !== this.#generation) return;
+    const failure = answers.find(({ data }) => data === null);
+    if (failure !== undefined) {
+      this.#on.state(stateAfter(failure), failure.error);
+      this.#pollAfter(AGAIN);
       return;
     }
     this.#on.state("polling", "");
+    answers.forEach(({ data }, i) => this.#on[asked[i]](data));
     this.#pollsLeft -= 1;
     if (this.#pollsLeft > 0) this.#pollAfter(AGAIN);
     else this.#open();
   }
 }
 
-/** "wrong": the server has no such thing, and will have none. */
+/** "wrong": the server has no such thing; or a proxy answers while the server is away. */
 export function stateAfter({ status }) {
   if (status === 401) return "refused";
   return status === 400 || status === 404 ? "wrong" : "reconnecting";

@@ -120,6 +120,7 @@ export class Table {
     this.#body.style.setProperty("--total", view.total);
     const at = view.rows.findIndex((row) => row.key === this.#active.key);
     if (at >= 0) this.#active.index = view.offset + at;
+    else if (this.#at(this.#active.index) !== undefined) this.#active.key = null; // it is gone, or filtered out
     this.#draw();
   }
 
