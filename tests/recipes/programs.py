@@ -60,7 +60,8 @@ class Stage:
     def start(self, *argv: object, **env: str) -> Program:
         """A program of Python: a file of examples/, or `-m` and a module."""
         inherited = {name: value for name, value in os.environ.items() if name != "KUBERNETES_SERVICE_HOST"}
-        own = {"DIBS_URL": self.url, "PYTHONDONTWRITEBYTECODE": "1"}
+        # A program that is killed leaves its temporary files: they go with the directory of the test.
+        own = {"DIBS_URL": self.url, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.directory)}
         words = [str(word) for word in argv]
         if words[0].endswith(".py"):
             # A file left open, or a call that will not be there for long, ends up on stderr or ends the program.
