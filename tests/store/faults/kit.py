@@ -70,9 +70,9 @@ async def passes(witness: Witness, seconds: float) -> None:
 
 
 async def renewed(witness: Witness, hold: Any, lease: float) -> None:
-    """Until the watchdog has renewed it once more, or it is lost: its release tells why."""
+    """Until the watchdog has renewed it once more."""
     before = clock() + hold.remaining
-    await eventually(witness.watching(lambda: hold.lost.is_set() or clock() + hold.remaining > before + lease / 10))
+    await eventually(witness.watching(lambda: clock() + hold.remaining > before + lease / 10))
 
 
 async def give_up(witness: Witness, actor: Any, hold: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -55,32 +54,16 @@ async def test_a_free_lock_is_taken_by_the_first_try_of_a_client(
         return
 
 
-async def keep(world: World, client: Any, name: str, lease: float, renewals: int, others: int = 0) -> None:
-    """Hold a lock until it was renewed so often, beside others with a lease of a second. If it is lost, another hold
-    tries only if others had the machine for a part of the time."""
-    (ana,) = world.actors("ana")
-    for left in reversed(range(TRIES)):
-        witness = Witness(world, name)
-        with Stopwatch() as watch:
-            hold = await ana(witness.take(client.lock(name, lease=lease)))
-            for number in range(others):
-                await ana(client.lock(f"{name}-{left}-{number}", lease=1.0).acquire)
-            for _ in range(renewals):
-                await renewed(witness, hold, lease)
-            try:
-                await ana(witness.give(hold))
-            except dibs.LockLost:
-                if not left or watch.stolen() < 0.5:
-                    raise
-            else:
-                return
-
-
 @on(LEASED)
 @usually_sync
 async def test_a_short_lease_is_kept(world: World, store: Store, server: Server, name: str, far: str) -> None:
     """Where connections were opened for one attempt only, 6 s were too short."""
-    await keep(world, world.client(far), name, 6.0, renewals=2)
+    client, witness = world.client(far), Witness(world, name)
+    (ana,) = world.actors("ana")
+    hold = await ana(witness.take(client.lock(name, lease=6.0)))
+    for _ in range(2):
+        await renewed(witness, hold, 6.0)
+    await ana(witness.give(hold))
 
 
 @on(LEASED)
@@ -89,7 +72,13 @@ async def test_short_leases_cost_a_long_one_nothing(
     world: World, store: Store, server: Server, name: str, far: str
 ) -> None:
     """They may be lost: a second is hardly enough here. The attempts to renew them must not end those of the other."""
-    await keep(world, world.client(far), name, 9.0, renewals=1, others=8)
+    client, witness = world.client(far), Witness(world, name)
+    (ana,) = world.actors("ana")
+    hold = await ana(witness.take(client.lock(name, lease=9.0)))
+    for number in range(8):
+        await ana(lambda number=number: client.lock(f"{name}-{number}", lease=1.0).acquire())
+    await renewed(witness, hold, 9.0)
+    await ana(witness.give(hold))
 
 
 @on(LEASED)
