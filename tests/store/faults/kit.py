@@ -70,9 +70,10 @@ async def passes(witness: Witness, seconds: float) -> None:
 
 
 async def renewed(witness: Witness, hold: Any, lease: float) -> None:
-    """Until the watchdog has renewed it once more."""
+    """Until the watchdog has renewed it once more. `check` raises if it is lost: its time left is 0 then, and the clock
+    alone would pass for a renewal."""
     before = clock() + hold.remaining
-    await eventually(witness.watching(lambda: clock() + hold.remaining > before + lease / 10))
+    await eventually(witness.watching(lambda: hold.check() or clock() + hold.remaining > before + lease / 10))
 
 
 async def give_up(witness: Witness, actor: Any, hold: Any) -> None:

@@ -16,7 +16,7 @@ from lab.stopwatch import Stopwatch
 from lab.witness import Witness
 from process.children import Child
 from store.faults.kit import LONG, RENEWED, TIMEOUT, eventually, renewed, usually_sync
-from store.faults.stores import LEASED, SURVIVING, Store, on
+from store.faults.stores import LEASED, SURVIVING, Store, on, row
 
 HOP = 0.1
 """Seconds that a message is on its way: half of a round trip."""
@@ -54,10 +54,11 @@ async def test_a_free_lock_is_taken_by_the_first_try_of_a_client(
         return
 
 
-@on(LEASED)
+@pytest.mark.parametrize("store", [row("redis"), row("postgresql"), row("mysql", marks=[pytest.mark.soak])])
 @usually_sync
 async def test_a_short_lease_is_kept(world: World, store: Store, server: Server, name: str, far: str) -> None:
-    """Where connections were opened for one attempt only, 6 s were too short."""
+    """Where connections were opened for one attempt only, 6 s were too short. On MySQL the first one takes two of
+    them, and longer where all tests compete for the machine: the soak has it."""
     client, witness = world.client(far), Witness(world, name)
     (ana,) = world.actors("ana")
     hold = await ana(witness.take(client.lock(name, lease=6.0)))
