@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sqlite3
@@ -234,7 +235,8 @@ def test_a_bad_or_stale_break_changes_nothing(open_site: Site, client: dibs.Clie
     assert client.inspect("a").holders
 
 
-def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client) -> None:
+def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.dashboard.asgi.MOST_BREAKS", 1)
     began, proceed = threading.Event(), threading.Event()
 
     class Slow:
@@ -248,7 +250,6 @@ def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client) -> None:
 
     dashboard = dibs.dashboard.app(client, allow_break=True)
     dashboard._stores["0"].client = Slow()  # type: ignore[assignment]
-    dashboard._breaking = {"0": Threads("dibs-break", 1, most=1)}
     hold = client.lock("a").acquire()
     assert hold is not None
     with served(dashboard) as site, ThreadPoolExecutor(1) as pool:
@@ -263,6 +264,35 @@ def test_breaks_that_wait_for_the_store_are_few(client: dibs.Client) -> None:
             proceed.set()
         assert first.result(LIMIT).status == 200
         assert site.ask("api/break", "POST", sent, **headers).status == 409
+
+
+def test_work_counts_until_its_end_though_its_caller_is_cancelled() -> None:
+    proceed, threads = threading.Event(), Threads("test", 1)
+
+    async def scene() -> None:
+        caller = asyncio.create_task(threads.run(proceed.wait, LIMIT))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert threads.under_way == 1
+        proceed.set()
+        assert await threads.run(proceed.is_set)  # by the same thread
+        assert threads.under_way == 0
+
+    try:
+        asyncio.run(scene())
+    finally:
+        threads.close()
+
+
+def test_the_page_asked_for_by_another_site_starts_no_sampling(client: dibs.Client) -> None:
+    dashboard = dibs.dashboard.app(client)
+    with served(dashboard) as site:
+        assert site.ask("", Sec_Fetch_Site="cross-site").status == 200  # as the address of an image there
+        assert not dashboard._stores["0"].sampler.running
+        assert site.ask("").status == 200
+        assert dashboard._stores["0"].sampler.running
 
 
 def test_a_prefix_of_strangers_finds_its_names(open_site: Site, client: dibs.Client) -> None:

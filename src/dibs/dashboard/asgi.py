@@ -27,6 +27,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 MOST_STREAMS = 200
+MOST_BREAKS = 8
+"""Breaks of one store at a time: more would wait for a store that hangs."""
 _FIRST_SAMPLE = 20.0
 """Seconds that a request waits for the first sample of a store."""
 _BODY_PATIENCE = 10.0
@@ -86,7 +88,7 @@ class Dashboard:
         self._watching: set[Watching] = set()
         """The open streams."""
         self._threads = Threads("dibs-dashboard", 2)
-        self._breaking = {id: Threads("dibs-break", 1, most=8) for id in self._stores}
+        self._breaking = {id: Threads("dibs-break", 1) for id in self._stores}
         self._routes: dict[str, Callable[[Scope, Receive, Send], Awaitable[None]]] = {
             "": self._page,
             "api/stores": self._list_stores,
@@ -249,7 +251,7 @@ class Dashboard:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise Problem(400, "the body must be JSON with store, key, token and reason") from None
         threads = self._breaking[store.id]
-        if threads.is_full:
+        if threads.under_way >= MOST_BREAKS:
             raise Problem(503, "other breaks wait for the store; nothing was changed")
         done = await threads.run(break_lock, store, name, token, reason, scope.get("client"))
         await _send_json(scope, send, 200, encode({"done": done}))

@@ -5,33 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Threads:
     """Started when they are first needed, and again after `close`. Use it in an event loop."""
 
-    def __init__(self, name: str, count: int, most: int = 1000) -> None:
-        self._name, self._count, self._most = name, count, most
+    def __init__(self, name: str, count: int) -> None:
+        self._name, self._count = name, count
         self._executor: ThreadPoolExecutor | None = None
-        self._under_way = 0
+        self.under_way = 0
+        """Calls that wait or run."""
 
-    @property
-    def is_full(self) -> bool:
-        return self._under_way >= self._most
-
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        """A caller that is cancelled does not end the work, which counts until its end."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._count, self._name)
-        self._under_way += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
-        finally:
-            self._under_way -= 1
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+        self.under_way += 1
+        future.add_done_callback(self._ended)
+        return await asyncio.shield(future)
+
+    def _ended(self, _: asyncio.Future[Any]) -> None:
+        self.under_way -= 1
 
     def close(self) -> None:
         executor, self._executor = self._executor, None
