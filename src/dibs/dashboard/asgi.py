@@ -197,7 +197,7 @@ class Dashboard:
         store, query = self._store(given), _query(given)
         async with Watching(store, query, None, self._threads) as watching:
             await _first_sample(watching)
-            await _send_json(scope, send, 200, (await watching.view()).body)
+            await _send_json(scope, send, 200, (await watching.encoded(query)).body)
 
     async def _lock(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _parameters(scope)
@@ -206,7 +206,7 @@ class Dashboard:
             raise Problem(400, "the parameter key is missing")
         async with Watching(store, None, name, self._threads) as watching:
             await _first_sample(watching)
-            await _send_json(scope, send, 200, (await watching.lock_page()).body)
+            await _send_json(scope, send, 200, (await watching.encoded(name)).body)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _parameters(scope)

@@ -84,19 +84,10 @@ class Watching:
         self._sampled.clear()
         return there
 
-    async def view(self) -> Encoded:
-        assert self.query is not None
-        found = self.store.cached(self.query)
-        return found if found is not None else await self._threads.run(self.store.view, self.query)
-
-    async def as_of(self) -> bytes:
-        found = self.store.cached_as_of()
-        return found if found is not None else await self._threads.run(self.store.as_of)
-
-    async def lock_page(self) -> Encoded:
-        assert self.name is not None
-        found = self.store.cached(self.name)
-        return found if found is not None else await self._threads.run(self.store.lock_page, self.name)
+    async def encoded(self, what: Query | str | None) -> Encoded:
+        """See `StoreViews.encoded`."""
+        found = self.store.cached(what)
+        return found if found is not None else await self._threads.run(self.store.encoded, what)
 
 
 async def send_stream(watching: Watching, receive: Receive, send: Send, last: int | None) -> None:
@@ -141,11 +132,11 @@ async def _send_events(watching: Watching, send: Send, last: int | None, limit: 
 async def _news(watching: Watching, last: int | None) -> tuple[bytes, int]:
     version = watching.store.sampler.version
     if version == last:
-        return event("as_of", version, await watching.as_of()), version
-    view = await watching.view()
+        return event("as_of", version, (await watching.encoded(None)).body), version
+    view = await watching.encoded(watching.query)
     data = event("view", view.version, view.body)
     if watching.name is not None:
-        page = await watching.lock_page()
+        page = await watching.encoded(watching.name)
         data += event("lock", view.version, page.body)
     return data, view.version
 

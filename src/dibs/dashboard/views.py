@@ -10,7 +10,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from math import ceil
@@ -79,16 +79,24 @@ class StoreViews:
         self._orders: dict[tuple[str, str, str], tuple[int, list[str]]] = {}
         self._prefixes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._graph: tuple[int, dict[str, Any] | None] = (-1, None)
-        self._as_of = (-1, b"")
 
-    def view(self, query: Query) -> Encoded:
-        return self._shared(query, lambda: self._view(query))
+    def encoded(self, what: Query | str | None) -> Encoded:
+        """A view, or the page of the lock with that name; None: the times and the cards, for while nothing changes."""
+        with self.sampler.lock:
+            found = self.cached(what)
+            if found is None:
+                made, names = self._made(what)
+                found = Encoded(self.sampler.version, self.sampler.sample, encode(made), names)
+                _keep(self._cache, what, found)
+            return found
 
-    def lock_page(self, name: str) -> Encoded:
-        return self._shared(name, lambda: self._lock_page(name))
+    def _made(self, what: Query | str | None) -> tuple[dict[str, Any], Sequence[str]]:
+        if isinstance(what, Query):
+            return self._view(what)
+        return self._times() if what is None else self._lock_page(what)
 
     def cached(self, what: object) -> Encoded | None:
-        """The view or the lock page if it is encoded already: then the event loop need not wait for a thread."""
+        """What is encoded already: then the event loop need not wait for a thread."""
         found = self._cache.get(what)
         return found if found is not None and found.sample == self.sampler.sample else None
 
@@ -97,33 +105,14 @@ class StoreViews:
         found = self._cache.get(what)
         return () if found is None else found.names
 
-    def as_of(self) -> bytes:
-        """The event of a stream while nothing changes; encoded once for each sample."""
+    def _times(self) -> tuple[dict[str, Any], Sequence[str]]:
         sampler = self.sampler
-        with sampler.lock:
-            found = self.cached_as_of()
-            if found is None:
-                times = {"as_of": instant(sampler.as_of), "scanned_at": instant(sampler.scanned_at)}
-                found = encode({**times, "cards": self._cards(self._now())})
-                self._as_of = (sampler.sample, found)
-        return found
-
-    def cached_as_of(self) -> bytes | None:
-        sample, found = self._as_of
-        return found if sample == self.sampler.sample else None
+        times = {"as_of": instant(sampler.as_of), "scanned_at": instant(sampler.scanned_at)}
+        return {**times, "cards": self._cards(self._now())}, ()
 
     def _now(self) -> datetime:
-        """Of a store that is away, nothing is known after the last sample."""
+        """The time of the last sample while the store does not answer: nothing newer is known."""
         return datetime.now(UTC) if self.sampler.error is None else self.sampler.as_of
-
-    def _shared(self, what: object, make: Callable[[], tuple[dict[str, Any], Sequence[str]]]) -> Encoded:
-        with self.sampler.lock:
-            found = self.cached(what)
-            if found is None:
-                made, names = make()
-                found = Encoded(self.sampler.version, self.sampler.sample, encode(made), names)
-                _keep(self._cache, what, found)
-            return found
 
     def _view(self, query: Query) -> tuple[dict[str, Any], Sequence[str]]:
         sampler, now = self.sampler, self._now()
