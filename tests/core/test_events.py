@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import get_args
@@ -16,8 +15,8 @@ import pytest
 
 import dibs
 import dibs.aio
+from core.observed import Seen
 from dibs import events
-from dibs.core.reporter import Reporter
 from dibs.events import Event
 from dibs.testing.contract.seats import until
 
@@ -27,31 +26,6 @@ LEASE = 6.0
 """Seconds; the first renewal is after a third of them. A machine that stands still for three seconds loses nothing."""
 SHORT = 1.0
 """A timeout, in seconds. If it has passed before the request is sent, nobody waits."""
-
-
-class Seen(list[Event]):
-    """The events that an observer was told."""
-
-    def whats(self, name: str | None = None) -> list[str]:
-        return [event.what for event in self if name in (None, event.name)]
-
-    def __call__(self, event: Event) -> None:
-        self.append(event)
-
-    def one(self, what: str) -> Event:
-        (found,) = [event for event in self if event.what == what]
-        return found
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-@pytest.fixture
-def client(seen: Seen) -> Iterator[dibs.Client]:
-    with dibs.connect("memory://events", observer=seen.append, owner="ana") as made:
-        yield made
 
 
 def test_a_free_lock_is_acquired_and_released(client: dibs.Client, seen: Seen) -> None:
@@ -187,26 +161,6 @@ def test_a_hold_that_ends_by_max_hold_is_lost(client: dibs.Client, seen: Seen) -
     assert seen.one("lost").reason == "max_hold"
 
 
-def test_a_slow_log_handler_does_not_delay_the_next_holder(client: dibs.Client) -> None:
-    reached, go_on = threading.Event(), threading.Event()
-
-    class Slow(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            reached.set()
-            go_on.wait()
-
-    handler = Slow(logging.ERROR)
-    logging.getLogger("dibs.lock").addHandler(handler)
-    try:
-        client.lock("a", max_hold=0.05, lease=600).acquire()
-        assert reached.wait(60)
-        with dibs.connect("memory://events") as other:
-            assert other.lock("a").acquire(timeout=60) is not None
-    finally:
-        go_on.set()
-        logging.getLogger("dibs.lock").removeHandler(handler)
-
-
 def test_a_hold_of_a_thread_that_raised_is_given_back_or_released(client: dibs.Client, seen: Seen) -> None:
     with suppress(KeyboardInterrupt), client.lock("a"):
         raise KeyboardInterrupt
@@ -241,89 +195,6 @@ def test_a_follower_tells_a_leader_change(client: dibs.Client, seen: Seen) -> No
         leader = next(watch)
         assert leader is not None
         assert (seen.one("leader_changed").token, seen.one("leader_changed").leader) == (hold.token, leader.label)
-
-
-def test_an_observer_of_all_clients_sees_old_and_new_ones_until_it_stops(client: dibs.Client) -> None:
-    everywhere = Seen()
-    stop = dibs.observe(everywhere.append)
-    try:
-        with client.lock("old"):
-            pass
-        with dibs.connect("memory://events-2") as other, other.lock("new"):
-            pass
-        assert everywhere.whats("old") == everywhere.whats("new") == ["acquired", "released"]
-    finally:
-        stop()
-    stop()
-    everywhere.clear()
-    with client.lock("old"):
-        pass
-    with dibs.connect("memory://events-3") as third, third.lock("new"):
-        pass
-    assert everywhere == []
-
-
-def test_a_hold_from_before_the_observer_is_not_reported() -> None:
-    with dibs.connect("memory://events") as client, client.lock("a"):
-        late = Seen()
-        stop = dibs.observe(late.append)
-    stop()
-    assert late == []
-
-
-def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    calls: list[str] = []
-
-    def broken(event: Event) -> None:
-        calls.append(event.what)
-        raise ValueError("my metrics are broken")
-
-    with dibs.connect("memory://events", observer=broken) as client:
-        for _ in range(10):
-            with client.lock("a"):
-                pass
-    assert calls == ["acquired", "released"] * 10
-    records = [record for record in caplog.records if record.name == "dibs.observer"]
-    assert records, "it is logged"
-    assert len(records) <= 3, "and does not flood the log"
-    assert "my metrics are broken" in caplog.text
-
-
-@pytest.mark.parametrize("wrong", ["print", 5, asyncio.sleep])
-def test_an_observer_is_a_plain_function(wrong: object) -> None:
-    with pytest.raises(TypeError, match="an observer is a plain function"):
-        dibs.observe(wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="an observer is a plain function"):
-        dibs.connect("memory://events", observer=wrong)  # type: ignore[arg-type]
-
-
-def test_a_child_made_by_fork_says_nothing_about_the_holds_of_its_parent(client: dibs.Client, seen: Seen) -> None:
-    with client.lock("a"):
-        seen.clear()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                with client.lock("b"):
-                    pass
-                status = 0 if seen.whats() == ["acquired", "released"] else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert seen == []
-
-
-def test_acquires_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dibs")
-    with dibs.connect("memory://events") as client, client.lock("a"):
-        pass
-    assert caplog.records == []
-    caplog.set_level(logging.DEBUG, "dibs")
-    with dibs.connect("memory://events") as client, client.lock("a"):
-        assert client.lock("a").acquire(timeout=0) is None
-    named = [vars(record)["event_name"] for record in caplog.records if record.name == "dibs.lock"]
-    assert named == ["acquired", "busy", "released"]
-    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
 
 
 def test_threads_that_compete_have_one_outcome_and_one_end_each(client: dibs.Client, seen: Seen) -> None:
@@ -425,124 +296,6 @@ def test_a_client_that_is_closed_while_it_acquires_reports_a_failure(
         registry.closed = False
 
 
-def test_a_child_made_by_fork_that_leaves_the_block_of_its_parent_reports_nothing(
-    client: dibs.Client, seen: Seen
-) -> None:
-    child = -1
-    try:
-        with client.lock("a"):
-            seen.clear()
-            child = os.fork()
-    except dibs.LockLost:
-        if child != 0:
-            raise
-    finally:
-        if child == 0:
-            os._exit(len(seen))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert seen.whats() == ["released"]
-
-
-def test_threads_that_see_the_store_come_back_report_it_once(seen: Seen) -> None:
-    """`now` gives another thread its turn, between any two steps."""
-
-    def now() -> float:
-        if inside:
-            inside.pop()
-            reporter.answered()
-        return 1.0
-
-    inside: list[bool] = []
-    reporter = Reporter("memory://events", "memory", now, seen.append)
-    reporter.unreachable(dibs.StoreUnavailable("no answer"))
-    inside.append(True)
-    reporter.answered()
-    assert seen.whats() == ["store_unreachable", "store_back"]
-
-
-def test_a_log_handler_that_raises_changes_nothing(seen: Seen) -> None:
-    class Broken(logging.Handler):
-        def handle(self, record: logging.LogRecord) -> bool:
-            raise ValueError("my handler is broken")
-
-    lost = threading.Event()
-    logger, handler = logging.getLogger("dibs"), Broken()
-    logger.addHandler(handler)
-    try:
-        with dibs.connect("memory://events", observer=seen.append) as client:
-            hold = client.lock("a", max_hold=0.05, on_lost=lambda _: lost.set()).acquire()
-            assert hold is not None
-            assert lost.wait(20)
-            until(lambda: "lost" in seen.whats())
-            with client.election("boss").lead():
-                pass
-    finally:
-        logger.removeHandler(handler)
-    assert seen.whats() == ["acquired", "lost", "acquired", "released"]
-
-
-def test_on_lost_does_not_wait_for_the_log() -> None:
-    class Slow(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if vars(record)["event_name"] == "lost":
-                told.append(lost.wait(20))
-
-    lost, told = threading.Event(), list[bool]()
-    logger, handler = logging.getLogger("dibs"), Slow()
-    logger.addHandler(handler)
-    try:
-        with dibs.connect("memory://events") as client:
-            assert client.lock("a", max_hold=0.05, on_lost=lambda _: lost.set()).acquire() is not None
-            until(lambda: told)
-    finally:
-        logger.removeHandler(handler)
-    assert told == [True]
-
-
-def test_a_short_wait_is_not_logged_as_a_long_one(client: dibs.Client, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dibs")
-    with client.lock("a"):
-        assert client.lock("a", owner="ben").acquire(timeout=0.05) is None
-    assert caplog.records == []
-
-
-def test_a_free_acquire_without_observers_logs_that_the_store_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dibs")
-    with dibs.connect("memory://events") as client:
-        for _ in range(2):
-            with client.lock("a"):
-                pass
-            client._core.reporter.unreachable(dibs.StoreUnavailable("no answer"))
-    named = [vars(record)["event_name"] for record in caplog.records]
-    assert named == ["store_unreachable", "store_back", "store_unreachable"]
-
-
-def test_an_observer_that_is_added_twice_is_told_once(seen: Seen) -> None:
-    stops = [dibs.observe(seen) for _ in range(2)]
-    try:
-        with dibs.connect("memory://events", observer=seen) as client, client.lock("a"):
-            pass
-    finally:
-        for stop in stops:
-            stop()
-    assert seen.whats() == ["acquired", "released"]
-
-
-@pytest.mark.parametrize("at", ["acquired", "released"])
-def test_an_interrupt_in_an_observer_leaves_no_lock_behind(seen: Seen, at: str) -> None:
-    def interrupted(event: Event) -> None:
-        seen.append(event)
-        if event.what == at:
-            raise KeyboardInterrupt
-
-    with dibs.connect("memory://events", observer=interrupted) as client:
-        with pytest.raises(KeyboardInterrupt), client.lock("a"):
-            pass
-        with dibs.connect("memory://events") as other:
-            assert other.lock("a").acquire(timeout=20) is not None
-    assert seen.whats() == ["acquired", "given_back" if at == "acquired" else "released"]
-
-
 def test_a_stripe_is_lost_with_its_guard(client: dibs.Client, seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
     hold = client.striped("a", 4).at("key").acquire()
     assert hold is not None
@@ -564,20 +317,6 @@ def test_a_stripe_whose_guard_is_broken_is_lost_at_once(client: dibs.Client, see
     assert hold.lost.is_set()
 
 
-def test_an_observer_that_ends_its_thread_leaves_renewals_alone(seen: Seen) -> None:
-    def observer(event: Event) -> None:
-        seen.append(event)
-        if event.what == "renewed" and seen.whats().count("renewed") == 1:
-            raise SystemExit
-
-    with dibs.connect("memory://events", observer=observer, lease=LEASE) as client:
-        holds = [client.lock(f"a{number}").acquire() for number in range(3)]
-        until(lambda: {event.name for event in seen if event.what == "renewed"} == {"a0", "a1", "a2"})
-        for hold in holds:
-            assert hold is not None
-            hold.release()
-
-
 def test_two_threads_that_release_one_hold_report_how_it_ended(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comes while the first waits for the answer, which says that the hold is gone."""
     with dibs.connect("memory://", observer=seen) as client:
@@ -595,59 +334,8 @@ def test_two_threads_that_release_one_hold_report_how_it_ended(seen: Seen, monke
     assert seen.whats() == ["acquired", "lost"]
 
 
-def test_an_observation_ends_alone(client: dibs.Client, seen: Seen) -> None:
-    """The same function is also the client's own observer, and is registered twice."""
-    observer = client._core.reporter.observers[0]
-    first, second = dibs.observe(observer), dibs.observe(observer)
-    for stop in (first, second):
-        stop()
-        with client.lock("a"):
-            pass
-        assert seen.whats() == ["acquired", "released"]
-        seen.clear()
-
-
-def test_an_object_with_an_async_call_is_no_observer() -> None:
-    class Wrong:
-        async def __call__(self, event: Event) -> None: ...
-
-    with pytest.raises(TypeError, match="an observer is a plain function"):
-        dibs.observe(Wrong())
-
-
 def test_a_place_in_the_queue_is_no_token(client: dibs.Client, seen: Seen) -> None:
     with client.lock("a"):
         seen.clear()
         assert client.lock("a").acquire(timeout=0.05) is None
     assert {event.token for event in seen if event.what != "released"} == {0}
-
-
-def test_a_store_that_comes_and_goes_does_not_flood_the_log(seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dibs")
-    reporter = Reporter("memory://events", "memory", lambda: 1.0, seen.append)
-    for _ in range(50):
-        reporter.unreachable(dibs.StoreUnavailable("no answer"))
-        reporter.answered()
-    assert seen.whats() == ["store_unreachable", "store_back"] * 50
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 3
-
-
-def test_the_end_of_a_permit_of_a_rate_limit_is_logged_at_debug(
-    client: dibs.Client, seen: Seen, caplog: pytest.LogCaptureFixture
-) -> None:
-    client.semaphore("rate", 3, renew=False, lease=0.5).acquire()
-    until(lambda: "lost" in seen.whats())
-    assert seen.one("lost").reason == "expired"
-    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
-
-
-def test_the_lifeline_of_a_guard_reports_nothing(client: dibs.Client, seen: Seen) -> None:
-    """It is asked for while the registry's mutex is held; a log handler or an observer may take any time."""
-    hold = client.lock("a", lease=600).acquire()
-    assert hold is not None
-    assert hold._core.grant is not None
-    hold._core.grant.until = 0.0  # past, and the watchdog does not know
-    assert hold._core.still() is None
-    assert seen.whats() == ["acquired"]
-    assert hold.lost.is_set()
-    assert seen.whats() == ["acquired", "lost"]

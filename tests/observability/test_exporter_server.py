@@ -57,7 +57,7 @@ def get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, st
 
 
 def raw(port: int, sent: bytes) -> bytes:
-    """What the server replies before it closes the connection, perhaps with a part of the request unread."""
+    """Read the reply until the server closes the connection, perhaps with a part of the request unread."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection, suppress(ConnectionError):
         connection.sendall(sent)

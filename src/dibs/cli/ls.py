@@ -138,14 +138,14 @@ def kind(info: LockInfo) -> str:
 
 
 def share(info: LockInfo, one: Participant) -> str:
-    """The side of a read-write lock, or the permits of a semaphore, as an addition to a line.
+    """The side of a read-write lock, or the permits of a semaphore.
 
     >>> info = LockInfo(name="a", kind="rw", capacity=1000)
     >>> share(info, Participant(weight=1)), share(info, Participant(weight=1000))
-    ('  read', '  write')
+    ('read', 'write')
     """
     if info.kind == "semaphore":
-        return f"  {one.weight} of {info.capacity} permits"
+        return f"{one.weight} of {info.capacity} permits"
     if info.kind == "rw":
-        return "  write" if one.weight >= info.capacity else "  read"
+        return "write" if one.weight >= info.capacity else "read"
     return ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from dibs._shared import place
-from dibs.cli.ls import kind
+from dibs.cli.ls import kind, share
 from dibs.cli.options import Parser, add_name, add_store, connect
 from dibs.cli.output import OK, age, lock_object, ordinal, put, put_json, same
 from dibs.info import Break, LockInfo, Participant, clip, duration
@@ -66,7 +66,7 @@ def _participant(at: str, info: LockInfo, one: Participant, now: datetime, hold:
 
 def _hold(info: LockInfo, one: Participant) -> Iterator[str]:
     """Lines that a waiter does not have."""
-    side = {True: " (write)", False: " (read)"}[one.weight >= info.capacity] if info.kind == "rw" else ""
+    side = f" ({share(info, one)})" if info.kind == "rw" else ""
     yield f"       lease    {duration(one.remaining)} left"
     yield f"       token    {one.token}{side}"
 

@@ -318,10 +318,11 @@ class Screen:
         for place, one in everyone[first : first + self._page]:
             lease = f"  lease {self._lease(info, one)}" if place == "holds" else ""
             thread = f"  thread {clip(one.thread, 60)}" if one.thread not in ("", "MainThread") else ""
-            said = f"{place:<6} token {one.token or '-'}  {who(one)}  for {age(one.since, now)}{share(info, one)}"
+            said = f"{place:<6} token {one.token or '-'}  {who(one)}  for {age(one.since, now)}  {share(info, one)}"
             more = " ".join(f"{clip(key, 60)}={clip(value, 60)}" for key, value in one.info.items() if key != "command")
             yield Text(
-                self._shown(f"{said}{lease}{thread}  {more}".rstrip()), style="" if place == "holds" else "yellow"
+                self._shown(f"{said.rstrip()}{lease}{thread}  {more}".rstrip()),
+                style="" if place == "holds" else "yellow",
             )
 
     def _joined(self, cells: list[str], widths: list[int], style: str) -> Text:

@@ -78,8 +78,8 @@ def wait_for_graph(locks: Mapping[str, LockInfo], contended: Iterable[str]) -> G
 
 
 def _stuck(waits: Mapping[Identity, Iterable[str]], holders: Mapping[str, Iterable[Identity]]) -> set[Identity]:
-    """Those who can only wait. A lock with a holder who does not wait, or whose own wait can end, can become free: a
-    semaphore with one such holder, too."""
+    """The waiters of a deadlock. A lock can become free if one of its holders does not wait, or waits for a lock that
+    can become free. One such holder suffices, because a semaphore then has a free permit."""
     waiters: dict[str, list[Identity]] = {}
     for who, names in waits.items():
         for name in names:

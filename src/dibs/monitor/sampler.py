@@ -57,7 +57,7 @@ class Entry:
         """Whether nobody held it in the last two samples."""
 
     def trouble(self) -> str | None:
-        """What a reader should worry about, in words."""
+        """The warning that the page shows with this lock, or None."""
         if self.vacant and self.info.waiters:
             return "nobody holds it"
         for one in self.info.holders:
